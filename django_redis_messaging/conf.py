@@ -1,0 +1,103 @@
+"""The app's settings: one dict, `REDIS_MESSAGING`, read when first needed and again when it changes.
+
+REDIS_MESSAGING = {"ALIAS": "messaging", "CHAT_MAX_LENGTH": 5000}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+
+from .errors import ConfigurationError
+
+NAME = "REDIS_MESSAGING"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Each setting with its default. Durations are seconds, sizes bytes of UTF-8."""
+
+    #: the CACHES alias whose Redis is used; None: "messaging" if there is one, else "default"
+    ALIAS: str | None = None
+    #: first part of every key; a callable is asked whenever an object is made (one prefix a tenant)
+    PREFIX: str | Callable[[], str] = "messaging"
+    #: how long an operation is tried before Unavailable or OutcomeUnknown
+    COMMAND_DEADLINE: float = 10.0
+    #: how long a request id is remembered, at least
+    REQUEST_WINDOW: int = 120
+    #: dotted path of a callable (operation, seconds, outcome), called after each operation
+    OBSERVE: str | None = None
+
+    #: messages kept for scroll-back once every member has acked them; 0: gone when all have read
+    CHAT_KEEP_LAST: int = 1000
+    #: messages a chat holds at most, read or not
+    CHAT_MAX_LENGTH: int = 10_000
+    #: age at which a message is removed, read or not; None: never
+    CHAT_MAX_AGE: float | None = None
+    #: members a chat may have
+    CHAT_MAX_MEMBERS: int = 1000
+    #: chats a user may be a member of
+    USER_MAX_CHATS: int = 5000
+    #: size of a message as stored: body and data together
+    MESSAGE_MAX_BYTES: int = 64 * 1024
+    #: size of a chat's title
+    TITLE_MAX_BYTES: int = 512
+    #: how long somebody who typed counts as typing
+    TYPING_WINDOW: float = 6.0
+    #: chats with more members than this don't track typing
+    TYPING_MAX_MEMBERS: int = 100
+
+    #: entries a directory holds at most: one for each word of each label and alias
+    DIRECTORY_MAX_ENTRIES: int = 5_000_000
+    #: size of a contact's label, and of each alias
+    LABEL_MAX_BYTES: int = 255
+
+    #: dotted path of the class that says who is who: see web/identity.py
+    IDENTITY: str = "django_redis_messaging.web.identity.Identity"
+    #: messages a user may send through the pages in a minute
+    SEND_RATE: int = 60
+    #: chats a user may create through the pages in an hour
+    CREATE_RATE: int = 60
+
+
+@functools.cache
+def current() -> Settings:
+    """The settings in force. Unknown keys are ignored here and reported by a check."""
+    given = configured()
+    known = {field.name for field in dataclasses.fields(Settings)}
+    return Settings(**{key: value for key, value in given.items() if key in known})
+
+
+def configured() -> dict[str, Any]:
+    """The dict as the site wrote it."""
+    given = getattr(django_settings, NAME, {})
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{NAME} must be a dict, not {type(given).__name__}.")
+    return given
+
+
+def alias() -> str:
+    """The CACHES alias that is used where none is named."""
+    chosen = current().ALIAS
+    if chosen is not None:
+        return chosen
+    return "messaging" if "messaging" in django_settings.CACHES else "default"
+
+
+def prefix() -> str:
+    """The first part of every key, for an object that is being made now."""
+    chosen = current().PREFIX
+    return chosen() if callable(chosen) else chosen
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting in {NAME, "CACHES"}:
+        current.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_redis_messaging.conf")

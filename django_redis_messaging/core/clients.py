@@ -1,0 +1,243 @@
+"""The one seam to Redis: steps sent over connections, again where that helps.
+
+A call takes a connection that is idle, or makes one, and gives it back: no pool's lock, and no health
+check, before each command; a connection that turns out dead is replaced by the retry. As many are open
+as calls were ever under way at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from time import sleep
+from typing import Any, cast
+
+from django.core.signals import setting_changed
+from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import TimeoutError as TimedOut
+
+from .. import conf
+from .connections import Endpoint, Replies, aalive, aconverse, alive, converse
+from .retry import Attempts, NotSent
+from .steps import Command, Fan, Script, Step, Wait
+
+#: seconds a blocking command may be late beyond its own timeout
+WAIT_MARGIN = 2.0
+
+
+def _batch(step: Step, *, apart: bool) -> list[Command | Script]:
+    if isinstance(step, Fan):
+        return cast("list[Command | Script]", step.calls(apart=apart))
+    return [step] if isinstance(step, Command | Script) else list(step)
+
+
+def _attempts(batch: Iterable[Command | Script]) -> Attempts:
+    return Attempts(
+        conf.current().COMMAND_DEADLINE,
+        writes=not all(call.reads_only for call in batch),
+        once=any(call.once for call in batch),
+    )
+
+
+def _result(step: Step, replies: Replies) -> Any:
+    """The replies as the step wants them; the first error among them is raised."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    if isinstance(step, Fan):
+        return [item for reply in replies for item in reply]
+    return replies[0] if isinstance(step, Command | Script) else replies
+
+
+def _unknown_scripts(batch: list[Command | Script], replies: Replies) -> list[int]:
+    return [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+
+
+def _spans_slots(step: Step, error: Exception) -> bool:
+    return isinstance(step, Fan) and ("CROSSSLOT" in str(error) or "same slot" in str(error))
+
+
+class BlockingClient:
+    """Sends steps over blocking connections; one a process and alias, safe to share between threads."""
+
+    def __init__(self, alias: str) -> None:
+        self.endpoint = Endpoint(alias)
+        # list.pop and list.append are atomic: no lock needed
+        self._idle: list[Any] = []
+        self._idle_for_waits: list[Any] = []
+
+    def execute(self, step: Step) -> Any:
+        """Send `step`, and again where that helps; the reply, or an error of errors.py."""
+        batch = _batch(step, apart=self.endpoint.apart)
+        attempts: Attempts | None = None
+        while True:
+            try:
+                return _result(step, self._attempt(batch, attempts))
+            except (RedisError, NotSent) as error:
+                if _spans_slots(step, error) and not self.endpoint.apart:
+                    self.endpoint.apart = True
+                    batch = _batch(step, apart=True)
+                    continue
+                attempts = attempts or _attempts(batch)
+                sleep(attempts.after(error))
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        for idle in (self._idle, self._idle_for_waits):
+            while idle:
+                idle.pop().disconnect()
+
+    def _attempt(self, batch: list[Command | Script], attempts: Attempts | None) -> Replies:
+        if not batch:
+            return []
+        waits = isinstance(batch[0], Wait)
+        idle = self._idle_for_waits if waits else self._idle
+        connection = self._take(idle, fresh=attempts is not None or batch[0].once)
+        timeout = _reading_time(batch, attempts)
+        replies = converse(connection, [call.words for call in batch], timeout)
+        unknown = _unknown_scripts(batch, replies)
+        if unknown:
+            again = converse(connection, [cast(Script, batch[at]).in_full for at in unknown], timeout)
+            for at, reply in zip(unknown, again, strict=True):
+                replies[at] = reply
+        idle.append(connection)
+        return replies
+
+    def _take(self, idle: list[Any], *, fresh: bool) -> Any:
+        """An idle connection, or a new one. `fresh`: surely alive, so that what fails was not sent."""
+        while True:
+            try:
+                connection = idle.pop()
+            except IndexError:
+                break
+            if not fresh or alive(connection):
+                return connection
+            connection.disconnect()
+        connection = self.endpoint.connection()
+        try:
+            connection.connect()
+        except RedisError as error:
+            raise NotSent from error
+        return connection
+
+
+def _reading_time(batch: list[Command | Script], attempts: Attempts | None) -> float | None:
+    """Seconds to wait for a reply; None: as the connection says."""
+    if isinstance(batch[0], Wait):
+        return batch[0].seconds + WAIT_MARGIN
+    return max(attempts.remaining, 0.1) if attempts else None
+
+
+class AwaitingClient:
+    """Sends steps over awaiting connections; one an event loop and alias."""
+
+    def __init__(self, alias: str) -> None:
+        self.endpoint = Endpoint(alias)
+        self._idle: list[Any] = []
+
+    async def execute(self, step: Step) -> Any:
+        """Send `step`, and again where that helps; the reply, or an error of errors.py."""
+        batch = _batch(step, apart=self.endpoint.apart)
+        attempts = _attempts(batch)
+        while True:
+            try:
+                return _result(step, await self._attempt(batch, attempts))
+            except (RedisError, NotSent) as error:
+                if _spans_slots(step, error) and not self.endpoint.apart:
+                    self.endpoint.apart = True
+                    batch = _batch(step, apart=True)
+                    continue
+                await asyncio.sleep(attempts.after(error))
+
+    async def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            await self._idle.pop().disconnect()
+
+    async def _attempt(self, batch: list[Command | Script], attempts: Attempts) -> Replies:
+        if not batch:
+            return []
+        seconds = _reading_time(batch, attempts)
+        connection = await self._take(seconds, fresh=batch[0].once)
+        try:
+            async with asyncio.timeout(seconds):
+                replies = await aconverse(connection, [call.words for call in batch])
+                unknown = _unknown_scripts(batch, replies)
+                if unknown:
+                    missing = [cast(Script, batch[at]).in_full for at in unknown]
+                    for at, reply in zip(unknown, await aconverse(connection, missing), strict=True):
+                        replies[at] = reply
+        except TimeoutError as error:
+            raise TimedOut("no reply in time") from error
+        self._idle.append(connection)
+        return replies
+
+    async def _take(self, seconds: float | None, *, fresh: bool) -> Any:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_connected and (not fresh or await aalive(connection)):
+                return connection
+        connection = self.endpoint.awaiting_connection()
+        try:
+            async with asyncio.timeout(seconds):
+                await connection.connect()
+        except (RedisError, TimeoutError) as error:
+            raise NotSent from error
+        return connection
+
+
+_blocking: dict[str, BlockingClient] = {}
+_awaiting: dict[tuple[str, int], tuple[asyncio.AbstractEventLoop, AwaitingClient]] = {}
+
+
+def blocking(alias: str) -> BlockingClient:
+    """The blocking client of an alias."""
+    try:
+        return _blocking[alias]
+    except KeyError:
+        return _blocking.setdefault(alias, BlockingClient(alias))
+
+
+def awaiting(alias: str) -> AwaitingClient:
+    """The awaiting client of an alias, for the event loop that runs."""
+    loop = asyncio.get_running_loop()
+    found = _awaiting.get((alias, id(loop)))
+    if found is not None and found[0] is loop:
+        return found[1]
+    for key, (other, _) in list(_awaiting.items()):
+        if other.is_closed():
+            del _awaiting[key]
+    client = AwaitingClient(alias)
+    _awaiting[alias, id(loop)] = (loop, client)
+    return client
+
+
+def close() -> None:
+    """Close the idle blocking connections; the next call opens new ones."""
+    for client in list(_blocking.values()):
+        client.close()
+
+
+async def aclose() -> None:
+    """Close the idle connections of the event loop that runs."""
+    loop = asyncio.get_running_loop()
+    for key, (owner, client) in list(_awaiting.items()):
+        if owner is loop:
+            del _awaiting[key]
+            await client.close()
+
+
+def _forget_all() -> None:
+    # In a forked child the sockets are the parent's: forget them, don't talk over them.
+    _blocking.clear()
+    _awaiting.clear()
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting in {conf.NAME, "CACHES"}:
+        _forget_all()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+setting_changed.connect(_forget, dispatch_uid="django_redis_messaging.clients")

@@ -1,0 +1,123 @@
+"""Connections made as a CACHES alias says, and one exchange over one of them.
+
+What is on the wire is RESP2 and bytes, whatever the alias says. The driver's own retries are off.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import redis.asyncio.connection
+import redis.asyncio.sentinel
+from django.core.cache import InvalidCacheBackendError
+from django_redis import get_redis_connection
+from redis.asyncio.retry import Retry as AwaitingRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from .. import conf
+from ..errors import ConfigurationError
+from .steps import Words
+
+#: parameters of a blocking connection that an awaiting one has no use for
+_BLOCKING_ONLY = {"parser_class", "retry", "retry_on_error", "event_dispatcher", "maint_notifications_config"}
+
+#: one reply for each call; a refusal is an exception in its place
+Replies = list[Any]
+
+
+class Endpoint:
+    """How to connect as one alias says."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        #: True once the server has refused keys of several slots: it is a Cluster
+        self.apart = False
+        try:
+            self._pool = cast(Any, get_redis_connection(alias)).connection_pool
+        except (InvalidCacheBackendError, NotImplementedError) as error:
+            raise ConfigurationError(
+                f"CACHES has no django-redis entry {alias!r}: add one, or set ALIAS in {conf.NAME}."
+            ) from error
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {**self._pool.connection_kwargs, "decode_responses": False, "protocol": 2}
+
+    def connection(self) -> Any:
+        """A new blocking connection, not yet open."""
+        parameters = self._parameters
+        deadline = conf.current().COMMAND_DEADLINE
+        parameters["socket_timeout"] = min(parameters.get("socket_timeout") or deadline / 2, deadline)
+        return self._pool.connection_class(**{**parameters, "retry": Retry(NoBackoff(), 0)})
+
+    def awaiting_connection(self) -> Any:
+        """A new awaiting connection, not yet open; deadlines are the caller's."""
+        parameters = {key: value for key, value in self._parameters.items() if key not in _BLOCKING_ONLY}
+        kind = _awaiting_kind(self._pool.connection_class)
+        return kind(**{**parameters, "socket_timeout": None, "retry": AwaitingRetry(NoBackoff(), 0)})
+
+
+def _awaiting_kind(blocking_kind: type) -> Any:
+    for module in (redis.asyncio.connection, redis.asyncio.sentinel):
+        kind = getattr(module, blocking_kind.__name__, None)
+        if kind is not None:
+            return kind
+    raise ConfigurationError(f"{blocking_kind.__name__} has no asyncio form: use the blocking API.")
+
+
+def alive(connection: Any) -> bool:
+    """Whether an idle connection is still open, with nothing left to read on it."""
+    try:
+        return connection.is_connected and not connection.can_read()
+    except (RedisError, OSError):
+        return False
+
+
+def converse(connection: Any, calls: list[Words], timeout: float | None) -> Replies:
+    """Send all calls, read all replies; whatever breaks the conversation closes the connection."""
+    limit = {} if timeout is None else {"timeout": timeout}
+    try:
+        if len(calls) == 1:
+            connection.send_command(*calls[0])
+        else:
+            connection.send_packed_command(connection.pack_commands(calls))
+        return [_reply(connection, limit) for _ in calls]
+    except BaseException:
+        connection.disconnect()
+        raise
+
+
+def _reply(connection: Any, limit: dict[str, float]) -> Any:
+    try:
+        return connection.read_response(**limit)
+    except ResponseError as refusal:
+        return refusal
+
+
+async def aalive(connection: Any) -> bool:
+    """Whether an idle connection is still open, with nothing left to read on it."""
+    try:
+        return connection.is_connected and not await connection.can_read()
+    except (RedisError, OSError):
+        return False
+
+
+async def aconverse(connection: Any, calls: list[Words]) -> Replies:
+    """Send all calls, read all replies; whatever breaks the conversation closes the connection."""
+    try:
+        await connection.send_packed_command(
+            connection.pack_command(*calls[0]) if len(calls) == 1 else connection.pack_commands(calls)
+        )
+        return [await _areply(connection) for _ in calls]
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+
+
+async def _areply(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except ResponseError as refusal:
+        return refusal

@@ -1,0 +1,142 @@
+"""Every key name, one builder each; the builder's docstring is the key's schema.
+
+PREFIX:1:{chat:42}:log        prefix outside the braces: one ACL pattern covers all
+       |  |                   1: the data format
+       |  what one resource owns shares a slot
+"""
+
+from __future__ import annotations
+
+import re
+
+FORMAT = 1
+#: bytes of UTF-8 that a name given by people may have
+MAX_NAME_BYTES = 255
+
+_UNSAFE = re.compile(r"[\s\x00-\x1f\x7f-\x9f{}%:]")
+
+
+def name(value: str, what: str) -> str:
+    """`value` if it can name something: str, not empty, at most 255 bytes of UTF-8, no NUL.
+
+    >>> name("ann", "user")
+    'ann'
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}.")
+    if not value:
+        raise ValueError(f"{what} is empty: give it a name.")
+    if "\0" in value:
+        raise ValueError(f"{what} has a NUL character: remove it.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} has a lone surrogate, which UTF-8 can't carry: remove it.") from None
+    if size > MAX_NAME_BYTES:
+        raise ValueError(f"{what} has {size} bytes of UTF-8: {MAX_NAME_BYTES} is the most.")
+    return value
+
+
+def encoded(value: str) -> str:
+    """A checked name as it stands inside a key.
+
+    >>> encoded("a:{b} c")
+    'a%3A%7Bb%7D%20c'
+    """
+    if not _UNSAFE.search(value):
+        return value
+    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), value)
+
+
+def tag(prefix: str, kind: str, value: str) -> str:
+    """The part all keys of one resource begin with, which is also their hash tag."""
+    return f"{prefix}:{FORMAT}:{{{kind}:{encoded(value)}}}"
+
+
+class ChatKeys:
+    """The keys of one chat, in one slot. Deleted by the script that removes the last member."""
+
+    __slots__ = ("tag",)
+
+    def __init__(self, prefix: str, chat_id: str) -> None:
+        self.tag = tag(prefix, "chat", chat_id)
+
+    @property
+    def info(self) -> str:
+        """HASH: epoch (µs), last (newest id), first (id of the log's head), title, open, keep_last,
+        created (ms)."""
+        return self.tag + ":info"
+
+    @property
+    def members(self) -> str:
+        """ZSET member → id up to which the member has acked."""
+        return self.tag + ":members"
+
+    @property
+    def roster(self) -> str:
+        """HASH member → "join id, joined at (ms), role, token", space-separated."""
+        return self.tag + ":roster"
+
+    @property
+    def standing(self) -> str:
+        """ZSET member → order of joining: the longest-standing member first."""
+        return self.tag + ":standing"
+
+    @property
+    def counts(self) -> str:
+        """HASH member → "sent, sent up to the acked id": the member's own messages. Absent: 0 0."""
+        return self.tag + ":counts"
+
+    @property
+    def log(self) -> str:
+        """LIST of entries, oldest first; the entry with id i is at index i - first. See entries.py."""
+        return self.tag + ":log"
+
+    @property
+    def typing(self) -> str:
+        """ZSET member → ms until which it counts as typing. Expires with its newest member."""
+        return self.tag + ":typing"
+
+    @property
+    def mutes(self) -> str:
+        """HASH member → ms until which the member muted the chat."""
+        return self.tag + ":mutes"
+
+    @property
+    def requests(self) -> list[str]:
+        """Three HASHes request id → first answer, used in turn, a window each; each expires half a
+        window before its turn comes again."""
+        return [f"{self.tag}:requests:{turn}" for turn in range(3)]
+
+    @property
+    def every(self) -> list[str]:
+        """All of the above, in the order in which the scripts know them: see lua/_chat.lua."""
+        return [
+            self.info, self.members, self.counts, self.log, *self.requests,
+            self.roster, self.standing, self.typing, self.mutes,
+        ]  # fmt: skip
+
+
+class UserKeys:
+    """The keys of one user, in one slot."""
+
+    __slots__ = ("tag",)
+
+    def __init__(self, prefix: str, user: str) -> None:
+        self.tag = tag(prefix, "user", user)
+
+    @property
+    def chats(self) -> str:
+        """HASH chat id → "token ms": an index of the chats the user is a member of; the chats hold
+        the truth. An entry is removed by leave, or by healing when its chat doesn't know the user."""
+        return self.tag + ":chats"
+
+    @property
+    def contacts(self) -> str:
+        """ZSET contact → order or frequency of use. Capped on write; deleted by forget()."""
+        return self.tag + ":contacts"
+
+
+def channel(prefix: str) -> str:
+    """Pub/sub channel of hints: a chat's id whenever something changed in it. Not a key."""
+    return f"{prefix}:{FORMAT}:hints"

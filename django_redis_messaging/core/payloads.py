@@ -1,0 +1,51 @@
+"""JSON in and out, and nothing else: what Redis holds is text that any program can read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..errors import LimitExceeded
+
+#: what a payload may be made of
+type_names = "None, bool, int, float, str, and lists and str-keyed dicts of these"
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def dumps(value: Any, what: str = "payload") -> str:
+    """`value` as compact JSON.
+
+    >>> dumps({"n": 2**53 + 1, "empty": []})
+    '{"n":9007199254740993,"empty":[]}'
+
+    Raises `TypeError` for what JSON has no form for, `ValueError` for NaN, infinities and circles.
+    """
+    try:
+        return _encode(value)
+    except TypeError as error:
+        raise TypeError(f"{what} must be made of {type_names}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what} can't be written as JSON: {error}") from None
+
+
+def loads_all(raw: list[bytes]) -> list[Any]:
+    """Each item decoded; in one call of the parser, which is twice as fast as one by one.
+
+    >>> loads_all([b'1', b'["a"]'])
+    [1, ['a']]
+    """
+    return json.loads(b"[" + b",".join(raw) + b"]") if raw else []
+
+
+def text(value: str, what: str, *, limit: int | None = None) -> str:
+    """`value` if it is a str that UTF-8 can carry, of at most `limit` bytes."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} has a lone surrogate, which UTF-8 can't carry: remove it.") from None
+    if limit is not None and size > limit:
+        raise LimitExceeded(f"{what} (bytes)", limit=limit, actual=size)
+    return value

@@ -1,0 +1,107 @@
+"""What to do when an attempt fails: again, after a pause, until a deadline; then say what is known.
+
+An attempt that was sent and not answered may have happened. Sending it again is safe, since every step
+carries what makes it idempotent (a request id, a token, a fence); a step that must not be repeated says
+`once`. At the deadline `OutcomeUnknown` (it may have happened) is told apart from `Unavailable` (it has
+not).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+from redis import exceptions as driver
+
+from ..errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
+
+#: seconds: the first pause is up to this long, each next one up to twice as long
+FIRST_PAUSE = 0.02
+#: seconds: no pause is longer
+LONGEST_PAUSE = 1.0
+
+#: replies of a server that did nothing and may do it later, by the class the driver gives them …
+_LATER = (
+    driver.BusyLoadingError,
+    driver.ReadOnlyError,
+    driver.TryAgainError,
+    driver.ClusterDownError,
+    driver.MasterDownError,
+)
+#: … or by how their text begins
+_LATER_TEXT = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
+#: replies that no waiting cures
+_DENIED = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
+
+
+class NotSent(Exception):
+    """No connection could be made: the request never left."""
+
+
+class Attempts:
+    """The attempts at one step."""
+
+    def __init__(self, deadline: float, *, writes: bool, once: bool) -> None:
+        self.ends = time.monotonic() + deadline
+        self._deadline = deadline
+        self._writes = writes
+        self._once = once
+        self._pause = FIRST_PAUSE
+        self._unanswered = False
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline."""
+        return self.ends - time.monotonic()
+
+    def after(self, error: Exception) -> float:
+        """Seconds to wait before the next attempt; raises when there is to be none."""
+        if isinstance(error, _DENIED):
+            raise ConfigurationError(
+                f"Redis refuses this user or password: {error}. Check the CACHES entry and the ACL."
+            ) from error
+        if isinstance(error, driver.ResponseError) and not _refused_for_now(error):
+            raise translated(error) from error
+        answered = isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
+        self._unanswered = self._unanswered or not answered
+        if (self._once and self._unanswered) or self.remaining <= 0:
+            raise self._last(error) from error
+        pause = min(self._pause * random.uniform(0.5, 1), max(self.remaining, 0))  # noqa: S311
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        return pause
+
+    def _last(self, error: Exception) -> MessagingError:
+        cause = error.__cause__ if isinstance(error, NotSent) else error
+        if self._unanswered and self._writes:
+            return OutcomeUnknown(
+                f"No reply from Redis within {self._deadline:g} s ({cause}): it may have happened. "
+                "Repeat with the same request_id to make sure."
+            )
+        return Unavailable(
+            f"Redis can't be reached or refuses, for {self._deadline:g} s now ({cause}): nothing has "
+            "happened. Check that the server of the CACHES entry is up."
+        )
+
+
+def _refused_for_now(error: driver.ResponseError) -> bool:
+    return isinstance(error, _LATER) or str(error).startswith(_LATER_TEXT)
+
+
+def translated(error: driver.ResponseError) -> MessagingError:
+    """A refusal by the server, in our words."""
+    text = str(error)
+    if isinstance(error, driver.OutOfMemoryError) or "OOM command not allowed" in text:
+        return Unavailable(
+            "Redis is out of memory (maxmemory): nothing was written. Reading, acking and deleting "
+            "still work; raise maxmemory or remove data."
+        )
+    if "WRONGTYPE" in text or "wrong kind of value" in text:
+        return ConfigurationError(
+            "A key of this app holds another type, so something else writes under its prefix; nothing "
+            "was changed. Give the app a PREFIX or a database of its own."
+        )
+    if "CROSSSLOT" in text or "MOVED" in text:
+        return ConfigurationError(f"The server is a Redis Cluster that this alias can't route to: {text}")
+    if "NOPERM" in text or "ACL" in text:
+        return ConfigurationError(f"The ACL of this user lacks something the app needs: {text}")
+    return MessagingError(f"Redis refused: {text}")

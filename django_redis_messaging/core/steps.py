@@ -1,0 +1,94 @@
+"""What an operation may yield: one script, one command, a wait, a script over many resources, or a list
+of scripts and commands (a pipeline: one round trip, each for itself)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .scripts import Source, load
+
+Argument = str | bytes | int | float
+#: the words of a command as they go over the wire
+Words = tuple[Argument, ...]
+
+
+class Command:
+    """One command of Redis. `reads`: it changes nothing."""
+
+    __slots__ = ("reads_only", "words")
+    once = False
+
+    def __init__(self, *words: Argument, reads: bool = False) -> None:
+        self.words: Words = words
+        self.reads_only = reads
+
+
+class Script:
+    """One call of a script. `once`: it must not be sent again when its reply is lost."""
+
+    __slots__ = ("once", "source", "words")
+
+    def __init__(
+        self, name: str, keys: Sequence[str], args: Sequence[Argument] = (), *, once: bool = False
+    ) -> None:
+        self.source: Source = load(name)
+        self.words: Words = ("EVALSHA", self.source.sha, len(keys), *keys, *args)
+        self.once = once
+
+    @property
+    def reads_only(self) -> bool:
+        return self.source.reads_only
+
+    @property
+    def in_full(self) -> Words:
+        """The same call for a server that doesn't have the script yet."""
+        return ("EVAL", self.source.text, *self.words[2:])
+
+
+class Wait(Command):
+    """A blocking command that may take `seconds`, on a connection of its own."""
+
+    __slots__ = ("seconds",)
+    once = True
+
+    def __init__(self, *words: Argument, seconds: float) -> None:
+        super().__init__(*words)
+        self.seconds = seconds
+
+
+class Fan:
+    """A script over many resources of different slots, each with its keys and arguments.
+
+    One server takes them together, some hundreds a call; a Cluster gets a call each, in a pipeline. The
+    script takes any number of resources and replies with a list, one item for each.
+    """
+
+    __slots__ = ("args", "name", "once", "resources")
+    #: resources a call takes: keeps each script far below 5 ms
+    SIZE = 250
+
+    def __init__(
+        self,
+        name: str,
+        resources: Sequence[tuple[Sequence[str], Sequence[Argument]]],
+        args: Sequence[Argument] = (),
+        *,
+        once: bool = False,
+    ) -> None:
+        self.name = name
+        self.resources = resources
+        self.args = args
+        self.once = once
+
+    def calls(self, *, apart: bool) -> list[Script]:
+        """The calls to make; `apart`: one for each resource."""
+        size = 1 if apart else self.SIZE
+        return [self._call(self.resources[at : at + size]) for at in range(0, len(self.resources), size)]
+
+    def _call(self, resources: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> Script:
+        keys = [key for names, _ in resources for key in names]
+        args = [arg for _, values in resources for arg in values]
+        return Script(self.name, keys, [*self.args, *args], once=self.once)
+
+
+Step = Command | Script | Fan | Sequence[Command | Script]

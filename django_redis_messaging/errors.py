@@ -1,0 +1,48 @@
+"""What can go wrong. One root, one class for each thing a caller may want to tell apart.
+
+Bad arguments are not here: they are `ValueError` or `TypeError`, raised before anything is sent.
+"""
+
+
+class MessagingError(Exception):
+    """The root of every error this app raises by itself."""
+
+
+class ConfigurationError(MessagingError):
+    """The site's settings, or the server they point at, can't be used as they are."""
+
+
+class NotAMember(MessagingError):
+    """The user is not a member of the chat, so may neither read nor change it."""
+
+
+class NotPermitted(MessagingError):
+    """The user is a member, but this needs the author of the message or an owner of the chat."""
+
+
+class ChatNotFound(MessagingError):
+    """No chat has this id: it was never created, or its last member left."""
+
+
+class ChatExists(MessagingError):
+    """A chat with this id exists already, and was created by another request."""
+
+
+class LimitExceeded(MessagingError):
+    """Something is larger, or there is more of it, than a limit allows. Nothing was written."""
+
+    def __init__(self, what: str, *, limit: int, actual: int) -> None:
+        super().__init__(f"{what}: {actual} is over the limit of {limit}.")
+        #: the limit that applied, in the unit the message names
+        self.limit = limit
+        #: what it would have become
+        self.actual = actual
+
+
+class Unavailable(MessagingError):
+    """Redis could not be asked, or refused, until the deadline. Nothing has happened."""
+
+
+class OutcomeUnknown(MessagingError):
+    """The request was sent and its reply never came. It may have happened; repeat it with the same
+    `request_id` to make sure that it has, once."""
