@@ -1,0 +1,43 @@
+"""Messaging for Django on the Redis a site already runs."""
+
+from .core.observers import observe, unobserve
+from .errors import (
+    ChatExists,
+    ChatNotFound,
+    ConfigurationError,
+    LimitExceeded,
+    MessagingError,
+    NotAMember,
+    NotPermitted,
+    OutcomeUnknown,
+    Unavailable,
+)
+from .services.chats import Chat, ChatInfo, ChatSummary, Member, Message, Page, Pending
+from .services.inboxes import Inbox
+
+__all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
+    # group chat
+    "Chat",
+    "Inbox",
+    "Message",
+    "Page",
+    "Pending",
+    "ChatSummary",
+    "ChatInfo",
+    "Member",
+    # what can go wrong
+    "MessagingError",
+    "ConfigurationError",
+    "NotAMember",
+    "NotPermitted",
+    "ChatNotFound",
+    "ChatExists",
+    "LimitExceeded",
+    "Unavailable",
+    "OutcomeUnknown",
+    # watching it
+    "observe",
+    "unobserve",
+]
+
+__version__ = "0.1.0"

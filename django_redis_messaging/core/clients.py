@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, cast
 
 from django.core.signals import setting_changed
@@ -32,12 +32,18 @@ def _batch(step: Step, *, apart: bool) -> list[Command | Script]:
     return [step] if isinstance(step, Command | Script) else list(step)
 
 
-def _attempts(batch: Iterable[Command | Script]) -> Attempts:
+def _attempts(batch: Iterable[Command | Script], endpoint: Endpoint, began: float) -> Attempts:
     return Attempts(
         conf.current().COMMAND_DEADLINE,
+        began=began,
+        patience=endpoint.patience,
         writes=not all(call.reads_only for call in batch),
-        once=any(call.once for call in batch),
+        once=_once(batch),
     )
+
+
+def _once(batch: Iterable[Command | Script]) -> bool:
+    return any(call.once for call in batch)
 
 
 def _result(step: Step, replies: Replies) -> Any:
@@ -69,6 +75,7 @@ class BlockingClient:
 
     def execute(self, step: Step) -> Any:
         """Send `step`, and again where that helps; the reply, or an error of errors.py."""
+        began = monotonic()
         batch = _batch(step, apart=self.endpoint.apart)
         attempts: Attempts | None = None
         while True:
@@ -79,7 +86,7 @@ class BlockingClient:
                     self.endpoint.apart = True
                     batch = _batch(step, apart=True)
                     continue
-                attempts = attempts or _attempts(batch)
+                attempts = attempts or _attempts(batch, self.endpoint, began)
                 sleep(attempts.after(error))
 
     def close(self) -> None:
@@ -93,7 +100,7 @@ class BlockingClient:
             return []
         waits = isinstance(batch[0], Wait)
         idle = self._idle_for_waits if waits else self._idle
-        connection = self._take(idle, fresh=attempts is not None or batch[0].once)
+        connection = self._take(idle, fresh=attempts is not None or _once(batch))
         timeout = _reading_time(batch, attempts)
         replies = converse(connection, [call.words for call in batch], timeout)
         unknown = _unknown_scripts(batch, replies)
@@ -126,7 +133,7 @@ def _reading_time(batch: list[Command | Script], attempts: Attempts | None) -> f
     """Seconds to wait for a reply; None: as the connection says."""
     if isinstance(batch[0], Wait):
         return batch[0].seconds + WAIT_MARGIN
-    return max(attempts.remaining, 0.1) if attempts else None
+    return attempts.reading_time if attempts else None
 
 
 class AwaitingClient:
@@ -139,7 +146,7 @@ class AwaitingClient:
     async def execute(self, step: Step) -> Any:
         """Send `step`, and again where that helps; the reply, or an error of errors.py."""
         batch = _batch(step, apart=self.endpoint.apart)
-        attempts = _attempts(batch)
+        attempts = _attempts(batch, self.endpoint, monotonic())
         while True:
             try:
                 return _result(step, await self._attempt(batch, attempts))
@@ -159,7 +166,7 @@ class AwaitingClient:
         if not batch:
             return []
         seconds = _reading_time(batch, attempts)
-        connection = await self._take(seconds, fresh=batch[0].once)
+        connection = await self._take(seconds, fresh=attempts.failed or _once(batch))
         try:
             async with asyncio.timeout(seconds):
                 replies = await aconverse(connection, [call.words for call in batch])
@@ -178,12 +185,16 @@ class AwaitingClient:
             connection = self._idle.pop()
             if connection.is_connected and (not fresh or await aalive(connection)):
                 return connection
+            await connection.disconnect(nowait=True)
         connection = self.endpoint.awaiting_connection()
         try:
             async with asyncio.timeout(seconds):
                 await connection.connect()
-        except (RedisError, TimeoutError) as error:
-            raise NotSent from error
+        except BaseException as error:
+            await connection.disconnect(nowait=True)
+            if isinstance(error, RedisError | TimeoutError):
+                raise NotSent from error
+            raise
         return connection
 
 

@@ -45,18 +45,28 @@ class Endpoint:
     def _parameters(self) -> dict[str, Any]:
         return {**self._pool.connection_kwargs, "decode_responses": False, "protocol": 2}
 
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for a reply before asking again: as the alias says, within the deadline."""
+        deadline = conf.current().COMMAND_DEADLINE
+        return min(self._pool.connection_kwargs.get("socket_timeout") or deadline / 2, deadline)
+
+    @property
+    def _patience_to_connect(self) -> float:
+        limit = self._pool.connection_kwargs.get("socket_connect_timeout")
+        return min(limit or self.patience, self.patience)
+
     def connection(self) -> Any:
         """A new blocking connection, not yet open."""
-        parameters = self._parameters
-        deadline = conf.current().COMMAND_DEADLINE
-        parameters["socket_timeout"] = min(parameters.get("socket_timeout") or deadline / 2, deadline)
-        return self._pool.connection_class(**{**parameters, "retry": Retry(NoBackoff(), 0)})
+        limits = {"socket_timeout": self.patience, "socket_connect_timeout": self._patience_to_connect}
+        return self._pool.connection_class(**{**self._parameters, **limits, "retry": Retry(NoBackoff(), 0)})
 
     def awaiting_connection(self) -> Any:
         """A new awaiting connection, not yet open; deadlines are the caller's."""
         parameters = {key: value for key, value in self._parameters.items() if key not in _BLOCKING_ONLY}
+        limits = {"socket_timeout": None, "socket_connect_timeout": self._patience_to_connect}
         kind = _awaiting_kind(self._pool.connection_class)
-        return kind(**{**parameters, "socket_timeout": None, "retry": AwaitingRetry(NoBackoff(), 0)})
+        return kind(**{**parameters, **limits, "retry": AwaitingRetry(NoBackoff(), 0)})
 
 
 def _awaiting_kind(blocking_kind: type) -> Any:

@@ -7,6 +7,7 @@ PREFIX:1:{chat:42}:log        prefix outside the braces: one ACL pattern covers 
 
 from __future__ import annotations
 
+import functools
 import re
 
 FORMAT = 1
@@ -14,6 +15,21 @@ FORMAT = 1
 MAX_NAME_BYTES = 255
 
 _UNSAFE = re.compile(r"[\s\x00-\x1f\x7f-\x9f{}%:]")
+# braces would move the hash tag; the others mean something in the patterns of an ACL and of SCAN
+_UNFIT_IN_PREFIX = re.compile(r"[\s\x00-\x1f\x7f-\x9f{}*?\[\]\\]")
+
+
+@functools.lru_cache
+def checked_prefix(value: str) -> str:
+    """`value` if it can begin every key: a name without spaces, braces and the signs of patterns.
+
+    >>> checked_prefix("site:shop-7")
+    'site:shop-7'
+    """
+    unfit = _UNFIT_IN_PREFIX.search(name(value, "PREFIX"))
+    if unfit:
+        raise ValueError(f"PREFIX has {unfit[0]!r}: use letters, digits, '-', '_', '.' and ':'.")
+    return value
 
 
 def name(value: str, what: str) -> str:
@@ -63,8 +79,8 @@ class ChatKeys:
 
     @property
     def info(self) -> str:
-        """HASH: epoch (µs), last (newest id), first (id of the log's head), title, open, keep_last,
-        created (ms)."""
+        """HASH: epoch (µs), last (newest id), first (id of the log's head), active and created (ms), title,
+        open, keep (keep_last), owners, joins (ever), edits (ever)."""
         return self.tag + ":info"
 
     @property
@@ -109,12 +125,19 @@ class ChatKeys:
         return [f"{self.tag}:requests:{turn}" for turn in range(3)]
 
     @property
+    def talk(self) -> list[str]:
+        """What sending, acking and reading take, in the order of the scripts."""
+        return [self.info, self.members, self.counts, self.log, *self.requests]
+
+    @property
     def every(self) -> list[str]:
-        """All of the above, in the order in which the scripts know them: see lua/_chat.lua."""
-        return [
-            self.info, self.members, self.counts, self.log, *self.requests,
-            self.roster, self.standing, self.typing, self.mutes,
-        ]  # fmt: skip
+        """All of them, in the order of the scripts."""
+        return [*self.talk, self.roster, self.standing, self.typing, self.mutes]
+
+    @property
+    def all_but_requests(self) -> list[str]:
+        """What a chat consists of: the remembered requests outlive it."""
+        return [*self.talk[:4], self.roster, self.standing, self.typing, self.mutes]
 
 
 class UserKeys:
@@ -127,16 +150,44 @@ class UserKeys:
 
     @property
     def chats(self) -> str:
-        """HASH chat id → "token ms": an index of the chats the user is a member of; the chats hold
-        the truth. An entry is removed by leave, or by healing when its chat doesn't know the user."""
+        """HASH chat id → "token, written at (ms), epoch or 0": an index of the chats the user is a member
+        of; the chats hold the truth. An entry is removed by leave, or by healing when its chat doesn't
+        know the user."""
         return self.tag + ":chats"
 
     @property
     def contacts(self) -> str:
-        """ZSET contact → order or frequency of use. Capped on write; deleted by forget()."""
+        """ZSET contact → order of its latest use. Capped on write; deleted by forget()."""
         return self.tag + ":contacts"
 
+    @property
+    def contact_uses(self) -> str:
+        """HASH contact → "count token": how often it was used, and by which call at last. Its fields are
+        the members of `contacts`."""
+        return self.tag + ":contact-uses"
 
-def channel(prefix: str) -> str:
-    """Pub/sub channel of hints: a chat's id whenever something changed in it. Not a key."""
-    return f"{prefix}:{FORMAT}:hints"
+
+class DirectoryKeys:
+    """The keys of one directory, in one slot. Both are gone with the last member."""
+
+    __slots__ = ("tag",)
+
+    def __init__(self, prefix: str, guild: str) -> None:
+        self.tag = tag(prefix, "directory", guild)
+
+    @property
+    def entries(self) -> str:
+        """ZSET of "rest NUL id", all with score 0: each rest, from a word start on, of what a member is
+        found under. Capped on write."""
+        return self.tag + ":entries"
+
+    @property
+    def records(self) -> str:
+        """HASH id → "label NUL rest NUL rest …": a member's label, and its entries for their removal."""
+        return self.tag + ":records"
+
+
+def directories(prefix: str) -> str:
+    """ZSET guild → ms of its latest add: the registry of directories, for forget(). A guild is pruned
+    once its directory is found empty by a removal and nobody can be adding to it any more."""
+    return f"{prefix}:{FORMAT}:{{directories}}"

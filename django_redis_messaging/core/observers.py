@@ -12,6 +12,7 @@ such a callable by its dotted path.
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from .. import conf
+
+logger = logging.getLogger(__name__)
 
 Observer = Callable[[str, float, str], object]
 
@@ -63,7 +66,15 @@ def timed(operation: str) -> Iterator[None]:
     finally:
         seconds = time.perf_counter() - began
         for observer in _all():
-            observer(operation, seconds, outcome)
+            _tell(observer, operation, seconds, outcome)
+
+
+def _tell(observer: Observer, operation: str, seconds: float, outcome: str) -> None:
+    try:
+        observer(operation, seconds, outcome)
+    except Exception:
+        # the operation is over, and its result is not the observer's to spoil
+        logger.exception("The observer %r failed.", observer)
 
 
 def _forget(*, setting: str, **_: object) -> None:

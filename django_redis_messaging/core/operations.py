@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from .. import conf
-from . import clients, observers
+from . import clients, keys, observers
 from .steps import Command, Fan, Script, Step, Wait
 
 __all__ = ["Command", "Fan", "Script", "Service", "Steps", "Wait", "asynchronous", "operation"]
@@ -47,7 +47,7 @@ class Service:
 
     def __init__(self, *, using: str | None = None) -> None:
         self._using = using if using is not None else conf.alias()
-        self._prefix = conf.prefix()
+        self._prefix = keys.checked_prefix(conf.prefix())
 
 
 def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[S, P], T]:

@@ -22,11 +22,24 @@ def dumps(value: Any, what: str = "payload") -> str:
     Raises `TypeError` for what JSON has no form for, `ValueError` for NaN, infinities and circles.
     """
     try:
+        _refuse_other_keys(value)
         return _encode(value)
     except TypeError as error:
         raise TypeError(f"{what} must be made of {type_names}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{what} can't be written as JSON: {error}") from None
+
+
+def _refuse_other_keys(value: Any) -> None:
+    # The encoder would turn them into str: they would not come back equal.
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"a dict has the key {key!r}, which is not a str")
+            _refuse_other_keys(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_other_keys(item)
 
 
 def loads_all(raw: list[bytes]) -> list[Any]:

@@ -9,6 +9,7 @@ not).
 from __future__ import annotations
 
 import random
+import re
 import time
 
 from redis import exceptions as driver
@@ -19,6 +20,8 @@ from ..errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavail
 FIRST_PAUSE = 0.02
 #: seconds: no pause is longer
 LONGEST_PAUSE = 1.0
+#: seconds: the last attempt has at least this long, however near the deadline is
+SHORTEST_READING_TIME = 0.1
 
 #: replies of a server that did nothing and may do it later, by the class the driver gives them …
 _LATER = (
@@ -30,6 +33,8 @@ _LATER = (
 )
 #: … or by how their text begins
 _LATER_TEXT = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
+# Redis 6.2 puts the error of a script's command inside one of its own: "... user_script: 5: -READONLY ..."
+_LATER_INSIDE = re.compile(r" -(?:READONLY|NOREPLICAS|TRYAGAIN|CLUSTERDOWN|MASTERDOWN) ")
 #: replies that no waiting cures
 _DENIED = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
 
@@ -41,9 +46,12 @@ class NotSent(Exception):
 class Attempts:
     """The attempts at one step."""
 
-    def __init__(self, deadline: float, *, writes: bool, once: bool) -> None:
-        self.ends = time.monotonic() + deadline
-        self._deadline = deadline
+    def __init__(self, deadline: float, *, began: float, patience: float, writes: bool, once: bool) -> None:
+        self.ends = began + deadline
+        #: whether one has failed
+        self.failed = False
+        self._began = began
+        self._patience = patience
         self._writes = writes
         self._once = once
         self._pause = FIRST_PAUSE
@@ -54,37 +62,45 @@ class Attempts:
         """Seconds until the deadline."""
         return self.ends - time.monotonic()
 
+    @property
+    def reading_time(self) -> float:
+        """Seconds to wait for a reply before asking again."""
+        return max(min(self._patience, self.remaining), SHORTEST_READING_TIME)
+
     def after(self, error: Exception) -> float:
         """Seconds to wait before the next attempt; raises when there is to be none."""
-        if isinstance(error, _DENIED):
+        self.failed = True
+        cause = error.__cause__ if isinstance(error, NotSent) else error
+        if isinstance(cause, _DENIED):
             raise ConfigurationError(
-                f"Redis refuses this user or password: {error}. Check the CACHES entry and the ACL."
+                f"Redis refuses this user or password: {cause}. Check the CACHES entry and the ACL."
             ) from error
         if isinstance(error, driver.ResponseError) and not _refused_for_now(error):
             raise translated(error) from error
         answered = isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
         self._unanswered = self._unanswered or not answered
         if (self._once and self._unanswered) or self.remaining <= 0:
-            raise self._last(error) from error
+            raise self._last(cause) from error
         pause = min(self._pause * random.uniform(0.5, 1), max(self.remaining, 0))  # noqa: S311
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         return pause
 
-    def _last(self, error: Exception) -> MessagingError:
-        cause = error.__cause__ if isinstance(error, NotSent) else error
+    def _last(self, cause: BaseException | None) -> MessagingError:
+        seconds = time.monotonic() - self._began
         if self._unanswered and self._writes:
             return OutcomeUnknown(
-                f"No reply from Redis within {self._deadline:g} s ({cause}): it may have happened. "
+                f"No reply from Redis within {seconds:.1f} s ({cause}): it may have happened. "
                 "Repeat with the same request_id to make sure."
             )
         return Unavailable(
-            f"Redis can't be reached or refuses, for {self._deadline:g} s now ({cause}): nothing has "
+            f"Redis can't be reached or refuses, for {seconds:.1f} s now ({cause}): nothing has "
             "happened. Check that the server of the CACHES entry is up."
         )
 
 
 def _refused_for_now(error: driver.ResponseError) -> bool:
-    return isinstance(error, _LATER) or str(error).startswith(_LATER_TEXT)
+    text = str(error)
+    return isinstance(error, _LATER) or text.startswith(_LATER_TEXT) or bool(_LATER_INSIDE.search(text))
 
 
 def translated(error: driver.ResponseError) -> MessagingError:
@@ -100,7 +116,8 @@ def translated(error: driver.ResponseError) -> MessagingError:
             "A key of this app holds another type, so something else writes under its prefix; nothing "
             "was changed. Give the app a PREFIX or a database of its own."
         )
-    if "CROSSSLOT" in text or "MOVED" in text:
+    # the driver takes the code, MOVED or CROSSSLOT, off the text
+    if isinstance(error, driver.AskError | driver.ClusterCrossSlotError) or "same slot" in text:
         return ConfigurationError(f"The server is a Redis Cluster that this alias can't route to: {text}")
     if "NOPERM" in text or "ACL" in text:
         return ConfigurationError(f"The ACL of this user lacks something the app needs: {text}")

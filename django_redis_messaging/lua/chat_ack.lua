@@ -1,0 +1,34 @@
+-- Moves a member's position, never back.
+--
+-- uses _log.lua
+--
+-- KEYS  1 info
+-- KEYS  2 members
+-- KEYS  3 counts
+-- KEYS  4 log
+-- ARGV  1 user
+-- ARGV  2 user as JSON
+-- ARGV  3 id
+-- ARGV  4 epoch of the cursor, or '' for a bare id
+-- ARGV  5 ms of the cursor, or ''
+-- Returns the position, or 'no chat', 'no member'
+local info = redis.call('HMGET', KEYS[1], 'last', 'first', 'epoch', 'keep')
+if not info[1] then
+  return 'no chat'
+end
+local position = redis.call('ZSCORE', KEYS[2], ARGV[1])
+if not position then
+  return 'no member'
+end
+position = tonumber(position)
+local id, first, last = tonumber(ARGV[3]), tonumber(info[2]), tonumber(info[1])
+if not is_ours(KEYS[4], first, last, info[3], id, ARGV[4], ARGV[5]) then
+  return position
+end
+id = math.min(id, last)
+if id <= position then
+  return position
+end
+move(KEYS[2], KEYS[3], KEYS[4], first, last, ARGV[1], ARGV[2], id)
+released(KEYS[1], KEYS[2], KEYS[4], first, last, tonumber(info[4]))
+return id

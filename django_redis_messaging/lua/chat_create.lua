@@ -1,0 +1,61 @@
+-- Makes a chat: its members at position 0, and a first message if there is one.
+--
+-- uses _clock.lua
+-- uses _requests.lua
+-- uses _members.lua
+--
+-- KEYS  1 info
+-- KEYS  2 members
+-- KEYS  3 counts
+-- KEYS  4 log
+-- KEYS  5 requests, first turn
+-- KEYS  6 requests, second turn
+-- KEYS  7 requests, third turn
+-- KEYS  8 roster
+-- KEYS  9 standing
+-- ARGV  1 request id
+-- ARGV  2 request window: ms
+-- ARGV  3 token of this joining
+-- ARGV  4 title
+-- ARGV  5 open: 1 or 0
+-- ARGV  6 keep_last
+-- ARGV  7 tail of the first entry, or ''
+-- ARGV  8… members, each once, the sender first: 1000 at most
+-- Returns {epoch}, or 'exists'
+local now = clock()
+local memory = {KEYS[5], KEYS[6], KEYS[7]}
+local answered = answer_to(ARGV[1], memory, tonumber(ARGV[2]), now)
+if answered then
+  return {answered}
+end
+if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[8], KEYS[9]) > 0 then
+  return 'exists'
+end
+
+local time = redis.call('TIME')
+local epoch = string.format('%.0f', time[1] * 1000000 + time[2])
+local last = ARGV[7] == '' and 0 or 1
+redis.call('HSET', KEYS[1], 'epoch', epoch, 'last', last, 'first', 1, 'active', now, 'created', now,
+  'title', ARGV[4], 'open', ARGV[5], 'keep', ARGV[6], 'owners', 1, 'joins', #ARGV - 7, 'edits', 0)
+
+local positions, order, roster = {}, {}, {}
+for at = 8, #ARGV do
+  local role = at == 8 and 'owner' or 'member'
+  positions[#positions + 1] = 0
+  positions[#positions + 1] = ARGV[at]
+  order[#order + 1] = at - 7
+  order[#order + 1] = ARGV[at]
+  roster[#roster + 1] = ARGV[at]
+  roster[#roster + 1] = '0 ' .. now .. ' ' .. role .. ' ' .. ARGV[3]
+end
+redis.call('ZADD', KEYS[2], unpack(positions))
+redis.call('ZADD', KEYS[9], unpack(order))
+redis.call('HSET', KEYS[8], unpack(roster))
+
+if last == 1 then
+  redis.call('RPUSH', KEYS[4], '[' .. now .. ',1,' .. ARGV[7])
+  redis.call('HSET', KEYS[3], ARGV[8], '1 1')
+  redis.call('ZADD', KEYS[2], 1, ARGV[8])
+end
+remember(ARGV[1], epoch, memory, tonumber(ARGV[2]), now)
+return {epoch}

@@ -1,0 +1,32 @@
+-- Gives a member another role. A chat keeps an owner.
+--
+-- uses _members.lua
+--
+-- KEYS  1 info
+-- KEYS  2 roster
+-- ARGV  1 the owner
+-- ARGV  2 member
+-- ARGV  3 role: owner or member
+-- Returns 1 if that changed something, 0 if not, or 'no chat', 'no member', 'no owner', 'no other'
+--   (ARGV[2] is no member), 'last owner'
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return 'no chat'
+end
+local own_join_id, own_role = standing_of(KEYS[2], ARGV[1])
+if not own_join_id then
+  return 'no member'
+elseif own_role ~= 'owner' then
+  return 'no owner'
+end
+local join_id, role, token, joined_at = standing_of(KEYS[2], ARGV[2])
+if not join_id then
+  return 'no other'
+elseif role == ARGV[3] then
+  return 0
+end
+if role == 'owner' and redis.call('HGET', KEYS[1], 'owners') == '1' then
+  return 'last owner'
+end
+enrol(KEYS[2], ARGV[2], join_id, joined_at, ARGV[3], token)
+redis.call('HINCRBY', KEYS[1], 'owners', ARGV[3] == 'owner' and 1 or -1)
+return 1

@@ -1,0 +1,16 @@
+-- Removes a member from a directory.
+--
+-- uses _directory.lua
+--
+-- KEYS  1 entries
+-- KEYS  2 records
+-- ARGV  1 id of the member
+-- Returns the number of members left
+local record = redis.call('HGET', KEYS[2], ARGV[1])
+if record then
+  for _, entry in ipairs(entries_of(record, ARGV[1])) do
+    redis.call('ZREM', KEYS[1], entry)
+  end
+  redis.call('HDEL', KEYS[2], ARGV[1])
+end
+return redis.call('HLEN', KEYS[2])

@@ -1,0 +1,38 @@
+-- Describes any number of chats to a member.
+--
+-- reads only
+-- uses _clock.lua
+-- uses _log.lua
+-- uses _members.lua
+--
+-- KEYS  1… info, members, counts, log, roster, mutes; of each chat
+-- ARGV  1 user
+-- ARGV  2 user as JSON
+-- ARGV  3 most entries a chat holds
+-- ARGV  4 greatest age of an entry: ms, 0 for any
+-- Returns a list with an item for each chat: -1 not a member (any more), or {epoch, title, unread,
+--   active (ms), members, muted, id of the last entry, last entry or ''}
+local max_length, max_age, now = tonumber(ARGV[3]), tonumber(ARGV[4]), clock()
+
+local function describe(info_key, members, counts, log, roster, mutes)
+  local info = redis.call('HMGET', info_key, 'last', 'first', 'epoch', 'title', 'active')
+  local position = redis.call('ZSCORE', members, ARGV[1])
+  if not info[1] or not position then
+    return -1
+  end
+  local last = tonumber(info[1])
+  local first = limited(info_key, log, tonumber(info[2]), last, now, max_length, max_age)
+  -- What was sent before the user joined is not for the user's eyes.
+  local newest = last > standing_of(roster, ARGV[1]) and redis.call('LINDEX', log, -1) or ''
+  local muted = tonumber(redis.call('HGET', mutes, ARGV[1]) or 0) > now
+  return {
+    info[3], info[4], unread(counts, log, first, last, tonumber(position), ARGV[1], ARGV[2]),
+    tonumber(info[5]), redis.call('ZCARD', members), muted and 1 or 0, last, newest
+  }
+end
+
+local items = {}
+for at = 1, #KEYS, 6 do
+  items[#items + 1] = describe(unpack(KEYS, at, at + 5))
+end
+return items

@@ -1,0 +1,237 @@
+"""Who is in a chat.
+
+The chat holds the truth; each user's list of chats is an index in another slot, so a joining takes three
+steps: it writes the index, joins, and confirms the index. Whatever stops in between, a member's index has
+the chat: an entry without a membership is healed away later, a membership without an entry never is.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import cast, get_args
+
+from ... import conf
+from ...core import payloads
+from ...core.batches import batched
+from ...core.keys import UserKeys, name
+from ...core.operations import Script, Steps, asynchronous, operation
+from ...errors import LimitExceeded
+from ..arguments import count, until_ms
+from . import entries
+from .base import ChatBase, window
+from .values import ChatInfo, Member, Role
+
+#: index writes in one pipeline
+_PIPELINE = 500
+
+
+class Membership(ChatBase):
+    """Joining, leaving, roles, and what is said about a chat rather than in it."""
+
+    @operation
+    def join(self, user: str, *, by: str | None = None) -> Steps[bool]:
+        """Make a user a member, who sees what is sent from then on; False if they are one already.
+
+        `by` is the member who adds them; without it the chat must be open.
+        Three round trips: the user's list of chats, the chat, the list again.
+
+        >>> Chat.create("ann", [], chat_id="club").join("bob", by="ann")
+        True
+
+        Raises NotAMember, ChatNotFound, LimitExceeded (CHAT_MAX_MEMBERS, USER_MAX_CHATS).
+        """
+        name(user, "user")
+        if by is not None:
+            name(by, "by")
+        token = secrets.token_hex(8)
+        yield from self._expect([user], token)
+        reply = yield Script(
+            "chat_join",
+            self._keys.every[:9],
+            (user, by or "", token, window(), conf.current().CHAT_MAX_MEMBERS),
+        )
+        joined, in_force, epoch = self._accepted(reply, user, by or "")
+        yield from self._confirm([user], in_force.decode(), int(epoch))
+        return bool(joined)
+
+    ajoin = asynchronous(join)
+
+    @operation
+    def leave(self, user: str, *, by: str | None = None) -> Steps[bool]:
+        """End a membership; False if there is none. `by` is the owner who removes somebody else.
+
+        The last one out deletes the chat; the last owner's rights pass to the longest-standing member.
+        Raises NotPermitted or NotAMember for `by`.
+        """
+        name(user, "user")
+        if by is not None:
+            name(by, "by")
+        reply = yield Script("chat_leave", self._keys.all_but_requests, (user, by or ""))
+        if reply in (b"no chat", b"no member"):
+            return False
+        token = self._accepted(reply, user, by or "").decode()
+        yield Script("inbox_leave", [self._index(user)], (0, self.id, token))
+        return True
+
+    aleave = asynchronous(leave)
+
+    @operation
+    def members(self, *, limit: int = 500, after: str | None = None) -> Steps[list[Member]]:
+        """List members, the longest-standing first; `after` is the last one of the page before.
+
+        Raises ChatNotFound; NotAMember where `after` is none.
+        """
+        keys = self._keys
+        begin = "" if after is None else name(after, "after")
+        reply = yield Script(
+            "chat_members",
+            (keys.info, keys.members, keys.roster, keys.standing),
+            (begin, count(limit, "limit")),
+        )
+        return list(_members(self._accepted(reply, other=begin)))
+
+    amembers = asynchronous(members)
+
+    @operation
+    def set_role(self, user: str, member: str, role: Role) -> Steps[bool]:
+        """Make a member an "owner" or a plain "member"; False if they are that already.
+
+        For owners; a chat keeps at least one. Raises NotPermitted, NotAMember, ChatNotFound.
+        """
+        name(user, "user")
+        name(member, "member")
+        if role not in get_args(Role):
+            raise ValueError(f"role must be one of {', '.join(get_args(Role))}.")
+        keys = self._keys
+        reply = yield Script("chat_promote", (keys.info, keys.roster), (user, member, role))
+        return bool(self._accepted(reply, user, member))
+
+    aset_role = asynchronous(set_role)
+
+    @operation
+    def rename(self, user: str, title: str) -> Steps[None]:
+        """Give the chat another title. For members. Raises NotAMember, ChatNotFound, LimitExceeded."""
+        name(user, "user")
+        checked = payloads.text(title, "title", limit=conf.current().TITLE_MAX_BYTES)
+        self._accepted(
+            (yield Script("chat_rename", (self._keys.info, self._keys.members), (user, checked))), user
+        )
+
+    arename = asynchronous(rename)
+
+    @operation
+    def mute(self, user: str, until: datetime | None) -> Steps[None]:
+        """Mute the chat for a member until a moment; None ends it. It still counts as unread.
+
+        Raises NotAMember, ChatNotFound.
+        """
+        name(user, "user")
+        keys = self._keys
+        arguments = (user, until_ms(until, "until"))
+        reply = yield Script("chat_mute", (keys.info, keys.members, keys.mutes), arguments)
+        self._accepted(reply, user)
+
+    amute = asynchronous(mute)
+
+    @operation
+    def delete(self, user: str) -> Steps[bool]:
+        """Delete the chat with all it holds; False if there is none. For owners.
+
+        Raises NotPermitted, NotAMember.
+        """
+        name(user, "user")
+        reply = yield Script("chat_delete", self._keys.all_but_requests, (user,))
+        if reply == b"no chat":
+            return False
+        tokens = [part.decode() for part in self._accepted(reply, user)]
+        for pairs in batched(zip(tokens[::2], tokens[1::2], strict=True), _PIPELINE):
+            yield [
+                Script("inbox_leave", [self._index(member)], (0, self.id, token)) for member, token in pairs
+            ]
+        return True
+
+    adelete = asynchronous(delete)
+
+    @operation
+    def seen_by(self, message_id: int, *, limit: int = 500) -> Steps[list[str]]:
+        """List the members who have acked a message. Raises ChatNotFound."""
+        number = entries.identifier(message_id, "message_id")
+        keys = self._keys
+        arguments = (number, count(limit, "limit"))
+        reply = yield Script("chat_seen", (keys.info, keys.members), arguments)
+        return [member.decode() for member in self._accepted(reply)]
+
+    aseen_by = asynchronous(seen_by)
+
+    @operation
+    def typing(self, user: str) -> Steps[None]:
+        """Note that a member is typing, for TYPING_WINDOW seconds. Raises NotAMember, ChatNotFound."""
+        name(user, "user")
+        keys, settings = self._keys, conf.current()
+        reply = yield Script(
+            "chat_type",
+            (keys.info, keys.members, keys.typing),
+            (user, int(settings.TYPING_WINDOW * 1000), settings.TYPING_MAX_MEMBERS),
+        )
+        self._accepted(reply, user)
+
+    atyping = asynchronous(typing)
+
+    @operation
+    def typists(self) -> Steps[list[str]]:
+        """List who is typing, the latest last. Raises ChatNotFound."""
+        reply = yield Script("chat_typists", (self._keys.info, self._keys.typing))
+        return [member.decode() for member in self._accepted(reply)]
+
+    atypists = asynchronous(typists)
+
+    @operation
+    def info(self) -> Steps[ChatInfo]:
+        """Describe the chat. Raises ChatNotFound."""
+        reply = yield Script("chat_describe", (self._keys.info, self._keys.members))
+        title, is_open, keep, created, active, last, first, edits, members = self._accepted(reply)
+        return ChatInfo(
+            chat_id=self.id,
+            title=title.decode(),
+            open=is_open == b"1",
+            keep_last=int(keep),
+            created_at=entries.moment(created),
+            active_at=entries.moment(active),
+            last_id=int(last),
+            first_id=int(first),
+            edits=int(edits),
+            member_count=members,
+        )
+
+    ainfo = asynchronous(info)
+
+    def _index(self, user: str) -> str:
+        return UserKeys(self._prefix, user).chats
+
+    def _expect(self, users: Sequence[str], token: str) -> Steps[None]:
+        """Write the chat into the users' indexes, before they become members."""
+        most = conf.current().USER_MAX_CHATS
+        for page in batched(users, _PIPELINE):
+            replies = yield [
+                Script("inbox_join", [self._index(user)], (self.id, token, 0, most)) for user in page
+            ]
+            if b"full" in replies:
+                raise LimitExceeded("chats of a user (USER_MAX_CHATS)", limit=most, actual=most + 1)
+
+    def _confirm(self, users: Sequence[str], token: str, epoch: int) -> Steps[None]:
+        """Write it again, now that they are: with the token that is in force."""
+        for page in batched(users, _PIPELINE):
+            yield [Script("inbox_join", [self._index(user)], (self.id, token, epoch, 0)) for user in page]
+
+
+def _members(flat: list[bytes | int]) -> Iterator[Member]:
+    for user, read_id, line in batched(flat, 3):
+        _, joined_at, role, _ = cast(bytes, line).decode().split(" ")
+        yield Member(
+            user=cast(bytes, user).decode(),
+            read_id=cast(int, read_id),
+            joined_at=entries.moment(joined_at.encode()),
+            role=cast(Role, role),
+        )
