@@ -20,15 +20,15 @@ from redis.exceptions import TimeoutError as TimedOut
 from .. import conf
 from .connections import Endpoint, Replies, aalive, aconverse, alive, converse
 from .retry import Attempts, NotSent
-from .steps import Command, Fan, Script, Step, Wait
+from .steps import Command, Many, Script, Step, Wait
 
 #: seconds a blocking command may be late beyond its own timeout
 WAIT_MARGIN = 2.0
 
 
 def _batch(step: Step, *, apart: bool) -> list[Command | Script]:
-    if isinstance(step, Fan):
-        return cast("list[Command | Script]", step.calls(apart=apart))
+    if isinstance(step, Many):
+        return step.calls(apart=apart)
     return [step] if isinstance(step, Command | Script) else list(step)
 
 
@@ -51,7 +51,7 @@ def _result(step: Step, replies: Replies) -> Any:
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
-    if isinstance(step, Fan):
+    if isinstance(step, Many):
         return [item for reply in replies for item in reply]
     return replies[0] if isinstance(step, Command | Script) else replies
 
@@ -61,7 +61,7 @@ def _unknown_scripts(batch: list[Command | Script], replies: Replies) -> list[in
 
 
 def _spans_slots(step: Step, error: Exception) -> bool:
-    return isinstance(step, Fan) and ("CROSSSLOT" in str(error) or "same slot" in str(error))
+    return isinstance(step, Many) and ("CROSSSLOT" in str(error) or "same slot" in str(error))
 
 
 class BlockingClient:

@@ -5,12 +5,14 @@ What is on the wire is RESP2 and bytes, whatever the alias says. The driver's ow
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import redis.asyncio.connection
 import redis.asyncio.sentinel
 from django.core.cache import InvalidCacheBackendError
 from django_redis import get_redis_connection
+from hiredis import pack_command
 from redis.asyncio.retry import Retry as AwaitingRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
@@ -85,14 +87,16 @@ def alive(connection: Any) -> bool:
         return False
 
 
+def packed(calls: list[Words]) -> list[bytes]:
+    """The calls as they go over the wire: by the packer below the driver's, which looks at each word."""
+    return [b"".join([pack_command(cast(Any, words)) for words in calls])]
+
+
 def converse(connection: Any, calls: list[Words], timeout: float | None) -> Replies:
     """Send all calls, read all replies; whatever breaks the conversation closes the connection."""
     limit = {} if timeout is None else {"timeout": timeout}
     try:
-        if len(calls) == 1:
-            connection.send_command(*calls[0])
-        else:
-            connection.send_packed_command(connection.pack_commands(calls))
+        connection.send_packed_command(packed(calls), check_health=False)
         return [_reply(connection, limit) for _ in calls]
     except BaseException:
         connection.disconnect()
@@ -108,6 +112,9 @@ def _reply(connection: Any, limit: dict[str, float]) -> Any:
 
 async def aalive(connection: Any) -> bool:
     """Whether an idle connection is still open, with nothing left to read on it."""
+    # the loop looks at its sockets between two turns: let it see that the server has hung up
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     try:
         return connection.is_connected and not await connection.can_read()
     except (RedisError, OSError):
@@ -117,9 +124,7 @@ async def aalive(connection: Any) -> bool:
 async def aconverse(connection: Any, calls: list[Words]) -> Replies:
     """Send all calls, read all replies; whatever breaks the conversation closes the connection."""
     try:
-        await connection.send_packed_command(
-            connection.pack_command(*calls[0]) if len(calls) == 1 else connection.pack_commands(calls)
-        )
+        await connection.send_packed_command(packed(calls), check_health=False)
         return [await _areply(connection) for _ in calls]
     except BaseException:
         await connection.disconnect(nowait=True)

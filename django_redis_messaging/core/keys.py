@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 
 FORMAT = 1
 #: bytes of UTF-8 that a name given by people may have
@@ -72,15 +73,18 @@ def tag(prefix: str, kind: str, value: str) -> str:
 class ChatKeys:
     """The keys of one chat, in one slot. Deleted by the script that removes the last member."""
 
-    __slots__ = ("tag",)
-
     def __init__(self, prefix: str, chat_id: str) -> None:
         self.tag = tag(prefix, "chat", chat_id)
 
     @property
+    def newest(self) -> str:
+        """STRING "last-ms-epoch-keep": id and time of the newest entry, the chat's epoch (µs), and how
+        many entries stay for scroll-back. A chat is there while this is."""
+        return self.tag + ":newest"
+
+    @property
     def info(self) -> str:
-        """HASH: epoch (µs), last (newest id), first (id of the log's head), active and created (ms), title,
-        open, keep (keep_last), owners, joins (ever), edits (ever)."""
+        """HASH: title, open, created (ms), owners, joins (ever), edits (ever)."""
         return self.tag + ":info"
 
     @property
@@ -100,12 +104,13 @@ class ChatKeys:
 
     @property
     def counts(self) -> str:
-        """HASH member → "sent, sent up to the acked id": the member's own messages. Absent: 0 0."""
+        """HASH s + member → messages sent since the member fell behind, a + member → how many of them up to
+        its position. Gone once it has acked all."""
         return self.tag + ":counts"
 
     @property
     def log(self) -> str:
-        """LIST of entries, oldest first; the entry with id i is at index i - first. See entries.py."""
+        """LIST of entries, oldest first; their form is in lua/_log.lua."""
         return self.tag + ":log"
 
     @property
@@ -124,20 +129,34 @@ class ChatKeys:
         window before its turn comes again."""
         return [f"{self.tag}:requests:{turn}" for turn in range(3)]
 
-    @property
+    @functools.cached_property
     def talk(self) -> list[str]:
         """What sending, acking and reading take, in the order of the scripts."""
-        return [self.info, self.members, self.counts, self.log, *self.requests]
+        return [self.newest, self.members, self.counts, self.log, *self.requests]
+
+    @property
+    def correcting(self) -> list[str]:
+        """What editing and deleting a message take, in the order of the scripts."""
+        return [self.newest, self.roster, self.log, self.info]
 
     @property
     def every(self) -> list[str]:
         """All of them, in the order of the scripts."""
-        return [*self.talk, self.roster, self.standing, self.typing, self.mutes]
+        return [*self.talk, self.roster, self.standing, self.info, self.typing, self.mutes]
 
     @property
     def all_but_requests(self) -> list[str]:
         """What a chat consists of: the remembered requests outlive it."""
-        return [*self.talk[:4], self.roster, self.standing, self.typing, self.mutes]
+        return [*self.talk[:4], self.roster, self.standing, self.typing, self.mutes, self.info]
+
+
+def newest_keys(prefix: str, chat_ids: Iterable[bytes]) -> list[str]:
+    """`ChatKeys.newest` of many chats: made at every look into an inbox, so made fast."""
+    names = [chat_id.decode() for chat_id in chat_ids]
+    if _UNSAFE.search("".join(names)):
+        names = [encoded(one) for one in names]
+    head = f"{prefix}:{FORMAT}:{{chat:"
+    return [f"{head}{one}}}:newest" for one in names]
 
 
 class UserKeys:
@@ -150,9 +169,9 @@ class UserKeys:
 
     @property
     def chats(self) -> str:
-        """HASH chat id → "token, written at (ms), epoch or 0": an index of the chats the user is a member
-        of; the chats hold the truth. An entry is removed by leave, or by healing when its chat doesn't
-        know the user."""
+        """HASH chat id → "token, written at (ms), seen": an index of the chats the user is a member of; the
+        chats hold the truth. `seen` is the chat's newest when all of it was acked, or 0. An entry is
+        removed by leave, or by healing when its chat doesn't know the user."""
         return self.tag + ":chats"
 
     @property
@@ -177,13 +196,13 @@ class DirectoryKeys:
 
     @property
     def entries(self) -> str:
-        """ZSET of "rest NUL id", all with score 0: each rest, from a word start on, of what a member is
-        found under. Capped on write."""
+        """ZSET of "rest NUL id NUL label", all with score 0: each rest, from a word start on, of what a
+        member is found under. Capped on write."""
         return self.tag + ":entries"
 
     @property
     def records(self) -> str:
-        """HASH id → "label NUL rest NUL rest …": a member's label, and its entries for their removal."""
+        """HASH id → "label NUL rest NUL rest …": what a member's entries are made of, for their removal."""
         return self.tag + ":records"
 
 

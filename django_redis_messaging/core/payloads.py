@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring
 from typing import Any
 
 from ..errors import LimitExceeded
@@ -19,11 +20,15 @@ def dumps(value: Any, what: str = "payload") -> str:
     >>> dumps({"n": 2**53 + 1, "empty": []})
     '{"n":9007199254740993,"empty":[]}'
 
-    Raises `TypeError` for what JSON has no form for, `ValueError` for NaN, infinities and circles.
+    Raises `TypeError` for what JSON has no form for, `ValueError` for NaN, infinities, circles and
+    lone surrogates.
     """
     try:
         _refuse_other_keys(value)
-        return _encode(value)
+        encoded = _encode(value)
+        if not encoded.isascii():
+            encoded.encode()  # raises where a lone surrogate is, which no reply could carry
+        return encoded
     except TypeError as error:
         raise TypeError(f"{what} must be made of {type_names}: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -49,6 +54,15 @@ def loads_all(raw: list[bytes]) -> list[Any]:
     [1, ['a']]
     """
     return json.loads(b"[" + b",".join(raw) + b"]") if raw else []
+
+
+def string(value: str) -> str:
+    """A str as JSON: `dumps` of a str, several times as fast.
+
+    >>> string('say "hi"')
+    '"say \\"hi\\""'
+    """
+    return encode_basestring(value)
 
 
 def text(value: str, what: str, *, limit: int | None = None) -> str:

@@ -70,17 +70,17 @@ class Attempts:
     def after(self, error: Exception) -> float:
         """Seconds to wait before the next attempt; raises when there is to be none."""
         self.failed = True
-        cause = error.__cause__ if isinstance(error, NotSent) else error
-        if isinstance(cause, _DENIED):
+        denial = _denial(error)
+        if denial is not None:
             raise ConfigurationError(
-                f"Redis refuses this user or password: {cause}. Check the CACHES entry and the ACL."
+                f"Redis refuses this user or password: {denial}. Check the CACHES entry and the ACL."
             ) from error
         if isinstance(error, driver.ResponseError) and not _refused_for_now(error):
             raise translated(error) from error
         answered = isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
         self._unanswered = self._unanswered or not answered
         if (self._once and self._unanswered) or self.remaining <= 0:
-            raise self._last(cause) from error
+            raise self._last(error.__cause__ if isinstance(error, NotSent) else error) from error
         pause = min(self._pause * random.uniform(0.5, 1), max(self.remaining, 0))  # noqa: S311
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         return pause
@@ -96,6 +96,13 @@ class Attempts:
             f"Redis can't be reached or refuses, for {seconds:.1f} s now ({cause}): nothing has "
             "happened. Check that the server of the CACHES entry is up."
         )
+
+
+def _denial(error: BaseException | None) -> BaseException | None:
+    """The denial behind `error`: the awaiting driver wraps what happens while it connects."""
+    while error is not None and not isinstance(error, _DENIED):
+        error = error.__cause__
+    return error
 
 
 def _refused_for_now(error: driver.ResponseError) -> bool:
@@ -119,6 +126,6 @@ def translated(error: driver.ResponseError) -> MessagingError:
     # the driver takes the code, MOVED or CROSSSLOT, off the text
     if isinstance(error, driver.AskError | driver.ClusterCrossSlotError) or "same slot" in text:
         return ConfigurationError(f"The server is a Redis Cluster that this alias can't route to: {text}")
-    if "NOPERM" in text or "ACL" in text:
+    if "NOPERM" in text or "ACL" in text or "user executing the script" in text:
         return ConfigurationError(f"The ACL of this user lacks something the app needs: {text}")
     return MessagingError(f"Redis refused: {text}")

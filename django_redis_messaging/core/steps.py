@@ -56,11 +56,21 @@ class Wait(Command):
         self.seconds = seconds
 
 
-class Fan:
-    """A script over many resources of different slots, each with its keys and arguments.
+class Many:
+    """Calls about many resources of different slots: one server takes them together, some hundreds a call;
+    a Cluster gets one for each resource, in a pipeline. The reply is a list, one item for each."""
 
-    One server takes them together, some hundreds a call; a Cluster gets a call each, in a pipeline. The
-    script takes any number of resources and replies with a list, one item for each.
+    __slots__ = ()
+
+    def calls(self, *, apart: bool) -> list[Command | Script]:
+        """The calls to make; `apart`: one for each resource."""
+        raise TypeError(f"{type(self).__name__} makes no calls")
+
+
+class Fan(Many):
+    """A script over many resources, each with its keys and arguments; `args` come first, once.
+
+    The script takes any number of resources and replies with a list, one item for each.
     """
 
     __slots__ = ("args", "name", "once", "resources")
@@ -80,8 +90,7 @@ class Fan:
         self.args = args
         self.once = once
 
-    def calls(self, *, apart: bool) -> list[Script]:
-        """The calls to make; `apart`: one for each resource."""
+    def calls(self, *, apart: bool) -> list[Command | Script]:
         size = 1 if apart else self.SIZE
         return [self._call(self.resources[at : at + size]) for at in range(0, len(self.resources), size)]
 
@@ -91,4 +100,20 @@ class Fan:
         return Script(self.name, keys, [*self.args, *args], once=self.once)
 
 
-Step = Command | Script | Fan | Sequence[Command | Script]
+class Gather(Many):
+    """One STRING of each of many resources."""
+
+    __slots__ = ("keys",)
+    SIZE = 1000
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.keys = keys
+
+    def calls(self, *, apart: bool) -> list[Command | Script]:
+        size = 1 if apart else self.SIZE
+        return [
+            Command("MGET", *self.keys[at : at + size], reads=True) for at in range(0, len(self.keys), size)
+        ]
+
+
+Step = Command | Script | Many | Sequence[Command | Script]

@@ -1,20 +1,38 @@
--- A chat's log: a list whose entry with id i is at index i - first. An entry is a JSON array,
+-- A chat's log: a list whose entry with id i is at index i - first, where first is last - length + 1. The
+-- key beside it, newest, has what most scripts need: "last-ms-epoch-keep", the id and time of the newest
+-- entry, the chat's epoch, and how many entries stay for scroll-back. An entry is a JSON array,
 --
 --   [ms, count, edited, sender bytes, body bytes, sender, body, (reply_to, data)]
 --
--- whose five numbers are written by scripts, and whose rest is opaque to them, but for its lengths:
--- count is the sender's running count, edited is 0, the ms of the edit, or minus the ms of the deletion.
+-- whose five numbers are written by scripts, and whose rest is opaque to them, but for its lengths: edited
+-- is 0, the ms of the edit, or minus the ms of the deletion. count is 0 where the sender had read all that
+-- is before the entry, and so the entry too; else it counts the sender's entries since then. With it, and
+-- with what the hash of counts says of a member who is behind (sent since then, and how many of those up to
+-- the position), unread is arithmetic: it leaves out the member's own.
 local function entry_ms(entry)
   return tonumber(string.match(entry, '^%[(%d+)'))
 end
 
+-- Of a chat: last, ms, epoch, keep, and the line itself; nil where there is no such chat.
+local function newest_of(newest)
+  local line = redis.call('GET', newest)
+  if not line then
+    return nil
+  end
+  local last, ms, epoch, keep = string.match(line, '^(%d+)-(%d+)-(%d+)-(%d+)$')
+  return tonumber(last), tonumber(ms), epoch, tonumber(keep), line
+end
+
+local function first_of(log, last)
+  return last - redis.call('LLEN', log) + 1
+end
+
 -- Removes what is older than id `from`; returns the new first id.
-local function cut(info, log, first, from)
+local function cut(log, first, from)
   if from <= first then
     return first
   end
   redis.call('LTRIM', log, from - first, -1)
-  redis.call('HSET', info, 'first', from)
   return from
 end
 
@@ -33,7 +51,7 @@ local function first_since(log, first, last, moment)
 end
 
 -- Applies the limits of length and age (0: none), which hold on write and on read; returns the first id.
-local function limited(info, log, first, last, now, max_length, max_age)
+local function limited(log, first, last, now, max_length, max_age)
   local from = math.max(first, last - max_length + 1)
   if max_age > 0 and from <= last then
     local head = redis.call('LINDEX', log, from - first)
@@ -41,20 +59,20 @@ local function limited(info, log, first, last, now, max_length, max_age)
       from = first_since(log, first, last, now - max_age)
     end
   end
-  return cut(info, log, first, from)
+  return cut(log, first, from)
 end
 
 -- Removes what all members have acked, but for the last `keep`; returns the first id.
-local function released(info, members, log, first, last, keep)
+local function released(members, log, first, last, keep)
   if last - first < keep then
     return first
   end
   local least = redis.call('ZRANGE', members, 0, 0, 'WITHSCORES')
-  return cut(info, log, first, math.min(tonumber(least[2]), last - keep) + 1)
+  return cut(log, first, math.min(tonumber(least[2]), last - keep) + 1)
 end
 
--- How many entries with an id above `id` are by the sender who has sent `sent`: the first of them
--- carries the sender's running count. `author` is the sender as JSON.
+-- How many of a member's own entries have an id above `id`, of `sent` since the member fell behind: the
+-- first of them carries its count. `author` is the member as JSON.
 local function own_after(log, first, last, id, author, sent)
   local at = math.max(id + 1, first)
   while at <= last do
@@ -69,24 +87,23 @@ local function own_after(log, first, last, id, author, sent)
   return 0
 end
 
--- Of a member's own messages: how many were sent, and how many of them up to the acked id.
+-- Of a member who is behind: its own entries since, and how many of them up to its position.
 local function counted(counts, member)
-  local both = redis.call('HGET', counts, member)
-  if not both then
-    return 0, 0
-  end
-  local sent, acked = string.match(both, '^(%d+) (%d+)$')
-  return tonumber(sent), tonumber(acked)
+  local both = redis.call('HMGET', counts, 's' .. member, 'a' .. member)
+  return tonumber(both[1] or 0), tonumber(both[2] or 0)
 end
 
--- Moves a member's position to `id`, above the one it has. Redis refuses no ZREM for want of memory, nor
+-- Moves a member's position to `id`, above the one it has. Redis refuses no HDEL for want of memory, nor
 -- what a script writes after it: so acks work when memory is full.
 local function move(members, counts, log, first, last, member, author, id)
-  redis.call('ZREM', members, '')
-  local sent, acked = counted(counts, member)
-  if sent > acked then
-    local beyond = id < last and own_after(log, first, last, id, author, sent) or 0
-    redis.call('HSET', counts, member, sent .. ' ' .. sent - beyond)
+  if id == last then
+    redis.call('HDEL', counts, 's' .. member, 'a' .. member)
+  else
+    redis.call('HDEL', counts, '')
+    local sent, acked = counted(counts, member)
+    if sent > acked then
+      redis.call('HSET', counts, 'a' .. member, sent - own_after(log, first, last, id, author, sent))
+    end
   end
   redis.call('ZADD', members, id, member)
 end

@@ -4,7 +4,7 @@
 -- uses _requests.lua
 -- uses _members.lua
 --
--- KEYS  1 info
+-- KEYS  1 newest
 -- KEYS  2 members
 -- KEYS  3 counts
 -- KEYS  4 log
@@ -13,6 +13,7 @@
 -- KEYS  7 requests, third turn
 -- KEYS  8 roster
 -- KEYS  9 standing
+-- KEYS  10 info
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
 -- ARGV  3 token of this joining
@@ -28,15 +29,17 @@ local answered = answer_to(ARGV[1], memory, tonumber(ARGV[2]), now)
 if answered then
   return {answered}
 end
-if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[8], KEYS[9]) > 0 then
+if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[8], KEYS[9], KEYS[10]) > 0 then
   return 'exists'
 end
 
 local time = redis.call('TIME')
 local epoch = string.format('%.0f', time[1] * 1000000 + time[2])
+remembered(ARGV[1], epoch, memory, tonumber(ARGV[2]), now)
 local last = ARGV[7] == '' and 0 or 1
-redis.call('HSET', KEYS[1], 'epoch', epoch, 'last', last, 'first', 1, 'active', now, 'created', now,
-  'title', ARGV[4], 'open', ARGV[5], 'keep', ARGV[6], 'owners', 1, 'joins', #ARGV - 7, 'edits', 0)
+redis.call('SET', KEYS[1], last .. '-' .. now .. '-' .. epoch .. '-' .. ARGV[6])
+redis.call('HSET', KEYS[10], 'created', now, 'title', ARGV[4], 'open', ARGV[5], 'owners', 1,
+  'joins', #ARGV - 7, 'edits', 0)
 
 local positions, order, roster = {}, {}, {}
 for at = 8, #ARGV do
@@ -53,9 +56,7 @@ redis.call('ZADD', KEYS[9], unpack(order))
 redis.call('HSET', KEYS[8], unpack(roster))
 
 if last == 1 then
-  redis.call('RPUSH', KEYS[4], '[' .. now .. ',1,' .. ARGV[7])
-  redis.call('HSET', KEYS[3], ARGV[8], '1 1')
+  redis.call('RPUSH', KEYS[4], '[' .. now .. ',0,' .. ARGV[7])
   redis.call('ZADD', KEYS[2], 1, ARGV[8])
 end
-remember(ARGV[1], epoch, memory, tonumber(ARGV[2]), now)
 return {epoch}

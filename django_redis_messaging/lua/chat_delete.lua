@@ -2,7 +2,7 @@
 --
 -- uses _members.lua
 --
--- KEYS  1 info
+-- KEYS  1 newest
 -- KEYS  2 members
 -- KEYS  3 counts
 -- KEYS  4 log
@@ -10,6 +10,7 @@
 -- KEYS  6 standing
 -- KEYS  7 typing
 -- KEYS  8 mutes
+-- KEYS  9 info
 -- ARGV  1 the owner
 -- Returns {member, token, member, token, …}, or 'no chat', 'no member', 'no owner'
 if redis.call('EXISTS', KEYS[1]) == 0 then

@@ -1,13 +1,21 @@
 -- Describes a chat.
 --
 -- reads only
+-- uses _log.lua
 --
--- KEYS  1 info
--- KEYS  2 members
--- Returns {title, open, keep_last, created (ms), active (ms), last, first, edits, members}, or 'no chat'
-local info = redis.call('HMGET', KEYS[1], 'title', 'open', 'keep', 'created', 'active', 'last', 'first', 'edits')
-if not info[1] then
+-- KEYS  1 newest
+-- KEYS  2 info
+-- KEYS  3 members
+-- KEYS  4 log
+-- Returns {title, open, created (ms), edits, active (ms), last, first, keep_last, members}, or 'no chat'
+local last, active, _, keep = newest_of(KEYS[1])
+if not last then
   return 'no chat'
 end
-info[9] = redis.call('ZCARD', KEYS[2])
-return info
+local told = redis.call('HMGET', KEYS[2], 'title', 'open', 'created', 'edits')
+told[5] = active
+told[6] = last
+told[7] = first_of(KEYS[4], last)
+told[8] = keep
+told[9] = redis.call('ZCARD', KEYS[3])
+return told

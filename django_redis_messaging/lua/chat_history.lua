@@ -5,7 +5,7 @@
 -- uses _log.lua
 -- uses _members.lua
 --
--- KEYS  1 info
+-- KEYS  1 newest
 -- KEYS  2 members
 -- KEYS  3 roster
 -- KEYS  4 log
@@ -18,17 +18,17 @@
 -- ARGV  7 most entries a chat holds
 -- ARGV  8 greatest age of an entry: ms, 0 for any
 -- Returns {epoch, id of the first entry, gap, has_more, reset, entry, …}, or 'no chat', 'no member'
-local info = redis.call('HMGET', KEYS[1], 'last', 'first', 'epoch')
-if not info[1] then
+local last, _, epoch = newest_of(KEYS[1])
+if not last then
   return 'no chat'
 end
 local join_id = standing_of(KEYS[3], ARGV[1])
 if not join_id then
   return 'no member'
 end
-local last, which, id, limit = tonumber(info[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[6])
-local first = limited(KEYS[1], KEYS[4], tonumber(info[2]), last, clock(), tonumber(ARGV[7]), tonumber(ARGV[8]))
-local reset = not is_ours(KEYS[4], first, last, info[3], id, ARGV[4], ARGV[5])
+local which, id, limit = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[6])
+local first = limited(KEYS[4], first_of(KEYS[4], last), last, clock(), tonumber(ARGV[7]), tonumber(ARGV[8]))
+local reset = not is_ours(KEYS[4], first, last, epoch, id, ARGV[4], ARGV[5])
 if reset then
   which, id = 'after', tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]))
 end
@@ -47,7 +47,7 @@ else
   more = from > oldest
   gap = more and 0 or oldest - join_id - 1
 end
-local page = {info[3], from, gap, more and 1 or 0, reset and 1 or 0}
+local page = {epoch, from, gap, more and 1 or 0, reset and 1 or 0}
 if from <= to then
   for _, entry in ipairs(redis.call('LRANGE', KEYS[4], from - first, to - first)) do
     page[#page + 1] = entry

@@ -2,9 +2,10 @@
 --
 -- uses _clock.lua
 -- uses _requests.lua
+-- uses _log.lua
 -- uses _members.lua
 --
--- KEYS  1 info
+-- KEYS  1 newest
 -- KEYS  2 members
 -- KEYS  3 counts
 -- KEYS  4 log
@@ -13,6 +14,7 @@
 -- KEYS  7 requests, third turn
 -- KEYS  8 roster
 -- KEYS  9 standing
+-- KEYS  10 info
 -- ARGV  1 user
 -- ARGV  2 the member who adds the user, or ''
 -- ARGV  3 token of this joining; also its request id
@@ -20,31 +22,31 @@
 -- ARGV  5 most members a chat has
 -- Returns {joined: 1 or 0, token in force, epoch}, or 'no chat', 'not added' (by is no member),
 --   'closed', 'full'
-local info = redis.call('HMGET', KEYS[1], 'last', 'epoch', 'open')
-if not info[1] then
+local last, _, epoch = newest_of(KEYS[1])
+if not last then
   return 'no chat'
 end
 local now = clock()
 local memory = {KEYS[5], KEYS[6], KEYS[7]}
 if answer_to(ARGV[3], memory, tonumber(ARGV[4]), now) then
-  return {1, ARGV[3], info[2]}
+  return {1, ARGV[3], epoch}
 end
 if ARGV[2] ~= '' and not redis.call('ZSCORE', KEYS[2], ARGV[2]) then
   return 'not added'
 end
-local join_id, _, token = standing_of(KEYS[8], ARGV[1])
+local join_id, __, token = standing_of(KEYS[8], ARGV[1])
 if join_id then
-  return {0, token, info[2]}
+  return {0, token, epoch}
 end
-if ARGV[2] == '' and info[3] ~= '1' then
+if ARGV[2] == '' and redis.call('HGET', KEYS[10], 'open') ~= '1' then
   return 'closed'
 end
 if redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[5]) then
   return 'full'
 end
 
-enrol(KEYS[8], ARGV[1], info[1], now, 'member', ARGV[3])
-redis.call('ZADD', KEYS[2], info[1], ARGV[1])
-redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[1], 'joins', 1), ARGV[1])
-remember(ARGV[3], '1', memory, tonumber(ARGV[4]), now)
-return {1, ARGV[3], info[2]}
+remembered(ARGV[3], '1', memory, tonumber(ARGV[4]), now)
+enrol(KEYS[8], ARGV[1], last, now, 'member', ARGV[3])
+redis.call('ZADD', KEYS[2], last, ARGV[1])
+redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[10], 'joins', 1), ARGV[1])
+return {1, ARGV[3], epoch}

@@ -4,7 +4,7 @@
 -- uses _log.lua
 -- uses _members.lua
 --
--- KEYS  1 info
+-- KEYS  1 newest
 -- KEYS  2 members
 -- KEYS  3 counts
 -- KEYS  4 log
@@ -12,11 +12,12 @@
 -- KEYS  6 standing
 -- KEYS  7 typing
 -- KEYS  8 mutes
+-- KEYS  9 info
 -- ARGV  1 user
 -- ARGV  2 the owner who removes the user, or ''
 -- Returns the token of the membership that ended, or 'no chat', 'no member', 'no remover', 'no owner'
-local info = redis.call('HMGET', KEYS[1], 'last', 'first', 'keep', 'owners')
-if not info[1] then
+local last, _, __, keep = newest_of(KEYS[1])
+if not last then
   return 'no chat'
 end
 if ARGV[2] ~= '' and ARGV[2] ~= ARGV[1] then
@@ -35,7 +36,7 @@ end
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HDEL', KEYS[5], ARGV[1])
 redis.call('ZREM', KEYS[6], ARGV[1])
-redis.call('HDEL', KEYS[3], ARGV[1])
+redis.call('HDEL', KEYS[3], 's' .. ARGV[1], 'a' .. ARGV[1])
 redis.call('ZREM', KEYS[7], ARGV[1])
 redis.call('HDEL', KEYS[8], ARGV[1])
 local heir = redis.call('ZRANGE', KEYS[6], 0, 0)[1]
@@ -44,10 +45,10 @@ if not heir then
   redis.call('DEL', unpack(KEYS))
   return token
 end
-if role == 'owner' and redis.call('HINCRBY', KEYS[1], 'owners', -1) == 0 then
-  local their_join_id, _, their_token, joined_at = standing_of(KEYS[5], heir)
+if role == 'owner' and redis.call('HINCRBY', KEYS[9], 'owners', -1) == 0 then
+  local their_join_id, ___, their_token, joined_at = standing_of(KEYS[5], heir)
   enrol(KEYS[5], heir, their_join_id, joined_at, 'owner', their_token)
-  redis.call('HINCRBY', KEYS[1], 'owners', 1)
+  redis.call('HINCRBY', KEYS[9], 'owners', 1)
 end
-released(KEYS[1], KEYS[2], KEYS[4], tonumber(info[2]), tonumber(info[1]), tonumber(info[3]))
+released(KEYS[2], KEYS[4], first_of(KEYS[4], last), last, keep)
 return token

@@ -21,7 +21,7 @@ local function least_used()
   local rank, count = {}, {}
   for at, value in ipairs(redis.call('HMGET', KEYS[2], unpack(members))) do
     rank[members[at]] = at
-    count[members[at]] = tonumber(string.match(value, '^%d+'))
+    count[members[at]] = value and tonumber(string.match(value, '^%d+')) or 0
   end
   table.sort(members, function(a, b)
     return count[a] < count[b] or (count[a] == count[b] and rank[a] < rank[b])

@@ -28,7 +28,7 @@ for at = 2, #ARGV, 2 do
     local before = old and entries_of(old, id) or {}
     local after = entries_of(record, id)
     growth = growth + #after - #before
-    changes[#changes + 1] = {id, record, absent_from(after, before), absent_from(before, after)}
+    changes[#changes + 1] = {id, record, after, absent_from(before, after)}
   end
 end
 
@@ -38,14 +38,17 @@ if growth > 0 and total > tonumber(ARGV[1]) then
 end
 
 for _, change in ipairs(changes) do
-  local id, record, new, gone = unpack(change)
+  local id, record, entries, gone = unpack(change)
   -- HSET comes first, for without memory it is refused: before anything has changed.
   redis.call('HSET', KEYS[2], id, record)
-  for _, entry in ipairs(new) do
-    redis.call('ZADD', KEYS[1], 0, entry)
+  local scored = {}
+  for _, entry in ipairs(entries) do
+    scored[#scored + 1] = 0
+    scored[#scored + 1] = entry
   end
-  for _, entry in ipairs(gone) do
-    redis.call('ZREM', KEYS[1], entry)
+  redis.call('ZADD', KEYS[1], unpack(scored))
+  if #gone > 0 then
+    redis.call('ZREM', KEYS[1], unpack(gone))
   end
 end
 return 0

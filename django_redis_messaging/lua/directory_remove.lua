@@ -8,9 +8,7 @@
 -- Returns the number of members left
 local record = redis.call('HGET', KEYS[2], ARGV[1])
 if record then
-  for _, entry in ipairs(entries_of(record, ARGV[1])) do
-    redis.call('ZREM', KEYS[1], entry)
-  end
+  redis.call('ZREM', KEYS[1], unpack(entries_of(record, ARGV[1])))
   redis.call('HDEL', KEYS[2], ARGV[1])
 end
 return redis.call('HLEN', KEYS[2])

@@ -5,7 +5,7 @@
 -- uses _log.lua
 -- uses _members.lua
 --
--- KEYS  1… info, members, counts, log, roster, mutes; of each chat
+-- KEYS  1… newest, members, counts, log, roster, mutes, info; of each chat
 -- ARGV  1 user
 -- ARGV  2 user as JSON
 -- ARGV  3 most entries a chat holds
@@ -14,25 +14,24 @@
 --   active (ms), members, muted, id of the last entry, last entry or ''}
 local max_length, max_age, now = tonumber(ARGV[3]), tonumber(ARGV[4]), clock()
 
-local function describe(info_key, members, counts, log, roster, mutes)
-  local info = redis.call('HMGET', info_key, 'last', 'first', 'epoch', 'title', 'active')
+local function describe(newest, members, counts, log, roster, mutes, info)
+  local last, active, epoch = newest_of(newest)
   local position = redis.call('ZSCORE', members, ARGV[1])
-  if not info[1] or not position then
+  if not last or not position then
     return -1
   end
-  local last = tonumber(info[1])
-  local first = limited(info_key, log, tonumber(info[2]), last, now, max_length, max_age)
+  local first = limited(log, first_of(log, last), last, now, max_length, max_age)
   -- What was sent before the user joined is not for the user's eyes.
-  local newest = last > standing_of(roster, ARGV[1]) and redis.call('LINDEX', log, -1) or ''
+  local entry = last > standing_of(roster, ARGV[1]) and redis.call('LINDEX', log, -1) or ''
   local muted = tonumber(redis.call('HGET', mutes, ARGV[1]) or 0) > now
   return {
-    info[3], info[4], unread(counts, log, first, last, tonumber(position), ARGV[1], ARGV[2]),
-    tonumber(info[5]), redis.call('ZCARD', members), muted and 1 or 0, last, newest
+    epoch, redis.call('HGET', info, 'title'), unread(counts, log, first, last, tonumber(position), ARGV[1], ARGV[2]),
+    active, redis.call('ZCARD', members), muted and 1 or 0, last, entry
   }
 end
 
 local items = {}
-for at = 1, #KEYS, 6 do
-  items[#items + 1] = describe(unpack(KEYS, at, at + 5))
+for at = 1, #KEYS, 7 do
+  items[#items + 1] = describe(unpack(KEYS, at, at + 6))
 end
 return items

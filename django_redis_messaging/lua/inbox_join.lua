@@ -1,11 +1,11 @@
--- Writes a chat into a user's index, before the chat learns of it (confirmed: with the chat's epoch).
+-- Writes a chat into a user's index, before the chat learns of it; and after, to confirm it.
 --
 -- uses _clock.lua
 --
 -- KEYS  1 the user's chats
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
--- ARGV  3 epoch of the chat, or 0 where it is not known yet
+-- ARGV  3 what the user has seen of the chat, as a line of newest; 0 before the chat knows the user
 -- ARGV  4 most chats a user may be in; 0: no matter how many
 -- Returns 1, or 'full'
 if ARGV[4] ~= '0' and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[4])

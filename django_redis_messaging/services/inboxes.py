@@ -1,7 +1,9 @@
 """All chats of one user: what is pending, what is new, how much of it.
 
-Two round trips for any number of chats: the user's list, then all chats together. A third one only where
-the list has entries whose chats don't know the user (any more): they are healed away.
+Two round trips for any number of chats while nothing is new: the user's list, then the newest of all chats
+together, by one MGET. The list remembers what the newest was when the user had acked all of it; so only
+chats that have moved since are looked into, by a third. A fourth notes what was found: that all is acked,
+or that a chat doesn't know the user (any more), whose entry is then healed away.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from typing import Any, NamedTuple
 from .. import conf
 from ..core import payloads
 from ..core.batches import batched
-from ..core.keys import ChatKeys, UserKeys, name
-from ..core.operations import Command, Fan, Script, Service, Steps, asynchronous, operation
+from ..core.keys import ChatKeys, UserKeys, name, newest_keys
+from ..core.operations import Command, Fan, Gather, Script, Service, Steps, asynchronous, operation
 from .arguments import count
 from .chats import entries
 from .chats.base import limits
@@ -21,15 +23,22 @@ from .chats.values import ChatSummary, Message, Pending
 
 #: healing waits for this many deadlines: longer than a joining can be between its steps
 _GRACE = 3
+#: entries changed by one script
+_PAGE = 500
 _NOT_A_MEMBER = -1
 
 
 class _Entry(NamedTuple):
-    """An entry of a user's list of chats."""
+    """An entry of a user's list of chats: see UserKeys.chats."""
 
     chat_id: str
     token: str
-    epoch: int
+    seen: str
+
+    @property
+    def epoch(self) -> int:
+        """The chat's epoch when it was last seen; 0 while it was not."""
+        return int(self.seen.split("-")[2]) if self.seen != "0" else 0
 
 
 class Inbox(Service):
@@ -72,8 +81,9 @@ class Inbox(Service):
             int(ack),
             *limits(),
         )
-        known, items = yield from self._look("inbox_pending", _talk_keys, arguments, once=ack)
-        found = [_pending(*pair) for pair in zip(known, items, strict=True) if pair[1] != 0]
+        known = yield from self._moved()
+        pairs = yield from self._look(known, "inbox_pending", _talk_keys, arguments, once=ack)
+        found = [_pending(entry, item) for entry, item in pairs if not isinstance(item, bytes)]
         return found if ack else _within(found, total)
 
     apending = asynchronous(pending)
@@ -86,9 +96,10 @@ class Inbox(Service):
         """
         count(limit, "limit")
         arguments = (self.user, entries.author(self.user), *limits())
-        known, items = yield from self._look("inbox_chats", _list_keys, arguments)
+        known = yield from self._entries()
+        pairs = yield from self._look(known, "inbox_chats", _list_keys, arguments)
         found = sorted(
-            (_summary(*pair) for pair in zip(known, items, strict=True)),
+            (_summary(entry, item) for entry, item in pairs),
             key=lambda chat: (chat.active_at, chat.chat_id),
             reverse=True,
         )
@@ -101,45 +112,62 @@ class Inbox(Service):
     def unread(self) -> Steps[int]:
         """Count the unread messages of all chats, muted ones too. One's own never count."""
         arguments = (self.user, entries.author(self.user), *limits())
-        _, items = yield from self._look("inbox_unread", _talk_keys, arguments)
-        return sum(items)
+        known = yield from self._moved()
+        pairs = yield from self._look(known, "inbox_unread", _talk_keys, arguments)
+        return sum(item for _, item in pairs if not isinstance(item, bytes))
 
     aunread = asynchronous(unread)
 
+    def _entries(self) -> Steps[list[_Entry]]:
+        """The user's list of chats."""
+        flat = yield Command("HGETALL", self._index, reads=True)
+        return [_entry(chat_id, value) for chat_id, value in batched(flat, 2)]
+
+    def _moved(self) -> Steps[list[_Entry]]:
+        """Of the user's list of chats: those that are not as they were when all was acked."""
+        flat = yield Command("HGETALL", self._index, reads=True)
+        chats, values = flat[::2], flat[1::2]
+        lines = yield Gather(newest_keys(self._prefix, chats))
+        return [
+            _entry(chat_id, value)
+            for chat_id, value, line in zip(chats, values, lines, strict=True)
+            if line is None or not value.endswith(b" " + line)
+        ]
+
     def _look(
         self,
+        known: Sequence[_Entry],
         script: str,
         keys: Callable[[ChatKeys], Sequence[str]],
         arguments: Sequence[str | int],
         *,
         once: bool = False,
-    ) -> Steps[tuple[list[_Entry], list[Any]]]:
-        """What the script says of each chat that knows the user; the others are healed away."""
-        index = yield from self._entries()
-        resources = [(keys(ChatKeys(self._prefix, entry.chat_id)), ()) for entry in index]
+    ) -> Steps[list[tuple[_Entry, Any]]]:
+        """What the script says of each chat that knows the user; the list is kept right by the way."""
+        resources = [(keys(ChatKeys(self._prefix, entry.chat_id)), ()) for entry in known]
         items = yield Fan(script, resources, arguments, once=once)
-        strangers = [entry for entry, item in zip(index, items, strict=True) if item == _NOT_A_MEMBER]
-        if not strangers:
-            return index, items
-        yield from self._heal(strangers)
-        pairs = [pair for pair in zip(index, items, strict=True) if pair[1] != _NOT_A_MEMBER]
-        return [entry for entry, _ in pairs], [item for _, item in pairs]
+        pairs = list(zip(known, items, strict=True))
+        yield from self._settle([pair for pair in pairs if isinstance(pair[1], bytes)])
+        yield from self._heal([entry for entry, item in pairs if item == _NOT_A_MEMBER])
+        return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER]
 
-    def _entries(self) -> Steps[list[_Entry]]:
-        flat = yield Command("HGETALL", self._index, reads=True)
-        return [_entry(*pair) for pair in batched(flat, 2)]
+    def _settle(self, acked: Sequence[tuple[_Entry, bytes]]) -> Steps[None]:
+        """Note what the newest is where all of it is acked."""
+        for page in batched(acked, _PAGE):
+            arguments = [part for entry, line in page for part in (entry.chat_id, entry.token, line)]
+            yield Script("inbox_settle", [self._index], arguments)
 
     def _heal(self, strangers: Sequence[_Entry]) -> Steps[None]:
         """Remove entries that no chat confirms; only old ones, for a joining writes the entry first."""
         grace = int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
-        for page in batched(strangers, 500):
+        for page in batched(strangers, _PAGE):
             pairs = [part for entry in page for part in (entry.chat_id, entry.token)]
             yield Script("inbox_leave", [self._index], (grace, *pairs))
 
 
 def _entry(chat_id: bytes, value: bytes) -> _Entry:
-    token, _, epoch = value.decode().split(" ")
-    return _Entry(chat_id.decode(), token, int(epoch))
+    token, _, seen = value.decode().split(" ")
+    return _Entry(chat_id.decode(), token, seen)
 
 
 def _talk_keys(keys: ChatKeys) -> Sequence[str]:
@@ -147,7 +175,7 @@ def _talk_keys(keys: ChatKeys) -> Sequence[str]:
 
 
 def _list_keys(keys: ChatKeys) -> Sequence[str]:
-    return (*keys.talk[:4], keys.roster, keys.mutes)
+    return (*keys.talk[:4], keys.roster, keys.mutes, keys.info)
 
 
 def _pending(entry: _Entry, item: list[Any]) -> Pending:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import Any, NoReturn
 
 from ... import conf
@@ -13,7 +13,7 @@ from ...errors import ChatExists, ChatNotFound, LimitExceeded, NotAMember, NotPe
 
 def request(request_id: str | None) -> str:
     """The caller's request id, checked; a new one where there is none, for our own repeats."""
-    return secrets.token_hex(8) if request_id is None else name(request_id, "request_id")
+    return os.urandom(8).hex() if request_id is None else name(request_id, "request_id")
 
 
 def window() -> int:

@@ -7,7 +7,7 @@ the chat: an entry without a membership is healed away later, a membership witho
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import cast, get_args
@@ -45,11 +45,11 @@ class Membership(ChatBase):
         name(user, "user")
         if by is not None:
             name(by, "by")
-        token = secrets.token_hex(8)
+        token = os.urandom(8).hex()
         yield from self._expect([user], token)
         reply = yield Script(
             "chat_join",
-            self._keys.every[:9],
+            self._keys.every[:10],
             (user, by or "", token, window(), conf.current().CHAT_MAX_MEMBERS),
         )
         joined, in_force, epoch = self._accepted(reply, user, by or "")
@@ -190,17 +190,18 @@ class Membership(ChatBase):
     @operation
     def info(self) -> Steps[ChatInfo]:
         """Describe the chat. Raises ChatNotFound."""
-        reply = yield Script("chat_describe", (self._keys.info, self._keys.members))
-        title, is_open, keep, created, active, last, first, edits, members = self._accepted(reply)
+        keys = self._keys
+        reply = yield Script("chat_describe", (keys.newest, keys.info, keys.members, keys.log))
+        title, is_open, created, edits, active, last, first, keep, members = self._accepted(reply)
         return ChatInfo(
             chat_id=self.id,
             title=title.decode(),
             open=is_open == b"1",
-            keep_last=int(keep),
+            keep_last=keep,
             created_at=entries.moment(created),
             active_at=entries.moment(active),
-            last_id=int(last),
-            first_id=int(first),
+            last_id=last,
+            first_id=first,
             edits=int(edits),
             member_count=members,
         )
@@ -223,7 +224,10 @@ class Membership(ChatBase):
     def _confirm(self, users: Sequence[str], token: str, epoch: int) -> Steps[None]:
         """Write it again, now that they are: with the token that is in force."""
         for page in batched(users, _PIPELINE):
-            yield [Script("inbox_join", [self._index(user)], (self.id, token, epoch, 0)) for user in page]
+            yield [
+                Script("inbox_join", [self._index(user)], (self.id, token, f"0-0-{epoch}-0", 0))
+                for user in page
+            ]
 
 
 def _members(flat: list[bytes | int]) -> Iterator[Member]:

@@ -47,9 +47,8 @@ class Talk(ChatBase):
             self._keys.talk,
             (sender, tail, request(request_id), window(), *limits(), reply_to or 0),
         )
-        number, ms, epoch = self._accepted(reply, sender)
-        entry = [ms, 0, 0, 0, 0, sender, body, reply_to, data]
-        return entries.message(self.id, int(epoch), number, entry)
+        number, ms, epoch = map(int, self._accepted(reply, sender).split(b"-"))
+        return entries.message(self.id, epoch, number, [ms, 0, 0, 0, 0, sender, body, reply_to, data])
 
     asend = asynchronous(send)
 
@@ -84,7 +83,7 @@ class Talk(ChatBase):
         keys = self._keys
         reply = yield Script(
             "chat_history",
-            (keys.info, keys.members, keys.roster, keys.log),
+            (keys.newest, keys.members, keys.roster, keys.log),
             (user, which, place.id, place.epoch, place.ms, count(limit, "limit"), *limits()),
         )
         epoch, first, gap, has_more, reset, *raw = self._accepted(reply, user)
@@ -116,7 +115,7 @@ class Talk(ChatBase):
         keys = self._keys
         reply = yield Script(
             "chat_ack",
-            (keys.info, keys.members, keys.counts, keys.log),
+            keys.talk[:4],
             (user, entries.author(user), place.id, place.epoch, place.ms),
         )
         return int(self._accepted(reply, user))
@@ -133,7 +132,7 @@ class Talk(ChatBase):
         number = entries.identifier(message_id, "message_id")
         reply = yield Script(
             "chat_edit",
-            (self._keys.info, self._keys.roster, self._keys.log),
+            self._keys.correcting,
             (user, entries.author(user), number, entries.body_text(body)),
         )
         return self._corrected(number, self._accepted(reply, user))
@@ -151,7 +150,7 @@ class Talk(ChatBase):
         number = entries.identifier(message_id, "message_id")
         reply = yield Script(
             "chat_retract",
-            (self._keys.info, self._keys.roster, self._keys.log),
+            self._keys.correcting,
             (user, entries.author(user), number),
         )
         return self._corrected(number, self._accepted(reply, user))

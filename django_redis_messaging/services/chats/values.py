@@ -9,7 +9,7 @@ from typing import Any, Literal
 Role = Literal["owner", "member"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Message:
     """A message as it is stored."""
 
