@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as TimedOut
 
 from .. import conf
-from .connections import Endpoint, Replies, aalive, aconverse, alive, converse
+from .connections import Endpoint, Replies, aalive, aconverse, alive, converse, exchange
 from .retry import Attempts, NotSent
 from .steps import Command, Many, Script, Step, Wait
 
@@ -80,6 +80,8 @@ class BlockingClient:
         attempts: Attempts | None = None
         while True:
             try:
+                if attempts is None and type(step) is Script and not step.once:
+                    return self._call(step)
                 return _result(step, self._attempt(batch, attempts))
             except (RedisError, NotSent) as error:
                 if _spans_slots(step, error) and not self.endpoint.apart:
@@ -94,6 +96,17 @@ class BlockingClient:
         for idle in (self._idle, self._idle_for_waits):
             while idle:
                 idle.pop().disconnect()
+
+    def _call(self, script: Script) -> Any:
+        """The first attempt at one script: what nearly every operation is, so with nothing around it."""
+        connection = self._take(self._idle, fresh=False)
+        reply = exchange(connection, script.words)
+        if type(reply) is NoScriptError:
+            reply = exchange(connection, script.in_full)
+        self._idle.append(connection)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     def _attempt(self, batch: list[Command | Script], attempts: Attempts | None) -> Replies:
         if not batch:

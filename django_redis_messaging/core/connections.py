@@ -87,6 +87,18 @@ def alive(connection: Any) -> bool:
         return False
 
 
+def exchange(connection: Any, call: Words) -> Any:
+    """Send one call, read its reply; whatever breaks the conversation closes the connection."""
+    try:
+        connection.send_packed_command([pack_command(cast(Any, call))], check_health=False)
+        return connection.read_response()
+    except ResponseError as refusal:
+        return refusal
+    except BaseException:
+        connection.disconnect()
+        raise
+
+
 def packed(calls: list[Words]) -> list[bytes]:
     """The calls as they go over the wire: by the packer below the driver's, which looks at each word."""
     return [b"".join([pack_command(cast(Any, words)) for words in calls])]

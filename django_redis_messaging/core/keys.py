@@ -125,9 +125,9 @@ class ChatKeys:
 
     @property
     def requests(self) -> list[str]:
-        """Three HASHes request id → first answer, used in turn, a window each; each expires half a
-        window before its turn comes again."""
-        return [f"{self.tag}:requests:{turn}" for turn in range(3)]
+        """Two HASHes request id → first answer, used in turn, a window each; each expires when its turn
+        comes again."""
+        return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @functools.cached_property
     def talk(self) -> list[str]:

@@ -1,9 +1,9 @@
--- Request ids: what a request was answered is remembered for one window at least, two at most, in three
--- hashes used in turn. A hash expires half a window before its turn comes again, so that it never holds
--- answers of two turns. The server's clock alone decides.
+-- Request ids: what a request was answered is remembered for one window at least, two at most, in two
+-- hashes used in turn. A hash expires when its turn comes again; whoever is first in a turn gives it its
+-- expiry, so that not even one that is still there is lost. The server's clock alone decides.
 local function turns(keys, window, now)
   local turn = math.floor(now / window)
-  return keys[turn % 3 + 1], keys[(turn + 2) % 3 + 1], (turn + 2.5) * window
+  return keys[turn % 2 + 1], keys[(turn + 1) % 2 + 1], (turn + 2) * window
 end
 
 -- What a request was answered, if it is a repeat.
@@ -12,8 +12,9 @@ local function answer_to(request, keys, window, now)
   return redis.call('HGET', current, request) or redis.call('HGET', previous, request)
 end
 
--- Remembers what a request is answered; returns what it was answered before, if it is a repeat.
-local function remembered(request, answer, keys, window, now)
+-- Remembers what a request is answered; returns what it was answered before, if it is a repeat. `since` is
+-- when this chat last remembered one: the first of a turn gives the turn's hash its expiry.
+local function remembered(request, answer, keys, window, now, since)
   local current, previous, expires = turns(keys, window, now)
   local before = redis.call('HGET', previous, request)
   if before then
@@ -22,7 +23,7 @@ local function remembered(request, answer, keys, window, now)
   if redis.call('HSETNX', current, request, answer) == 0 then
     return redis.call('HGET', current, request)
   end
-  if redis.call('HLEN', current) == 1 then
+  if math.floor(since / window) ~= math.floor(now / window) then
     redis.call('PEXPIREAT', current, string.format('%.0f', expires))
   end
 end

@@ -1,6 +1,7 @@
 -- Moves a member's position, never back.
 --
 -- uses _log.lua
+-- uses _positions.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 members

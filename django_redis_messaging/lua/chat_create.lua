@@ -10,10 +10,9 @@
 -- KEYS  4 log
 -- KEYS  5 requests, first turn
 -- KEYS  6 requests, second turn
--- KEYS  7 requests, third turn
--- KEYS  8 roster
--- KEYS  9 standing
--- KEYS  10 info
+-- KEYS  7 roster
+-- KEYS  8 standing
+-- KEYS  9 info
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
 -- ARGV  3 token of this joining
@@ -24,21 +23,21 @@
 -- ARGV  8… members, each once, the sender first: 1000 at most
 -- Returns {epoch}, or 'exists'
 local now = clock()
-local memory = {KEYS[5], KEYS[6], KEYS[7]}
+local memory = {KEYS[5], KEYS[6]}
 local answered = answer_to(ARGV[1], memory, tonumber(ARGV[2]), now)
 if answered then
   return {answered}
 end
-if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[8], KEYS[9], KEYS[10]) > 0 then
+if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7], KEYS[8], KEYS[9]) > 0 then
   return 'exists'
 end
 
 local time = redis.call('TIME')
 local epoch = string.format('%.0f', time[1] * 1000000 + time[2])
-remembered(ARGV[1], epoch, memory, tonumber(ARGV[2]), now)
+remembered(ARGV[1], epoch, memory, tonumber(ARGV[2]), now, 0)
 local last = ARGV[7] == '' and 0 or 1
 redis.call('SET', KEYS[1], last .. '-' .. now .. '-' .. epoch .. '-' .. ARGV[6])
-redis.call('HSET', KEYS[10], 'created', now, 'title', ARGV[4], 'open', ARGV[5], 'owners', 1,
+redis.call('HSET', KEYS[9], 'created', now, 'title', ARGV[4], 'open', ARGV[5], 'owners', 1,
   'joins', #ARGV - 7, 'edits', 0)
 
 local positions, order, roster = {}, {}, {}
@@ -52,8 +51,8 @@ for at = 8, #ARGV do
   roster[#roster + 1] = '0 ' .. now .. ' ' .. role .. ' ' .. ARGV[3]
 end
 redis.call('ZADD', KEYS[2], unpack(positions))
-redis.call('ZADD', KEYS[9], unpack(order))
-redis.call('HSET', KEYS[8], unpack(roster))
+redis.call('ZADD', KEYS[8], unpack(order))
+redis.call('HSET', KEYS[7], unpack(roster))
 
 if last == 1 then
   redis.call('RPUSH', KEYS[4], '[' .. now .. ',0,' .. ARGV[7])

@@ -3,6 +3,7 @@
 -- reads only
 -- uses _clock.lua
 -- uses _log.lua
+-- uses _positions.lua
 -- uses _members.lua
 --
 -- KEYS  1 newest

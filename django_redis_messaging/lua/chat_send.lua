@@ -10,7 +10,6 @@
 -- KEYS  4 log
 -- KEYS  5 requests, first turn
 -- KEYS  6 requests, second turn
--- KEYS  7 requests, third turn
 -- ARGV  1 sender
 -- ARGV  2 tail of the entry
 -- ARGV  3 request id
@@ -18,7 +17,7 @@
 -- ARGV  5 most entries a chat holds
 -- ARGV  6 greatest age of an entry: ms, 0 for any
 -- ARGV  7 id that is replied to, or 0
--- Returns "id-ms-epoch", or 'no chat', 'no member', 'no message'
+-- Returns the line of newest, or 'no chat', 'no member', 'no message'
 local last, active, epoch, keep = newest_of(KEYS[1])
 if not last then
   return 'no chat'
@@ -30,30 +29,32 @@ end
 if tonumber(ARGV[7]) > last then
   return 'no message'
 end
-
 -- The sender has read this one too, unless something before it is unread: then the position stays, for it
 -- would swallow what others said.
 local behind = tonumber(position) < last
-local sent = behind and (redis.call('HGET', KEYS[3], 's' .. ARGV[1]) or 0) + 1 or 0
+local count = behind and (redis.call('HGET', KEYS[3], 's' .. ARGV[1]) or 0) + 1 or '0'
 local first = first_of(KEYS[4], last)
 -- Every key has been read by now: one that holds another type has said so before the first write.
 
 local now = clock()
-local id, ms = last + 1, math.max(now, active)
-local answer = id .. '-' .. ms .. '-' .. epoch
-local memory = {KEYS[5], KEYS[6], KEYS[7]}
-local answered = remembered(ARGV[3], answer, memory, tonumber(ARGV[4]), now)
+local id = tostring(last + 1)
+local ms = string.format('%.0f', math.max(now, active))
+local line = id .. '-' .. ms .. '-' .. epoch .. '-' .. keep
+local answered = remembered(ARGV[3], line, {KEYS[5], KEYS[6]}, tonumber(ARGV[4]), now, active)
 if answered then
   return answered
 end
 
-redis.call('RPUSH', KEYS[4], '[' .. ms .. ',' .. sent .. ',' .. ARGV[2])
-redis.call('SET', KEYS[1], answer .. '-' .. keep)
-first = limited(KEYS[4], first, id, now, tonumber(ARGV[5]), tonumber(ARGV[6]))
+redis.call('RPUSH', KEYS[4], '[' .. ms .. ',' .. count .. ',' .. ARGV[2])
+redis.call('SET', KEYS[1], line)
+first = limited(KEYS[4], first, last + 1, now, tonumber(ARGV[5]), tonumber(ARGV[6]))
 if behind then
-  redis.call('HSET', KEYS[3], 's' .. ARGV[1], sent)
+  redis.call('HSET', KEYS[3], 's' .. ARGV[1], count)
 else
   redis.call('ZADD', KEYS[2], id, ARGV[1])
-  released(KEYS[2], KEYS[4], first, id, keep)
+  -- now and then: acks do it exactly
+  if last - first >= keep + math.floor(keep / 16) then
+    released(KEYS[2], KEYS[4], first, last + 1, tonumber(keep))
+  end
 end
-return answer
+return line

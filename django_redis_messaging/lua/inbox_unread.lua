@@ -3,6 +3,7 @@
 -- reads only
 -- uses _clock.lua
 -- uses _log.lua
+-- uses _positions.lua
 --
 -- KEYS  1… newest, members, counts, log; of each chat
 -- ARGV  1 user

@@ -96,7 +96,7 @@ class Chat(Talk, Membership):
         yield from self._expect(members, token)
         reply = yield Script(
             "chat_create",
-            self._keys.every[:10],
+            self._keys.every[:9],
             (request_id, window(), token, title, int(open), keep, tail, *members),
         )
         epoch = self._accepted(reply, sender)[0]

@@ -49,7 +49,7 @@ class Membership(ChatBase):
         yield from self._expect([user], token)
         reply = yield Script(
             "chat_join",
-            self._keys.every[:10],
+            self._keys.every[:9],
             (user, by or "", token, window(), conf.current().CHAT_MAX_MEMBERS),
         )
         joined, in_force, epoch = self._accepted(reply, user, by or "")

@@ -47,7 +47,7 @@ class Talk(ChatBase):
             self._keys.talk,
             (sender, tail, request(request_id), window(), *limits(), reply_to or 0),
         )
-        number, ms, epoch = map(int, self._accepted(reply, sender).split(b"-"))
+        number, ms, epoch, _ = map(int, self._accepted(reply, sender).split(b"-"))
         return entries.message(self.id, epoch, number, [ms, 0, 0, 0, 0, sender, body, reply_to, data])
 
     asend = asynchronous(send)
