@@ -16,7 +16,7 @@ from ..core import payloads
 from ..core.batches import batched
 from ..core.keys import ChatKeys, UserKeys, name, newest_keys
 from ..core.operations import Command, Fan, Gather, Script, Service, Steps, asynchronous, operation
-from .arguments import count
+from .arguments import count, flag
 from .chats import entries
 from .chats.base import limits
 from .chats.values import ChatSummary, Message, Pending
@@ -35,10 +35,18 @@ class _Entry(NamedTuple):
     token: str
     seen: str
 
-    @property
-    def epoch(self) -> int:
-        """The chat's epoch when it was last seen; 0 while it was not."""
-        return int(self.seen.split("-")[2]) if self.seen != "0" else 0
+    def lost(self, epoch: int, position: int) -> bool:
+        """Whether Redis lost what the user knew of the chat: it is another one, or the user's position is
+        behind what it was, though positions never move back."""
+        if self.seen == "0":
+            return False
+        known_position, _, known_epoch, _ = map(int, self.seen.split("-"))
+        return epoch != known_epoch or position < known_position
+
+    def lost_since(self, line: bytes) -> bool:
+        """The same, where all is acked: by the chat's newest."""
+        position, _, epoch, _ = map(int, line.split(b"-"))
+        return self.lost(epoch, position)
 
 
 class Inbox(Service):
@@ -78,12 +86,13 @@ class Inbox(Service):
             entries.author(self.user),
             count(limit, "limit"),
             count(total, "total", most=100_000),
-            int(ack),
+            flag(ack, "ack"),
             *limits(),
         )
         known = yield from self._moved()
         pairs = yield from self._look(known, "inbox_pending", _talk_keys, arguments, once=ack)
-        found = [_pending(entry, item) for entry, item in pairs if not isinstance(item, bytes)]
+        found = [_pending(entry, item) for entry, item in pairs if not _settled(entry, item)]
+        yield from self._settle(pairs)
         return found if ack else _within(found, total)
 
     apending = asynchronous(pending)
@@ -95,6 +104,8 @@ class Inbox(Service):
         Raises ValueError where `after` is none of the user's chats (any more): begin anew.
         """
         count(limit, "limit")
+        if after is not None:
+            name(after, "after")
         arguments = (self.user, entries.author(self.user), *limits())
         known = yield from self._entries()
         pairs = yield from self._look(known, "inbox_chats", _list_keys, arguments)
@@ -114,6 +125,8 @@ class Inbox(Service):
         arguments = (self.user, entries.author(self.user), *limits())
         known = yield from self._moved()
         pairs = yield from self._look(known, "inbox_unread", _talk_keys, arguments)
+        # What Redis lost is for pending to tell: it must still be seen then.
+        yield from self._settle([pair for pair in pairs if _settled(*pair)])
         return sum(item for _, item in pairs if not isinstance(item, bytes))
 
     aunread = asynchronous(unread)
@@ -147,13 +160,12 @@ class Inbox(Service):
         resources = [(keys(ChatKeys(self._prefix, entry.chat_id)), ()) for entry in known]
         items = yield Fan(script, resources, arguments, once=once)
         pairs = list(zip(known, items, strict=True))
-        yield from self._settle([pair for pair in pairs if isinstance(pair[1], bytes)])
         yield from self._heal([entry for entry, item in pairs if item == _NOT_A_MEMBER])
         return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER]
 
-    def _settle(self, acked: Sequence[tuple[_Entry, bytes]]) -> Steps[None]:
+    def _settle(self, pairs: Sequence[tuple[_Entry, Any]]) -> Steps[None]:
         """Note what the newest is where all of it is acked."""
-        for page in batched(acked, _PAGE):
+        for page in batched((pair for pair in pairs if isinstance(pair[1], bytes)), _PAGE):
             arguments = [part for entry, line in page for part in (entry.chat_id, entry.token, line)]
             yield Script("inbox_settle", [self._index], arguments)
 
@@ -178,14 +190,21 @@ def _list_keys(keys: ChatKeys) -> Sequence[str]:
     return (*keys.talk[:4], keys.roster, keys.mutes, keys.info)
 
 
-def _pending(entry: _Entry, item: list[Any]) -> Pending:
+def _settled(entry: _Entry, item: Any) -> bool:
+    """Whether all is acked, and nothing was lost: there is nothing to tell."""
+    return isinstance(item, bytes) and not entry.lost_since(item)
+
+
+def _pending(entry: _Entry, item: bytes | list[Any]) -> Pending:
+    if isinstance(item, bytes):
+        return Pending(chat_id=entry.chat_id, messages=[], gap=0, has_more=False, reset=True)
     epoch, first, gap, has_more, *raw = item
     return Pending(
         chat_id=entry.chat_id,
         messages=entries.messages(entry.chat_id, int(epoch), first, payloads.loads_all(raw)),
         gap=gap,
         has_more=bool(has_more),
-        reset=entry.epoch not in (0, int(epoch)),
+        reset=entry.lost(int(epoch), first - gap - 1),
     )
 
 

@@ -11,10 +11,14 @@ from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import LimitExceeded
+from ..arguments import flag
 from . import entries
 from .base import request, window
 from .membership import Membership
 from .talk import Talk
+
+#: messages kept at most for scroll-back: below what a script writes with an exponent
+_MOST_KEPT = 10**9
 
 
 class Chat(Talk, Membership):
@@ -91,16 +95,20 @@ class Chat(Talk, Membership):
         members = _unique(sender, recipients)
         title = payloads.text(title, "title", limit=conf.current().TITLE_MAX_BYTES)
         tail = entries.tail(sender, body, None, None) if entries.body_text(body) != '""' else ""
+        is_open = flag(open, "open")
         keep = _kept(keep_last)
         token = _digest(request_id)
         yield from self._expect(members, token)
         reply = yield Script(
             "chat_create",
             self._keys.every[:9],
-            (request_id, window(), token, title, int(open), keep, tail, *members),
+            (request_id, window(), token, title, is_open, keep, tail, *members),
         )
-        epoch = self._accepted(reply, sender)[0]
-        yield from self._confirm(members, token, int(epoch))
+        epoch, *in_force = self._accepted(reply, sender)
+        tokens = [one.decode() for one in in_force] or [token] * len(members)
+        yield from self._confirm(
+            [pair for pair in zip(members, tokens, strict=True) if pair[1]], token, int(epoch)
+        )
 
     _acreate = asynchronous(_create)
 
@@ -127,9 +135,9 @@ def _unique(sender: str, recipients: Iterable[str]) -> list[str]:
 
 def _kept(keep_last: int | None) -> int:
     if keep_last is None:
-        return conf.current().CHAT_KEEP_LAST
+        keep_last = conf.current().CHAT_KEEP_LAST
     if not isinstance(keep_last, int) or isinstance(keep_last, bool):
         raise TypeError(f"keep_last must be an int or None, not {type(keep_last).__name__}.")
-    if keep_last < 0:
-        raise ValueError(f"keep_last is {keep_last}: it can't be negative.")
+    if not 0 <= keep_last <= _MOST_KEPT:
+        raise ValueError(f"keep_last is {keep_last}: it can be 0 to {_MOST_KEPT}.")
     return keep_last

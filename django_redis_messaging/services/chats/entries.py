@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -75,26 +74,33 @@ def tail(sender: str, body: str, data: Any, reply_to: int | None) -> bytes:
 
 def message(chat_id: str, epoch: int, number: int, entry: list[Any]) -> Message:
     """A decoded entry as a Message."""
-    ms, _, edited, _, _, sender, body, *rest = entry
-    reply_to, data = rest or (None, None)
+    ms, edited = entry[0], entry[2]
+    made = _new(Message)
     # A frozen dataclass's own __init__ sets field by field, which takes three times as long.
-    made = object.__new__(Message)
-    made.__dict__.update(
-        id=number,
-        cursor=f"{epoch:x}-{number:x}-{ms:x}",
-        chat_id=chat_id,
-        sender=sender,
-        body=body,
-        data=data,
-        reply_to=reply_to,
-        kind="text",
-        sent_at=moment(ms),
-        edited_at=moment(abs(edited)) if edited else None,
-        deleted=edited < 0,
+    _set(
+        made,
+        "__dict__",
+        {
+            "id": number,
+            "cursor": f"{epoch:x}-{number:x}-{ms:x}",
+            "chat_id": chat_id,
+            "sender": entry[5],
+            "body": entry[6],
+            "data": entry[8] if len(entry) > 7 else None,
+            "reply_to": entry[7] if len(entry) > 7 else None,
+            "kind": "text",
+            "sent_at": _at(ms / 1000, UTC),
+            "edited_at": _at(abs(edited) / 1000, UTC) if edited else None,
+            "deleted": edited < 0,
+        },
     )
     return made
 
 
-def messages(chat_id: str, epoch: int, first: int, entries: Iterable[Any]) -> list[Message]:
-    """Decoded entries as messages, from id `first` on."""
-    return [message(chat_id, epoch, number, entry) for number, entry in enumerate(entries, first)]
+def messages(chat_id: str, epoch: int, first: int, raw: list[bytes]) -> list[Message]:
+    """Entries as messages, from id `first` on."""
+    decoded = payloads.loads_all(raw)
+    return [message(chat_id, epoch, number, entry) for number, entry in enumerate(decoded, first)]
+
+
+_new, _set, _at = object.__new__, object.__setattr__, datetime.fromtimestamp

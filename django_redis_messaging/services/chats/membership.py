@@ -8,7 +8,7 @@ the chat: an entry without a membership is healed away later, a membership witho
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import cast, get_args
 
@@ -47,13 +47,14 @@ class Membership(ChatBase):
             name(by, "by")
         token = os.urandom(8).hex()
         yield from self._expect([user], token)
+        keys = self._keys
         reply = yield Script(
             "chat_join",
-            self._keys.every[:9],
+            (keys.newest, keys.members, *keys.requests, keys.roster, keys.standing, keys.info),
             (user, by or "", token, window(), conf.current().CHAT_MAX_MEMBERS),
         )
         joined, in_force, epoch = self._accepted(reply, user, by or "")
-        yield from self._confirm([user], in_force.decode(), int(epoch))
+        yield from self._confirm([(user, in_force.decode())], token, int(epoch))
         return bool(joined)
 
     ajoin = asynchronous(join)
@@ -160,7 +161,7 @@ class Membership(ChatBase):
         number = entries.identifier(message_id, "message_id")
         keys = self._keys
         arguments = (number, count(limit, "limit"))
-        reply = yield Script("chat_seen", (keys.info, keys.members), arguments)
+        reply = yield Script("chat_seen", (keys.info, keys.members, keys.roster), arguments)
         return [member.decode() for member in self._accepted(reply)]
 
     aseen_by = asynchronous(seen_by)
@@ -216,17 +217,18 @@ class Membership(ChatBase):
         most = conf.current().USER_MAX_CHATS
         for page in batched(users, _PIPELINE):
             replies = yield [
-                Script("inbox_join", [self._index(user)], (self.id, token, 0, most)) for user in page
+                Script("inbox_expect", [self._index(user)], (self.id, token, most)) for user in page
             ]
             if b"full" in replies:
                 raise LimitExceeded("chats of a user (USER_MAX_CHATS)", limit=most, actual=most + 1)
 
-    def _confirm(self, users: Sequence[str], token: str, epoch: int) -> Steps[None]:
-        """Write it again, now that they are: with the token that is in force."""
-        for page in batched(users, _PIPELINE):
+    def _confirm(self, members: Iterable[tuple[str, str]], token: str, epoch: int) -> Steps[None]:
+        """Write it again, now that they are: with the token that is in force for each."""
+        line = f"0-0-{epoch}-0"
+        for page in batched(members, _PIPELINE):
             yield [
-                Script("inbox_join", [self._index(user)], (self.id, token, f"0-0-{epoch}-0", 0))
-                for user in page
+                Script("inbox_confirm", [self._index(user)], (self.id, token, in_force, line))
+                for user, in_force in page
             ]
 
 

@@ -88,7 +88,7 @@ class Talk(ChatBase):
         )
         epoch, first, gap, has_more, reset, *raw = self._accepted(reply, user)
         return Page(
-            messages=entries.messages(self.id, int(epoch), first, payloads.loads_all(raw)),
+            messages=entries.messages(self.id, int(epoch), first, raw),
             gap=gap,
             has_more=bool(has_more),
             reset=bool(reset),

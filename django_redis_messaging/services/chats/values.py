@@ -61,7 +61,9 @@ class Pending:
     has_more: bool
     """Whether more are unacked than these. With no messages: `total` was used up by other chats."""
     reset: bool
-    """The chat is another one than the user joined: it was recreated, or Redis lost data."""
+    """The chat is another one than it was when the user last had acked all of it, or stands where it stood
+    before: it was recreated, or Redis lost data. Drop what you have, and take this: no messages, if there
+    are none to take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
