@@ -13,6 +13,9 @@ from .errors import (
     Unavailable,
 )
 from .services.chats import Chat, ChatInfo, ChatSummary, Member, Message, Page, Pending
+from .services.contacts import RecentContacts
+from .services.directories import Contact, Directory
+from .services.forgetting import aforget, forget
 from .services.inboxes import Inbox
 
 __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
@@ -25,6 +28,13 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "ChatSummary",
     "ChatInfo",
     "Member",
+    # contacts
+    "Directory",
+    "RecentContacts",
+    "Contact",
+    # a user who goes
+    "forget",
+    "aforget",
     # what can go wrong
     "MessagingError",
     "ConfigurationError",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, cast
 
@@ -155,6 +156,8 @@ class AwaitingClient:
     def __init__(self, alias: str) -> None:
         self.endpoint = Endpoint(alias)
         self._idle: list[Any] = []
+        #: suspended until the event loop ends
+        self.closing: AsyncGenerator[None, None] | None = None
 
     async def execute(self, step: Step) -> Any:
         """Send `step`, and again where that helps; the reply, or an error of errors.py."""
@@ -203,11 +206,8 @@ class AwaitingClient:
         try:
             async with asyncio.timeout(seconds):
                 await connection.connect()
-        except BaseException as error:
-            await connection.disconnect(nowait=True)
-            if isinstance(error, RedisError | TimeoutError):
-                raise NotSent from error
-            raise
+        except (RedisError, TimeoutError) as error:
+            raise NotSent from error
         return connection
 
 
@@ -233,8 +233,20 @@ def awaiting(alias: str) -> AwaitingClient:
         if other.is_closed():
             del _awaiting[key]
     client = AwaitingClient(alias)
+    client.closing = _closing(client)
+    with suppress(StopIteration):
+        client.closing.asend(None).send(None)  # as far as its yield: nothing is awaited before
     _awaiting[alias, id(loop)] = (loop, client)
     return client
+
+
+async def _closing(client: AwaitingClient) -> AsyncGenerator[None, None]:
+    """Closes a client's connections when its loop ends: whoever runs a loop shuts down the asynchronous
+    generators that began in it, before closing it."""
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 def close() -> None:

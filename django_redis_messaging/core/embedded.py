@@ -128,8 +128,7 @@ class EmbeddedServer:
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = self._lock()
         try:
-            # Whoever holds the lock owns the directory: a socket that lies here is stale.
-            self.socket.unlink(missing_ok=True)
+            # We hold the lock, so a socket that lies here is stale: the server replaces it.
             with self.log.open("wb") as log:
                 self._process = subprocess.Popen(  # noqa: S603  (a list, no shell)
                     self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -170,8 +170,9 @@ class UserKeys:
     @property
     def chats(self) -> str:
         """HASH chat id → "token, written at (ms), seen": an index of the chats the user is a member of; the
-        chats hold the truth. `seen` is the chat's newest when all of it was acked, or 0. An entry is
-        removed by leave, or by healing when its chat doesn't know the user."""
+        chats hold the truth. The token is that of the membership; "?" and that of a joining which is under
+        way; "?" alone where several are. `seen` is the chat's newest when all of it was acked, or 0. An
+        entry is removed by leave, or by healing when its chat doesn't know the user."""
         return self.tag + ":chats"
 
     @property

@@ -57,7 +57,7 @@ def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatena
     def blocking(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not observers.wanted():
             return drive(clients.blocking(self._using), body(self, *args, **kwargs))
-        with observers.timed(body.__qualname__):
+        with observers.timed(_title(self, body)):
             return drive(clients.blocking(self._using), body(self, *args, **kwargs))
 
     return blocking
@@ -73,12 +73,17 @@ def asynchronous(
     async def awaiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not observers.wanted():
             return cast(T, await adrive(clients.awaiting(self._using), body(self, *args, **kwargs)))
-        with observers.timed(body.__qualname__):
+        with observers.timed(_title(self, body)):
             return cast(T, await adrive(clients.awaiting(self._using), body(self, *args, **kwargs)))
 
     awaiting.__name__ = f"a{body.__name__}"
     awaiting.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{awaiting.__name__}"
     return awaiting
+
+
+def _title(performer: object, body: Callable[..., object]) -> str:
+    """Such as Chat.send."""
+    return f"{type(performer).__name__}.{body.__name__.lstrip('_')}"
 
 
 def drive(client: clients.BlockingClient, steps: Steps[T]) -> T:

@@ -2,7 +2,6 @@
 --
 -- uses _clock.lua
 -- uses _requests.lua
--- uses _members.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 members
@@ -21,12 +20,19 @@
 -- ARGV  6 keep_last
 -- ARGV  7 tail of the first entry, or ''
 -- ARGV  8… members, each once, the sender first: 1000 at most
--- Returns {epoch}, or 'exists'
+-- Returns {epoch}; of a repeat {epoch, token in force, …}, with '' for who is no member (any more); or
+--   'exists'
 local now = clock()
 local memory = {KEYS[5], KEYS[6]}
-local answered = answer_to(ARGV[1], memory, tonumber(ARGV[2]), now)
+-- No request id has a NUL: a send of the same request is another one.
+local request = 'create\0' .. ARGV[1]
+local answered = answer_to(request, memory, tonumber(ARGV[2]), now)
 if answered then
-  return {answered}
+  local told = {string.match(redis.call('GET', KEYS[1]) or '', '^%d+%-%d+%-(%d+)') or answered}
+  for at, line in ipairs(redis.call('HMGET', KEYS[7], unpack(ARGV, 8))) do
+    told[at + 1] = line and string.match(line, '(%S+)$') or ''
+  end
+  return told
 end
 if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7], KEYS[8], KEYS[9]) > 0 then
   return 'exists'
@@ -34,7 +40,7 @@ end
 
 local time = redis.call('TIME')
 local epoch = string.format('%.0f', time[1] * 1000000 + time[2])
-remembered(ARGV[1], epoch, memory, tonumber(ARGV[2]), now, 0)
+remembered(request, epoch, memory, tonumber(ARGV[2]), now, 0)
 local last = ARGV[7] == '' and 0 or 1
 redis.call('SET', KEYS[1], last .. '-' .. now .. '-' .. epoch .. '-' .. ARGV[6])
 redis.call('HSET', KEYS[9], 'created', now, 'title', ARGV[4], 'open', ARGV[5], 'owners', 1,

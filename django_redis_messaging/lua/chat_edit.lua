@@ -38,6 +38,7 @@ end
 local rest = string.sub(entry, start + author_size + 1 + body_size)
 entry = string.format('[%s,%s,%d,%s,%d,', ms, count, clock(), author_size, #ARGV[4])
   .. ARGV[2] .. ',' .. ARGV[4] .. rest
-redis.call('LSET', KEYS[3], id - first, entry)
+-- first, since it says so if that key holds another type
 redis.call('HINCRBY', KEYS[4], 'edits', 1)
+redis.call('LSET', KEYS[3], id - first, entry)
 return {epoch, entry}

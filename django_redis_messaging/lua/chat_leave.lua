@@ -32,6 +32,13 @@ local join_id, role, token = standing_of(KEYS[5], ARGV[1])
 if not join_id then
   return 'no member'
 end
+-- One that holds another type says so before the first write.
+local first = first_of(KEYS[4], last)
+redis.call('HLEN', KEYS[3])
+redis.call('ZCARD', KEYS[6])
+redis.call('ZCARD', KEYS[7])
+redis.call('HLEN', KEYS[8])
+redis.call('HLEN', KEYS[9])
 
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HDEL', KEYS[5], ARGV[1])
@@ -50,5 +57,5 @@ if role == 'owner' and redis.call('HINCRBY', KEYS[9], 'owners', -1) == 0 then
   enrol(KEYS[5], heir, their_join_id, joined_at, 'owner', their_token)
   redis.call('HINCRBY', KEYS[9], 'owners', 1)
 end
-released(KEYS[2], KEYS[4], first_of(KEYS[4], last), last, keep)
+released(KEYS[2], KEYS[4], first, last, keep)
 return token

@@ -27,6 +27,7 @@ end
 if role == 'owner' and redis.call('HGET', KEYS[1], 'owners') == '1' then
   return 'last owner'
 end
-enrol(KEYS[2], ARGV[2], join_id, joined_at, ARGV[3], token)
+-- first, since it says so if that key holds another type
 redis.call('HINCRBY', KEYS[1], 'owners', ARGV[3] == 'owner' and 1 or -1)
+enrol(KEYS[2], ARGV[2], join_id, joined_at, ARGV[3], token)
 return 1

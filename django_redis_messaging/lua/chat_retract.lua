@@ -36,7 +36,7 @@ if tonumber(edited) >= 0 then
   entry = string.format('[%s,%s,%d,%s,2,', ms, count, -clock(), author_size) .. author .. ',""]'
   -- Removes nothing; but what follows a first write that Redis never refuses is not refused either.
   redis.call('HDEL', KEYS[2], '')
-  redis.call('LSET', KEYS[3], id - first, entry)
   redis.call('HINCRBY', KEYS[4], 'edits', 1)
+  redis.call('LSET', KEYS[3], id - first, entry)
 end
 return {epoch, entry}

@@ -18,16 +18,23 @@
 -- ARGV  6 greatest age of an entry: ms, 0 for any
 -- ARGV  7 id that is replied to, or 0
 -- Returns the line of newest, or 'no chat', 'no member', 'no message'
+local memory = {KEYS[5], KEYS[6]}
+
+-- A repeat is told what its first sending did, though it could not be sent now.
+local function refused(why)
+  return answer_to(ARGV[3], memory, tonumber(ARGV[4]), clock()) or why
+end
+
 local last, active, epoch, keep = newest_of(KEYS[1])
 if not last then
-  return 'no chat'
+  return refused('no chat')
 end
 local position = redis.call('ZSCORE', KEYS[2], ARGV[1])
 if not position then
-  return 'no member'
+  return refused('no member')
 end
 if tonumber(ARGV[7]) > last then
-  return 'no message'
+  return refused('no message')
 end
 -- The sender has read this one too, unless something before it is unread: then the position stays, for it
 -- would swallow what others said.
@@ -40,7 +47,7 @@ local now = clock()
 local id = tostring(last + 1)
 local ms = string.format('%.0f', math.max(now, active))
 local line = id .. '-' .. ms .. '-' .. epoch .. '-' .. keep
-local answered = remembered(ARGV[3], line, {KEYS[5], KEYS[6]}, tonumber(ARGV[4]), now, active)
+local answered = remembered(ARGV[3], line, memory, tonumber(ARGV[4]), now, active)
 if answered then
   return answered
 end
@@ -53,7 +60,7 @@ if behind then
 else
   redis.call('ZADD', KEYS[2], id, ARGV[1])
   -- now and then: acks do it exactly
-  if last - first >= keep + math.floor(keep / 16) then
+  if last + 1 - first >= keep + math.floor(keep / 16) then
     released(KEYS[2], KEYS[4], first, last + 1, tonumber(keep))
   end
 end

@@ -17,6 +17,13 @@ def count(value: int, what: str, *, most: int = MOST) -> int:
     return value
 
 
+def flag(value: bool, what: str) -> int:
+    """Yes or no, as scripts take it: 1 or 0."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {type(value).__name__}.")
+    return int(value)
+
+
 def until_ms(value: datetime | None, what: str) -> int:
     """A moment in ms; 0 for None."""
     if value is None:

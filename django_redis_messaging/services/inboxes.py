@@ -201,7 +201,7 @@ def _pending(entry: _Entry, item: bytes | list[Any]) -> Pending:
     epoch, first, gap, has_more, *raw = item
     return Pending(
         chat_id=entry.chat_id,
-        messages=entries.messages(entry.chat_id, int(epoch), first, payloads.loads_all(raw)),
+        messages=entries.messages(entry.chat_id, int(epoch), first, raw),
         gap=gap,
         has_more=bool(has_more),
         reset=entry.lost(int(epoch), first - gap - 1),

@@ -1,0 +1,88 @@
+"""Uses the installed wheel in a new site, in whose directory this runs; any failure is an exception."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SETTINGS = """
+import os
+INSTALLED_APPS += ["django_redis_messaging"]
+ALLOWED_HOSTS = ["testserver"]
+LOGIN_URL = "/admin/login/"
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["SITE_REDIS"]},
+}
+"""
+URLS = """
+from django.urls import include
+urlpatterns += [path("messages/", include("django_redis_messaging.urls"))]
+"""
+
+
+def expect(condition: object, what: str) -> None:
+    """Stop unless the condition holds."""
+    if not condition:
+        raise SystemExit(f"The wheel, used in a new site: {what}.")
+
+
+def add_the_app() -> None:
+    """What a site adds to its settings and URLs."""
+    for name, text in {"settings": SETTINGS, "urls": URLS}.items():
+        with Path("shop", f"{name}.py").open("a", encoding="utf-8") as out:
+            out.write(text)
+
+
+def manage(*words: str) -> str:
+    """What manage.py prints; a command that fails is an exception."""
+    command = [sys.executable, "-W", "error", "manage.py", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
+
+
+def use_the_services() -> None:
+    """Send and read."""
+    from django_redis_messaging import Chat, Inbox
+
+    chat = Chat.create("1", ["2"], "Hello from a wheel", title="First")
+    expect(Inbox("2").unread() == 1, "the message did not arrive")
+    expect(chat.history("2").messages[0].body == "Hello from a wheel", "the message is another one")
+
+
+def use_the_pages() -> None:
+    """Read the same in a page, with its style sheets and scripts."""
+    from django.contrib.auth.models import User
+    from django.contrib.staticfiles import finders
+    from django.test import Client
+    from django.urls import reverse
+
+    reader = [User.objects.create_user(name) for name in ("ann", "bob")][1]
+    client = Client()
+    expect(client.get(reverse("messaging:chats")).status_code == 302, "the pages are open to anybody")
+    client.force_login(reader)
+    page = client.get(reverse("messaging:chats"))
+    expect(page.status_code == 200 and b"First" in page.content, "the list of chats lacks the chat")
+    shipped = finders.find("django_redis_messaging", find_all=True)
+    expect(shipped and any(Path(shipped[0]).iterdir()), "there are no static files")
+
+
+def main() -> None:
+    import django_redis_messaging
+    from django_redis_messaging.core.embedded import EmbeddedServer
+
+    expect("site-packages" in django_redis_messaging.__file__, "the repository was imported instead")
+    add_the_app()
+    with EmbeddedServer() as server:
+        os.environ |= {"SITE_REDIS": server.url, "DJANGO_SETTINGS_MODULE": "shop.settings"}
+        manage("check")
+        manage("makemigrations", "--check", "--dry-run")
+        manage("migrate", "--verbosity", "0")
+        sys.path.insert(0, str(Path.cwd()))
+        import django
+
+        django.setup()
+        use_the_services()
+        use_the_pages()
+
+
+main()

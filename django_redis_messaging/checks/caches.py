@@ -1,0 +1,174 @@
+"""Whether the CACHES alias leads to a Redis of our own. Nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from django.conf import settings as django_settings
+from django.core.cache import InvalidCacheBackendError
+from django.core.checks import CheckMessage, Error, Warning
+from django.utils.module_loading import import_string
+from redis.connection import parse_url
+
+from .. import conf
+from ..errors import ConfigurationError
+
+BACKEND = "django_redis.cache.RedisCache"
+#: seconds; what takes longer than the alias's socket timeout is asked again
+SHORTEST_SOCKET_TIMEOUT = 1.0
+#: databases of a Redis as it is delivered
+DATABASES = 16
+
+Entry = dict[str, Any]
+#: host or path, port, number of the database
+Database = tuple[str, int, int]
+
+
+def chosen_alias() -> str | None:
+    """The alias in use; None: the settings don't say it, and another check tells so."""
+    try:
+        alias = conf.alias()
+    except ConfigurationError:
+        return None
+    return alias if isinstance(alias, str) else None
+
+
+def check_alias(**_: object) -> list[CheckMessage]:
+    """The alias: there, of django-redis, not sharded, with a database of its own."""
+    alias = chosen_alias()
+    if alias is None:
+        return []
+    caches: dict[str, Entry] = django_settings.CACHES
+    if alias not in caches:
+        return [_missing(alias)]
+    unusable = _about_backend(alias, caches[alias]) or _about_client(alias, caches[alias])
+    if unusable:
+        return [unusable]
+    found = (_about_default(alias), _about_sharing(alias), _about_timeout(alias, caches[alias]))
+    return [message for message in found if message is not None]
+
+
+def _missing(alias: str) -> CheckMessage:
+    return Error(
+        f"CACHES has no entry {alias!r}, which {conf.NAME} names as its ALIAS.",
+        hint=f"Add it to CACHES:\n{entry_to_paste(alias)}",
+        id="messaging.E004",
+    )
+
+
+def _about_backend(alias: str, entry: Entry) -> CheckMessage | None:
+    backend = entry.get("BACKEND", "")
+    if _is_kind_of(backend, BACKEND):
+        return None
+    return Error(
+        f"CACHES[{alias!r}] has the backend {backend!r}; this app talks to Redis through django-redis.",
+        hint=f"Leave that cache as it is, and add to CACHES:\n{entry_to_paste('messaging')}",
+        id="messaging.E005",
+    )
+
+
+def _about_client(alias: str, entry: Entry) -> CheckMessage | None:
+    client = entry.get("OPTIONS", {}).get("CLIENT_CLASS", "")
+    if not _is_kind_of(client, "django_redis.client.sharded.ShardClient"):
+        return None
+    return Error(
+        f"CACHES[{alias!r}] spreads its keys over several servers ({client}); "
+        "what one chat owns must be on one server.",
+        hint=f"Use one server, Sentinel or a Redis Cluster. Add to CACHES:\n{entry_to_paste('messaging')}",
+        id="messaging.E006",
+    )
+
+
+def _about_default(alias: str) -> CheckMessage | None:
+    if alias != "default" or conf.current().ALIAS is not None:
+        return None
+    return Warning(
+        "Chats are kept in the database of the default cache: cache.clear() empties that database, "
+        "and would delete them.",
+        hint=f"Give them a database of their own; add to CACHES:\n{entry_to_paste('messaging')}",
+        id="messaging.W002",
+    )
+
+
+def _about_sharing(alias: str) -> CheckMessage | None:
+    caches: dict[str, Entry] = django_settings.CACHES
+    ours = set(databases(caches[alias]))
+    others = [other for other in caches if other != alias and ours & set(databases(caches[other]))]
+    if not others:
+        return None
+    return Warning(
+        f"CACHES[{alias!r}] has the same Redis database as {', '.join(map(repr, others))}: "
+        "clear() of either cache would delete the chats.",
+        hint=f"Give it a database of its own:\n{entry_to_paste(alias)}",
+        id="messaging.W003",
+    )
+
+
+def _about_timeout(alias: str, entry: Entry) -> CheckMessage | None:
+    limits = [options.get("socket_timeout") for options in connections(entry)]
+    short = [limit for limit in limits if isinstance(limit, int | float) and limit < SHORTEST_SOCKET_TIMEOUT]
+    if not short:
+        return None
+    return Warning(
+        f"CACHES[{alias!r}] gives up on a reply after {min(short):g} s: on a busy server every slow "
+        "reply becomes a repeated request, and waiting for something new needs longer than that.",
+        hint="Set its SOCKET_TIMEOUT to some seconds, 5 for instance, or leave it out.",
+        id="messaging.W004",
+    )
+
+
+def databases(entry: Entry) -> Iterator[Database]:
+    """The databases of Redis that a CACHES entry, of whatever backend, leads to."""
+    for options in connections(entry):
+        host = options.get("path") or options.get("host") or "localhost"
+        host = "localhost" if host in {"127.0.0.1", "::1"} else host.lower()
+        yield host, 0 if "path" in options else int(options.get("port", 6379)), int(options.get("db") or 0)
+
+
+def connections(entry: Entry) -> Iterator[dict[str, Any]]:
+    """What an entry says about its connections: one for each of its locations that is a Redis URL."""
+    options = entry.get("OPTIONS", {})
+    common = {**options, **options.get("CONNECTION_POOL_KWARGS", {})}
+    common.setdefault("socket_timeout", options.get("SOCKET_TIMEOUT"))
+    for url in _locations(entry):
+        try:
+            yield {**common, **cast("Any", parse_url)(url)}
+        except ValueError:  # no URL of Redis: locmem's, a file's, memcached's
+            continue
+
+
+def _locations(entry: Entry) -> list[str]:
+    given = entry.get("LOCATION") or []
+    urls = given.replace(";", ",").split(",") if isinstance(given, str) else given
+    return [str(url).strip() for url in urls]
+
+
+def entry_to_paste(alias: str) -> str:
+    """A CACHES entry on the server of the default cache, in a database that no cache uses."""
+    return f'    "{alias}": {{"BACKEND": "{BACKEND}", "LOCATION": "{_free_location()}"}},'
+
+
+def _free_location() -> str:
+    caches: dict[str, Entry] = django_settings.CACHES
+    used = {number for entry in caches.values() for _, _, number in databases(entry)} | {0}
+    number = next((free for free in range(DATABASES) if free not in used), DATABASES)
+    urls = [url for entry in caches.values() if [*databases(entry)] for url in _locations(entry)]
+    parts = urlsplit(urls[0] if urls else "redis://127.0.0.1:6379")
+    if parts.scheme == "unix":
+        return f"unix://{parts.path}?db={number}"
+    # a password is not for the terminal
+    user, at, host = parts.netloc.rpartition("@")
+    return f"{parts.scheme}://{user.partition(':')[0] + ':...@' if at else ''}{host}/{number}"
+
+
+def _is_kind_of(path: object, base: str) -> bool:
+    """Whether a dotted path names `base` or a subclass of it."""
+    if not path:
+        return False
+    try:
+        kind = import_string(path) if isinstance(path, str) else path
+        return isinstance(kind, type) and issubclass(kind, import_string(base))
+    except (ImportError, InvalidCacheBackendError):
+        return False

@@ -1,0 +1,34 @@
+"""The addresses of the pages and of their JSON."""
+
+from django.urls import path, register_converter
+
+from . import views
+from .converters import ChatIdConverter
+
+app_name = "messaging"
+
+register_converter(ChatIdConverter, "messaging_chat")
+
+_CHAT = "chats/<messaging_chat:chat_id>/"
+_MESSAGE = _CHAT + "messages/<str:message_id>/"
+
+urlpatterns = [
+    path("", views.ChatsView.as_view(), name="chats"),
+    path("feed/", views.ChatsFeedView.as_view(), name="chats_feed"),
+    path("new/", views.NewChatView.as_view(), name="new"),
+    path("contacts/", views.ContactsView.as_view(), name="contacts"),
+    path("contacts/suggest/", views.SuggestView.as_view(), name="suggest"),
+    path("contacts/forget/", views.ForgetContactView.as_view(), name="forget_contact"),
+    path(_CHAT, views.RoomView.as_view(), name="room"),
+    path(_CHAT + "feed/", views.RoomFeedView.as_view(), name="room_feed"),
+    path(_CHAT + "send/", views.SendView.as_view(), name="send"),
+    path(_CHAT + "ack/", views.AckView.as_view(), name="ack"),
+    path(_CHAT + "rename/", views.RenameView.as_view(), name="rename"),
+    path(_CHAT + "mute/", views.MuteView.as_view(), name="mute"),
+    path(_CHAT + "add/", views.AddView.as_view(), name="add"),
+    path(_CHAT + "remove/", views.RemoveView.as_view(), name="remove"),
+    path(_CHAT + "leave/", views.LeaveView.as_view(), name="leave"),
+    path(_CHAT + "delete/", views.DeleteChatView.as_view(), name="delete"),
+    path(_MESSAGE + "edit/", views.EditView.as_view(), name="edit"),
+    path(_MESSAGE + "delete/", views.DeleteMessageView.as_view(), name="delete_message"),
+]

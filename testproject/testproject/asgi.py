@@ -1,0 +1,8 @@
+"""The site as ASGI servers load it."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+application = get_asgi_application()

@@ -1,0 +1,77 @@
+"""Settings of the demo. For a machine of one's own only: DEBUG is on, and anybody signs in as anybody."""
+
+import os
+from pathlib import Path
+
+BASE_DIR = Path(__file__).resolve().parents[2]
+#: where the demo keeps everything; ignored by git
+DATA_DIR = Path(os.environ.get("DEMO_DIR", BASE_DIR / ".demo"))
+
+SECRET_KEY = "known to everybody: for the demo only"  # noqa: S105
+DEBUG = True
+ALLOWED_HOSTS: list[str] = []
+ROOT_URLCONF = "testproject.urls"
+ASGI_APPLICATION = "testproject.asgi.application"
+WSGI_APPLICATION = "testproject.wsgi.application"
+USE_TZ = True
+STATIC_URL = "static/"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_redis_messaging",
+    "people",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASE_FILE = DATA_DIR / "db.sqlite3"
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": DATABASE_FILE,
+        "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL", "transaction_mode": "IMMEDIATE"},
+    }
+}
+
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    # `manage.py demo` puts the server it starts in place of this one, unless REDIS_URL names one
+    "messaging": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/1"),
+    },
+}
+REDIS_MESSAGING = {"PREFIX": "demo"}
+
+LOGIN_URL = "sign-in"
+LOGIN_REDIRECT_URL = "messaging:chats"
+LOGOUT_REDIRECT_URL = "sign-in"

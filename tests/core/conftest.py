@@ -1,0 +1,119 @@
+"""Servers of these tests' own, since most of them are broken on purpose, and aliases that lead there."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import pytest
+import pytest_asyncio
+from django.test import override_settings
+
+from django_redis_messaging.core import clients, scripts
+from django_redis_messaging.core.embedded import EmbeddedServer
+from tests.core.proxy import LossyProxy
+from tests.core.things import SCRIPTS, Things
+
+#: seconds: what should happen has happened by then, also on a busy machine
+PATIENCE = 10.0
+_numbers = itertools.count()
+
+
+class Connect(Protocol):
+    """Makes the alias "messaging" lead to a server."""
+
+    def __call__(
+        self,
+        where: EmbeddedServer | LossyProxy | str,
+        options: dict[str, Any] | None = None,
+        **messaging: Any,
+    ) -> Things: ...
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    """A server that every test leaves as it found it."""
+    with EmbeddedServer() as started:
+        yield started
+
+
+@pytest.fixture
+def private() -> Iterator[EmbeddedServer]:
+    """A server that the test may break."""
+    with EmbeddedServer(append_only=True) as started:
+        yield started
+
+
+@pytest.fixture
+def proxy(server: EmbeddedServer) -> Iterator[LossyProxy]:
+    """A proxy in front of `server` that loses nothing yet."""
+    with LossyProxy(server.socket) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def scripts_of_things(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes the scripts of things.py loadable, besides the app's own."""
+    read = scripts.read
+    monkeypatch.setattr(
+        scripts, "read", lambda filename: SCRIPTS.get(filename.removesuffix(".lua")) or read(filename)
+    )
+    scripts.load.cache_clear()
+    yield
+    scripts.load.cache_clear()
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Makes the alias lead to a server, with a prefix of the test's own; the last call counts."""
+    with ExitStack() as stack:
+
+        def to(
+            where: EmbeddedServer | LossyProxy | str, options: dict[str, Any] | None = None, **messaging: Any
+        ) -> Things:
+            url = where if isinstance(where, str) else where.url
+            # django-redis keeps its pools by URL: a name makes this one another
+            entry = {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": f"{url}&client_name=test-{next(_numbers)}",
+                "OPTIONS": {"CONNECTION_POOL_KWARGS": options or {}},
+            }
+            settings = {"PREFIX": f"test-{uuid.uuid4().hex}", **messaging}
+            clients.close()
+            stack.enter_context(
+                override_settings(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=settings)
+            )
+            return Things()
+
+        yield to
+        clients.close()
+
+
+@pytest.fixture
+def things(connect: Connect, server: EmbeddedServer) -> Things:
+    """The service, on the shared server."""
+    return connect(server)
+
+
+@pytest_asyncio.fixture
+async def closing(connect: Connect) -> AsyncIterator[None]:
+    """Closes the connections of the test's event loop while it still runs."""
+    yield
+    await clients.aclose()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], None]:
+    """Waits for a condition."""
+
+    def wait(condition: Callable[[], object]) -> None:
+        ends = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < ends, "it did not happen in time"
+            time.sleep(0.002)
+
+    return wait

@@ -1,0 +1,381 @@
+"""Connections: whose they are, and that nothing that happens to one call reaches another."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from django.conf import settings
+from django.test import override_settings
+
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.errors import ConfigurationError
+from tests.core.conftest import Connect
+from tests.core.proxy import LossyProxy
+from tests.core.things import Things
+
+pytestmark = pytest.mark.usefixtures("closing")
+
+
+def connected(server: EmbeddedServer) -> int:
+    """How many connections of the test at hand the server has."""
+    name = settings.CACHES["messaging"]["LOCATION"].rpartition("client_name=")[2]
+    with server.client() as admin:
+        return sum(client["name"] == name for client in admin.client_list())
+
+
+class TestThreads:
+    def test_they_share_a_client_and_get_their_own_replies(self, things: Things) -> None:
+        def count(name: str) -> list[int]:
+            return [things.add(name) for _ in range(200)]
+
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(count, map(str, range(8))))
+        assert found == [list(range(1, 201))] * 8
+
+    def test_as_many_connections_as_calls_at_once(self, things: Things, server: EmbeddedServer) -> None:
+        for _ in range(20):
+            things.add("a")
+        assert connected(server) == 1
+        meeting = threading.Barrier(4)
+
+        def add(_: int) -> None:
+            meeting.wait(10)
+            for _ in range(50):
+                things.add("a")
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(add, range(4)))
+        assert 1 <= connected(server) <= 4
+
+    def test_closing_closes_and_the_next_call_connects_again(
+        self, things: Things, server: EmbeddedServer, until: Callable[..., None]
+    ) -> None:
+        things.add("a")
+        things.wait("nothing", 0.01)
+        clients.close()
+        until(lambda: connected(server) == 0)
+        assert things.add("a") == 2
+
+
+class TestForks:
+    def test_a_child_has_its_own_connections_and_the_parents_go_on(self, things: Things) -> None:
+        things.add("a")
+
+        def child() -> bool:
+            return all(things.add("child") == n for n in range(1, 101))
+
+        with forked(child) as finished:
+            mine = [things.add("parent") for _ in range(100)]
+            assert finished()
+        assert mine == list(range(1, 101))
+        assert things.add("a") == 2
+
+    def test_a_child_that_ends_does_not_close_the_parents(
+        self, things: Things, server: EmbeddedServer
+    ) -> None:
+        things.add("a")
+        before = connected(server)
+        with forked(lambda: gc.collect() >= 0) as finished:
+            assert finished()
+        assert connected(server) == before == 1
+
+    async def test_a_child_of_a_running_loop_may_run_its_own(self, things: Things) -> None:
+        await things.aadd("a")
+
+        def child() -> bool:
+            async def work() -> int:
+                added = await things.aadd("child")
+                await clients.aclose()
+                return added
+
+            return asyncio.run(work()) == 1
+
+        with forked(child) as finished:
+            assert await asyncio.to_thread(finished)
+        assert await things.aadd("a") == 2
+
+
+@contextmanager
+def forked(work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+    """Do `work` in a forked child; yields a function that waits for it and says whether it went well."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests may still end
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            asyncio._set_running_loop(None)
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    yield lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+class TestInterruptions:
+    def test_an_interrupted_call_does_not_leave_its_reply_to_the_next(
+        self, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private)
+        things.add("a", 1000)
+        private.freeze()
+        try:
+            with interrupted_after(0.2), pytest.raises(KeyboardInterrupt):
+                things.add("a", 1000)
+        finally:
+            private.thaw()
+        assert [things.add("b"), things.add("b")] == [1, 2]
+
+    def test_an_interrupted_wait_does_not_either(self, things: Things) -> None:
+        with interrupted_after(0.2), pytest.raises(KeyboardInterrupt):
+            things.wait("list", 30)
+        things.do("RPUSH", things.key("list"), "x")
+        assert things.wait("list", 5) == b"x"
+
+    async def test_nor_does_a_cancelled_call(self, connect: Connect, private: EmbeddedServer) -> None:
+        things = connect(private)
+        await things.aadd("a", 1000)
+        private.freeze()
+        try:
+            call = asyncio.ensure_future(things.aadd("a", 1000))
+            await asyncio.sleep(0.1)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        finally:
+            private.thaw()
+        assert [await things.aadd("b"), await things.aadd("b")] == [1, 2]
+
+    async def test_nor_one_cancelled_while_it_connects(
+        self, connect: Connect, private: EmbeddedServer, until: Callable[..., None]
+    ) -> None:
+        things = connect(private)
+        private.freeze()
+        try:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await things.aadd("a")
+        finally:
+            private.thaw()
+        gc.collect()  # a connection left open would warn here
+        assert await things.aadd("b") == 1
+        assert connected(private) == 1
+
+    async def test_at_any_point_in_time(self, things: Things) -> None:
+        await things.aadd("a")
+        for at in range(60):
+            call = asyncio.ensure_future(things.aadd(f"other-{at}", 1000))
+            for _ in range(at % 6):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert await things.aadd(f"{at}") == 1
+
+    async def test_a_cancelled_wait_takes_nothing(self, things: Things) -> None:
+        call = asyncio.ensure_future(things.await_("list", 30))
+        await asyncio.sleep(0.1)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await things.ado("RPUSH", things.key("list"), "x")
+        assert await things.await_("list", 5) == b"x"
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Raises KeyboardInterrupt from a signal handler, as Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class TestEventLoops:
+    async def test_tasks_share_a_client_and_get_their_own_replies(self, things: Things) -> None:
+        async def count(name: str) -> list[int]:
+            return [await things.aadd(name) for _ in range(50)]
+
+        found = await asyncio.gather(*(count(f"{at}") for at in range(20)))
+        assert found == [list(range(1, 51))] * 20
+
+    def test_each_loop_has_its_own_client(self, things: Things) -> None:
+        async def add() -> tuple[int, int]:
+            added = await things.aadd("a")
+            client = id(clients.awaiting(things._using))
+            assert id(clients.awaiting(things._using)) == client
+            await clients.aclose()
+            return added, client
+
+        found = [asyncio.run(add()) for _ in range(3)]
+        assert [added for added, _ in found] == [1, 2, 3]
+
+    def test_loops_in_two_threads_at_once(self, things: Things) -> None:
+        async def count(name: str) -> list[int]:
+            found = [await things.aadd(name) for _ in range(100)]
+            await clients.aclose()
+            return found
+
+        with ThreadPoolExecutor(2) as threads:
+            found = list(threads.map(lambda name: asyncio.run(count(name)), ["a", "b"]))
+        assert found == [list(range(1, 101))] * 2
+
+    @pytest.mark.filterwarnings("ignore::ResourceWarning")
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_what_closed_loops_left_is_dropped(self, things: Things) -> None:
+        async def careless() -> int:
+            return await things.aadd("a")
+
+        before = len(clients._awaiting)
+        for _ in range(5):
+            asyncio.run(careless())
+        assert len(clients._awaiting) <= before + 1
+        clients._awaiting.clear()
+        gc.collect()
+
+    async def test_closing_is_for_the_running_loop(
+        self, things: Things, server: EmbeddedServer, until: Callable[..., None]
+    ) -> None:
+        await things.aadd("a")
+        await clients.aclose()
+        until(lambda: connected(server) == 0)
+        assert await things.aadd("a") == 2
+
+
+class TestAliases:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"decode_responses": True},
+            {"protocol": 3},
+            {"protocol": 2},
+            {"decode_responses": True, "protocol": 3},
+            {"health_check_interval": 1},
+        ],
+        ids=str,
+    )
+    async def test_its_options_change_no_reply(
+        self, connect: Connect, server: EmbeddedServer, options: dict[str, object]
+    ) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module="redis")
+            things = connect(server, options)
+            things.add("a")
+            assert things.get("a") == await things.aget("a") == b"1"
+            assert things.do("HSET", things.key("h"), "f", "v") == 1
+            wanted = [b"f", b"v"]
+            assert things.do("HGETALL", things.key("h")) == wanted
+            assert await things.ado("HGETALL", things.key("h")) == wanted
+            things.do("ZADD", things.key("z"), 1, "m")
+            assert things.do("ZSCORE", things.key("z"), "m") == await things.ado(
+                "ZSCORE", things.key("z"), "m"
+            )
+            assert things.do("ZSCORE", things.key("z"), "m") == b"1"
+
+    async def test_over_tcp(self, connect: Connect) -> None:
+        with EmbeddedServer(options={"port": 0}) as server:
+            port = free_port()
+            with server.client() as admin:
+                admin.config_set("port", port)
+            things = connect(f"redis://127.0.0.1:{port}/0?", {"socket_keepalive": True})
+            assert [things.add("a"), await things.aadd("a")] == [1, 2]
+
+    async def test_the_database_of_the_alias_is_used(self, connect: Connect, server: EmbeddedServer) -> None:
+        things = connect(server.url.replace("db=0", "db=3"))
+        things.add("a")
+        await things.aadd("a")
+        with server.client(db=3) as there:
+            assert there.get(things.key("a")) == b"2"
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+            {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:1"},
+            {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": ["redis://127.0.0.1:1/0", "redis://127.0.0.1:1/1"],
+                "OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"},
+            },
+        ],
+        ids=["locmem", "django's own", "sharded"],
+    )
+    async def test_one_that_is_no_use_is_an_error_that_says_so(self, entry: dict[str, object]) -> None:
+        with override_settings(CACHES={"default": entry}):
+            with pytest.raises(ConfigurationError, match="django-redis"):
+                Things(using="default").add("a")
+            with pytest.raises(ConfigurationError, match="django-redis"):
+                await Things(using="default").aadd("a")
+
+    def test_one_that_is_missing_is_an_error_that_says_so(self) -> None:
+        with pytest.raises(ConfigurationError, match="nowhere"):
+            Things(using="nowhere").add("a")
+
+    def test_one_can_be_named_for_an_object(self, connect: Connect, server: EmbeddedServer) -> None:
+        things = connect(server)
+        caches = {**settings.CACHES}
+        caches["other"] = {**caches["messaging"], "LOCATION": server.url.replace("db=0", "db=5")}
+        with override_settings(CACHES=caches):
+            assert Things(using="other").add("a") == 1
+            assert things.get("a") is None
+            clients.close()
+
+    def test_a_change_of_the_settings_is_followed(self, connect: Connect, server: EmbeddedServer) -> None:
+        things = connect(server)
+        caches = {**settings.CACHES}
+        things.add("a")
+        moved = {**caches["messaging"], "LOCATION": server.url.replace("db=0", "db=6")}
+        clients.close()
+        with override_settings(CACHES={**caches, "messaging": moved}):
+            assert things.get("a") is None
+            clients.close()
+        assert things.get("a") == b"1"
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_dead_connections_are_dropped_by_a_blocking_client_too(
+    connect: Connect, private: EmbeddedServer
+) -> None:
+    things = connect(private)
+    meeting = threading.Barrier(12)
+
+    def add(_: int) -> None:
+        meeting.wait(10)
+        things.wait("nothing", 0.05)
+        things.add("a")
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(add, range(12)))
+    private.restart()
+    began = time.monotonic()
+    assert things.add("a") == 13
+    assert time.monotonic() - began < 1
+
+
+def test_a_proxy_in_between_is_not_noticed(connect: Connect, proxy: LossyProxy) -> None:
+    things = connect(proxy)
+    assert things.add_each([f"{at}" for at in range(50)]) == [1] * 50
+    assert proxy.lost == 0

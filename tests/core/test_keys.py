@@ -1,0 +1,120 @@
+"""Names and keys."""
+
+from __future__ import annotations
+
+import itertools
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.crc import key_slot
+
+from django_redis_messaging.core import keys
+
+#: any name that is allowed, with a liking for what is special in keys
+names = st.text(
+    st.one_of(st.sampled_from("{}%:\\ \t\n*?[]`a1é☃"), st.characters(exclude_categories=["Cs"])), min_size=1
+).filter(lambda text: "\0" not in text and len(text.encode()) <= keys.MAX_NAME_BYTES)
+
+
+class TestNames:
+    @given(names)
+    def test_what_is_allowed_passes_unchanged(self, value: str) -> None:
+        assert keys.name(value, "user") == value
+
+    @pytest.mark.parametrize("value", ["a" * 255, "é" * 127, "☃" * 85, "😀" * 63])
+    def test_up_to_255_bytes(self, value: str) -> None:
+        assert keys.name(value, "user") == value
+
+    @pytest.mark.parametrize(
+        ("value", "problem"),
+        [
+            ("", "empty"),
+            ("a\0b", "NUL"),
+            ("\ud800", "surrogate"),
+            ("a\udfff", "surrogate"),
+            ("a" * 256, "256 bytes"),
+            ("é" * 128, "256 bytes"),
+        ],
+    )
+    def test_the_rest_is_refused_by_name(self, value: str, problem: str) -> None:
+        with pytest.raises(ValueError, match=f"chat_id .*{problem}"):
+            keys.name(value, "chat_id")
+
+    @pytest.mark.parametrize("value", [None, 1, b"ann", ["ann"]])
+    def test_another_type_is_a_type_error(self, value: object) -> None:
+        with pytest.raises(TypeError, match="user must be a str"):
+            keys.name(value, "user")  # type: ignore[arg-type]
+
+
+class TestEncoding:
+    @given(names)
+    def test_it_can_be_undone(self, value: str) -> None:
+        assert unquote(keys.encoded(value), errors="strict") == value
+
+    @given(names)
+    def test_nothing_special_is_left(self, value: str) -> None:
+        encoded = keys.encoded(value)
+        assert not set(encoded) & set("{}: \t\n\r\x85\xa0\u2028")
+        assert encoded.isprintable() or not value.isprintable()
+
+    @given(names, names)
+    def test_two_names_never_meet(self, one: str, other: str) -> None:
+        assert (keys.encoded(one) == keys.encoded(other)) == (one == other)
+
+    def test_nor_do_names_that_look_encoded(self) -> None:
+        lookalikes = ["%", "%25", "%2525", "a:b", "a%3Ab", "{", "%7B", " ", "%20"]
+        assert len({keys.encoded(name) for name in lookalikes}) == len(lookalikes)
+
+
+def builders() -> list[type]:
+    """The classes that build the keys of one resource."""
+    return [kind for name, kind in sorted(vars(keys).items()) if name.endswith("Keys")]
+
+
+def built(prefix: str, kind: type, name: str) -> list[str]:
+    """All keys of a resource."""
+    made = kind(prefix, name)
+    found: list[str] = []
+    for attribute, member in vars(kind).items():
+        if isinstance(member, property):
+            value = getattr(made, attribute)
+            found += [value] if isinstance(value, str) else list(value)
+    return list(dict.fromkeys(found))
+
+
+class TestKeys:
+    def test_there_are_builders(self) -> None:
+        assert {"ChatKeys", "UserKeys"} <= {kind.__name__ for kind in builders()}
+
+    @pytest.mark.parametrize("kind", builders())
+    @given(name=names)
+    def test_those_of_one_resource_share_a_slot_and_a_pattern(self, kind: type, name: str) -> None:
+        found = built("site", kind, name)
+        assert len({key_slot(key.encode()) for key in found}) == 1
+        assert all(key.startswith("site:1:{") for key in found)
+        assert all(key.count("{") == key.count("}") == 1 for key in found)
+
+    @given(names, names)
+    def test_no_two_keys_are_the_same(self, one: str, other: str) -> None:
+        resources = [(kind, name) for kind in builders() for name in sorted({one, other})]
+        every = list(itertools.chain(*(built("site", kind, name) for kind, name in resources)))
+        assert len(every) == len(set(every))
+
+    @pytest.mark.parametrize("kind", builders())
+    def test_each_has_its_schema_as_docstring(self, kind: type) -> None:
+        for attribute, member in vars(kind).items():
+            if isinstance(member, property):
+                assert member.__doc__, f"{kind.__name__}.{attribute}"
+
+
+class TestPrefixes:
+    @pytest.mark.parametrize("value", ["messaging", "site:shop-7", "a.b_c", "été"])
+    def test_good(self, value: str) -> None:
+        assert keys.checked_prefix(value) == value
+
+    @pytest.mark.parametrize("value", ["", "a{", "}", "a b", "a\n", "\x7f", "a*", "a?", "[a]", "a\\b", "\0"])
+    def test_bad(self, value: str) -> None:
+        with pytest.raises(ValueError, match="PREFIX"):
+            keys.checked_prefix(value)

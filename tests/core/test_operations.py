@@ -1,0 +1,179 @@
+"""One body, two worlds; observers; what a step does with its reply."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_redis_messaging import conf
+from django_redis_messaging.core import observers
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.operations import Command, Service, Steps, asynchronous, operation
+from django_redis_messaging.errors import ConfigurationError, MessagingError
+from tests.core.conftest import Connect
+from tests.core.things import Things
+
+pytestmark = pytest.mark.usefixtures("closing")
+
+
+def test_the_blocking_form_returns_what_the_body_returns(things: Things) -> None:
+    assert [things.add("a"), things.add("a", 4)] == [1, 5]
+
+
+async def test_both_forms_do_the_same(things: Things) -> None:
+    assert await things.aadd("a", 2) == things.add("b", 2) == 2
+    assert await things.aget("a") == things.get("a") == b"2"
+    assert await things.aget("nothing") is things.get("nothing") is None
+
+
+async def test_a_pipeline_is_answered_in_order(things: Things) -> None:
+    things.add("b", 10)
+    assert things.add_each(["a", "b", "c"]) == [1, 11, 1]
+    assert await things.aadd_each(["a", "b", "c"]) == [2, 12, 2]
+
+
+async def test_an_empty_pipeline_is_answered_without_asking(connect: Connect) -> None:
+    nowhere = connect("unix:///nowhere/at-all.sock?db=0", COMMAND_DEADLINE=0.2)
+    assert nowhere.add_each([]) == await nowhere.aadd_each([]) == []
+    assert nowhere.add_all([]) == await nowhere.aadd_all([]) == []
+
+
+async def test_the_first_refusal_of_a_pipeline_is_raised_and_the_others_are_done(things: Things) -> None:
+    things.do("RPUSH", things.key("b"), "x")
+    with pytest.raises(ConfigurationError, match="another type"):
+        things.add_each(["a", "b", "c"])
+    with pytest.raises(ConfigurationError, match="another type"):
+        await things.aadd_each(["a", "b", "c"])
+    assert things.get("a") == things.get("c") == b"2"
+
+
+async def test_a_body_can_catch_what_its_step_raised(things: Things) -> None:
+    class Careful(Service):
+        @operation
+        def look(self) -> Steps[str]:
+            try:
+                yield Command("NOSUCHCOMMAND")
+            except MessagingError:
+                reply = yield Command("PING")
+                return f"caught, {reply.decode()}"
+            return "nothing raised"
+
+        alook = asynchronous(look)
+
+    assert Careful().look() == await Careful().alook() == "caught, PONG"
+
+
+def test_a_body_without_steps_needs_no_server(connect: Connect) -> None:
+    class Idle(Service):
+        @operation
+        def nothing(self) -> Steps[int]:
+            """Ask nothing."""
+            yield from ()
+            return 3
+
+    connect("unix:///nowhere/at-all.sock?db=0")
+    assert Idle().nothing() == 3
+
+
+def test_the_awaiting_form_has_its_own_name_and_the_same_parameters() -> None:
+    assert Things.aadd.__name__ == "aadd"
+    assert Things.aadd.__qualname__ == "Things.aadd"
+    assert Things.aadd.__doc__ == Things.add.__doc__
+    assert inspect.signature(Things.aadd) == inspect.signature(Things.add)
+
+
+def test_arguments_are_checked_before_anything_is_sent(connect: Connect) -> None:
+    nowhere = connect("unix:///nowhere/at-all.sock?db=0")
+    with pytest.raises(TypeError, match="unexpected"):
+        nowhere.add("a", nonsense=1)  # type: ignore[call-arg]
+
+
+def test_a_prefix_may_be_asked_for_when_an_object_is_made(connect: Connect, server: EmbeddedServer) -> None:
+    tenants = iter(["site-a", "site-b"])
+    connect(server, PREFIX=lambda: "start")
+    with override_settings(REDIS_MESSAGING={"PREFIX": lambda: next(tenants)}):
+        first, second = Things(), Things()
+    assert first.key("x").startswith("site-a:1:")
+    assert second.key("x").startswith("site-b:1:")
+
+
+@pytest.mark.parametrize("bad", ["", "a{b", "a b", "a*", "a\n"])
+def test_a_prefix_that_would_break_keys_is_refused(bad: str) -> None:
+    with (
+        override_settings(REDIS_MESSAGING={"PREFIX": lambda: bad}),
+        pytest.raises(ValueError, match="PREFIX"),
+    ):
+        Things()
+
+
+class TestObservers:
+    @pytest.fixture
+    def seen(self) -> Iterator[list[tuple[str, float, str]]]:
+        events: list[tuple[str, float, str]] = []
+
+        def note(operation: str, seconds: float, outcome: str) -> None:
+            events.append((operation, seconds, outcome))
+
+        observers.observe(note)
+        yield events
+        observers.unobserve(note)
+
+    async def test_they_get_operation_seconds_and_outcome(self, things: Things, seen: list[Any]) -> None:
+        things.add("a")
+        await things.aadd("a")
+        things.do("RPUSH", things.key("b"), "x")
+        with pytest.raises(ConfigurationError):
+            things.add("b")
+        assert [(name, outcome) for name, _, outcome in seen] == [
+            ("Things.add", "ok"),
+            ("Things.add", "ok"),
+            ("Things.do", "ok"),
+            ("Things.add", "ConfigurationError"),
+        ]
+        assert all(0 < seconds < 10 for _, seconds, _ in seen)
+
+    async def test_cancelling_is_an_outcome(self, things: Things, seen: list[Any]) -> None:
+        waiting = asyncio.ensure_future(things.await_("nothing", 30))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert [outcome for _, _, outcome in seen] == ["CancelledError"]
+
+    def test_one_that_fails_does_not_spoil_the_result(
+        self, things: Things, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @observers.observe
+        def broken(operation: str, seconds: float, outcome: str) -> None:
+            raise RuntimeError("metrics are down")
+
+        try:
+            with caplog.at_level(logging.ERROR):
+                assert things.add("a") == 1
+        finally:
+            observers.unobserve(broken)
+        assert "observer" in caplog.text
+
+    def test_one_can_be_named_in_the_settings(self, things: Things) -> None:
+        noted.clear()
+        given = {**conf.configured(), "OBSERVE": "tests.core.test_operations.note"}
+        with override_settings(REDIS_MESSAGING=given):
+            things.add("a")
+        things.add("a")
+        assert [name for name, _, _ in noted] == ["Things.add"]
+
+    def test_without_any_nothing_is_timed(self) -> None:
+        assert not observers.wanted()
+
+
+noted: list[tuple[str, float, str]] = []
+
+
+def note(operation: str, seconds: float, outcome: str) -> None:
+    noted.append((operation, seconds, outcome))

@@ -1,0 +1,99 @@
+"""JSON in and out, and texts."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_redis_messaging.core import payloads
+from django_redis_messaging.errors import LimitExceeded
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
+)
+
+
+@given(st.lists(values))
+def test_what_goes_in_comes_out(given_values: list[Any]) -> None:
+    raw = [payloads.dumps(value).encode() for value in given_values]
+    assert payloads.loads_all(raw) == given_values
+
+
+def test_numbers_beyond_53_bits_and_empty_lists_are_kept() -> None:
+    value = {"n": 2**53 + 1, "big": 10**30, "list": [], "dict": {}}
+    assert payloads.loads_all([payloads.dumps(value).encode()]) == [value]
+
+
+def test_it_is_compact_and_readable() -> None:
+    assert payloads.dumps({"a": [1, "é"]}) == '{"a":[1,"é"]}'
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", {(1, 2): 3}, [print]])
+def test_what_json_has_no_form_for_is_a_type_error(value: object) -> None:
+    with pytest.raises(TypeError, match="data must be made of"):
+        payloads.dumps(value, "data")
+
+
+def circle() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def deep(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, [-math.inf], circle(), deep(100_000)],
+    ids=["nan", "inf", "nested", "circle", "deep"],
+)
+def test_what_json_can_not_carry_is_a_value_error(value: object) -> None:
+    with pytest.raises(ValueError, match="data"):
+        payloads.dumps(value, "data")
+
+
+def test_keys_that_json_would_change_are_refused() -> None:
+    """A number as a key would come back as a text."""
+    with pytest.raises(TypeError, match="data"):
+        payloads.dumps({1: "a"}, "data")
+
+
+def test_a_lone_surrogate_is_refused() -> None:
+    with pytest.raises(ValueError, match="surrogate"):
+        payloads.dumps({"a": "\ud800"}, "data")
+
+
+class TestTexts:
+    def test_good(self) -> None:
+        assert payloads.text("", "body") == ""
+        assert payloads.text("é" * 5, "body", limit=10) == "é" * 5
+
+    def test_too_long(self) -> None:
+        with pytest.raises(LimitExceeded, match="body") as caught:
+            payloads.text("é" * 6, "body", limit=10)
+        assert (caught.value.limit, caught.value.actual) == (10, 12)
+
+    def test_not_utf8(self) -> None:
+        with pytest.raises(ValueError, match="surrogate"):
+            payloads.text("\ud800", "body")
+
+    @pytest.mark.parametrize("value", [None, 1, b"x"])
+    def test_not_a_text(self, value: object) -> None:
+        with pytest.raises(TypeError, match="body must be a str"):
+            payloads.text(value, "body")  # type: ignore[arg-type]
+
+
+def test_json_is_read_by_anybody() -> None:
+    assert json.loads(payloads.dumps({"a": None})) == {"a": None}

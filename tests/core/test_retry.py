@@ -1,0 +1,441 @@
+"""What a caller is told, and what has happened, when servers stop, freeze, and lose replies."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from redis import exceptions as driver
+
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.operations import Script, Service, Steps, asynchronous, operation
+from django_redis_messaging.core.retry import Attempts, NotSent, translated
+from django_redis_messaging.errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
+from tests.core.conftest import Connect
+from tests.core.proxy import LossyProxy
+from tests.core.things import Things
+
+pytestmark = pytest.mark.usefixtures("closing")
+
+#: seconds that an operation is tried, in tests where it fails
+SHORT = 0.6
+#: seconds that a failing operation may take in all: the last attempt and a busy machine
+SHORT_AT_MOST = SHORT + 1.0
+
+Outcome = object
+
+
+async def result(call: object) -> Outcome:
+    """What a call, of either form, returned or raised."""
+    return await call if inspect.isawaitable(call) else call
+
+
+@contextmanager
+def takes(at_least: float, at_most: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert at_least <= time.monotonic() - began <= at_most
+
+
+@contextmanager
+def frozen(server: EmbeddedServer) -> Iterator[None]:
+    server.freeze()
+    try:
+        yield
+    finally:
+        server.thaw()
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def form(request: pytest.FixtureRequest) -> Callable[[Things, str], Callable[..., Awaitable[Outcome]]]:
+    """Either form of an operation, awaited by the test."""
+
+    def of(things: Things, name: str) -> Callable[..., Awaitable[Outcome]]:
+        names = {"blocking": name, "awaiting": {"wait": "await_"}.get(name, f"a{name}")}
+
+        async def call(*args: object, **options: object) -> Outcome:
+            return await result(getattr(things, names[request.param])(*args, **options))
+
+        return call
+
+    return of
+
+
+Form = Callable[[Things, str], Callable[..., Awaitable[Outcome]]]
+
+
+class TestServerDown:
+    async def test_unavailable_within_the_deadline(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private, COMMAND_DEADLINE=SHORT)
+        private.stop()
+        with takes(SHORT * 0.9, SHORT_AT_MOST), pytest.raises(Unavailable, match="nothing has happened"):
+            await form(things, "add")("a")
+
+    async def test_a_connection_that_died_while_idle_does_not_make_a_write_unknown_for_once(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private, COMMAND_DEADLINE=SHORT)
+        await form(things, "add")("a")
+        private.stop()
+        with pytest.raises(Unavailable):
+            await form(things, "add")("a", once=True)
+
+    async def test_no_server_ever(self, form: Form, connect: Connect) -> None:
+        things = connect("unix:///nowhere/at-all.sock?db=0", COMMAND_DEADLINE=SHORT)
+        with takes(SHORT * 0.9, SHORT_AT_MOST), pytest.raises(Unavailable, match="CACHES"):
+            await form(things, "get")("a")
+
+    async def test_a_server_that_comes_back_in_time_is_waited_for(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private)
+        await form(things, "add")("a")
+        private.stop()
+        starting = threading.Timer(0.3, private.start)
+        starting.start()
+        try:
+            assert await form(things, "add")("a") == 2
+        finally:
+            starting.join()
+
+    async def test_a_restart_in_between_is_not_noticed(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private)
+        await form(things, "add")("a")
+        private.restart()
+        with takes(0, 1):
+            assert await form(things, "add")("a") == 2
+
+    async def test_many_dead_connections_cost_one_attempt(
+        self, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private, COMMAND_DEADLINE=3)
+        await asyncio.gather(*(things.aadd("a") for _ in range(30)))
+        private.restart()
+        with takes(0, 1):
+            assert await things.aadd("a") == 31
+
+
+class TestServerFrozen:
+    async def test_a_write_that_was_sent_is_unknown(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private, COMMAND_DEADLINE=SHORT)
+        await form(things, "add")("a")
+        with (
+            frozen(private),
+            takes(SHORT * 0.9, SHORT_AT_MOST),
+            pytest.raises(OutcomeUnknown, match="request_id"),
+        ):
+            await form(things, "add")("a")
+
+    async def test_a_read_that_was_sent_is_not(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private, COMMAND_DEADLINE=SHORT)
+        await form(things, "get")("a")
+        with frozen(private), takes(SHORT * 0.9, SHORT_AT_MOST), pytest.raises(Unavailable):
+            await form(things, "get")("a")
+
+    async def test_a_write_that_could_not_be_sent_is_not_either(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        # a new connection begins with a greeting, which is not answered
+        things = connect(private, COMMAND_DEADLINE=SHORT)
+        with frozen(private), takes(SHORT * 0.9, SHORT_AT_MOST), pytest.raises(Unavailable):
+            await form(things, "add")("a")
+
+    async def test_the_next_call_gets_its_own_reply(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private, COMMAND_DEADLINE=SHORT)
+        await form(things, "add")("a", 100)
+        with frozen(private), pytest.raises(OutcomeUnknown):
+            await form(things, "add")("a", 100)
+        assert await form(things, "add")("b") == 1
+
+
+class TestLostReplies:
+    async def test_a_lost_reply_is_asked_for_again(
+        self, form: Form, connect: Connect, proxy: LossyProxy
+    ) -> None:
+        things = connect(proxy)
+        await form(things, "add")("a")
+        proxy.lose_next(2)
+        assert await form(things, "add")("a") == 4  # counting is not idempotent: each attempt shows
+        assert proxy.lost == 2
+
+    async def test_a_reply_that_does_not_come_is_asked_for_again(
+        self, form: Form, connect: Connect, proxy: LossyProxy
+    ) -> None:
+        things = connect(proxy, {"socket_timeout": 0.2})
+        await form(things, "add")("a")
+        proxy.lose_next(1, hang_up=False)
+        with takes(0.2, 2):
+            assert await form(things, "add")("a") == 3
+
+    async def test_half_the_deadline_is_kept_for_asking_again(
+        self, form: Form, connect: Connect, proxy: LossyProxy
+    ) -> None:
+        things = connect(proxy, COMMAND_DEADLINE=1.0)
+        await form(things, "add")("a")
+        proxy.lose_next(1, hang_up=False)
+        assert await form(things, "add")("a") == 3
+
+    async def test_a_step_for_once_is_not_repeated(
+        self, form: Form, connect: Connect, proxy: LossyProxy
+    ) -> None:
+        things = connect(proxy)
+        await form(things, "add")("a")
+        proxy.lose_next(1)
+        with takes(0, 1), pytest.raises(OutcomeUnknown):
+            await form(things, "add")("a", once=True)
+        assert await form(things, "get")("a") == b"2"
+
+    async def test_nor_is_a_pipeline_that_holds_one(
+        self, form: Form, connect: Connect, proxy: LossyProxy
+    ) -> None:
+        class Mixed(Service):
+            @operation
+            def add(self, key: str) -> Steps[list[int]]:
+                repeated, once = Script("thing_add", [key], [1]), Script("thing_add", [key], [10], once=True)
+                replies: list[int] = yield [repeated, once]
+                return replies
+
+            aadd = asynchronous(add)
+
+        things = connect(proxy)
+        await form(things, "add")("a")
+        proxy.lose_next(1)
+        with pytest.raises(OutcomeUnknown):
+            await form(Mixed(), "add")(things.key("a"))  # type: ignore[arg-type]
+        assert await form(things, "get")("a") == b"12"
+
+    async def test_a_third_of_all_replies(self, form: Form, connect: Connect, proxy: LossyProxy) -> None:
+        things = connect(proxy)
+        proxy.lose_some(0.3)
+        for at in range(40):
+            await form(things, "add")(f"{at}")
+            assert await form(things, "get")(f"{at}") is not None
+        assert proxy.lost > 10
+
+
+class TestRefusals:
+    async def test_a_key_of_another_type(self, form: Form, things: Things) -> None:
+        things.do("RPUSH", things.key("a"), "x")
+        with takes(0, 1), pytest.raises(ConfigurationError, match="another type"):
+            await form(things, "add")("a")
+
+    async def test_a_command_the_acl_forbids(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        with private.client() as admin:
+            admin.execute_command("ACL SETUSER limited on >secret ~test-* +@all -set")
+        things = connect(private, {"username": "limited", "password": "secret"})
+        assert await form(things, "add")("a") == 1
+        with takes(0, 1), pytest.raises(ConfigurationError, match="ACL"):
+            await form(things, "do")("SET", things.key("a"), "1")
+
+    async def test_a_key_the_acl_forbids_inside_a_script(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        with private.client() as admin:
+            admin.execute_command("ACL SETUSER limited on >secret ~test-* +@all -incrby")
+        things = connect(private, {"username": "limited", "password": "secret"})
+        with takes(0, 1), pytest.raises(ConfigurationError, match="ACL"):
+            await form(things, "add")("a")
+
+    async def test_a_wrong_password(self, form: Form, connect: Connect, server: EmbeddedServer) -> None:
+        things = connect(server, {"username": "nobody", "password": "wrong"})
+        with takes(0, 1), pytest.raises(ConfigurationError, match="password"):
+            await form(things, "add")("a")
+
+    async def test_a_password_that_is_missing(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        with private.client() as admin:
+            admin.config_set("requirepass", "secret")
+        things = connect(private)
+        with takes(0, 1), pytest.raises(ConfigurationError, match="password"):
+            await form(things, "add")("a")
+
+    async def test_no_memory_for_writing(self, form: Form, connect: Connect, private: EmbeddedServer) -> None:
+        things = connect(private)
+        await form(things, "add")("a")
+        with private.client() as admin:
+            admin.config_set("maxmemory", 1)
+        with takes(0, 1), pytest.raises(Unavailable, match="out of memory"):
+            await form(things, "add")("a")
+        assert await form(things, "get")("a") == b"1"
+
+    async def test_a_replica_until_it_is_promoted(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
+        things = connect(private)
+        with private.client() as admin:
+            admin.config_set("replica-serve-stale-data", "yes")
+            admin.replicaof("127.0.0.1", "1")
+        promoting = threading.Timer(0.2, promote, [private])
+        promoting.start()
+        try:
+            assert await form(things, "add")("a") == 1
+        finally:
+            promoting.join()
+
+    async def test_a_busy_server(self, form: Form, connect: Connect, private: EmbeddedServer) -> None:
+        things = connect(private)
+        await form(things, "add")("a")
+        with private.client() as admin:
+            admin.config_set("busy-reply-threshold", 50)
+        endless = threading.Thread(target=run_for_ever, args=[private])
+        endless.start()
+        killing = threading.Timer(0.4, kill_script, [private])
+        killing.start()
+        try:
+            assert await form(things, "add")("a") == 2
+        finally:
+            killing.join()
+            endless.join()
+
+
+def promote(server: EmbeddedServer) -> None:
+    with server.client() as admin:
+        admin.replicaof("NO", "ONE")
+
+
+def run_for_ever(server: EmbeddedServer) -> None:
+    with server.client(socket_timeout=None) as other, pytest.raises(driver.ResponseError):
+        other.eval("while true do end", 0)
+
+
+def kill_script(server: EmbeddedServer) -> None:
+    with server.client() as admin:
+        admin.script_kill()
+
+
+class TestWait:
+    async def test_it_returns_nothing_after_its_time(self, form: Form, things: Things) -> None:
+        with takes(0.3, 1.5):
+            assert await form(things, "wait")("empty", 0.3) is None
+
+    async def test_it_outlives_the_socket_timeout(
+        self, form: Form, connect: Connect, server: EmbeddedServer
+    ) -> None:
+        things = connect(server, {"socket_timeout": 0.1}, COMMAND_DEADLINE=0.5)
+        with takes(0.8, 2):
+            assert await form(things, "wait")("empty", 0.8) is None
+
+    async def test_it_is_woken_at_once(
+        self, form: Form, things: Things, server: EmbeddedServer, until: Callable[..., None]
+    ) -> None:
+        def push() -> None:
+            with server.client() as other:
+                until(lambda: other.info("clients")["blocked_clients"] == 1)
+                other.rpush(things.key("list"), "x")
+
+        pushing = threading.Thread(target=push)
+        pushing.start()
+        with takes(0, 5):
+            assert await form(things, "wait")("list", 10) == b"x"
+        pushing.join()
+
+    async def test_a_frozen_server_makes_it_unknown(
+        self, form: Form, connect: Connect, private: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(clients, "WAIT_MARGIN", 0.3)
+        things = connect(private)
+        await form(things, "wait")("empty", 0.01)
+        with frozen(private), takes(0.4, 2), pytest.raises(OutcomeUnknown):
+            await form(things, "wait")("empty", 0.1)
+
+    async def test_calls_go_on_meanwhile(self, things: Things) -> None:
+        waiting = asyncio.ensure_future(things.await_("empty", 0.5))
+        assert await things.aadd("a") == 1
+        assert not waiting.done()
+        assert await waiting is None
+
+
+class TestAttempts:
+    """The rule itself, without a server."""
+
+    def attempts(self, deadline: float = 10, *, writes: bool = True, once: bool = False) -> Attempts:
+        return Attempts(deadline, began=time.monotonic(), patience=5, writes=writes, once=once)
+
+    def test_pauses_grow_and_have_a_limit(self) -> None:
+        attempts = self.attempts(1000)
+        pauses = [attempts.after(NotSent()) for _ in range(12)]
+        assert pauses[0] <= 0.02
+        assert all(0.5 <= pause <= 1 for pause in pauses[-3:])
+
+    def test_pauses_differ(self) -> None:
+        assert len({self.attempts().after(NotSent()) for _ in range(20)}) > 10
+
+    def test_no_pause_passes_the_deadline(self) -> None:
+        attempts = self.attempts(0.05)
+        assert all(attempts.after(NotSent()) <= 0.05 for _ in range(8))
+
+    def test_a_for_once_step_is_repeated_while_nothing_was_sent(self) -> None:
+        attempts = self.attempts(once=True)
+        attempts.after(NotSent())
+        with pytest.raises(OutcomeUnknown):
+            attempts.after(driver.ConnectionError("reset"))
+
+    def test_one_attempt_without_an_answer_is_remembered(self) -> None:
+        attempts = self.attempts(0.01)
+        attempts.after(driver.TimeoutError("late"))
+        attempts.ends = 0
+        with pytest.raises(OutcomeUnknown):
+            attempts.after(NotSent())
+
+    @pytest.mark.parametrize(
+        "refusal",
+        [
+            driver.ReadOnlyError("You can't write against a read only replica."),
+            driver.BusyLoadingError("Redis is loading the dataset in memory"),
+            driver.ClusterDownError("The cluster is down"),
+            driver.MasterDownError("Link with MASTER is down"),
+            driver.ResponseError("BUSY Redis is busy running a script."),
+            driver.ResponseError("NOREPLICAS Not enough good replicas to write."),
+            driver.ResponseError("Error running script: @user_script: 5: -READONLY You can't write against"),
+        ],
+    )
+    def test_a_refusal_for_now_means_nothing_happened(self, refusal: Exception) -> None:
+        attempts = self.attempts()
+        assert attempts.after(refusal) > 0
+        attempts.ends = 0
+        with pytest.raises(Unavailable):
+            attempts.after(refusal)
+
+    @pytest.mark.parametrize(
+        ("refusal", "kind", "said"),
+        [
+            (driver.OutOfMemoryError("command not allowed"), Unavailable, "maxmemory"),
+            (
+                driver.ResponseError("Error running script: -OOM command not allowed when used memory"),
+                Unavailable,
+                "maxmemory",
+            ),
+            (driver.MovedError("1 127.0.0.1:1"), ConfigurationError, "Cluster"),
+            (
+                driver.ClusterCrossSlotError("Keys in request don't hash to the same slot"),
+                ConfigurationError,
+                "Cluster",
+            ),
+            (driver.ResponseError("ERR something new"), MessagingError, "something new"),
+        ],
+    )
+    def test_refusals_in_our_words(
+        self, refusal: driver.ResponseError, kind: type[Exception], said: str
+    ) -> None:
+        error = translated(refusal)
+        assert type(error) is kind
+        assert said in str(error)

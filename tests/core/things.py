@@ -1,0 +1,85 @@
+"""A small service and its scripts, as the core's tests use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django_redis_messaging.core.operations import (
+    Command,
+    Fan,
+    Script,
+    Service,
+    Steps,
+    Wait,
+    asynchronous,
+    operation,
+)
+
+#: name of a script → its text; see the fixture `scripts_of_things`
+SCRIPTS = {
+    "thing_add": "-- uses _thing.lua\nreturn add(KEYS[1], ARGV[1])",
+    "_thing": "local function add(key, n) return redis.call('INCRBY', key, n) end",
+    "thing_get": "-- reads only\nreturn redis.call('GET', KEYS[1])",
+    "thing_add_all": (
+        "local found = {}\n"
+        "for at, key in ipairs(KEYS) do\n"
+        "  found[at] = redis.call('INCRBY', key, ARGV[1] + ARGV[1 + at])\n"
+        "end\n"
+        "return found"
+    ),
+}
+
+
+class Things(Service):
+    """Counters, each of its own slot, all below one prefix."""
+
+    def key(self, name: str) -> str:
+        return f"{self._prefix}:1:{{thing:{name}}}:n"
+
+    @operation
+    def add(self, name: str, n: int = 1, *, once: bool = False) -> Steps[int]:
+        """Add to a counter, by a script."""
+        return int((yield Script("thing_add", [self.key(name)], [n], once=once)))
+
+    aadd = asynchronous(add)
+
+    @operation
+    def get(self, name: str) -> Steps[bytes | None]:
+        """Read a counter, by a script that says that it reads only."""
+        found: bytes | None = yield Script("thing_get", [self.key(name)])
+        return found
+
+    aget = asynchronous(get)
+
+    @operation
+    def add_each(self, names: Sequence[str]) -> Steps[list[int]]:
+        """Add one to each counter, in a pipeline."""
+        replies: list[int] = yield [Script("thing_add", [self.key(name)], [1]) for name in names]
+        return replies
+
+    aadd_each = asynchronous(add_each)
+
+    @operation
+    def add_all(self, names: Sequence[str], n: int = 1) -> Steps[list[int]]:
+        """Add `n`, and the position, to each counter, by one script over all of them."""
+        resources = [([self.key(name)], [at]) for at, name in enumerate(names)]
+        replies: list[int] = yield Fan("thing_add_all", resources, [n])
+        return replies
+
+    aadd_all = asynchronous(add_all)
+
+    @operation
+    def do(self, *words: str | bytes | int, reads: bool = False) -> Steps[Any]:
+        """Any command."""
+        return (yield Command(*words, reads=reads))
+
+    ado = asynchronous(do)
+
+    @operation
+    def wait(self, name: str, seconds: float) -> Steps[bytes | None]:
+        """Take from a list, once something is there."""
+        found = yield Wait("BLPOP", self.key(name), seconds, seconds=seconds)
+        return None if found is None else found[1]
+
+    await_ = asynchronous(wait)

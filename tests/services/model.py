@@ -1,0 +1,381 @@
+"""What Chat and Inbox promise, as plain Python: one thread, no scripts, nothing lost unless told so.
+
+A method does what the operation of its name does, and raises the same kind of error. A log is kept whole
+here; `first` says how much of it Redis still has.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from django_redis_messaging import ChatExists, ChatNotFound, NotAMember, NotPermitted
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Said:
+    """A message."""
+
+    sender: str
+    body: str
+    data: object = None
+    reply_to: int | None = None
+    edited: bool = False
+    deleted: bool = False
+    #: names it whatever its id: after a loss, another message has that
+    number: int = field(default_factory=lambda: next(_numbers))
+    #: what the app said of it; None while it has not
+    cursor: str | None = None
+
+
+@dataclass
+class Membership:
+    joined_after: int
+    position: int
+    role: str
+    token: object
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a cursor names."""
+
+    epoch: int
+    id: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """How far a chat has come."""
+
+    epoch: int
+    last: int
+    number: int
+
+
+@dataclass
+class Read:
+    """A page, or what is pending: ids of one chat."""
+
+    ids: Sequence[int]
+    gap: int
+    has_more: bool
+    reset: bool
+
+
+@dataclass
+class Conversation:
+    """One chat, from its creation to its end."""
+
+    title: str
+    open: bool
+    keep_last: int
+    max_length: int
+    epoch: int = field(default_factory=lambda: next(_numbers))
+    log: list[Said] = field(default_factory=list)
+    first: int = 1
+    edits: int = 0
+    #: in order of joining
+    members: dict[str, Membership] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        return len(self.log)
+
+    @property
+    def line(self) -> Line:
+        return Line(self.epoch, self.last, self.log[-1].number if self.log else 0)
+
+    def said(self, number: int) -> Said:
+        return self.log[number - 1]
+
+    def kept(self, after: int) -> list[int]:
+        """The ids that are still there, above one."""
+        return list(range(max(after + 1, self.first), self.last + 1))
+
+    def member(self, user: str) -> Membership:
+        if user not in self.members:
+            raise NotAMember
+        return self.members[user]
+
+    def owned_by(self, user: str) -> Membership:
+        if self.member(user).role != "owner":
+            raise NotPermitted
+        return self.members[user]
+
+    def append(self, said: Said) -> None:
+        self.log.append(said)
+        self.first = max(self.first, self.last - self.max_length + 1)
+
+    def release(self) -> None:
+        """What all have acked may go, but for the last."""
+        if self.members:
+            read_by_all = min(member.position for member in self.members.values())
+            self.first = max(self.first, min(read_by_all, self.last - self.keep_last) + 1)
+
+    def move(self, user: str, to: int) -> None:
+        self.members[user].position = to
+        self.release()
+
+    def has(self, place: int | Place) -> bool:
+        """Whether a cursor names what is here; of what is gone, only the epoch can tell."""
+        if isinstance(place, int):
+            return True
+        if place.epoch != self.epoch or place.id > self.last:
+            return False
+        return place.id < self.first or self.said(place.id).number == place.number
+
+    def unread(self, user: str) -> int:
+        """By counting."""
+        ids = self.kept(self.member(user).position)
+        return sum(self.said(number).sender != user for number in ids)
+
+    def visible(self, user: str, number: int) -> Said | None:
+        member = self.member(user)
+        seen = number > member.joined_after and self.first <= number <= self.last
+        return self.said(number) if seen else None
+
+
+@dataclass
+class Listed:
+    """What a user's list of chats says of one: the joining, and the chat's line when all was acked."""
+
+    token: object
+    under_way: bool
+    seen: Line | None = None
+
+    def lost(self, epoch: int, position: int) -> bool:
+        return self.seen is not None and (self.seen.epoch != epoch or position < self.seen.last)
+
+
+class Model:
+    """All chats, and what their users know of them."""
+
+    def __init__(self, users: Iterable[str], *, max_length: int, heals: bool) -> None:
+        self.max_length = max_length
+        #: whether a look removes what no chat confirms: the app does so after a grace
+        self.heals = heals
+        self.chats: dict[str, Conversation] = {}
+        self.lists: dict[str, dict[str, Listed]] = {user: {} for user in users}
+        #: what requests were answered: outlives the chat
+        self.answers: dict[str, dict[str, Place]] = {}
+
+    def chat(self, chat_id: str) -> Conversation:
+        if chat_id not in self.chats:
+            raise ChatNotFound
+        return self.chats[chat_id]
+
+    def create(
+        self, chat_id: str, members: Sequence[str], body: str, title: str, *,
+        open: bool, keep_last: int, request_id: str | None,
+    ) -> None:  # fmt: skip
+        request = f"create {request_id}" if request_id else f"new {next(_numbers)}"
+        answers = self.answers.setdefault(chat_id, {})
+        for member in members:
+            self._expect(member, chat_id, request)
+        if request not in answers:
+            if chat_id in self.chats:
+                raise ChatExists
+            chat = Conversation(title=title, open=open, keep_last=keep_last, max_length=self.max_length)
+            self.chats[chat_id] = chat
+            for member in members:
+                chat.members[member] = Membership(0, 0, "member", request)
+            chat.members[members[0]].role = "owner"
+            if body:
+                # what it was made with is nobody's to release: no position has moved yet
+                chat.append(Said(members[0], body))
+                chat.members[members[0]].position = 1
+            answers[request] = Place(chat.epoch, 0, 0)
+        for member in members:
+            self._confirm(member, chat_id, request)
+
+    def join(self, chat_id: str, user: str, by: str | None) -> bool:
+        token = next(_numbers)
+        self._expect(user, chat_id, token)
+        chat = self.chat(chat_id)
+        if by is not None:
+            chat.member(by)
+        joins = user not in chat.members
+        if joins:
+            if by is None and not chat.open:
+                raise NotAMember
+            chat.members[user] = Membership(chat.last, chat.last, "member", token)
+        self._confirm(user, chat_id, token)
+        return joins
+
+    def leave(self, chat_id: str, user: str, by: str | None) -> bool:
+        if chat_id not in self.chats:
+            return False
+        chat = self.chats[chat_id]
+        if by is not None and by != user:
+            chat.owned_by(by)
+        if user not in chat.members:
+            return False
+        ended = chat.members.pop(user)
+        self._forget(user, chat_id, ended.token)
+        if not chat.members:
+            del self.chats[chat_id]
+            return True
+        if not any(member.role == "owner" for member in chat.members.values()):
+            next(iter(chat.members.values())).role = "owner"
+        chat.release()
+        return True
+
+    def delete(self, chat_id: str, user: str) -> bool:
+        if chat_id not in self.chats:
+            return False
+        self.chats[chat_id].owned_by(user)
+        for member, ended in self.chats.pop(chat_id).members.items():
+            self._forget(member, chat_id, ended.token)
+        return True
+
+    def send(self, chat_id: str, said: Said, request_id: str | None) -> Place:
+        answers = self.answers.setdefault(chat_id, {})
+        request = f"send {request_id}" if request_id else f"send {next(_numbers)}"
+        if request in answers:
+            return answers[request]
+        chat = self.chat(chat_id)
+        member = chat.member(said.sender)
+        if (said.reply_to or 0) > chat.last:
+            raise ValueError
+        had_read_all = member.position == chat.last
+        chat.append(said)
+        if had_read_all:
+            chat.move(said.sender, chat.last)
+        answers[request] = Place(chat.epoch, chat.last, said.number)
+        return answers[request]
+
+    def ack(self, chat_id: str, user: str, place: int | Place) -> int:
+        chat = self.chat(chat_id)
+        member = chat.member(user)
+        wanted = min(place if isinstance(place, int) else place.id, chat.last)
+        if chat.has(place) and wanted > member.position:
+            chat.move(user, wanted)
+        return member.position
+
+    def after(self, chat_id: str, user: str, place: int | Place, limit: int) -> Read:
+        chat = self.chat(chat_id)
+        member = chat.member(user)
+        reset = not chat.has(place)
+        wanted = member.position if reset else place if isinstance(place, int) else place.id
+        begin = max(min(wanted, chat.last), member.joined_after)
+        ids = chat.kept(begin)
+        return Read(ids[:limit], max(chat.first - begin - 1, 0), len(ids) > limit, reset)
+
+    def before(self, chat_id: str, user: str, place: int | Place | None, limit: int) -> Read:
+        chat = self.chat(chat_id)
+        joined_after = chat.member(user).joined_after
+        if place is not None and not chat.has(place):
+            return self.after(chat_id, user, place, limit)
+        end = chat.last + 1 if place is None else place if isinstance(place, int) else place.id
+        ids = [number for number in chat.kept(joined_after) if number < end]
+        more = len(ids) > limit
+        gap = 0 if more else max(chat.first - joined_after - 1, 0)
+        return Read(ids[-limit:], gap, more, reset=False)
+
+    def edit(self, chat_id: str, user: str, number: int, body: str) -> Said | None:
+        chat = self.chat(chat_id)
+        said = chat.visible(user, number)
+        if said is not None and said.sender != user:
+            raise NotPermitted
+        if said is None or said.deleted:
+            return None
+        said.body, said.edited = body, True
+        chat.edits += 1
+        return said
+
+    def delete_message(self, chat_id: str, user: str, number: int) -> Said | None:
+        chat = self.chat(chat_id)
+        said = chat.visible(user, number)
+        if said is None:
+            return None
+        if said.sender != user:
+            chat.owned_by(user)
+        if not said.deleted:
+            said.body, said.data, said.reply_to, said.edited, said.deleted = "", None, None, True, True
+            chat.edits += 1
+        return said
+
+    def looked_into(self, user: str, *, all_of_them: bool = False) -> dict[str, Conversation]:
+        """The chats that a look of the user finds: not those that are as they were when all was acked."""
+        found = {}
+        for chat_id, listed in list(self.lists[user].items()):
+            chat = self.chats.get(chat_id)
+            if chat is not None and chat.line == listed.seen and not all_of_them:
+                continue
+            if chat is not None and user in chat.members:
+                found[chat_id] = chat
+            elif self.heals:
+                del self.lists[user][chat_id]
+        return found
+
+    def pending(
+        self, user: str, order: Sequence[str], limit: int, total: int, *, ack: bool
+    ) -> dict[str, Read]:
+        """`order`: that in which the chats share the total."""
+        found: dict[str, Read] = {}
+        looked = self.looked_into(user)
+        for chat_id in sorted(looked, key=lambda chat_id: order.index(chat_id) if chat_id in order else -1):
+            chat, listed = looked[chat_id], self.lists[user][chat_id]
+            position = chat.members[user].position
+            reset = listed.lost(chat.epoch, position)
+            if position == chat.last:
+                listed.seen = chat.line
+                if reset:
+                    found[chat_id] = Read([], 0, has_more=False, reset=True)
+                continue
+            ids = chat.kept(position)
+            read = Read(ids[: min(limit, total)], max(chat.first - position - 1, 0), False, reset)
+            read.has_more = len(ids) > len(read.ids)
+            total -= len(read.ids)
+            found[chat_id] = read
+            if ack and position + read.gap + len(read.ids) > position:
+                chat.move(user, position + read.gap + len(read.ids))
+        return found
+
+    def unread(self, user: str) -> int:
+        found = 0
+        for chat_id, chat in self.looked_into(user).items():
+            listed, position = self.lists[user][chat_id], chat.members[user].position
+            if position < chat.last:
+                found += chat.unread(user)
+            elif not listed.lost(chat.epoch, position):
+                listed.seen = chat.line
+        return found
+
+    def copy(self, chat_id: str) -> Copy:
+        return copy.deepcopy((self.chats.get(chat_id), self.answers.get(chat_id, {})))
+
+    def restore(self, chat_id: str, copied: Copy) -> None:
+        """The chat, and what it remembers, as it was; its members' lists stay."""
+        chat, self.answers[chat_id] = copy.deepcopy(copied)
+        self.chats.pop(chat_id, None)
+        if chat is not None:
+            self.chats[chat_id] = chat
+
+    def _expect(self, user: str, chat_id: str, token: object) -> None:
+        listed = self.lists[user].setdefault(chat_id, Listed(token, under_way=True))
+        contested = listed.under_way and listed.token != token
+        listed.token, listed.under_way = (None if contested else token), True
+
+    def _confirm(self, user: str, chat_id: str, token: object) -> None:
+        chat = self.chats.get(chat_id)
+        listed = self.lists[user][chat_id]
+        if chat is None or user not in chat.members or not listed.under_way or listed.token != token:
+            return
+        listed.token, listed.under_way = chat.members[user].token, False
+        listed.seen = listed.seen or Line(chat.epoch, 0, -1)
+
+    def _forget(self, user: str, chat_id: str, token: object) -> None:
+        listed = self.lists[user].get(chat_id)
+        if listed is not None and listed.token == token and not listed.under_way:
+            del self.lists[user][chat_id]
+
+
+#: a chat and what it remembers
+Copy = tuple[Conversation | None, dict[str, Place]]

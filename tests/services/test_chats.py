@@ -1,0 +1,256 @@
+"""Making chats and sending into them: ids, what a message is, and that a repeat changes nothing."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from django_redis_messaging import Chat, ChatExists, ChatNotFound, Inbox, LimitExceeded, NotAMember
+
+from .asking import all_keys, bodies, change, ids, index, keys, said, server, server_ms, snapshot, until
+
+
+def test_ids_are_1_2_3_without_holes_whoever_sends() -> None:
+    chat = Chat.create("ann", ["bob", "cat"], "first")
+    sent = [chat.send(sender, "next") for sender in ["bob", "ann", "ann", "cat"]]
+    assert ids(sent) == [2, 3, 4, 5]
+    assert ids(chat.history("cat")) == [1, 2, 3, 4, 5]
+
+
+def test_what_a_message_is() -> None:
+    chat = Chat.create("ann", ["bob"], "hello", chat_id="trip")
+    sent = chat.send("bob", "hi", data={"n": 1}, reply_to=1)
+    first, second = chat.history("ann").messages
+    assert second == sent
+    assert (sent.id, sent.chat_id, sent.sender, sent.body) == (2, "trip", "bob", "hi")
+    assert (sent.data, sent.reply_to, sent.kind) == ({"n": 1}, 1, "text")
+    assert (sent.edited_at, sent.deleted) == (None, False)
+    assert (first.sender, first.body, first.data, first.reply_to) == ("ann", "hello", None, None)
+    assert first.cursor != second.cursor
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(2**53 + 1, -0.0, 1.5, 0, False, 10**400, "", "😀 \x00 \u2028"),
+        *([], {}, [None], [[], {}, [{}]], {"": {"a": []}}, {"{": "}", '"]': "],["}),
+    ],
+    ids=repr,
+)
+def test_data_comes_back_equal(data: Any) -> None:
+    chat = Chat.create("ann", ["bob"])
+    chat.send("ann", "b", data=data)
+    (message,) = chat.history("bob").messages
+    assert message.data == data
+    assert type(message.data) is type(data)
+
+
+@pytest.mark.parametrize("body", ["", " ", "😀", "a\0b", '"],["', "[1,2,3,4,5,", "line\nline\r\t\\", "\u2028é"])
+def test_a_body_comes_back_equal(body: str) -> None:
+    chat = Chat.create("ann", ["bob"])
+    chat.send("ann", body)
+    chat.send("ann", body, data=body)
+    assert bodies(chat.history("bob")) == [body, body]
+
+
+def test_sent_at_is_aware_and_never_goes_back() -> None:
+    chat = Chat.create("ann", ["bob"], "a")
+    ahead = int((datetime.now(UTC) + timedelta(hours=1)).timestamp() * 1000)
+    line = server().get(keys(chat).newest).split(b"-")
+    # the clock of the server before a failover was an hour ahead
+    server().set(keys(chat).newest, b"-".join([line[0], str(ahead).encode(), *line[2:]]))
+    moments = [message.sent_at for message in said(chat, "ann", "b", "c")]
+    assert all(moment.utcoffset() == timedelta(0) for moment in moments)
+    assert moments[0] >= datetime.fromtimestamp(ahead / 1000, UTC)
+    assert moments == sorted(moments)
+
+
+def test_an_answer_to_a_message_that_is_not_there_yet() -> None:
+    chat = Chat.create("ann", [], "a")
+    before = snapshot()
+    with pytest.raises(ValueError, match="reply_to"):
+        chat.send("ann", "b", reply_to=2)
+    assert snapshot() == before
+
+
+# request ids
+
+
+def test_a_repeated_send_sends_nothing_and_returns_the_first_answer() -> None:
+    chat = Chat.create("ann", ["bob"])
+    first = chat.send("ann", "a", data=[1], request_id="r1")
+    said(chat, "bob", "b")
+    before = snapshot()
+    assert chat.send("ann", "a", data=[1], request_id="r1") == first
+    assert snapshot() == before
+    assert chat.send("ann", "a", data=[1], request_id="r2").id == 3
+
+
+def test_without_a_request_id_each_send_is_a_message() -> None:
+    chat = Chat.create("ann", ["bob"])
+    assert ids(said(chat, "ann", "same", "same")) == [1, 2]
+
+
+def test_one_request_id_may_name_a_create_and_a_send() -> None:
+    chat = Chat.create("ann", ["bob"], chat_id="trip", request_id="form-1")
+    sent = chat.send("ann", "a", request_id="form-1")
+    assert sent.id == 1
+    chat.send("ann", "b", request_id="form-2")
+    with pytest.raises(ChatExists):
+        Chat.create("ann", ["bob"], chat_id="trip", request_id="form-2")
+
+
+def test_a_send_is_repeated_for_one_window_at_least_and_then_is_new(settings: Settings) -> None:
+    change(settings, REQUEST_WINDOW=0.2)
+    chat = Chat.create("ann", ["bob"])
+    chat.send("ann", "a", request_id="r")
+    assert all(0 < server().pttl(key) <= 400 for key in all_keys() if ":requests:" in key)
+    until(lambda: not any(server().hexists(key, "r") for key in keys(chat).requests))
+    assert chat.send("ann", "a", request_id="r").id == 2
+
+
+def test_a_repeat_in_the_next_turn_of_the_ring_is_still_a_repeat(settings: Settings) -> None:
+    change(settings, REQUEST_WINDOW=1)
+    chat = Chat.create("ann", ["bob"])
+    sent = chat.send("ann", "a", request_id="r")
+    turn = int(sent.sent_at.timestamp())
+    until(lambda: server_ms() // 1000 > turn)
+    said(chat, "ann", "b")
+    assert chat.send("ann", "a", request_id="r") == sent
+
+
+def test_a_repeat_is_told_what_was_sent_though_its_sender_has_left() -> None:
+    chat = Chat.create("ann", ["bob"])
+    sent = chat.send("bob", "a", request_id="r")
+    chat.leave("bob")
+    assert chat.send("bob", "a", request_id="r") == sent
+    with pytest.raises(NotAMember):
+        chat.send("bob", "a", request_id="another")
+    assert ids(chat.history("ann")) == [1]
+
+
+def test_request_ids_outlive_the_chat_and_expire() -> None:
+    chat = Chat.create("ann", ["bob"], "a", chat_id="trip", request_id="made")
+    sent = chat.send("ann", "b", request_id="sent")
+    assert chat.delete("ann") is True
+    left = all_keys()
+    assert left
+    assert all(":requests:" in key and 0 < server().pttl(key) <= 240_000 for key in left)
+    assert Chat.create("ann", ["bob"], "a", chat_id="trip", request_id="made").id == "trip"
+    assert chat.send("ann", "b", request_id="sent") == sent
+    with pytest.raises(ChatNotFound):
+        chat.info()
+
+
+# create
+
+
+def test_a_repeated_create_is_the_first_chat_also_where_the_id_is_ours() -> None:
+    first = Chat.create("ann", ["bob"], "a", request_id="r")
+    said(first, "bob", "b")
+    again = Chat.create("ann", ["bob"], "a", request_id="r")
+    assert again.id == first.id
+    assert bodies(again.history("bob")) == ["a", "b"]
+    assert Chat.create("bob", ["ann"], request_id="r").id != first.id
+    assert Chat.create("ann", ["bob"]).id != Chat.create("ann", ["bob"]).id
+
+
+def test_an_id_that_is_taken() -> None:
+    Chat.create("ann", ["bob"], "a", chat_id="trip", title="T", request_id="r")
+    chat_keys = [key for key in all_keys() if "{chat:" in key]
+    before = {key: server().dump(key) for key in chat_keys}
+    with pytest.raises(ChatExists, match="trip"):
+        Chat.create("cat", ["dan"], "x", chat_id="trip")
+    assert {key: server().dump(key) for key in chat_keys} == before
+    assert Chat.create("ann", ["bob"], "a", chat_id="trip", request_id="r").info().last_id == 1
+    assert Inbox("dan").chats() == []
+
+
+def test_an_id_is_free_again_after_the_last_one_left() -> None:
+    Chat.create("ann", [], "old", chat_id="trip").leave("ann")
+    chat = Chat.create("bob", ["ann"], "new", chat_id="trip")
+    assert bodies(chat.history("ann")) == ["new"]
+
+
+def test_the_sender_is_always_a_member_and_duplicates_collapse() -> None:
+    recipients = ["cat", "bob", "cat", "ann"]
+    chat = Chat.create("ann", recipients)
+    assert [(one.user, one.role) for one in chat.members()] == [
+        ("ann", "owner"),
+        ("cat", "member"),
+        ("bob", "member"),
+    ]
+    assert recipients == ["cat", "bob", "cat", "ann"]
+    assert [one.user for one in Chat.create("ann", (name for name in ["x", "x"])).members()] == ["ann", "x"]
+    assert [one.user for one in Chat.create("ann", []).members()] == ["ann"]
+
+
+def test_no_body_is_no_message() -> None:
+    chat = Chat.create("ann", ["bob"])
+    assert (chat.info().last_id, chat.history("ann").messages) == (0, [])
+    assert Inbox("bob").unread() == 0
+
+
+def test_one_str_is_not_a_list_of_recipients() -> None:
+    with pytest.raises(TypeError, match="list"):
+        Chat.create("ann", "bob")
+    assert all_keys() == []
+
+
+@pytest.mark.parametrize("keep_last", [0, 1, 10**9])
+def test_keep_last_title_and_open_are_kept(keep_last: int) -> None:
+    chat = Chat.create("ann", ["bob"], "a", title="😀 T", open=True, keep_last=keep_last)
+    said(chat, "bob", "b")
+    info = chat.info()
+    assert (info.title, info.open, info.keep_last, info.last_id) == ("😀 T", True, keep_last, 2)
+    assert Chat.create("ann", []).info().keep_last == 1000
+    assert Chat.create("ann", []).info().open is False
+
+
+def test_too_many_members(settings: Settings) -> None:
+    change(settings, CHAT_MAX_MEMBERS=2)
+    with pytest.raises(LimitExceeded) as caught:
+        Chat.create("ann", ["bob", "cat"])
+    assert (caught.value.limit, caught.value.actual) == (2, 3)
+    assert all_keys() == []
+    chat = Chat.create("ann", ["bob"], chat_id="two")
+    with pytest.raises(LimitExceeded):
+        chat.join("cat", by="ann")
+    assert chat.info().member_count == 2
+
+
+def test_a_user_in_too_many_chats(settings: Settings) -> None:
+    change(settings, USER_MAX_CHATS=2)
+    chats = [Chat.create("ann", ["bob"], chat_id=name) for name in "xy"]
+    with pytest.raises(LimitExceeded) as caught:
+        Chat.create("cat", ["bob"], chat_id="z")
+    assert caught.value.limit == 2
+    with pytest.raises(ChatNotFound):
+        Chat("z").info()
+    assert chats[0].join("bob", by="ann") is False
+    chats[0].leave("bob")
+    Chat.create("cat", ["bob"], chat_id="z")
+    assert server().hlen(index("bob")) == 2
+
+
+def test_as_many_members_as_there_may_be() -> None:
+    names = [f"user {number}" for number in range(999)]
+    chat = Chat.create("ann", names, "hello", keep_last=0)
+    assert chat.info().member_count == 1000
+    assert Inbox("user 998").unread() == 1
+    assert chat.delete("ann") is True
+    assert all(":requests:" in key for key in all_keys())
+
+
+async def test_async_create_and_send() -> None:
+    chat = await Chat.acreate("ann", ["bob"], "a", title="T", request_id="r")
+    assert (await Chat.acreate("ann", ["bob"], "a", request_id="r")).id == chat.id
+    first = await chat.asend("bob", "b", data={"x": [2**60]}, reply_to=1, request_id="s")
+    assert await chat.asend("bob", "b", data={"x": [2**60]}, reply_to=1, request_id="s") == first
+    assert (await chat.ahistory("ann")).messages[-1] == first
+    assert (await chat.ainfo()).title == "T"
+    with pytest.raises(ChatExists):
+        await Chat.acreate("ann", [], chat_id=chat.id)
+    with pytest.raises(NotAMember):
+        await chat.asend("cat", "x")

@@ -1,0 +1,255 @@
+"""Recent contacts: their order, their cap, what is found among them, and that a use counts once."""
+
+import inspect
+import itertools
+import threading
+from typing import Any
+
+import pytest
+from django_redis import get_redis_connection
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from django_redis_messaging import conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.keys import UserKeys
+from django_redis_messaging.core.operations import drive
+from django_redis_messaging.errors import ConfigurationError, Unavailable
+from django_redis_messaging.services.contacts import RecentContacts, forget_contacts
+
+numbers = itertools.count()
+
+
+def touched(*contacts: str, user: str = "ann", **options: Any) -> RecentContacts:
+    recent = RecentContacts(user, **options)
+    for contact in contacts:
+        recent.touch(contact)
+    return recent
+
+
+def test_the_latest_comes_first_and_each_contact_once() -> None:
+    assert touched("bob", "cleo", "bob", "dan").list() == ["dan", "bob", "cleo"]
+
+
+def test_nobody_yet() -> None:
+    for order in ("recent", "frequency"):
+        recent = RecentContacts("ann", order=order)
+        assert (recent.list(), recent.suggest("")) == ([], [])
+
+
+def test_frequency_counts_and_the_latest_wins_among_equals() -> None:
+    recent = touched("bob", "cleo", "bob", "dan", "eve", order="frequency")
+    assert recent.list() == ["bob", "eve", "dan", "cleo"]
+
+
+def test_both_orders_are_kept_up_by_either() -> None:
+    touched("bob", "bob", "cleo")
+    assert RecentContacts("ann", order="frequency").list() == ["bob", "cleo"]
+
+
+def test_over_the_size_the_oldest_goes() -> None:
+    assert touched("bob", "cleo", "dan", size=2).list() == ["dan", "cleo"]
+    assert RecentContacts("ann").list() == ["dan", "cleo"]
+
+
+def test_over_the_size_the_least_used_goes_but_never_the_newcomer() -> None:
+    recent = touched("bob", "bob", "cleo", "cleo", "dan", size=2, order="frequency")
+    assert recent.list() == ["cleo", "dan"]
+
+
+def test_who_was_pushed_out_counts_from_one_again() -> None:
+    recent = touched("bob", "bob", "bob", "cleo", "dan", size=2)
+    recent.touch("bob")
+    assert uses_of("ann") == {b"bob": 1, b"dan": 1}
+
+
+def test_the_size_holds_on_reading_too() -> None:
+    touched(*"abcdef", "a", "a")
+    assert RecentContacts("ann", size=2).list() == ["a", "f"]
+    assert RecentContacts("ann", size=2, order="frequency").list() == ["a", "f"]
+
+
+def test_a_smaller_size_removes_many_at_once() -> None:
+    touched(*(str(number) for number in range(700)), size=1000)
+    small = touched("x", size=10)
+    assert len(RecentContacts("ann", size=1000).list()) == 201  # no script moves more than 500
+    small.touch("y")
+    assert RecentContacts("ann", size=1000).list()[:3] == ["y", "x", "699"]
+    assert len(uses_of("ann")) == 10
+
+
+def test_removed_is_gone_and_its_count_too() -> None:
+    recent = touched("bob", "bob", "cleo", order="frequency")
+    recent.remove("bob")
+    recent.remove("nobody")
+    recent.touch("bob")
+    assert recent.list() == ["bob", "cleo"]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "found"),
+    [
+        ("", ["john.smith jones", "Straße", "İbo", "j@x.org"]),
+        ("J", ["john.smith jones", "j@x.org"]),
+        ("smith j", ["john.smith jones"]),
+        ("STRASSE", ["Straße"]),
+        ("i\u0307b", ["İbo"]),
+        ("x.", ["j@x.org"]),
+        ("mith", []),
+    ],
+)
+def test_suggest_compares_folded_from_word_starts(prefix: str, found: list[str]) -> None:
+    recent = touched("j@x.org", "İbo", "Straße", "john.smith jones")
+    assert recent.suggest(prefix) == found
+    assert recent.suggest(prefix, limit=1) == found[:1]
+
+
+operations = st.lists(
+    st.tuples(st.sampled_from(["touch"] * 4 + ["remove"]), st.sampled_from("abcdefg")), max_size=40
+)
+
+
+@given(operations, st.integers(1, 5), st.sampled_from(["recent", "frequency"]))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_like_a_plain_model(steps: list[tuple[str, str]], size: int, order: Any) -> None:
+    recent = RecentContacts(f"user-{next(numbers)}", size=size, order=order)
+    counts: dict[str, int] = {}  # oldest use first
+    for verb, contact in steps:
+        before = counts.pop(contact, 0)
+        if verb == "touch":
+            getattr(recent, verb)(contact)
+            if len(counts) == size:
+                del counts[next(iter(counts)) if order == "recent" else min(counts, key=counts.__getitem__)]
+            counts[contact] = before + 1
+        else:
+            recent.remove(contact)
+    expected = list(reversed(counts))
+    if order == "frequency":
+        expected.sort(key=counts.__getitem__, reverse=True)
+    assert recent.list() == expected
+
+
+def test_a_use_counts_once_though_sent_twice() -> None:
+    recent = touched("bob", "cleo")
+    step = next(RecentContacts.touch.__wrapped__(recent, "bob"))  # type: ignore[attr-defined]
+    client = clients.blocking(conf.alias())
+    client.execute(step)
+    client.execute(step)
+    assert uses_of("ann") == {b"bob": 2, b"cleo": 1}
+
+
+def test_many_at_once_lose_no_use() -> None:
+    def use(contact: str) -> None:
+        for _ in range(50):
+            RecentContacts("ann").touch(contact)
+            RecentContacts("ann").touch("all")
+
+    threads = [threading.Thread(target=use, args=[contact]) for contact in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert uses_of("ann") == {b"a": 50, b"b": 50, b"c": 50, b"d": 50, b"all": 200}
+    clients.close()
+
+
+def test_forgotten_whole() -> None:
+    touched("bob")
+    touched("bob", user="ann2")
+    drive(clients.blocking(conf.alias()), forget_contacts(conf.prefix(), "ann"))
+    assert not get_redis_connection(conf.alias()).exists(keys("ann").contacts, keys("ann").contact_uses)
+    assert RecentContacts("ann2").list() == ["bob"]
+
+
+async def test_async_does_the_same() -> None:
+    recent = RecentContacts("ann", order="frequency")
+    for contact in ["bob", "cleo", "bob"]:
+        await recent.atouch(contact)
+    assert await recent.alist() == ["bob", "cleo"]
+    assert await recent.asuggest("C") == ["cleo"]
+    await recent.aremove("bob")
+    assert await recent.alist() == ["cleo"]
+
+
+def test_every_operation_has_its_twin() -> None:
+    for verb in ("touch", "remove", "list", "suggest"):
+        twin = getattr(RecentContacts, f"a{verb}")
+        assert inspect.iscoroutinefunction(twin)
+        assert inspect.signature(twin) == inspect.signature(getattr(RecentContacts, verb))
+
+
+BAD_NAMES = [("", ValueError), ("a\0b", ValueError), ("a\ud800", ValueError), ("é" * 128, ValueError),
+             (7, TypeError), (None, TypeError)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "error"), BAD_NAMES)
+def test_bad_names(name: Any, error: type[Exception]) -> None:
+    recent = RecentContacts("ann")
+    with pytest.raises(error, match="user"):
+        RecentContacts(name)
+    for operation in (recent.touch, recent.remove):
+        with pytest.raises(error, match="contact"):
+            operation(name)
+    assert recent.list() == []
+
+
+def test_bad_options() -> None:
+    for bad, error in [
+        (0, ValueError),
+        (1001, ValueError),
+        (-1, ValueError),
+        (True, TypeError),
+        (1.0, TypeError),
+    ]:
+        with pytest.raises(error, match="size"):
+            RecentContacts("ann", size=bad)  # type: ignore[arg-type]
+        with pytest.raises(error, match="limit"):
+            RecentContacts("ann").suggest("a", limit=bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="order"):
+        RecentContacts("ann", order="alphabet")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="prefix"):
+        RecentContacts("ann").suggest(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="surrogate"):
+        RecentContacts("ann").suggest("\udfff")
+
+
+@pytest.mark.parametrize("name", ["a:b", "{x}", "a b", "%", "`", "😀", "e\u0301", "\n"])
+def test_any_other_name_is_kept_as_it_is(name: str) -> None:
+    recent = touched(name, user=name)
+    assert recent.list() == [name]
+    assert RecentContacts("ann").list() == []
+
+
+@pytest.mark.parametrize("foreign", ["contacts", "contact_uses"])
+def test_a_key_of_another_type_is_an_error_and_nothing_changes(foreign: str) -> None:
+    touched("bob", "cleo")
+    client = get_redis_connection(conf.alias())
+    other = keys("ann").contact_uses if foreign == "contacts" else keys("ann").contacts
+    client.set(getattr(keys("ann"), foreign), "not ours")
+    before = client.dump(other)
+    with pytest.raises(ConfigurationError, match="another type"):
+        RecentContacts("ann").touch("dan")
+    assert client.dump(other) == before
+
+
+def test_without_memory_touching_fails_whole_and_removing_works() -> None:
+    recent = touched("bob", "cleo", order="frequency")
+    server = get_redis_connection(conf.alias())
+    server.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(Unavailable):
+            recent.touch("bob")
+        assert recent.list() == ["cleo", "bob"]
+        recent.remove("cleo")
+        assert recent.list() == ["bob"]
+    finally:
+        server.config_set("maxmemory", 0)
+
+
+def keys(user: str) -> UserKeys:
+    return UserKeys(conf.prefix(), user)
+
+
+def uses_of(user: str) -> dict[bytes, int]:
+    held = get_redis_connection(conf.alias()).hgetall(keys(user).contact_uses)
+    return {contact: int(uses.split()[0]) for contact, uses in held.items()}

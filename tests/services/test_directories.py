@@ -1,0 +1,569 @@
+"""Directories: what is found equals what comparing everything would find, whatever happens meanwhile."""
+
+import inspect
+import itertools
+import threading
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django_redis import get_redis_connection
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from django_redis_messaging import conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.keys import DirectoryKeys, directories
+from django_redis_messaging.core.operations import drive
+from django_redis_messaging.errors import ConfigurationError, LimitExceeded, Unavailable
+from django_redis_messaging.services.directories import Contact, Directory, forget_member
+
+numbers = itertools.count()
+
+
+def brute_force(held: dict[str, list[str]], prefix: str, limit: int) -> list[Contact]:
+    """`held`: member → its label and aliases."""
+
+    def fold(text: str) -> str:
+        return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+    best = []
+    for member, texts in held.items():
+        folded = [fold(text) for text in texts]
+        rests = [
+            text[at:]
+            for text in folded
+            for at in range(len(text))
+            if at == 0 or text[at - 1].isspace() or text[at - 1] in "-_.@"
+        ]
+        matching = [rest for rest in rests if rest.startswith(fold(prefix))]
+        if matching:
+            best.append((min(matching), member))
+    return [Contact(member, held[member][0]) for _, member in sorted(best)[:limit]]
+
+
+def found(directory: Directory, prefix: str, limit: int = 10) -> list[str]:
+    return [contact.id for contact in directory.suggest(prefix, limit)]
+
+
+def test_found_from_each_word_start_in_order_of_the_rest() -> None:
+    staff = Directory("staff")
+    staff.add("u1", "John Smith Jones")
+    staff.add("u2", "smithers", aliases=["w.smith@example.org"])
+    staff.add("u3", "Zoe Smith")
+    assert found(staff, "smith j") == ["u1"]
+    assert found(staff, "SMITH") == ["u3", "u1", "u2"]
+    assert found(staff, "smith ") == ["u1"]
+    assert found(staff, "ex") == ["u2"]
+    assert found(staff, "mith") == []
+    assert staff.suggest("jo", limit=1) == [Contact("u1", "John Smith Jones")]
+
+
+@pytest.mark.parametrize(
+    ("label", "prefix"),
+    [
+        ("\U0001d49cnn", "an"),
+        ("ann", "\uff21NN"),
+        ("Straße", "STRASS"),
+        ("GROSS", "groß"),
+        ("İbo", "i\u0307b"),
+        ("ﬁnn", "FI"),
+        ("e\u0301a", "\xc9"),
+        ("ΟΔΟΣ", "οδος"),
+        ("a\u3000B", "b"),
+        ("x\uff20y", "Y"),
+    ],
+)
+def test_folded_alike_is_found(label: str, prefix: str) -> None:
+    Directory("staff").add("u1", label)
+    assert Directory("staff").suggest(prefix) == [Contact("u1", label)]
+
+
+@pytest.mark.parametrize(("label", "prefix"), [("Élodie", "e"), ("ǰan", "j"), ("ΐ", "\u03b9"), ("한", "하")])
+def test_what_is_one_code_point_when_folded_is_not_found_by_a_part(label: str, prefix: str) -> None:
+    Directory("staff").add("u1", label)
+    assert found(Directory("staff"), prefix) == []
+
+
+def test_each_member_comes_once_at_its_first_place() -> None:
+    staff = Directory("staff")
+    staff.add("u1", "ab ac", aliases=["aa"])
+    staff.add("u2", "ab")
+    assert found(staff, "a") == ["u1", "u2"]
+    assert found(staff, "ab") == ["u2", "u1"]
+
+
+def test_an_empty_prefix_lists_from_the_start() -> None:
+    staff = Directory("staff")
+    staff.add_many([("u1", "b"), ("u2", "z a"), ("u3", "c")])
+    assert found(staff, "") == ["u2", "u1", "u3"]
+    assert found(staff, "", limit=2) == ["u2", "u1"]
+
+
+def test_equal_labels_come_in_order_of_their_ids() -> None:
+    staff = Directory("staff")
+    staff.add_many((member, "Ann Lee") for member in ["b", "a", "a0", "é", "😀", "B"])
+    assert found(staff, "lee") == ["B", "a", "a0", "b", "é", "😀"]
+
+
+def test_long_labels_that_begin_alike_keep_their_order() -> None:
+    staff = Directory("staff")
+    head = "x" * 250
+    staff.add_many([("u1", head + "c"), ("u2", head + "a"), ("u3", head + "b")])
+    assert found(staff, "x") == ["u2", "u3", "u1"]
+    assert found(staff, head + "B") == ["u3"]
+    assert found(staff, head + "bb") == []
+
+
+def test_guilds_are_apart() -> None:
+    Directory("a").add("u1", "Ann")
+    Directory("a:b{").add("u2", "Ann")
+    assert found(Directory("a"), "a") == ["u1"]
+    assert found(Directory("a:b{"), "a") == ["u2"]
+
+
+def test_size_counts_members() -> None:
+    staff = Directory("staff")
+    assert staff.size() == 0
+    staff.add("u1", "a b c", aliases=["d"])
+    staff.add("u2", "a")
+    assert staff.size() == 2
+    staff.remove("u1")
+    assert staff.size() == 1
+
+
+def test_added_again_replaces_label_and_aliases() -> None:
+    staff = Directory("staff")
+    staff.add("u1", "Old Name", aliases=["Oldie"])
+    staff.add("u1", "New Name")
+    assert found(staff, "old") == []
+    assert staff.suggest("name") == [Contact("u1", "New Name")]
+    staff.remove("u1")
+    assert not get_redis_connection(conf.alias()).exists(*keys_of("staff"))
+
+
+def test_removed_twice_or_never_there() -> None:
+    staff = Directory("staff")
+    staff.add("u1", "Ann")
+    staff.remove("u1")
+    staff.remove("u1")
+    staff.remove("nobody")
+    assert found(staff, "") == []
+
+
+# Texts that fold in odd ways, and everything that means something to us, to Redis or to the original.
+PIECES = [
+    "a", "b", "A", "B", "ab", " ", "  ", "-", "_", ".", "@", "{", "}", "`", ":", "%", "[", "(", "\xff",
+    "ß", "ẞ", "ss", "İ", "i\u0307", "I", "\u0131", "Σ", "ς", "é", "e\u0301", "\u0301", "ﬁ", "ﷺ", "\xb4", "…",
+    "\u212b", "Å", "한", "하", "\u1112", "中", "文", "ｱ", "ア", "😀", "👩\u200d🚀", "\u200b", "\u3000",
+    "\x7f", "\u2028", "\x85", "\x1f", "ǰ", "j", "ᾳ", "\U0001d49c", "\U0010ffff", "\ue000", "\uffff",
+]  # fmt: skip
+texts = st.one_of(
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=8).map("".join),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8),
+)
+members = st.sampled_from(["u1", "u2", "u3", "ü", "{", "`"])
+changes = st.one_of(
+    st.tuples(st.just("add"), members, texts, st.lists(texts, max_size=2)),
+    st.tuples(st.just("remove"), members),
+    st.tuples(st.just("many"), st.lists(st.tuples(members, texts), max_size=5)),
+)
+
+
+@given(st.lists(changes, max_size=8), st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_equal_to_brute_force(steps: list[Any], data: st.DataObject) -> None:
+    directory = Directory(f"guild-{next(numbers)}")
+    held: dict[str, list[str]] = {}
+    for verb, *arguments in steps:
+        if verb == "add":
+            member, label, aliases = arguments
+            directory.add(member, label, aliases=aliases)
+            held[member] = [label, *aliases]
+        elif verb == "remove":
+            directory.remove(arguments[0])
+            held.pop(arguments[0], None)
+        else:
+            assert directory.add_many(pair for pair in arguments[0]) == len(arguments[0])
+            held.update((member, [label]) for member, label in arguments[0])
+        for prefix in ["", data.draw(st.one_of(texts, beginnings(held)), label="prefix")]:
+            limit = data.draw(st.integers(1, 4), label="limit")
+            assert directory.suggest(prefix, limit) == brute_force(held, prefix, limit)
+    assert directory.size() == len(held)
+
+
+def beginnings(held: dict[str, list[str]]) -> st.SearchStrategy[str]:
+    """What somebody may have typed who looks for one of those there."""
+    known = [text for several in held.values() for text in several] or ["a"]
+    spans = st.tuples(st.sampled_from(known), st.integers(0, 8), st.integers(1, 8))
+    return spans.map(lambda span: span[0][span[1] : span[1] + span[2]])
+
+
+def test_a_label_that_grows_when_folded_is_found_to_its_end() -> None:
+    staff = Directory("staff")
+    staff.add("u1", "ﷺ" * 20)
+    assert found(staff, "ﷺ" * 20) == ["u1"]
+    assert found(staff, "ﷺ" * 21) == []
+
+
+def words(head: str, many: int) -> list[str]:
+    """Aliases with `many` word starts that all begin with `head`."""
+    return [" ".join([head] * 49) + f" {head}{number}" for number in range(many // 50)]
+
+
+def test_members_with_hundreds_of_matching_words_hide_nobody() -> None:
+    crowd = Directory("crowd")
+    held = {"u1": ["aa", *words("aa", 450)], "u2": ["ab", *words("ab", 450)], "u3": ["ac"], "u4": ["ad"]}
+    for member, (label, *aliases) in held.items():
+        crowd.add(member, label, aliases=aliases)
+    for limit in (1, 2, 3, 4, 1000):
+        assert crowd.suggest("a", limit) == brute_force(held, "a", limit)
+
+
+def test_a_thousand_results_are_read_in_pages() -> None:
+    crowd = Directory("crowd")
+    held = {f"u{number}": [f"a{number % 7} a"] for number in range(1100)}
+    crowd.add_many((member, label) for member, (label,) in held.items())
+    assert crowd.suggest("a", 1000) == brute_force(held, "a", 1000)
+    assert crowd.suggest("a6", 1000) == brute_force(held, "a6", 1000)
+
+
+def test_suggest_is_one_round_trip_and_so_is_add() -> None:
+    staff = Directory("staff")
+    assert round_trips(Directory.add, staff, "u1", "Ann Lee") == 1
+    assert round_trips(Directory.suggest, staff, "l") == 1
+
+
+def round_trips(operation: Any, directory: Directory, *arguments: str) -> int:
+    client, steps, count = clients.blocking(conf.alias()), operation.__wrapped__(directory, *arguments), 0
+    step = next(steps)
+    while True:
+        count += 1
+        try:
+            step = steps.send(client.execute(step))
+        except StopIteration:
+            return count
+
+
+# Many at once
+
+
+def test_pairs_may_come_from_a_generator_of_any_length() -> None:
+    crowd = Directory("crowd")
+    assert crowd.add_many((f"u{number}", f"Ann No {number}") for number in range(1500)) == 1500
+    assert crowd.size() == 1500
+    assert crowd.add_many([]) == 0
+
+
+def test_a_bad_pair_leaves_what_was_stored_before_its_page() -> None:
+    crowd = Directory("crowd")
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        yield from ((f"u{number}", "Ann") for number in range(600))
+        yield "bad", ""
+
+    with pytest.raises(ValueError, match="label is empty"):
+        crowd.add_many(pairs())
+    assert crowd.size() == 500
+    with pytest.raises(ValueError, match="label is empty"):
+        Directory("other").add_many([("u1", "Ann"), ("u2", "")])
+    assert Directory("other").size() == 0
+
+
+def test_a_member_twice_in_a_page_has_its_last_label() -> None:
+    crowd = Directory("crowd")
+    crowd.add_many([("u1", "Ann"), ("u1", "Bob")])
+    assert (found(crowd, "ann"), found(crowd, "bob"), crowd.size()) == ([], ["u1"], 1)
+
+
+# Concurrent change
+
+
+def run_together(*targets: Any) -> None:
+    failures: list[BaseException] = []
+
+    def guarded(target: Any) -> None:
+        try:
+            target()
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=guarded, args=[target]) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    clients.close()
+    assert not failures
+
+
+def test_a_reader_sees_the_old_label_or_the_new_one() -> None:
+    staff = Directory("staff")
+    staff.add("u1", "alpha one two")
+    done = threading.Event()
+
+    def change() -> None:
+        for _ in range(200):
+            staff.add("u1", "beta three", aliases=["gamma"])
+            staff.add("u1", "alpha one two")
+        done.set()
+
+    def look() -> None:
+        while not done.is_set():
+            assert [contact.id for contact in staff.suggest("")] == ["u1"]
+            assert all(contact.label == "beta three" for contact in staff.suggest("gam"))
+            assert all(contact.label == "alpha one two" for contact in staff.suggest("one"))
+
+    run_together(change, look, look)
+
+
+def test_changes_of_many_leave_no_entry_behind() -> None:
+    staff = Directory("staff")
+
+    def change(seed: int) -> None:
+        for turn in range(60):
+            member = f"u{turn % 3}"
+            staff.add(member, f"name {seed} {turn}", aliases=[f"alias {seed}"])
+            if turn % 5 == seed:
+                staff.remove(member)
+            staff.add_many([(member, f"other {seed}"), (f"own-{seed}", "x")])
+
+    run_together(*(lambda seed=seed: change(seed) for seed in range(4)))
+    client = get_redis_connection(conf.alias())
+    entries, records = keys_of("staff")
+    expected = set()
+    for member, record in client.hgetall(records).items():
+        label, *rests = record.split(b"\0")
+        expected |= {b"\0".join([rest, member, label]) for rest in rests}
+    assert set(client.zrange(entries, 0, -1)) == expected
+    assert staff.size() == 7
+
+
+# Forgetting
+
+
+def forget(member: str) -> None:
+    drive(clients.blocking(conf.alias()), forget_member(conf.prefix(), member))
+
+
+def registered() -> dict[bytes, float]:
+    return dict(get_redis_connection(conf.alias()).zrange(directories(conf.prefix()), 0, -1, withscores=True))
+
+
+def grow_old(guild: str) -> None:
+    get_redis_connection(conf.alias()).zadd(directories(conf.prefix()), {guild: 1})
+
+
+def test_forgotten_in_every_directory() -> None:
+    guilds = [f"guild {number}" for number in range(150)]
+    for guild in guilds:
+        Directory(guild).add_many([("u1", "Ann"), ("u2", "Ann")])
+    forget("u1")
+    assert all(found(Directory(guild), "a") == ["u2"] for guild in guilds)
+
+
+def test_an_empty_directory_leaves_the_registry_once_no_add_can_be_under_way() -> None:
+    Directory("empty").add("u1", "Ann")
+    Directory("full").add_many([("u1", "Ann"), ("u2", "Ann")])
+    grow_old("empty")
+    grow_old("full")
+    forget("u1")
+    assert set(registered()) == {b"full"}
+    Directory("full").remove("u2")
+    assert set(registered()) == set()
+
+
+def test_one_that_was_added_to_just_now_stays_registered() -> None:
+    Directory("staff").add("u1", "Ann")
+    forget("u1")
+    assert set(registered()) == {b"staff"}
+
+
+def test_an_add_between_the_look_and_the_pruning_is_not_lost_to_forget() -> None:
+    staff = Directory("staff")
+    staff.add("u1", "Ann")
+    grow_old("staff")
+    client, steps = clients.blocking(conf.alias()), Directory.remove.__wrapped__(staff, "u1")  # type: ignore[attr-defined]
+    prune = steps.send(client.execute(next(steps)))
+    staff.add("u2", "Bob")
+    client.execute(prune)
+    forget("u2")
+    assert staff.size() == 0
+
+
+# Async
+
+
+async def test_async_does_the_same() -> None:
+    staff = Directory("staff")
+    await staff.aadd("u1", "John Smith", aliases=["js"])
+    assert await staff.aadd_many(iter([("u2", "Ann Smith")])) == 1
+    assert await staff.asuggest("smith") == [Contact("u1", "John Smith"), Contact("u2", "Ann Smith")]
+    assert await staff.asize() == 2
+    await staff.aremove("u2")
+    assert await staff.asuggest("", limit=5) == [Contact("u1", "John Smith")]
+    with pytest.raises(ValueError, match="label is empty"):
+        await staff.aadd("u3", "")
+
+
+def test_every_operation_has_its_twin() -> None:
+    for verb in ("add", "add_many", "remove", "suggest", "size"):
+        twin = getattr(Directory, f"a{verb}")
+        assert inspect.iscoroutinefunction(twin)
+        assert inspect.signature(twin) == inspect.signature(getattr(Directory, verb))
+
+
+# What is refused
+
+BAD_NAMES = [("", ValueError), ("a\0b", ValueError), ("a\ud800", ValueError), ("x" * 256, ValueError),
+             (7, TypeError), (None, TypeError), (b"u1", TypeError)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "error"), BAD_NAMES)
+def test_bad_guilds_and_members(name: Any, error: type[Exception]) -> None:
+    staff = Directory("staff")
+    with pytest.raises(error, match="guild"):
+        Directory(name)
+    for call in (
+        lambda: staff.add(name, "Ann"),
+        lambda: staff.remove(name),
+        lambda: staff.add_many([(name, "Ann")]),
+    ):
+        with pytest.raises(error, match="member"):
+            call()
+    assert_nothing_written()
+
+
+BAD_LABELS = [("", ValueError), ("a\0b", ValueError), ("a\udfff", ValueError), ("é" * 128, LimitExceeded),
+              (None, TypeError), (b"Ann", TypeError), (7, TypeError)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "error"), BAD_LABELS)
+def test_bad_labels_and_aliases(label: Any, error: type[Exception]) -> None:
+    staff = Directory("staff")
+    with pytest.raises(error, match="label"):
+        staff.add("u1", label)
+    with pytest.raises(error, match="label"):
+        staff.add_many([("u1", label)])
+    with pytest.raises(error, match="alias"):
+        staff.add("u1", "Ann", aliases=["Annie", label])
+    assert_nothing_written()
+
+
+def test_one_string_is_not_several_aliases() -> None:
+    with pytest.raises(TypeError, match="aliases"):
+        Directory("staff").add("u1", "Ann", aliases="Annie")
+    assert_nothing_written()
+
+
+@pytest.mark.parametrize("pair", ["ab", ("u1",), ("u1", "Ann", "x"), None, 7, {"u1": "Ann", "u2": "Bob"}])
+def test_what_is_no_pair(pair: Any) -> None:
+    with pytest.raises(TypeError, match="pairs"):
+        Directory("staff").add_many([pair])
+    assert_nothing_written()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "error"), [(None, TypeError), (b"a", TypeError), ("a\0", ValueError), ("\ud800", ValueError)]
+)
+def test_bad_prefixes(prefix: Any, error: type[Exception]) -> None:
+    staff = Directory("staff")
+    staff.add("u1", "a")
+    with pytest.raises(error, match="prefix"):
+        staff.suggest(prefix)
+
+
+def test_bad_limits() -> None:
+    for bad, error in [
+        (0, ValueError),
+        (-1, ValueError),
+        (1001, ValueError),
+        (True, TypeError),
+        ("5", TypeError),
+    ]:
+        with pytest.raises(error, match="limit"):
+            Directory("staff").suggest("a", limit=bad)  # type: ignore[arg-type]
+
+
+def test_more_word_starts_than_one_script_may_write() -> None:
+    with pytest.raises(LimitExceeded) as caught:
+        Directory("staff").add("u1", "a", aliases=words("a", 550))
+    assert caught.value.limit == 500 < caught.value.actual
+    assert_nothing_written()
+
+
+def test_a_full_directory_takes_nothing_and_still_replaces(settings: Any) -> None:
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "DIRECTORY_MAX_ENTRIES": 4}
+    staff = Directory("staff")
+    staff.add("u1", "Ann Lee")
+    with pytest.raises(LimitExceeded) as caught:
+        staff.add_many([("u2", "Bob"), ("u1", "Cleo Lee"), ("u3", "Dan Day")])
+    assert (caught.value.limit, caught.value.actual) == (4, 5)
+    assert (found(staff, ""), staff.size()) == (["u1"], 1)
+    staff.add_many([("u2", "Bob Bee")])
+    staff.add("u1", "Eve Ede")
+    assert found(staff, "") == ["u2", "u1"]
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "DIRECTORY_MAX_ENTRIES": 1}
+    staff.add("u1", "Fay")
+    assert found(staff, "f") == ["u1"]
+
+
+def test_the_limit_of_labels_is_a_setting(settings: Any) -> None:
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "LABEL_MAX_BYTES": 3}
+    Directory("staff").add("u1", "Ann")
+    with pytest.raises(LimitExceeded, match="4 is over the limit of 3"):
+        Directory("staff").add("u1", "Anna")
+
+
+# A server that is not as it should be
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_key_of_another_type_is_an_error_and_nothing_changes(which: int) -> None:
+    staff = Directory("staff")
+    staff.add("u1", "Ann")
+    client, keys = get_redis_connection(conf.alias()), keys_of("staff")
+    client.set(keys[which], "not ours")
+    before = client.dump(keys[1 - which])
+    read = staff.size if which else lambda: staff.suggest("a")
+    for call in (lambda: staff.add("u1", "Bob"), lambda: staff.remove("u1"), read):
+        with pytest.raises(ConfigurationError, match="another type"):
+            call()
+    assert client.dump(keys[1 - which]) == before
+
+
+def test_without_memory_adding_fails_whole_and_the_rest_works() -> None:
+    staff = Directory("staff")
+    staff.add_many([("u1", "Ann"), ("u2", "Bob")])
+    server = get_redis_connection(conf.alias())
+    server.config_set("maxmemory", 1)
+    try:
+        for call in (lambda: staff.add("u1", "Cleo"), lambda: staff.add_many([("u3", "Dan")])):
+            with pytest.raises(Unavailable):
+                call()
+        assert (found(staff, ""), staff.size()) == (["u1", "u2"], 2)
+        forget("u1")
+        assert found(staff, "") == ["u2"]
+    finally:
+        server.config_set("maxmemory", 0)
+
+
+def test_a_server_that_lost_its_scripts_gets_them_again() -> None:
+    staff = Directory("staff")
+    staff.add("u1", "Ann")
+    get_redis_connection(conf.alias()).script_flush()
+    assert found(staff, "a") == ["u1"]
+    get_redis_connection(conf.alias()).script_flush()
+    staff.add("u2", "Abe")
+    assert found(staff, "a") == ["u2", "u1"]
+
+
+def keys_of(guild: str) -> tuple[str, str]:
+    keys = DirectoryKeys(conf.prefix(), guild)
+    return keys.entries, keys.records
+
+
+def assert_nothing_written() -> None:
+    client = get_redis_connection(conf.alias())
+    assert not list(client.scan_iter(match=f"{conf.prefix()}:*"))

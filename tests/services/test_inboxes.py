@@ -1,0 +1,313 @@
+"""All chats of one user: what is pending, what counts as unread, in which order the chats are listed."""
+
+import itertools
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from django_redis_messaging import Chat, ChatSummary, Inbox
+
+from .asking import bodies, change, ids, index, keys, reply_to, said, server, server_ms, snapshot, steps, until
+
+
+def talk(name: str, *texts: str, members: tuple[str, ...] = ("bob",)) -> Chat:
+    """A chat of ann and others, into which ann says these."""
+    chat = Chat.create("ann", members, chat_id=name)
+    said(chat, "ann", *texts)
+    return chat
+
+
+def later() -> None:
+    """The server's clock shows another ms."""
+    now = server_ms()
+    until(lambda: server_ms() > now)
+
+
+def found(user: str, **options: Any) -> dict[str, list[int]]:
+    return {news.chat_id: ids(news) for news in Inbox(user).pending(**options)}
+
+
+# unread
+
+
+def test_ones_own_never_count() -> None:
+    chat = talk("x", "one", "two")
+    assert (Inbox("ann").unread(), Inbox("bob").unread()) == (0, 2)
+    said(chat, "bob", "three")
+    assert (Inbox("ann").unread(), Inbox("bob").unread()) == (1, 2)
+    chat.ack("bob", 1)
+    assert Inbox("bob").unread() == 1
+    chat.ack("bob", 3)
+    assert Inbox("bob").unread() == 0
+
+
+def test_the_senders_position_moves_only_where_nothing_is_unread() -> None:
+    chat = talk("x", "one", members=("bob", "cat"))
+    said(chat, "bob", "two")
+    assert [one.read_id for one in chat.members()] == [1, 0, 0]
+    chat.ack("bob", 2)
+    said(chat, "bob", "three", "four")
+    assert [one.read_id for one in chat.members()] == [1, 4, 0]
+    said(chat, "ann", "five")
+    assert (Inbox("ann").unread(), Inbox("bob").unread(), Inbox("cat").unread()) == (3, 1, 5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("most", [1000, 7])
+def test_unread_is_what_a_count_by_hand_says(seed: int, most: int, settings: Settings) -> None:
+    change(settings, CHAT_MAX_LENGTH=most)
+    chance = random.Random(seed)
+    people = ["ann", "bob", "an", 'an"n']
+    chat = Chat.create("ann", people)
+    senders: list[str] = []
+    positions = dict.fromkeys(people, 0)
+    for _ in range(60):
+        who = chance.choice(people)
+        if chance.random() < 0.6:
+            if positions[who] == len(senders):
+                positions[who] += 1
+            senders.append(who)
+            chat.send(who, "x")
+        else:
+            up_to = chance.randint(0, len(senders))
+            positions[who] = max(positions[who], up_to)
+            assert chat.ack(who, up_to) == positions[who]
+        first = max(0, len(senders) - most)
+        for one in people:
+            expected = sum(sender != one for sender in senders[max(positions[one], first) :])
+            assert Inbox(one).unread() == expected
+            assert sum(summary.unread for summary in Inbox(one).chats()) == expected
+    assert {one.user: one.read_id for one in chat.members()} == positions
+
+
+def test_unread_is_the_sum_of_all_chats_muted_or_not() -> None:
+    talk("x", "one")
+    talk("y", "one", "two").mute("bob", datetime.now(UTC) + timedelta(hours=1))
+    talk("z")
+    talk("w", "one", members=("cat",))
+    assert Inbox("bob").unread() == 3
+    assert Inbox("nobody").unread() == 0
+
+
+# pending
+
+
+def test_all_that_is_unacked_oldest_first_ones_own_too() -> None:
+    chat = talk("x", "one")
+    said(chat, "bob", "two")
+    said(chat, "ann", "three")
+    (news,) = Inbox("bob").pending()
+    assert (news.chat_id, bodies(news)) == ("x", ["one", "two", "three"])
+    assert (news.gap, news.has_more, news.reset) == (0, False, False)
+    assert news.messages == chat.history("bob").messages
+    chat.ack("bob", 1)
+    assert found("bob") == {"x": [2, 3]}
+    assert found("ann") == {"x": [2, 3]}
+
+
+def test_reading_moves_nothing_and_acking_does() -> None:
+    chat = talk("x", "one", "two")
+    assert found("bob") == found("bob") == {"x": [1, 2]}
+    assert [one.read_id for one in chat.members()] == [2, 0]
+    chat.ack("bob", Inbox("bob").pending()[0].messages[-1].cursor)
+    for _ in range(3):
+        assert Inbox("bob").pending() == []
+    said(chat, "ann", "three")
+    assert found("bob") == {"x": [3]}
+
+
+def test_limit_is_of_a_chat_and_total_of_all() -> None:
+    for name in "xyz":
+        talk(name, *"12345")
+    limited = Inbox("bob").pending(limit=2)
+    assert {news.chat_id: ids(news) for news in limited} == dict.fromkeys("xyz", [1, 2])
+    assert all(news.has_more for news in limited)
+    all_of_them = Inbox("bob").pending(limit=5)
+    assert not any(news.has_more for news in all_of_them)
+
+    some = Inbox("bob").pending(total=7)
+    assert sorted(ids(news) for news in some) == [[], [1, 2], [1, 2, 3, 4, 5]]
+    assert sorted(news.chat_id for news in some) == ["x", "y", "z"]
+    assert sorted(news.has_more for news in some) == [False, True, True]
+
+
+def test_the_rest_comes_once_a_part_is_acked() -> None:
+    chat = talk("x", *"1234567")
+    seen: list[int] = []
+    while pending := Inbox("bob").pending(limit=3):
+        seen += ids(pending[0])
+        assert pending[0].has_more is (seen[-1] < 7)
+        chat.ack("bob", pending[0].messages[-1].cursor)
+    assert seen == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_gap_is_told(settings: Settings) -> None:
+    chat = talk("x", *"12345")
+    chat.ack("bob", 1)
+    change(settings, CHAT_MAX_LENGTH=2)
+    (news,) = Inbox("bob").pending()
+    assert (ids(news), news.gap, news.reset) == ([4, 5], 2, False)
+    assert Inbox("bob").unread() == 2
+    chat.ack("bob", 4)
+    (news,) = Inbox("bob").pending()
+    assert (ids(news), news.gap) == ([5], 0)
+
+
+def test_with_ack_what_is_returned_is_acked_and_no_more() -> None:
+    chat, other = talk("x", *"12345"), talk("y", "one")
+    assert found("bob", limit=3, ack=True) == {"x": [1, 2, 3], "y": [1]}
+    assert (chat.members()[1].read_id, other.members()[1].read_id) == (3, 1)
+    assert Inbox("bob").unread() == 2
+    assert found("bob", ack=True) == {"x": [4, 5]}
+    assert (found("bob", ack=True), Inbox("bob").unread()) == ({}, 0)
+
+
+def test_with_ack_own_ones_are_acked_too() -> None:
+    chat = talk("x", "1")
+    said(chat, "bob", "2", "3")
+    said(chat, "ann", "4")
+    assert found("bob", limit=2, ack=True) == {"x": [1, 2]}
+    assert Inbox("bob").unread() == 1
+    assert found("bob", ack=True) == {"x": [3, 4]}
+
+
+def test_more_chats_than_one_script_takes() -> None:
+    chats = [talk(f"c{number}", "one") for number in range(260)]
+    assert found("bob") == {chat.id: [1] for chat in chats}
+    assert Inbox("bob").unread() == 260
+    assert len(Inbox("bob").chats(limit=1000)) == 260
+    for chat in chats[:255]:
+        chat.ack("bob", 1)
+    assert sorted(found("bob")) == sorted(chat.id for chat in chats[255:])
+    said(chats[0], "ann", "two")
+    assert found("bob")["c0"] == [2]
+
+
+def test_an_idle_look_takes_two_round_trips_however_many_chats() -> None:
+    chats = [talk(f"c{number}", "one") for number in range(5)]
+    for chat in chats:
+        chat.ack("bob", 1)
+    for operation in (Inbox("bob").pending, Inbox("bob").unread):
+        operation()
+        assert round_trips(operation) == 2
+    said(chats[3], "ann", "two")
+    assert round_trips(Inbox("bob").pending) == 3
+    assert round_trips(Inbox("bob").unread) == 3
+
+
+def round_trips(operation: Any) -> int:
+    """How many steps of an operation ask the server anything."""
+    body, asked = steps(operation), 0
+    step = next(body)
+    while True:
+        asked += bool(step.calls(apart=False)) if hasattr(step, "calls") else 1
+        try:
+            step = body.send(reply_to(step))
+        except StopIteration:
+            return asked
+
+
+def test_looking_in_changes_nothing_but_the_users_list(settings: Settings) -> None:
+    talk("x", "one")
+    talk("y")
+    before = snapshot(but=[index("bob")])
+    for operation in (Inbox("bob").pending, Inbox("bob").unread, Inbox("bob").chats) * 2:
+        operation()
+    assert snapshot(but=[index("bob")]) == before
+
+
+# chats
+
+
+def names(summaries: list[ChatSummary]) -> list[str]:
+    return [summary.chat_id for summary in summaries]
+
+
+def test_the_newest_activity_is_first() -> None:
+    chats = {}
+    for name in "xyz":
+        later()
+        chats[name] = talk(name, members=("bob", "cat"))
+    assert names(Inbox("bob").chats()) == ["z", "y", "x"]
+    later()
+    message = chats["x"].send("cat", "hello")
+    first, *others = Inbox("bob").chats()
+    assert (first.chat_id, first.last_message, first.unread, first.title) == ("x", message, 1, "")
+    assert (first.active_at, first.member_count, first.muted) == (message.sent_at, 3, False)
+    assert names(others) == ["z", "y"]
+    assert [(other.last_message, other.unread) for other in others] == [(None, 0)] * 2
+    chats["x"].ack("bob", 1)
+    assert names(Inbox("bob").chats()) == ["x", "z", "y"]
+
+
+def test_pages_of_chats_meet_each_other() -> None:
+    for name in "vwxyz":
+        talk(name, "one")
+    every = names(Inbox("bob").chats())
+    assert sorted(every) == list("vwxyz")
+    for limit in (1, 2, 5, 9):
+        seen: list[str] = []
+        while page := Inbox("bob").chats(limit=limit, after=seen[-1] if seen else None):
+            assert len(page) <= limit
+            seen += names(page)
+        assert seen == every
+    with pytest.raises(ValueError, match="begin"):
+        Inbox("bob").chats(after="nowhere")
+
+
+def test_the_last_message_may_be_a_tombstone_or_gone() -> None:
+    chat = talk("x", "one")
+    chat.delete_message("ann", 1)
+    last = Inbox("bob").chats()[0].last_message
+    assert last is not None
+    assert last.deleted
+    gone = Chat.create("ann", ["bob"], "read", chat_id="y", keep_last=0)
+    gone.ack("bob", 1)
+    assert {one.chat_id: one.last_message for one in Inbox("bob").chats()} == {"x": last, "y": None}
+
+
+def test_names_of_all_kinds_are_found() -> None:
+    odd = ["a:b", "{x}", "a b", "%41", "A", "`", "😀", "e\u0301", "\n", "x}:newest", "*"]
+    for name in odd:
+        talk(name, "one", members=tuple(odd))
+    for name in odd:
+        assert sorted(found(name)) == sorted(odd)
+        assert sorted(names(Inbox(name).chats())) == sorted(odd)
+        Chat("%41").ack(name, 1)
+        assert Inbox(name).unread() == len(odd) - 1
+
+
+def test_a_list_holds_no_other_prefix(settings: Settings) -> None:
+    talk("x", "one")
+    ours = settings.REDIS_MESSAGING["PREFIX"]
+    change(settings, PREFIX=lambda: f"{ours()}:other")
+    assert (Inbox("bob").chats(), Inbox("bob").unread(), Inbox("bob").pending()) == ([], 0, [])
+
+
+def test_an_entry_that_no_chat_confirms_is_healed_away_after_a_grace(settings: Settings) -> None:
+    chat = talk("x", "one")
+    server().delete(*snapshot_of(chat))
+    for look in (Inbox("bob").pending, Inbox("bob").unread, Inbox("bob").chats):
+        assert not look()  # type: ignore[operator]
+    assert server().hlen(index("bob")) == 1
+    change(settings, COMMAND_DEADLINE=0.01)
+    until(lambda: not Inbox("bob").chats() and not server().exists(index("bob")))
+
+
+def snapshot_of(chat: Chat) -> list[str]:
+    return [key for key in snapshot() if key.startswith(keys(chat).tag)]
+
+
+async def test_async_inbox() -> None:
+    chats = [talk(name, "one", "two") for name in "xy"]
+    inbox = Inbox("bob")
+    assert await inbox.aunread() == 4
+    assert sorted(names(await inbox.achats())) == ["x", "y"]
+    assert sorted(itertools.chain(*map(ids, await inbox.apending(limit=1)))) == [1, 1]
+    await chats[0].aack("bob", 2)
+    assert [(news.chat_id, ids(news)) for news in await inbox.apending(ack=True)] == [("y", [1, 2])]
+    assert await inbox.apending() == []
+    assert await inbox.aunread() == 0

@@ -1,0 +1,55 @@
+"""How often somebody may do something."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from django_redis_messaging.services.rates import Rate
+
+
+def test_the_whole_allowance_can_be_used_at_once_and_no_more() -> None:
+    rate = Rate("ann", "send", limit=7, period=60)
+    waits = [rate.take() for _ in range(8)]
+    assert waits[:7] == [0.0] * 7
+    assert 0 < waits[7] <= 60 / 7
+
+
+def test_it_comes_back_evenly() -> None:
+    rate = Rate("ann", "send", limit=10, period=2)
+    assert not any(rate.take() for _ in range(10))
+    wait = rate.take()
+    assert 0 < wait <= 0.2
+    deadline = time.monotonic() + 5
+    while wait and time.monotonic() < deadline:
+        time.sleep(wait)
+        wait = rate.take()
+    assert wait == 0.0
+
+
+def test_users_and_actions_have_their_own() -> None:
+    assert Rate("ann", "send", limit=1, period=60).take() == 0.0
+    assert Rate("bob", "send", limit=1, period=60).take() == 0.0
+    assert Rate("ann", "create", limit=1, period=60).take() == 0.0
+    assert Rate("ann", "send", limit=1, period=60).take() > 0
+
+
+def test_what_takes_at_once_does_not_get_more() -> None:
+    rate = Rate("ann", "send", limit=20, period=60)
+    with ThreadPoolExecutor(8) as pool:
+        waits = list(pool.map(lambda _: rate.take(), range(60)))
+    assert waits.count(0.0) == 20
+
+
+async def test_awaiting() -> None:
+    rate = Rate("ann", "send", limit=1, period=60)
+    assert await rate.atake() == 0.0
+    assert await rate.atake() > 0
+
+
+@pytest.mark.parametrize(("limit", "period"), [(0, 60), (1, 0), (1, -1)])
+def test_what_is_no_rate_is_refused(limit: int, period: float) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        Rate("ann", "send", limit=limit, period=period)

@@ -1,0 +1,82 @@
+"""The settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.test import override_settings
+
+from django_redis_messaging import conf
+from django_redis_messaging.errors import ConfigurationError
+
+REDIS = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}
+
+
+def test_defaults_need_no_setting() -> None:
+    with override_settings(REDIS_MESSAGING={}):
+        del settings.REDIS_MESSAGING  # type: ignore[misc]
+        assert conf.configured() == {}
+        assert conf.current() == conf.Settings()
+
+
+def test_what_is_given_replaces_the_default() -> None:
+    with override_settings(REDIS_MESSAGING={"CHAT_MAX_LENGTH": 7}):
+        assert conf.current() == conf.Settings(CHAT_MAX_LENGTH=7)
+
+
+def test_a_change_is_followed() -> None:
+    with override_settings(REDIS_MESSAGING={"SEND_RATE": 1}):
+        assert conf.current().SEND_RATE == 1
+        with override_settings(REDIS_MESSAGING={"SEND_RATE": 2}):
+            assert conf.current().SEND_RATE == 2
+        assert conf.current().SEND_RATE == 1
+
+
+def test_an_unknown_key_breaks_nothing() -> None:
+    with override_settings(REDIS_MESSAGING={"CHAT_MAX_LENGHT": 7}):
+        assert conf.current() == conf.Settings()
+
+
+@pytest.mark.parametrize("given", [None, [], "messaging"])
+def test_anything_but_a_dict_is_an_error_that_says_so(given: object) -> None:
+    with (
+        override_settings(REDIS_MESSAGING=given),
+        pytest.raises(ConfigurationError, match="REDIS_MESSAGING must be a dict"),
+    ):
+        conf.current()
+
+
+class TestAlias:
+    def test_messaging_where_there_is_one(self) -> None:
+        with override_settings(REDIS_MESSAGING={}, CACHES={"default": REDIS, "messaging": REDIS}):
+            assert conf.alias() == "messaging"
+
+    def test_else_default(self) -> None:
+        with override_settings(REDIS_MESSAGING={}, CACHES={"default": REDIS}):
+            assert conf.alias() == "default"
+
+    def test_else_as_chosen(self) -> None:
+        with override_settings(REDIS_MESSAGING={"ALIAS": "chats"}, CACHES={"default": REDIS}):
+            assert conf.alias() == "chats"
+
+
+def test_the_prefix_may_be_asked_for_each_time() -> None:
+    tenants = iter("ab")
+    with override_settings(REDIS_MESSAGING={"PREFIX": lambda: next(tenants)}):
+        assert [conf.prefix(), conf.prefix()] == ["a", "b"]
+
+
+def test_each_setting_says_what_it_is() -> None:
+    """A comment above each, so that conf.py is the list of settings."""
+    source = Path(str(conf.__file__)).read_text(encoding="utf-8")
+    for field in dataclasses.fields(conf.Settings):
+        assert re.search(rf"#: .+\n    {field.name}: ", source), field.name
+
+
+def test_settings_can_not_be_changed_by_accident() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        conf.current().SEND_RATE = 5  # type: ignore[misc]

@@ -1,0 +1,231 @@
+"""`manage.py demo`, as a person runs it: in a process of its own."""
+
+from __future__ import annotations
+
+import http.cookiejar
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
+#: seconds within which the demo must answer
+DEADLINE = 30.0
+
+
+class Demo:
+    """A demo that was started; what it printed so far is in `output`."""
+
+    def __init__(self, directory: Path, *args: str, env: dict[str, str] | None = None) -> None:
+        without = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(MANAGE), "demo", "--port", "0", "--contacts", "30", *args],
+            env={
+                **without,
+                "DEMO_DIR": str(directory),
+                "DJANGO_SETTINGS_MODULE": "testproject.settings",
+                **(env or {}),
+            },
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self.output = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.output += line
+
+    @property
+    def address(self) -> str:
+        """The address it prints once it answers."""
+        ends = time.monotonic() + DEADLINE
+        while not (found := re.search(r"Open (http://\S+)", self.output)):
+            assert self.process.poll() is None and time.monotonic() < ends, self.output
+            time.sleep(0.02)
+        return found[1]
+
+    def stop(self, how: signal.Signals) -> int:
+        """The exit code after this signal."""
+        os.killpg(self.process.pid, how)  # as a terminal does
+        return self.ended()
+
+    def ended(self) -> int:
+        code = self.process.wait(DEADLINE)
+        self._reader.join()
+        assert self.process.stdout
+        self.process.stdout.close()
+        return code
+
+
+class Browser:
+    """Keeps cookies and posts the forms it sees."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        handler = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        self._opener = urllib.request.build_opener(handler, urllib.request.ProxyHandler({}))
+
+    def get(self, path: str) -> str:
+        return self._send(path, None)
+
+    def sign_in(self, username: str, **more: str) -> str:
+        """The page that follows."""
+        found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get("/"))
+        assert found
+        form = {"csrfmiddlewaretoken": found[1], "username": username, **more}
+        return self._send("/", urllib.parse.urlencode(form).encode())
+
+    def _send(self, path: str, form: bytes | None) -> str:
+        with self._opener.open(urllib.parse.urljoin(self.address, path), form, timeout=DEADLINE) as answer:
+            self.where = urllib.parse.urlparse(answer.url).path
+            return str(answer.read().decode())
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
+    """Starts demos that share a directory; kills what a test leaves."""
+    started: list[Demo] = []
+
+    def start(*args: str, env: dict[str, str] | None = None) -> Demo:
+        demo = Demo(tmp_path, *args, env=env)
+        started.append(demo)
+        return demo
+
+    yield start
+    for demo in started:
+        if demo.process.poll() is None:
+            os.killpg(demo.process.pid, signal.SIGKILL)
+            demo.ended()
+
+
+def servers(directory: Path) -> list[str]:
+    """Processes whose data are in that directory."""
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
+    return [str(line) for line in lines if bytes(directory / "redis") in line or bytes(directory) in line]
+
+
+def _readable(path: Path) -> bool:
+    try:
+        return bool(path.read_bytes())
+    except OSError:
+        return False
+
+
+def test_two_people_find_their_chats_and_nothing_stays_behind(
+    start: Callable[..., Demo], tmp_path: Path
+) -> None:
+    demo = start()
+    address = demo.address
+
+    alice, frank = Browser(address), Browser(address)
+    assert "Alice Moreau" in alice.get("/")
+    assert "Lunch on Friday" in alice.sign_in("alice")
+    assert alice.where == "/messages/"
+    chats = frank.sign_in("frank")
+    assert "Lunch on Friday" not in chats
+    assert "don't say a word" in chats.lower().replace("&#x27;", "'")
+    assert "background" in frank.get("/static/people/sign_in.css")
+    assert servers(tmp_path)
+
+    assert demo.stop(signal.SIGINT) == 0
+    assert demo.output.endswith("Stopped.\n")
+    assert "Traceback" not in demo.output
+    assert servers(tmp_path) == []
+
+
+def test_it_goes_on_where_it_was_unless_fresh(start: Callable[..., Demo]) -> None:
+    first = start()
+    browser = Browser(first.address)
+    browser.sign_in("alice")
+    assert first.stop(signal.SIGTERM) == 0
+    assert "Directory: 36 of 36" in first.output
+
+    second = start("--contacts", "50")
+    browser.address = second.address
+    assert "You are Alice Moreau." in browser.get("/")  # the session is in the kept database
+    assert second.stop(signal.SIGTERM) == 0
+    assert "Directory: 56 people" in second.output
+
+    third = start("--fresh")
+    browser.address = third.address
+    assert "You are" not in browser.get("/")
+    assert "Lunch on Friday" in browser.sign_in("bob")
+    assert third.stop(signal.SIGTERM) == 0
+    assert "Directory: 36 people" in third.output
+
+
+def test_it_can_be_stopped_before_it_answers(start: Callable[..., Demo], tmp_path: Path) -> None:
+    demo = start("--contacts", "20000")
+    ends = time.monotonic() + DEADLINE
+    while "Directory: 1000" not in demo.output:
+        assert time.monotonic() < ends and demo.process.poll() is None, demo.output
+        time.sleep(0.01)
+
+    assert demo.stop(signal.SIGINT) == 0
+    assert "Open" not in demo.output
+    assert servers(tmp_path) == []
+
+
+def test_a_port_in_use_is_one_line_that_helps(start: Callable[..., Demo]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        demo = start("--port", str(taken.getsockname()[1]))
+        assert demo.ended() == 1
+    assert re.fullmatch(r"CommandError: Port \d+ is in use: .*--port\.\n", demo.output)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--port", "99999"], "give another --host or --port"),
+        (["--host", "no.such.host.invalid"], "give another --host or --port"),
+        (["--contacts", "-1"], "give 0 or more"),
+    ],
+)
+def test_bad_options_are_one_line_that_helps(start: Callable[..., Demo], args: list[str], said: str) -> None:
+    demo = start(*args)
+    assert demo.ended() == 1
+    assert demo.output.startswith("CommandError: ")
+    assert said in demo.output
+    assert demo.output.count("\n") == 1
+
+
+def test_a_second_demo_of_one_directory_is_refused(start: Callable[..., Demo]) -> None:
+    assert start().address
+    second = start()
+    assert second.ended() == 1
+    assert re.fullmatch(r"CommandError: Another server is using .*: stop it, or .*\n", second.output)
+
+
+def test_a_server_that_can_not_be_reached_is_one_line_that_helps(start: Callable[..., Demo]) -> None:
+    demo = start(env={"REDIS_URL": "unix:///nowhere/redis.sock"})
+    assert demo.ended() == 1
+    lines = [line for line in demo.output.splitlines() if line.startswith("CommandError")]
+    assert len(lines) == 1
+    assert "can't be reached" in lines[0]
+
+
+def test_only_the_people_shown_can_be_picked(start: Callable[..., Demo]) -> None:
+    browser = Browser(start().address)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        browser.sign_in("contact-1")
+
+
+def test_sign_in_leads_back_to_where_one_was_going_but_not_to_other_sites(start: Callable[..., Demo]) -> None:
+    browser = Browser(start().address)
+    browser.sign_in("alice", next="/admin/")
+    assert browser.where == "/admin/"
+    browser.sign_in("alice", next="//example.com/")
+    assert browser.where == "/messages/"

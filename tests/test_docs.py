@@ -1,0 +1,69 @@
+"""The documentation tells the truth: every example in it runs, and every setting is in it."""
+
+import ast
+import dataclasses
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+from django.test import override_settings
+
+import django_redis_messaging
+from django_redis_messaging import conf
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(django_redis_messaging.__path__, "django_redis_messaging.")
+    if ".services" in module.name or ".core" in module.name
+]
+
+
+def run_examples(text: str, where: str, names: dict[str, object]) -> int:
+    """Run the `>>>` examples of a text; returns how many there were."""
+    examples = doctest.DocTestParser().get_doctest(text, names, where, where, 0)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    outcome = runner.run(examples, clear_globs=False)
+    assert outcome.failed == 0, f"{where}: {outcome.failed} of {outcome.attempted} examples failed"
+    return outcome.attempted
+
+
+@pytest.mark.parametrize("document", PAGES, ids=lambda document: document.name)
+def test_examples_of_pages_run(document: Path) -> None:
+    names: dict[str, object] = {"__name__": document.stem}
+    for block in PYTHON.findall(document.read_text(encoding="utf-8")):
+        if ">>>" in block:
+            run_examples(block, document.name, names)
+        else:
+            code = compile(block, document.name, "exec", flags=ast.PyCF_ONLY_AST)
+            exec(compile(code, document.name, "exec"), names)  # noqa: S102 (our own documentation)
+
+
+def test_examples_of_docstrings_run() -> None:
+    public = {name: getattr(django_redis_messaging, name) for name in django_redis_messaging.__all__}
+    ran = 0
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for found in doctest.DocTestFinder(exclude_empty=True).find(module, name):
+            if found.examples:
+                with override_settings(REDIS_MESSAGING={"PREFIX": f"{conf.prefix()}-{ran}"}):
+                    ran += run_examples(found.docstring or "", found.name, {**vars(module), **public})
+    assert ran > 20
+
+
+@pytest.mark.parametrize("document", PAGES, ids=lambda document: document.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = LINK.findall(document.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_every_setting_is_told_with_its_default() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    lines = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", page, re.MULTILINE))
+    assert lines == {field.name: repr(field.default) for field in dataclasses.fields(conf.Settings)}

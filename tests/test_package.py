@@ -1,0 +1,460 @@
+"""What holds for the package as a whole: its public names, its layers, its scripts."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+
+import django_redis_messaging
+from django_redis_messaging.core.operations import Service
+
+PACKAGE = Path(str(django_redis_messaging.__file__)).parent
+NAME = PACKAGE.name
+PUBLIC: list[str] = django_redis_messaging.__all__
+
+
+def modules(*folders: str) -> dict[str, Path]:
+    """Dotted name → file of the modules of the package, or of some of its folders."""
+    places = [PACKAGE / folder for folder in folders] or [PACKAGE]
+    paths = [path for place in places for path in sorted(place.rglob("*.py"))]
+    dotted = {".".join((NAME, *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in paths}
+    return {name.removesuffix(".__init__"): path for name, path in dotted.items()}
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+class TestImport:
+    def test_it_needs_no_settings_and_no_network(self) -> None:
+        wanted = [NAME, f"{NAME}.conf", f"{NAME}.testing", *modules("core", "services", "checks")]
+        program = f"""
+import socket
+def refuse(*args): raise AssertionError("an import opens a connection")
+socket.socket.connect = socket.create_connection = refuse
+import importlib
+for name in {wanted!r}:
+    importlib.import_module(name)
+from django.conf import settings
+assert not settings.configured, "an import reads the settings"
+"""
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            env={key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def test_nothing_is_pickled_and_no_wait_is_given_to_a_thread(self) -> None:
+        for dotted, path in modules().items():
+            names = {node.id for node in ast.walk(tree(path)) if isinstance(node, ast.Name)}
+            assert not names & {"sync_to_async", "pickle"}, dotted
+            assert not {name.partition(".")[0] for name in imported(dotted, path)} & {
+                "pickle",
+                "fakeredis",
+            }, dotted
+
+
+class TestPublicNames:
+    def test_each_is_there_once(self) -> None:
+        assert len(PUBLIC) == len(set(PUBLIC))
+        assert all(hasattr(django_redis_messaging, name) for name in PUBLIC)
+
+    def test_all_that_is_imported_is_public(self) -> None:
+        found = {
+            name
+            for name, value in vars(django_redis_messaging).items()
+            if not name.startswith("_") and not inspect.ismodule(value)
+        }
+        assert found == set(PUBLIC)
+
+    def test_they_come_in_groups_with_a_heading(self) -> None:
+        source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+        listed = source[source.index("__all__ = [") :].splitlines()[1:]
+        assert listed[0].strip().startswith("# ")
+        assert sum(line.strip().startswith("# ") for line in listed) >= 3
+
+    @pytest.mark.parametrize("name", PUBLIC)
+    def test_each_says_what_it_is(self, name: str) -> None:
+        described = getattr(django_redis_messaging, name)
+        assert inspect.getdoc(described), name
+        if inspect.isclass(described) and issubclass(described, Service):
+            for attribute, member in methods(described):
+                assert inspect.getdoc(member), f"{name}.{attribute}"
+
+
+def examples() -> list[doctest.DocTest]:
+    """The examples of all docstrings; a twin has those of its operation, so is left out."""
+    found: dict[tuple[str | None, int | None], doctest.DocTest] = {}
+    for dotted, path in modules().items():
+        if ">>> " in path.read_text(encoding="utf-8"):
+            module = importlib.import_module(dotted)
+            for test in doctest.DocTestFinder(exclude_empty=True).find(module):
+                found.setdefault((test.filename, test.lineno), test)
+    return [test for test in found.values() if test.examples]
+
+
+class TestExamples:
+    def test_there_are_some(self) -> None:
+        assert len(examples()) > 5
+
+    @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name.removeprefix(f"{NAME}."))
+    def test_those_of_docstrings_are_true(self, example: doctest.DocTest) -> None:
+        example.globs |= {name: getattr(django_redis_messaging, name) for name in PUBLIC}
+        said = StringIO()
+        failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.write)
+        assert not failed, said.getvalue()
+
+
+def methods(kind: type) -> list[tuple[str, Any]]:
+    """The public methods of a class: what is called on an object, or on the class itself."""
+    return [
+        (name, member)
+        for name, member in inspect.getmembers(kind, inspect.isroutine)
+        if not name.startswith("_")
+    ]
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    return [
+        (parameter.name, parameter.kind, parameter.default)
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+
+
+def awaits(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+class TestTwins:
+    """Every operation has two forms that differ in nothing but a letter."""
+
+    services = [  # noqa: RUF012
+        kind
+        for kind in map(django_redis_messaging.__dict__.__getitem__, PUBLIC)
+        if inspect.isclass(kind) and issubclass(kind, Service)
+    ]
+
+    def test_there_are_services(self) -> None:
+        assert {"Chat", "Inbox"} <= {kind.__name__ for kind in self.services}
+
+    @pytest.mark.parametrize("kind", services)
+    def test_each_operation_has_its_twin(self, kind: type) -> None:
+        found = dict(methods(kind))
+        for name, method in found.items():
+            if awaits(method):
+                assert name[0] == "a", f"{name} awaits"
+                assert name[1:] in found, f"{name} has no blocking form"
+            else:
+                assert f"a{name}" in found, f"{name} has no awaiting form"
+                assert awaits(found[f"a{name}"]), f"a{name} does not await"
+
+    @pytest.mark.parametrize("kind", services)
+    def test_twins_take_the_same(self, kind: type) -> None:
+        for name, method in methods(kind):
+            if not awaits(method):
+                assert parameters(method) == parameters(getattr(kind, f"a{name}")), name
+
+    def test_functions_of_the_services_too(self) -> None:
+        functions = {
+            name: value
+            for name in PUBLIC
+            if inspect.isfunction(value := getattr(django_redis_messaging, name))
+            and value.__module__.startswith(f"{NAME}.services")
+        }
+        for name, function in functions.items():
+            if awaits(function):
+                assert name[1:] in functions, name
+            else:
+                assert parameters(functions[f"a{name}"]) == parameters(function), name
+
+    @pytest.mark.parametrize("kind", services)
+    def test_each_can_use_another_alias(self, kind: type) -> None:
+        assert inspect.signature(kind).parameters["using"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def imported(dotted: str, path: Path) -> Iterator[str]:
+    """The dotted names of all that a module imports, wherever in it."""
+    package = dotted if path.name == "__init__.py" else dotted.rpartition(".")[0]
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+class TestLayers:
+    """Arrows point down only: commands, web and tasks use services, services use core."""
+
+    above: dict[str, tuple[str, ...]] = {  # noqa: RUF012
+        "core": ("services", "web", "tasks", "management", "templatetags", "checks", "testing", "urls"),
+        "services": ("web", "tasks", "management", "templatetags", "checks", "testing", "urls"),
+        "checks": ("services", "web", "tasks", "management", "templatetags", "testing", "urls"),
+    }
+
+    @pytest.mark.parametrize("layer", above)
+    def test_nothing_is_imported_from_above(self, layer: str) -> None:
+        for dotted, path in modules(layer).items():
+            for name in imported(dotted, path):
+                parts = name.split(".")
+                if parts[0] == NAME:
+                    assert parts[1] not in self.above[layer], f"{dotted} imports {name}"
+
+    @pytest.mark.parametrize("layer", ["core", "services"])
+    def test_nothing_of_djangos_web_side(self, layer: str) -> None:
+        web = (
+            "django.http",
+            "django.views",
+            "django.urls",
+            "django.forms",
+            "django.template",
+            "django.contrib",
+        )
+        for dotted, path in modules(layer).items():
+            for name in imported(dotted, path):
+                assert not name.startswith(web), f"{dotted} imports {name}"
+
+    def test_the_check_sees_imports(self, tmp_path: Path) -> None:
+        path = tmp_path / "sample.py"
+        path.write_text("def f():\n    from ..web import views\nfrom . import clients\nimport redis.client\n")
+        assert set(imported(f"{NAME}.core.sample", path)) == {
+            f"{NAME}.web.views",
+            f"{NAME}.core.clients",
+            "redis.client",
+        }
+
+
+class TestDatabase:
+    def test_there_are_no_models_and_no_migrations(self) -> None:
+        assert list(apps.get_app_config(NAME).get_models()) == []
+        assert not [dotted for dotted in modules() if dotted.rpartition(".")[2] in {"models", "migrations"}]
+
+    @pytest.mark.django_db
+    def test_nothing_of_it_is_in_the_database(self) -> None:
+        from django.contrib.auth.models import Permission
+        from django.contrib.contenttypes.models import ContentType
+
+        assert ContentType.objects.exists()
+        assert not ContentType.objects.filter(app_label__contains="messaging").exists()
+        assert not Permission.objects.filter(content_type__app_label__contains="messaging").exists()
+        said = StringIO()
+        call_command("makemigrations", check=True, dry_run=True, stdout=said)
+        assert "No changes detected" in said.getvalue()
+
+
+LUA = {path.stem: path for path in sorted((PACKAGE / "lua").glob("*.lua"))}
+SCRIPTS = [name for name in LUA if not name.startswith("_")]
+
+USES = re.compile(r"^-- uses (_\w+)\.lua$", re.MULTILINE)
+LISTED = re.compile(r"^-- (KEYS|ARGV)  ?(\d+)(…?) \S.*$", re.MULTILINE)
+NUMBERED = re.compile(r"\b(KEYS|ARGV)\[(\d+)\]")
+#: any other use: KEYS[at], #ARGV, ipairs(KEYS), ARGV[1 + at]
+OTHERWISE = re.compile(r"\b(KEYS|ARGV)\b(?!\[\d+\])")
+
+
+class Script(NamedTuple):
+    """A script as a reader sees it: what its header lists, what its body takes."""
+
+    header: str
+    code: str
+
+    @property
+    def fixed(self) -> set[tuple[str, int]]:
+        return {(kind, int(number)) for kind, number, tail in LISTED.findall(self.header) if not tail}
+
+    @property
+    def tails(self) -> dict[str, int]:
+        return {kind: int(number) for kind, number, tail in reversed(LISTED.findall(self.header)) if tail}
+
+    @property
+    def numbered(self) -> set[tuple[str, int]]:
+        return {(kind, int(number)) for kind, number in NUMBERED.findall(self.code)}
+
+    @property
+    def otherwise(self) -> set[str]:
+        return set(OTHERWISE.findall(self.code))
+
+    def problems(self) -> list[str]:
+        """What header and body disagree about."""
+        tails = self.tails
+        unlisted = {(kind, n) for kind, n in self.numbered - self.fixed if n < tails.get(kind, n + 1)}
+        unused = {(kind, n) for kind, n in self.fixed - self.numbered if kind not in self.otherwise}
+        unsaid = {kind for kind in self.otherwise - set(tails) if kind not in dict(self.fixed)}
+        idle = {
+            kind
+            for kind in set(tails) - self.otherwise
+            if not any(listed == kind and n >= tails[kind] for listed, n in self.numbered)
+        }
+        return [
+            *(f"{kind}[{n}] is not in the header" for kind, n in sorted(unlisted)),
+            *(f"{kind} {n} of the header is not used" for kind, n in sorted(unused)),
+            *(f"{kind} is used as a list, which the header does not say" for kind in unsaid),
+            *(f"{kind} {tails[kind]}… of the header is not used" for kind in idle),
+            *self._holes(),
+        ]
+
+    def _holes(self) -> Iterator[str]:
+        for kind in ("KEYS", "ARGV"):
+            given = LISTED.findall(self.header)
+            numbers = [int(number) for listed, number, _ in given if listed == kind]
+            once = list(dict.fromkeys(numbers))
+            if once != list(range(1, len(once) + 1)):
+                yield f"{kind} of the header are numbered {numbers}"
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"--.*", "", text)
+
+
+def text_of(name: str) -> str:
+    return LUA[name].read_text(encoding="utf-8")
+
+
+def read(name: str) -> Script:
+    """A script with the pieces it uses."""
+    text = text_of(name)
+    header = re.match(r"(?:--.*\n)*", text)
+    assert header is not None
+    pieces = [text_of(piece) for piece in USES.findall(text)]
+    return Script(header[0], without_comments("\n".join([*pieces, text])))
+
+
+def functions(text: str) -> dict[str, str]:
+    """The functions a piece defines, with their bodies."""
+    found = re.findall(r"^local function (\w+)(\(.*?)^end$", without_comments(text), re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+def own_code(name: str) -> str:
+    return without_comments(text_of(name))
+
+
+def reached(name: str) -> dict[str, str]:
+    """The functions of its pieces that a script calls, at once or by way of others."""
+    defined: dict[str, str] = {}
+    for piece in USES.findall(text_of(name)):
+        defined |= functions(text_of(piece))
+    found: dict[str, str] = {}
+    waiting = [own_code(name)]
+    while waiting:
+        code = waiting.pop()
+        called = {function for function in defined if re.search(rf"\b{function}\(", code)} - set(found)
+        found |= {function: defined[function] for function in called}
+        waiting += [defined[function] for function in called]
+    return found
+
+
+class TestScripts:
+    def test_there_are_scripts(self) -> None:
+        assert {"chat_send", "inbox_pending"} <= set(SCRIPTS)
+
+    @pytest.mark.parametrize("name", SCRIPTS)
+    def test_the_header_lists_what_the_body_takes(self, name: str) -> None:
+        assert read(name).problems() == []
+
+    @pytest.mark.parametrize("name", SCRIPTS)
+    def test_the_header_says_what_it_does_and_returns(self, name: str) -> None:
+        header = read(name).header
+        assert re.match(r"-- [A-Z](?:.|\n-- )*\.", header), "it begins with what it does"
+        assert re.search(r"^-- Returns \S", header, re.MULTILINE)
+
+    @pytest.mark.parametrize("name", SCRIPTS)
+    def test_no_line_of_the_header_is_almost_right(self, name: str) -> None:
+        for line in read(name).header.splitlines():
+            if re.match(r"--\s*(KEYS|ARGV)\b", line):
+                assert LISTED.match(line), line
+
+    @pytest.mark.parametrize("name", LUA)
+    def test_it_is_a_verb_of_one_script_and_used(self, name: str) -> None:
+        if name.startswith("_"):
+            users = [path for path in LUA.values() if name in USES.findall(path.read_text(encoding="utf-8"))]
+            assert users, f"no script uses {name}"
+        else:
+            assert name in constants(), f"nothing calls {name}"
+
+    @pytest.mark.parametrize("name", SCRIPTS)
+    def test_pieces_it_uses_exist_and_are_needed(self, name: str) -> None:
+        pieces = USES.findall(text_of(name))
+        assert set(pieces) <= set(LUA)
+        called = reached(name)
+        for piece in pieces:
+            assert set(functions(text_of(piece))) & set(called), f"{piece} is not needed"
+
+    @pytest.mark.parametrize("name", SCRIPTS)
+    def test_one_that_reads_only_writes_nothing(self, name: str) -> None:
+        code = "\n".join([own_code(name), *reached(name).values()])
+        called = set(re.findall(r"redis\.p?call\(\s*'(\w+)'", code))
+        assert called, "calls nothing that this test understands"
+        if re.search(r"^-- reads only$", read(name).header, re.MULTILINE):
+            assert called <= READING | HOUSEKEEPING
+        else:
+            assert called - READING, "it only reads: say so in the header"
+
+    @pytest.mark.parametrize("name", LUA)
+    def test_it_looks_at_no_data_of_people_and_lists_no_keyspace(self, name: str) -> None:
+        code = without_comments(LUA[name].read_text(encoding="utf-8"))
+        assert "cjson" not in code
+        assert not set(re.findall(r"'([A-Z]+)'", code)) & {"KEYS", "FLUSHALL", "FLUSHDB", "SCAN", "CONFIG"}
+
+
+#: what a script that reads may do: remove what limits have already put out of sight
+HOUSEKEEPING = {"LTRIM"}
+#: commands that change nothing
+READING = {
+    "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "LINDEX", "LLEN", "LRANGE",
+    "MGET", "PTTL", "STRLEN", "TIME", "TTL", "TYPE", "ZCARD", "ZCOUNT", "ZLEXCOUNT", "ZMSCORE", "ZRANGE",
+    "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZRANK", "ZREVRANGE", "ZREVRANGEBYSCORE", "ZREVRANK", "ZSCORE",
+}  # fmt: skip
+
+
+def constants() -> set[str]:
+    """All texts in the package's Python code."""
+    return {
+        node.value
+        for path in modules().values()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+class TestTheReadingOfHeaders:
+    """The checker finds planted faults."""
+
+    GOOD = "-- Does it.\n-- KEYS  1 log\n-- ARGV  1 user: who\n-- ARGV  2… ids\n-- Returns 1\n"
+    CODE = "return redis.call('X', KEYS[1], ARGV[1], unpack(ARGV, 2))"
+
+    def test_nothing_where_all_is_well(self) -> None:
+        assert Script(self.GOOD, self.CODE).problems() == []
+
+    @pytest.mark.parametrize(
+        ("header", "code"),
+        [
+            (GOOD, CODE + " KEYS[2]"),
+            (GOOD.replace("-- KEYS  1 log\n", ""), CODE),
+            (GOOD.replace("1 log", "2 log"), CODE),
+            (GOOD, CODE.replace("KEYS[1]", "'k'")),
+            (GOOD, "return redis.call('X', KEYS[1], ARGV[1])"),
+            (GOOD.replace("-- KEYS  1 log\n", "-- KEYS  1 log\n-- KEYS  3 other\n"), CODE + " KEYS[3]"),
+            ("-- KEYS  1 log\n", "redis.call('X', KEYS[1], unpack(ARGV))"),
+        ],
+    )
+    def test_planted(self, header: str, code: str) -> None:
+        assert Script(header, code).problems()

@@ -1,0 +1,195 @@
+"""The pytest plugin, as the tests of a site use it: in runs of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django_redis import get_redis_connection
+
+from django_redis_messaging import Chat, Inbox, conf
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.testing import Prefix, remove_keys
+
+SETTINGS = """
+    import os
+    SECRET_KEY = "site"
+    USE_TZ = True
+    INSTALLED_APPS = ["django_redis_messaging"]
+    CACHES = {
+        "messaging": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": os.environ.get("SITE_REDIS", "redis://nowhere.invalid:1/0"),
+        }
+    }
+    REDIS_MESSAGING = {"PREFIX": "site", "CHAT_KEEP_LAST": 7}
+"""
+CONFTEST = """
+    import pytest
+
+    @pytest.fixture(autouse=True)
+    def own_prefix(messaging_prefix):
+        pass
+"""
+TESTS = """
+    import pytest
+    from django.conf import settings
+    from django_redis_messaging import Chat, Inbox, conf
+
+    @pytest.mark.parametrize("turn", range(4))
+    def test_blocking(turn):
+        Chat.create("ann", ["bob"], "Hello!", chat_id="same")
+        assert Inbox("bob").unread() == 1
+        assert conf.prefix() != "site"
+        assert conf.current().CHAT_KEEP_LAST == 7
+
+    @pytest.mark.parametrize("turn", range(4))
+    async def test_awaiting(turn):
+        await Chat.acreate("ann", ["bob"], "Hello!", chat_id="same")
+        assert await Inbox("bob").aunread() == 1
+
+    def test_location():
+        print("LOCATION", settings.CACHES["messaging"]["LOCATION"])
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The directory of a site with tests of its own."""
+    for name, text in {"settings": SETTINGS, "conftest": CONFTEST, "test_site": TESTS}.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nDJANGO_SETTINGS_MODULE = settings\npythonpath = .\nasyncio_mode = auto\n"
+        "asyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n",
+        encoding="utf-8",
+    )
+    return tmp_path
+
+
+def run(site: Path, *args: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    """The exit code and output of pytest on that site."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-s", "-p", "no:playwright", *args],
+        cwd=site,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "settings", **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_tests_of_a_site_get_a_server_and_keys_of_their_own(site: Path) -> None:
+    code, output = run(site)
+    assert code == 0, output
+    assert "9 passed" in output
+    assert "LOCATION unix://" in output
+
+
+def test_each_worker_of_xdist_has_a_server(site: Path) -> None:
+    (site / "test_site.py").write_text(
+        textwrap.dedent(TESTS)
+        + textwrap.dedent("""
+            @pytest.mark.parametrize("turn", range(8))
+            def test_server(turn, worker_id):
+                with open("servers", "a") as out:
+                    out.write(f"{worker_id} {settings.CACHES['messaging']['LOCATION']}\\n")
+        """),
+        encoding="utf-8",
+    )
+    code, output = run(site, "-n", "2", "--dist", "each")
+    assert code == 0, output
+    servers = {tuple(line.split()) for line in (site / "servers").read_text(encoding="utf-8").splitlines()}
+    assert len(servers) == 2
+    assert len({url for _, url in servers}) == 2
+
+
+def test_the_configured_server_may_be_used_and_is_left_as_it_was(
+    site: Path, messaging_server: EmbeddedServer, own_prefix: str
+) -> None:
+    client = get_redis_connection("messaging")
+    client.set(f"{own_prefix}:theirs", "1")
+    before = client.dbsize()
+
+    code, output = run(
+        site, "-o", "messaging_server=configured", env={"SITE_REDIS": messaging_server.url + "&client_name=x"}
+    )
+
+    assert code == 0, output
+    assert "client_name=x" in output
+    assert client.dbsize() == before
+
+
+def test_an_unknown_choice_is_said(site: Path) -> None:
+    code, output = run(site, "-o", "messaging_server=somewhere")
+    assert code != 0
+    assert "private or configured, not 'somewhere'" in output
+
+
+def test_a_run_that_asks_for_nothing_gets_nothing(site: Path) -> None:
+    (site / "conftest.py").unlink()
+    (site / "test_site.py").write_text(
+        textwrap.dedent("""
+            import sys
+
+            def test_inert():
+                from django.conf import settings
+                assert not settings.configured
+                assert "django_redis_messaging.core.embedded" not in sys.modules
+        """),
+        encoding="utf-8",
+    )
+    (site / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    code, output = run(site, "-p", "no:django", "-p", "no:asyncio", env={"DJANGO_SETTINGS_MODULE": ""})
+    assert code == 0, output
+
+
+def test_objects_use_the_prefix_of_the_test(own_prefix: str) -> None:
+    Chat.create("ann", ["bob"], "hello", chat_id="here")
+    keys = list(get_redis_connection("messaging").scan_iter(f"{own_prefix}:*"))
+    assert conf.prefix() == own_prefix
+    assert any(b"chat:here" in key for key in keys)
+
+
+async def test_connections_of_an_async_test_are_closed_after_it() -> None:
+    assert await Inbox("ann").aunread() == 0
+
+
+def test_remove_keys_removes_what_begins_with_the_prefix_and_nothing_else(own_prefix: str) -> None:
+    client = get_redis_connection("messaging")
+    odd = f"{own_prefix}:*[a-z]?\\"
+    for key in (f"{odd}:1", f"{odd}:2", f"{odd}", f"{own_prefix}:xaa\\:1"):
+        client.set(key, "1")
+
+    assert remove_keys("messaging", odd) == 2
+    assert client.exists(odd, f"{own_prefix}:xaa\\:1") == 2
+
+
+def test_remove_keys_goes_through_more_than_a_batch(own_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_redis_messaging.testing.BATCH", 3)
+    client = get_redis_connection("messaging")
+    for number in range(10):
+        client.set(f"{own_prefix}:{number}", "1")
+    assert remove_keys("messaging", own_prefix) == 10
+    assert remove_keys("messaging", own_prefix) == 0
+
+
+def test_a_prefix_may_be_a_callable_outside() -> None:
+    prefix = Prefix(lambda: "tenant")
+    assert prefix() == "tenant"
+    with prefix.instead("inner"):
+        assert prefix() == "inner"
+        with prefix.instead("innermost"):
+            assert prefix() == "innermost"
+        assert prefix() == "inner"
+    assert prefix() == "tenant"
+
+
+def test_the_private_server_is_that_of_the_alias(messaging_server: EmbeddedServer) -> None:
+    assert settings.CACHES["messaging"]["LOCATION"] == messaging_server.url

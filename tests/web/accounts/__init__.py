@@ -1,0 +1,1 @@
+"""User models of other sites."""

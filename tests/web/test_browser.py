@@ -1,0 +1,337 @@
+"""People at a real browser, under a strict Content-Security-Policy; nothing may go wrong in its console."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.urls import reverse
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
+from pytest_django import Settings
+from pytest_django.live_server_helper import LiveServer
+
+from django_redis_messaging import Chat, Inbox
+from django_redis_messaging.services.contacts import RecentContacts
+
+from .conftest import client_of
+from .test_pages import HOSTILE
+
+#: ms: a page that has been idle for long looks every 15 s
+SOME_TIME = 30_000
+
+Visit = Callable[..., Page]
+
+
+@pytest.fixture
+def visit(browser: Browser, live_server: LiveServer, settings: Settings) -> Iterator[Visit]:
+    """Opens a browser of one's own, signed in, at one of the pages."""
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.web.policies.self_only"]
+    troubles: list[str] = []
+    contexts = []
+
+    def note(message: ConsoleMessage) -> None:
+        # What a browser asks for by itself, and what a test cuts off, is no trouble.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            troubles.append(message.text)
+
+    def open_(user: User, name: str = "chats", *args: Any, **options: Any) -> Page:
+        context = browser.new_context(base_url=live_server.url, **options)
+        contexts.append(context)
+        session = client_of(user).cookies["sessionid"].value
+        context.add_cookies([{"name": "sessionid", "value": session, "url": live_server.url}])
+        page = context.new_page()
+        page.set_default_timeout(SOME_TIME)
+        page.on("console", note)
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: troubles.append(f"a dialog: {dialog.message}"))
+        page.goto(reverse(f"messaging:{name}", args=args))
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+def say(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def sees(page: Page, text: str) -> None:
+    expect(page.locator(".drm-log .drm-body", has_text=text)).to_be_visible(timeout=SOME_TIME)
+
+
+def test_two_people_chat(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann", first_name="Ann"), person("bob", first_name="Bob")
+    at_bobs = visit(bob)
+    at_anns = visit(ann, "new")
+    at_anns.get_by_role("combobox", name="Search people").fill("bo")
+    at_anns.get_by_role("option", name="Bob").click()
+    at_anns.get_by_label("Title").fill("Lunch")
+    at_anns.get_by_label("First message").fill("Pizza?")
+    at_anns.get_by_role("button", name="Start chat").click()
+    row = at_bobs.locator(".drm-row", has_text="Lunch")
+    expect(row.locator(".drm-badge")).to_contain_text("1", timeout=SOME_TIME)
+    expect(at_bobs).to_have_title(re.compile(r"^\(1\)"))
+    row.get_by_role("link").click()
+    sees(at_bobs, "Pizza?")
+    say(at_bobs, "Pasta!")
+    sees(at_anns, "Pasta!")
+    say(at_anns, "Two lines:\nsee https://example.org/menu.")
+    sees(at_bobs, "Two lines:\nsee https://example.org/menu.")
+    expect(at_bobs.get_by_role("link", name="https://example.org/menu", exact=True)).to_be_visible()
+    expect(at_anns.locator("#drm-seen")).to_have_text("Seen by Bob", timeout=SOME_TIME)
+    expect(at_anns.locator(".drm-pending")).to_have_count(0)
+    assert Inbox(str(ann.pk)).unread() == Inbox(str(bob.pk)).unread() == 0
+
+
+def test_a_third_is_away_and_comes_back(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob, cat = (person(name) for name in ("ann", "bob", "cat"))
+    chat = Chat.create(str(ann.pk), [str(bob.pk), str(cat.pk)], "Who is in?", title="Trip")
+    at_cats = visit(cat, "room", chat.id)
+    say(at_cats, "Me")
+    sees(at_cats, "Me")
+    expect(at_cats.locator(".drm-row")).to_contain_text("Me", timeout=SOME_TIME)
+    expect(at_cats.locator(".drm-badge")).to_have_count(0, timeout=SOME_TIME)
+    at_cats.goto("about:blank")
+    at_anns, at_bobs = visit(ann, "room", chat.id), visit(bob, "room", chat.id)
+    for number in range(3):
+        say(at_anns, f"Ann {number}")
+        sees(at_bobs, f"Ann {number}")
+        say(at_bobs, f"Bob {number}")
+        sees(at_anns, f"Bob {number}")
+    at_cats.goto(reverse("messaging:chats"))
+    expect(at_cats.locator(".drm-badge")).to_contain_text("6")
+    at_cats.get_by_role("link", name="Trip").click()
+    expect(at_cats.locator("#drm-unread + .drm-message")).to_contain_text("Ann 0")
+    bodies = at_cats.locator(".drm-log .drm-body").all_inner_texts()
+    assert bodies == ["Who is in?", "Me", "Ann 0", "Bob 0", "Ann 1", "Bob 1", "Ann 2", "Bob 2"]
+    at_cats.locator(".drm-message").last.scroll_into_view_if_needed()
+    expect(at_cats.locator(".drm-badge")).to_have_count(0, timeout=SOME_TIME)
+    at_cats.reload()
+    expect(at_cats.locator("#drm-unread")).to_have_count(0)
+
+
+def test_without_javascript(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob, cat = (person(name) for name in ("ann", "bob", "cat"))
+    page = visit(ann, "new", java_script_enabled=False)
+    for name in ("bob", "cat"):
+        page.get_by_label("Search people").fill(name)
+        page.get_by_role("button", name="Search").click()
+        page.get_by_role("checkbox", name=name).last.check()
+    page.get_by_label("Title").fill("Plain")
+    page.get_by_role("button", name="Start chat").click()
+    page.get_by_label("Message", exact=True).fill("By form")
+    page.get_by_role("button", name="Send").click()
+    sees(page, "By form")
+    assert [chat.unread for user in (bob, cat) for chat in Inbox(str(user.pk)).chats()] == [1, 1]
+    page.locator(".drm-actions summary").click()
+    page.get_by_role("link", name="Edit").click()
+    page.get_by_label("Message", exact=True).fill("Edited by form")
+    page.get_by_role("button", name="Save").click()
+    sees(page, "Edited by form")
+    (chat,) = Inbox(str(bob.pk)).chats()
+    Chat(chat.chat_id).send(str(bob.pk), "An answer")
+    page.reload()
+    sees(page, "An answer")
+    page.get_by_role("button", name="Mark as read").click()
+    assert Inbox(str(ann.pk)).unread() == 0
+    page.get_by_text("Members and settings").locator("..").click()
+    page.get_by_role("button", name="Remove cat").click()
+    assert Inbox(str(cat.pk)).chats() == []
+    page.get_by_text("Members and settings").locator("..").click()
+    page.get_by_text("Leave this chat").click()
+    page.get_by_role("button", name="Leave").click()
+    expect(page.get_by_text("No chats yet.")).to_be_visible()
+
+
+def test_keyboard_only(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob, cat = (person(name) for name in ("ann", "bob", "cat"))
+    RecentContacts(str(ann.pk)).touch(str(cat.pk))
+    page = visit(ann)
+    press = page.keyboard.press
+
+    def tab_to(role: Any, name: str) -> None:
+        wanted = page.get_by_role(role, name=name, exact=True)
+        for _ in range(60):
+            press("Tab")
+            if wanted.count() and wanted.evaluate("element => element === document.activeElement"):
+                return
+        raise AssertionError(f"Tab never reaches {name}.")
+
+    tab_to("link", "New chat")
+    press("Enter")
+    tab_to("combobox", "Search people")
+    press("ArrowDown")
+    options = page.get_by_role("option")
+    expect(options).to_have_text([re.compile("cat"), re.compile("bob")])
+    box = page.get_by_role("combobox", name="Search people")
+    press("ArrowDown")
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
+    selected = options.nth(1).get_attribute("id")
+    assert selected
+    expect(box).to_have_attribute("aria-activedescendant", selected)
+    press("Enter")
+    expect(page.locator(".drm-chip")).to_have_text([re.compile("bob")])
+    page.keyboard.type("ca")
+    expect(options).to_have_count(1)
+    press("Escape")
+    expect(options).to_have_count(0)
+    expect(box).to_have_attribute("aria-expanded", "false")
+    press("ArrowDown")
+    expect(options).to_have_count(1)
+    press("Enter")
+    press("Backspace")
+    expect(page.locator(".drm-chip")).to_have_text([re.compile("bob")])
+    tab_to("textbox", "First message (optional)")
+    page.keyboard.type("By keys")
+    tab_to("button", "Start chat")
+    press("Enter")
+    sees(page, "By keys")
+    tab_to("textbox", "Message")
+    page.keyboard.type("One")
+    press("Shift+Enter")
+    page.keyboard.type("Two")
+    press("Enter")
+    sees(page, "One\nTwo")
+    (chat,) = Inbox(str(bob.pk)).chats()
+    assert (chat.unread, chat.member_count) == (2, 2)
+    for _ in range(60):
+        press("Shift+Tab")
+        if page.evaluate("document.activeElement.matches('.drm-details > summary')"):
+            break
+    press("Enter")
+    expect(page.get_by_role("button", name="Rename")).to_be_visible()
+    press("Escape")
+    expect(page.get_by_role("button", name="Rename")).to_be_hidden()
+
+
+def test_hostile_texts_stay_texts(visit: Visit, person: Callable[..., User]) -> None:
+    ann = person("ann", first_name=HOSTILE)
+    bob = person("bob", first_name=HOSTILE[:140], last_name="Bob")
+    chat = Chat.create(str(bob.pk), [str(ann.pk)], HOSTILE, title=HOSTILE)
+    page = visit(ann, "room", chat.id)
+    expect(page.locator("#drm-title")).to_have_text(HOSTILE)
+    chat.send(str(bob.pk), f"Late {HOSTILE}")
+    sees(page, f"Late {HOSTILE}")
+    say(page, f"Own {HOSTILE}")
+    sees(page, f"Own {HOSTILE}")
+    page.goto(reverse("messaging:new"))
+    page.get_by_role("combobox").fill("bob")
+    page.get_by_role("option").click()
+    expect(page.locator(".drm-chip bdi")).to_have_text(f"{HOSTILE} Bob")
+    for name in ("chats", "contacts"):
+        page.goto(reverse(f"messaging:{name}"))
+    assert page.locator(".drm img, .drm script").count() == 0
+
+
+def test_a_lost_reply_sends_once(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)])
+    page = visit(ann, "room", chat.id)
+    lost: list[str] = []
+
+    def lose_twice(route: Route) -> None:
+        if len(lost) >= 2:
+            route.continue_()
+            return
+        lost.append(route.request.post_data or "")
+        route.fetch()
+        route.abort()
+
+    page.route("**/send/**", lose_twice)
+    say(page, "Only once")
+    expect(page.locator(".drm-pending")).to_have_count(1)
+    expect(page.locator(".drm-pending")).to_have_count(0, timeout=SOME_TIME)
+    sees(page, "Only once")
+    assert len(lost) == 2 and lost[0] == lost[1]
+    assert [message.body for message in chat.history(str(bob.pk)).messages] == ["Only once"]
+
+
+def test_what_can_not_be_sent_can_be_tried_again(
+    visit: Visit, person: Callable[..., User], settings: Settings
+) -> None:
+    ann = person("ann")
+    chat = Chat.create(str(ann.pk), [])
+    page = visit(ann, "room", chat.id)
+    page.route(
+        "**/send/**",
+        lambda route: route.fulfill(status=429, json={"error": {"code": "too_fast", "message": "Slow"}}),
+    )
+    say(page, "Later")
+    failed = page.locator(".drm-failed")
+    expect(failed).to_contain_text("Slow")
+    page.unroute("**/send/**")
+    failed.get_by_role("button", name="Try again").click()
+    expect(page.locator(".drm-message[data-id]")).to_contain_text("Later")
+    expect(failed).to_have_count(0)
+
+
+def test_editing_and_deleting_reach_the_others(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], "First")
+    chat.send(str(ann.pk), "Second")
+    at_anns, at_bobs = visit(ann, "room", chat.id), visit(bob, "room", chat.id)
+    at_anns.locator("#m1").hover()
+    at_anns.locator("#m1 summary").click()
+    at_anns.locator("#m1").get_by_role("link", name="Edit").click()
+    say(at_anns, "First, better")
+    sees(at_anns, "First, better")
+    sees(at_bobs, "First, better")
+    at_anns.locator("#m2").hover()
+    at_anns.locator("#m2 summary").click()
+    at_anns.locator("#m2").get_by_role("button", name="Delete").click()
+    for page in (at_anns, at_bobs):
+        expect(page.locator("#m2")).to_contain_text("Message deleted", timeout=SOME_TIME)
+        expect(page.locator(".drm-message[data-id]")).to_have_count(2)
+
+
+def test_older_messages_come_in_place(visit: Visit, person: Callable[..., User]) -> None:
+    ann = person("ann")
+    chat = Chat.create(str(ann.pk), [])
+    for number in range(120):
+        chat.send(str(ann.pk), f"no {number}.")
+    page = visit(ann, "room", chat.id)
+    expect(page.locator(".drm-message")).to_have_count(50)
+    older = page.get_by_role("link", name="Older messages")
+    for count in (100, 120):
+        older.click()
+        expect(page.locator(".drm-message")).to_have_count(count)
+    expect(older).to_be_hidden()
+    expect(page.locator(".drm-day")).to_have_count(1)
+    ids = page.locator(".drm-message").evaluate_all("items => items.map(item => Number(item.dataset.id))")
+    assert ids == list(range(1, 121))
+
+
+def test_polls_touch_nothing_that_did_not_change(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], "Kept", title="One")
+    Chat.create(str(ann.pk), [str(bob.pk)], "Other", title="Two")
+    page = visit(ann, "room", chat.id)
+    page.wait_for_event("response", lambda response: "/chats/" in response.url and "feed" in response.url)
+    with page.expect_response(lambda response: response.url.split("?")[0].endswith("/messages/feed/")):
+        pass
+    page.evaluate("document.querySelectorAll('.drm-message, .drm-row').forEach(item => { item.kept = true })")
+    chat.send(str(bob.pk), "New")
+    sees(page, "New")
+    expect(page.locator(".drm-row", has_text="One")).to_contain_text("New", timeout=SOME_TIME)
+    assert page.locator("#m1").evaluate("item => item.kept")
+    assert page.locator(".drm-row", has_text="Two").evaluate("item => item.kept")
+
+
+def test_a_phone_shows_one_thing_at_a_time(visit: Visit, person: Callable[..., User]) -> None:
+    ann = person("ann")
+    chat = Chat.create(str(ann.pk), [], "Hello", title="Small")
+    page = visit(ann, viewport={"width": 390, "height": 844})
+    expect(page.locator(".drm-room")).to_be_hidden()
+    page.get_by_role("link", name="Small").click()
+    expect(page.locator(".drm-list")).to_be_hidden()
+    sees(page, "Hello")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.get_by_role("link", name="All chats").click()
+    expect(page).to_have_url(re.compile(re.escape(reverse("messaging:chats")) + "$"))
+    assert chat.info().last_id == 1

@@ -1,0 +1,332 @@
+"""What the pages show and do, without JavaScript."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+from pytest_django import Settings
+
+from django_redis_messaging import Chat, Inbox
+from django_redis_messaging.services.contacts import RecentContacts
+from django_redis_messaging.services.directories import Directory
+from django_redis_messaging.web.identity import Identity
+
+from .conftest import Room, client_of
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>"
+ESCAPED = "&lt;img src=x onerror=alert(1)&gt;"
+
+
+def page(client: Client, name: str, *args: str, **query: str) -> str:
+    answer = client.get(reverse(f"messaging:{name}", args=args), query)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+class Guilds(Identity):
+    """People who are in a guild of their user name's first letter."""
+
+    def directories(self, user: Any) -> list[str]:
+        return [f"guild-{user.get_username()[0]}"]
+
+
+class NobodyNew(Identity):
+    def may_create(self, user: Any, recipients: Any) -> bool:
+        return False
+
+    def may_add(self, user: Any, chat_id: str, member: str) -> bool:
+        return False
+
+
+class TestList:
+    def test_unread_and_what_was_said_last(self, room: Room) -> None:
+        text = page(room.client("owner"), "chats")
+        assert "Room" in text
+        assert "<bdi>From the member</bdi>" in text
+        assert re.search(r'class="drm-badge">1<', text)
+
+    def test_ones_own_messages_are_not_unread(self, room: Room) -> None:
+        room.chat.ack(room.id("member"), 1)
+        assert "drm-badge" not in page(room.client("member"), "chats")
+
+    def test_a_chat_without_a_title_is_called_by_its_people(self, person: Callable[..., User]) -> None:
+        ann, *others = (person(name) for name in ("ann", "bob", "cat", "dan", "eva"))
+        ids = [str(user.pk) for user in others]
+        Chat.create(str(ann.pk), ids[:1])
+        Chat.create(str(ann.pk), ids)
+        text = page(client_of(ann), "chats")
+        assert "<bdi>bob</bdi>" in text
+        assert "<bdi>bob, cat, dan and 1 other</bdi>" in text
+
+    def test_more_than_a_page(self, person: Callable[..., User]) -> None:
+        ann = person("ann")
+        for number in range(101):
+            Chat.create(str(ann.pk), [], title=f"Chat no {number}.")
+        client = client_of(ann)
+        first = page(client, "chats")
+        further = re.search(r'href="\?after=([^"]+)"', first)
+        assert further
+        second = page(client, "chats", after=further[1])
+        listed = [set(re.findall(r"Chat no \d+\.", text)) for text in (first, second)]
+        assert [len(titles) for titles in listed] == [100, 1]
+        assert len(listed[0] | listed[1]) == 101
+        assert "?after=" in page(client, "chats", after="gone")
+
+
+class TestRoom:
+    def test_history_and_its_older_pages(self, room: Room) -> None:
+        for number in range(120):
+            room.chat.send(room.id("owner"), f"no {number}.")
+        client = room.client("owner")
+        text = page(client, "room", room.chat.id)
+        assert "no 119." in text and "no 69." not in text
+        seen = set(re.findall(r"no \d+\.", text))
+        while older := re.search(r'href="\?before=(\d+)"', text):
+            text = page(client, "room", room.chat.id, before=older[1])
+            seen |= set(re.findall(r"no \d+\.", text))
+        assert len(seen) == 120
+
+    def test_a_gap_is_told(self, person: Callable[..., User], settings: Settings) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "CHAT_MAX_LENGTH": 10}
+        ann = person("ann")
+        chat = Chat.create(str(ann.pk), [])
+        for number in range(15):
+            chat.send(str(ann.pk), f"no {number}")
+        assert "5 older messages were removed." in page(client_of(ann), "room", chat.id)
+
+    def test_days_are_told_apart_and_unread_begins_somewhere(self, room: Room) -> None:
+        text = page(room.client("owner"), "room", room.chat.id)
+        assert text.count('class="drm-day"') == 1
+        text = text[text.index('id="drm-log"') :]
+        assert text.index("From the owner") < text.index('id="drm-unread"') < text.index("From the member")
+
+    def test_reading_is_a_post(self, room: Room) -> None:
+        client = room.client("owner")
+        text = page(client, "room", room.chat.id)
+        form = re.search(r'id="drm-mark".*?name="up_to" value="([^"]+)"', text, re.DOTALL)
+        assert form
+        assert Inbox(room.id("owner")).unread() == 1
+        client.post(reverse("messaging:ack", args=[room.chat.id]), {"up_to": form[1]})
+        assert Inbox(room.id("owner")).unread() == 0
+        assert 'id="drm-mark"' not in page(client, "room", room.chat.id)
+
+    def test_sending_twice_the_same_form_sends_once(self, room: Room) -> None:
+        client = room.client("owner")
+        form = {"body": "Once\r\nonly", "request_id": "r1"}
+        for _ in range(2):
+            answer = client.post(reverse("messaging:send", args=[room.chat.id]), form)
+            assert answer.status_code == 302
+        bodies = [message.body for message in room.chat.history(room.id("owner")).messages]
+        assert bodies == ["From the owner", "From the member", "Once\nonly"]
+
+    def test_editing(self, room: Room) -> None:
+        client = room.client("member")
+        text = page(client, "room", room.chat.id, edit="2")
+        assert ">From the member</textarea>" in text
+        assert reverse("messaging:edit", args=[room.chat.id, "2"]) in text
+        client.post(reverse("messaging:edit", args=[room.chat.id, "2"]), {"body": "Better"})
+        text = page(client, "room", room.chat.id)
+        assert "Better" in text and "edited" in text and "From the member" not in text
+
+    def test_somebody_elses_message_can_not_be_edited(self, room: Room) -> None:
+        text = page(room.client("owner"), "room", room.chat.id, edit="2")
+        assert ">From the member</textarea>" not in text
+
+    def test_deleting(self, room: Room) -> None:
+        client = room.client("member")
+        client.post(reverse("messaging:delete_message", args=[room.chat.id, "2"]))
+        text = page(client, "room", room.chat.id)
+        assert "Message deleted" in text and "From the member" not in text
+
+    def test_owners_may_remove_and_members_may_not(self, room: Room) -> None:
+        remove = reverse("messaging:remove", args=[room.chat.id])
+        assert remove in page(room.client("owner"), "room", room.chat.id)
+        assert remove not in page(room.client("member"), "room", room.chat.id)
+
+    def test_who_has_seen_it(self, room: Room) -> None:
+        assert "Seen by" not in page(room.client("member"), "room", room.chat.id)
+        room.chat.ack(room.id("owner"), 2)
+        assert "Seen by owner" in page(room.client("member"), "room", room.chat.id)
+
+    def test_renaming(self, room: Room) -> None:
+        room.client("member").post(reverse("messaging:rename", args=[room.chat.id]), {"title": "Another"})
+        assert "Another" in page(room.client("owner"), "room", room.chat.id)
+
+    def test_leaving(self, room: Room) -> None:
+        client = room.client("member")
+        answer = client.post(reverse("messaging:leave", args=[room.chat.id]))
+        assert answer["Location"] == reverse("messaging:chats")
+        assert "No chats yet." in page(client, "chats")
+
+    def test_muting(self, room: Room) -> None:
+        client = room.client("owner")
+        for hours, muted in (("8", True), ("0", False)):
+            client.post(reverse("messaging:mute", args=[room.chat.id]), {"hours": hours})
+            assert [chat.muted for chat in Inbox(room.id("owner")).chats()] == [muted]
+        answer = client.post(reverse("messaging:mute", args=[room.chat.id]), {"hours": "7"})
+        assert answer.status_code == 400
+
+    @pytest.mark.parametrize("query", [{"before": "x"}, {"before": "9" * 40}, {"edit": "x"}])
+    def test_places_that_are_none(self, room: Room, query: dict[str, str]) -> None:
+        answer = room.client("owner").get(reverse("messaging:room", args=[room.chat.id]), query)
+        assert answer.status_code == 400
+
+    @pytest.mark.parametrize("chat_id", ["a/b", "..", "line\nbreak", "~tilde", "ü{}%:", "a?b#c"])
+    def test_any_chat_id_has_an_address(self, person: Callable[..., User], chat_id: str) -> None:
+        ann = person("ann")
+        Chat.create(str(ann.pk), [], "Hello", chat_id=chat_id, title="Odd")
+        client = client_of(ann)
+        assert "Odd" in page(client, "chats")
+        assert "Hello" in page(client, "room", chat_id)
+
+    @pytest.mark.parametrize("path", ["~!", "~_w", "~AA", "~" + "A" * 400, "%00"])
+    def test_addresses_of_no_chat(self, room: Room, path: str) -> None:
+        chats = reverse("messaging:chats")
+        assert room.client("owner").get(f"{chats}chats/{path}/").status_code == 404
+
+
+class TestNew:
+    def test_searching_choosing_and_starting_with_forms_alone(self, person: Callable[..., User]) -> None:
+        ann, bob, cat = person("ann"), person("bob"), person("cat")
+        client = client_of(ann)
+        address = reverse("messaging:new")
+        text = client.post(address, {"search": "1", "q": "bo", "title": "Plans"}).content.decode()
+        assert f'name="to" value="{bob.pk}">' in text and f'value="{cat.pk}"' not in text
+        found = {"search": "1", "q": "ca", "to": str(bob.pk), "title": "Plans"}
+        text = client.post(address, found).content.decode()
+        assert f'value="{bob.pk}" checked>' in text and f'value="{cat.pk}">' in text
+        assert 'value="Plans"' in text
+        both = {"to": [str(bob.pk), str(cat.pk)], "title": "Plans", "body": "Hello", "request_id": "r"}
+        answers = [client.post(address, both) for _ in range(2)]
+        assert answers[0]["Location"] == answers[1]["Location"]
+        (chat,) = Inbox(str(cat.pk)).chats()
+        assert (chat.title, chat.unread, chat.member_count) == ("Plans", 1, 3)
+        assert RecentContacts(str(ann.pk)).list() == [str(bob.pk), str(cat.pk)]
+
+    def test_nobody_is_nobody(self, person: Callable[..., User]) -> None:
+        ann = person("ann")
+        answer = client_of(ann).post(reverse("messaging:new"), {"body": "Kept"})
+        assert answer.status_code == 400
+        assert "Kept" in answer.content.decode()
+        assert Inbox(str(ann.pk)).chats() == []
+
+    def test_only_people_of_the_guild(self, person: Callable[..., User], settings: Settings) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.Guilds"}
+        ann, abe, bob = person("ann"), person("abe"), person("bob")
+        for user in (ann, abe):
+            Directory("guild-a").add(str(user.pk), user.username)
+        Directory("guild-b").add(str(bob.pk), "bob")
+        client = client_of(ann, json=True)
+        for to in ([str(bob.pk)], [str(abe.pk), str(bob.pk)], ["nobody"]):
+            answer = client.post(reverse("messaging:new"), {"to": to})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_in_directory")
+        assert Inbox(str(bob.pk)).chats() == []
+        chat_id = client.post(reverse("messaging:new"), {"to": [str(abe.pk)]}).json()["id"]
+        answer = client.post(reverse("messaging:add", args=[chat_id]), {"to": [str(bob.pk)]})
+        assert answer.status_code == 403
+        assert "bob" not in page(client_of(ann), "new", to=str(bob.pk))
+
+    def test_the_site_has_its_say(self, room: Room, settings: Settings) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.NobodyNew"}
+        client, to = room.client("owner", json=True), {"to": room.id("outsider")}
+        assert client.post(reverse("messaging:new"), to).status_code == 403
+        assert client.post(reverse("messaging:add", args=[room.chat.id]), to).status_code == 403
+        assert len(room.chat.members()) == 2
+
+    def test_adding_people(self, room: Room) -> None:
+        text = page(room.client("member"), "add", room.chat.id)
+        assert "outsider" in text
+        added = {"to": [room.id("outsider"), room.id("owner")]}
+        answer = room.client("member", json=True).post(reverse("messaging:add", args=[room.chat.id]), added)
+        assert answer.json() == {"added": [room.id("outsider")]}
+        assert len(room.chat.members()) == 3
+
+
+class TestContacts:
+    def test_recent_ones_come_first_then_the_directory(self, person: Callable[..., User]) -> None:
+        ann, *_ = (person(name) for name in ("ann", "bea", "ben", "bob"))
+        bob = User.objects.get(username="bob")
+        RecentContacts(str(ann.pk)).touch(str(bob.pk))
+        answer = client_of(ann).get(reverse("messaging:suggest"), {"q": "B"}).json()
+        assert [result["text"] for result in answer["results"]] == ["bob", "bea", "ben"]
+        assert answer["pagination"] == {"more": False}
+
+    def test_pages_of_suggestions(self, person: Callable[..., User]) -> None:
+        ann = person("ann")
+        Directory("everyone").add_many((f"x{number}", f"Xenia {number:02}") for number in range(45))
+        seen: list[str] = []
+        client = client_of(ann)
+        for number, more in ((1, True), (2, True), (3, False)):
+            answer = client.get(reverse("messaging:suggest"), {"q": "xen", "page": str(number)}).json()
+            assert answer["pagination"] == {"more": more}
+            seen += [result["id"] for result in answer["results"]]
+        assert seen == [f"x{number}" for number in range(45)]
+
+    @pytest.mark.parametrize("number", ["0", "-1", "x", "99999", "²"])
+    def test_pages_that_are_none(self, person: Callable[..., User], number: str) -> None:
+        answer = client_of(person("ann")).get(reverse("messaging:suggest"), {"page": number})
+        assert answer.status_code == 400
+
+    def test_oneself_is_not_suggested(self, person: Callable[..., User]) -> None:
+        answer = client_of(person("ann")).get(reverse("messaging:suggest"), {"q": "an\0n"}).json()
+        assert answer["results"] == []
+
+    def test_recent_ones_can_be_removed(self, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        RecentContacts(str(ann.pk)).touch(str(bob.pk))
+        client = client_of(ann)
+        assert f'name="contact" value="{bob.pk}"' in page(client, "contacts")
+        client.post(reverse("messaging:forget_contact"), {"contact": str(bob.pk)})
+        assert "Whom you write to" in page(client, "contacts")
+
+    def test_who_left_the_directory_is_not_suggested(self, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        RecentContacts(str(ann.pk)).touch(str(bob.pk))
+        Directory("everyone").remove(str(bob.pk))
+        assert client_of(ann).get(reverse("messaging:suggest"), {"q": "b"}).json()["results"] == []
+
+
+class TestHostileTexts:
+    @pytest.mark.parametrize("name", ["chats", "room", "add", "new", "contacts"])
+    def test_are_escaped(self, person: Callable[..., User], name: str) -> None:
+        ann = person("ann", first_name=HOSTILE)
+        bob = person("bob", first_name=HOSTILE, last_name="B")
+        chat = Chat.create(str(bob.pk), [str(ann.pk)], HOSTILE, title=HOSTILE)
+        Chat.create(str(bob.pk), [str(ann.pk)], HOSTILE, chat_id=HOSTILE)
+        RecentContacts(str(ann.pk)).touch(str(bob.pk))
+        args = [chat.id] if name in ("room", "add") else []
+        text = page(client_of(ann), name, *args, q=HOSTILE)
+        assert ESCAPED in text
+        assert "<img" not in text and "<script>" not in text
+
+    def test_are_escaped_in_the_markup_for_scripts(self, room: Room) -> None:
+        room.chat.send(room.id("member"), HOSTILE)
+        room.chat.rename(room.id("member"), HOSTILE)
+        client = room.client("owner")
+        for address in (
+            reverse("messaging:chats_feed"),
+            reverse("messaging:room_feed", args=[room.chat.id]),
+        ):
+            data = client.get(address, {"html": "1"}).json()
+            for item in data.get("chats") or data["messages"]:
+                assert "<img" not in item["html"] and "<script" not in item["html"]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "javascript:alert(1)",
+            'https://x.example/"onmouseover=alert(1)',
+            "data:text/html,<script>alert(1)</script>",
+        ],
+    )
+    def test_only_web_addresses_become_links(self, room: Room, body: str) -> None:
+        room.chat.send(room.id("member"), body)
+        text = page(room.client("owner"), "room", room.chat.id)
+        assert not re.search(r'href="(javascript|data):', text)
+        assert not re.search(r"<a[^>]*onmouseover", text)

@@ -1,0 +1,192 @@
+"""Who may do what: every view of the URLconf, for every role, asked for as JSON and as a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+from django.http import HttpResponse
+from django.urls import URLPattern, reverse
+
+from django_redis_messaging import Chat
+from django_redis_messaging.web.urls import urlpatterns
+
+from .conftest import Room
+
+ROLES = ("anonymous", "outsider", "former", "member", "owner", "staff")
+
+
+class Row(NamedTuple):
+    """The statuses of a view for the roles, in their order, and what is posted to it."""
+
+    anonymous: int
+    outsider: int
+    former: int
+    member: int
+    owner: int
+    staff: int
+    data: Mapping[str, str] = MappingProxyType({})
+
+
+#: for everybody who is signed in
+EVERYBODY = (401, 200, 200, 200, 200, 200)
+#: for members of the chat
+MEMBERS = (401, 404, 404, 200, 200, 404)
+
+TABLE: dict[tuple[str, str], Row] = {
+    ("chats", "get"): Row(*EVERYBODY),
+    ("chats_feed", "get"): Row(*EVERYBODY),
+    ("new", "get"): Row(*EVERYBODY),
+    ("new", "post"): Row(*EVERYBODY, {"to": "ANYBODY", "body": "Hello"}),
+    ("contacts", "get"): Row(*EVERYBODY),
+    ("suggest", "get"): Row(*EVERYBODY),
+    ("forget_contact", "post"): Row(*EVERYBODY, {"contact": "ANYBODY"}),
+    ("room", "get"): Row(*MEMBERS),
+    ("room_feed", "get"): Row(*MEMBERS),
+    ("send", "post"): Row(*MEMBERS, {"body": "Hello"}),
+    ("ack", "post"): Row(*MEMBERS, {"up_to": "1"}),
+    ("rename", "post"): Row(*MEMBERS, {"title": "Another"}),
+    ("mute", "post"): Row(*MEMBERS, {"hours": "8"}),
+    ("add", "get"): Row(*MEMBERS),
+    ("add", "post"): Row(*MEMBERS, {"to": "ANYBODY"}),
+    ("leave", "post"): Row(*MEMBERS),
+    ("remove", "post"): Row(401, 404, 404, 403, 200, 404, {"member": "THIRD"}),
+    ("delete", "post"): Row(401, 404, 404, 403, 200, 404),
+    # the message is the member's
+    ("edit", "post"): Row(401, 404, 404, 200, 403, 404, {"body": "Better"}),
+    ("delete_message", "post"): Row(401, 404, 404, 200, 200, 404),
+}
+
+METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def views() -> Iterator[tuple[str, str]]:
+    for pattern in urlpatterns:
+        assert isinstance(pattern, URLPattern)
+        view: Any = pattern.callback
+        yield from ((str(pattern.name), method) for method in METHODS if hasattr(view.view_class, method))
+
+
+def address(name: str, chat_id: str) -> str:
+    pattern = next(pattern for pattern in urlpatterns if pattern.name == name)
+    route = str(pattern.pattern)
+    values = {"chat_id": chat_id, "message_id": "2"}
+    return reverse(
+        f"messaging:{name}", kwargs={key: value for key, value in values.items() if f":{key}>" in route}
+    )
+
+
+def ask(room: Room, role: str, name: str, method: str, *, json: bool, chat_id: str = "") -> HttpResponse:
+    third = room.id("former")
+    if (name, method) == ("remove", "post"):
+        # somebody else who is in it
+        room.chat.join(third, by=room.id("owner"))
+    stand_ins = {"ANYBODY": third, "THIRD": third}
+    data = {key: stand_ins.get(value, value) for key, value in TABLE[name, method].data.items()}
+    if role == "former" and name == "new":
+        data["to"] = room.id("owner")
+    if role == "former" and name == "remove":
+        room.chat.leave(third)
+    client = room.client(role, json=json)
+    answer = getattr(client, method)(address(name, chat_id or room.chat.id), data)
+    assert isinstance(answer, HttpResponse)
+    return answer
+
+
+def test_every_view_has_a_row() -> None:
+    assert set(views()) == set(TABLE)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(("name", "method"), TABLE)
+def test_json(room: Room, name: str, method: str, role: str) -> None:
+    answer = ask(room, role, name, method, json=True)
+
+    expected = getattr(TABLE[name, method], role)
+    assert answer.status_code == expected
+    assert "no-store" in answer["Cache-Control"]
+    if expected >= 400:
+        error = answer.json()["error"]  # type: ignore[attr-defined]
+        assert set(error) == {"code", "message"}
+        assert error["message"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(("name", "method"), TABLE)
+def test_as_a_page(room: Room, name: str, method: str, role: str) -> None:
+    answer = ask(room, role, name, method, json=False)
+
+    expected = getattr(TABLE[name, method], role)
+    if name in ("chats_feed", "room_feed", "suggest"):
+        assert answer.status_code == expected
+    elif expected == 401:
+        assert answer.status_code == 302
+        assert answer["Location"].startswith("/admin/login/?next=/messages/")
+    elif expected == 200 and method == "post":
+        assert answer.status_code == 302
+        assert answer["Location"].startswith("/messages/")
+    else:
+        assert answer.status_code == expected
+        assert answer["Content-Type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("json", [True, False])
+@pytest.mark.parametrize("role", ["outsider", "former", "staff"])
+@pytest.mark.parametrize(("name", "method"), [row for row in TABLE if TABLE[row].outsider == 404])
+def test_unknown_and_forbidden_chats_answer_the_same(
+    room: Room, name: str, method: str, role: str, json: bool
+) -> None:
+    forbidden = ask(room, role, name, method, json=json)
+    unknown = ask(room, role, name, method, json=json, chat_id="there-is-none")
+
+    assert (forbidden.status_code, told(forbidden)) == (unknown.status_code, told(unknown))
+
+
+def told(answer: HttpResponse) -> str:
+    """The answer without the CSRF tokens, which differ each time."""
+    return re.sub(r'(data-csrf="|name="csrfmiddlewaretoken" value=")\w+', r"\1", answer.content.decode())
+
+
+@pytest.mark.parametrize("name", [name for name, method in TABLE if (name, "get") not in TABLE])
+def test_what_changes_something_is_no_get(room: Room, name: str) -> None:
+    answer = room.client("owner").get(address(name, room.chat.id))
+
+    assert answer.status_code == 405
+
+
+@pytest.mark.parametrize(("name", "method"), [row for row in TABLE if row[1] == "post"])
+def test_csrf(room: Room, name: str, method: str) -> None:
+    from django.test import Client
+
+    client = Client(enforce_csrf_checks=True, headers={"Accept": "application/json"})
+    client.force_login(room.people["owner"])
+
+    answer = client.post(address(name, room.chat.id), {"body": "Hello", "up_to": "1"})
+
+    assert answer.status_code == 403
+
+
+def test_a_get_moves_no_position(room: Room) -> None:
+    for name, method in TABLE:
+        if method == "get":
+            room.client("member").get(address(name, room.chat.id))
+
+    positions = {member.user: member.read_id for member in room.chat.members()}
+    assert positions[room.id("member")] == 0
+
+
+def test_inactive_people_are_strangers(room: Room) -> None:
+    client = room.client("member")
+    room.people["member"].is_active = False
+    room.people["member"].save()
+
+    assert client.get(reverse("messaging:chats")).status_code == 302
+
+
+def test_a_deleted_chat_is_unknown(room: Room) -> None:
+    Chat(room.chat.id).delete(room.id("owner"))
+
+    assert room.client("owner").get(address("room", room.chat.id)).status_code == 404

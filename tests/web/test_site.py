@@ -1,0 +1,318 @@
+"""The pages within a site: its policies, its prefixes, its middleware, its servers, its admin, its base."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import AnonymousUser, Permission, User
+from django.contrib.contenttypes.models import ContentType
+from django.contrib.staticfiles import finders
+from django.core.asgi import get_asgi_application
+from django.core.management import call_command
+from django.core.wsgi import get_wsgi_application
+from django.test import AsyncClient, Client, RequestFactory
+from django.test.utils import override_settings
+from django.urls import clear_script_prefix, include, path, reverse, set_script_prefix
+from pytest_django import Settings
+
+import django_redis_messaging
+from django_redis_messaging.admin import ChatsEntry
+
+from .conftest import Room, client_of
+
+PACKAGE = Path(str(django_redis_messaging.__file__)).parent
+PAGES = ("chats", "new", "contacts", "room", "add")
+
+
+def address(name: str, room: Room) -> str:
+    return reverse(f"messaging:{name}", args=[room.chat.id] if name in ("room", "add") else [])
+
+
+def page(room: Room, name: str, role: str = "owner") -> str:
+    answer = room.client(role).get(address(name, room))
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+class Violations(HTMLParser):
+    """What a Content-Security-Policy of 'self' would not let pass."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.found += [f"{tag} {name}" for name in named if name.startswith("on") or name == "style"]
+        self.found += ["<style>"] if tag == "style" else []
+        self.found += ["inline script"] if tag == "script" and "src" not in named else []
+        for name in ("src", "href"):
+            value = named.get(name) or ""
+            loads = tag in ("script", "link", "img", "iframe")
+            if value.startswith(("javascript:", "data:")) or (loads and "//" in value):
+                self.found.append(f"{tag} {name}={value}")
+
+
+def test_the_checker_sees_violations() -> None:
+    text = '<p style="x" onclick="y"><script>1</script><style></style><a href="javascript:1"></a>'
+    assert len(Violations(text).found) == 5
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_inline(room: Room, name: str) -> None:
+    assert Violations(page(room, name)).found == []
+
+
+@pytest.mark.parametrize("source", sorted((PACKAGE / "static").rglob("*.js")), ids=lambda path: path.name)
+def test_modules_name_no_address_and_read_no_cookie(source: Path) -> None:
+    text = source.read_text(encoding="utf-8")
+    assert not re.search(r"""^\s*(import|export) .*\bfrom\b""", text, re.MULTILINE)
+    assert "document.cookie" not in text
+    assert not re.search(r"""["'`]/\w""", text)
+    assert not re.search(r"\b(eval|Function)\(|\.style\b|insertAdjacentHTML", text)
+
+
+class TestScriptName:
+    @pytest.fixture
+    def prefixed(self, settings: Settings) -> Iterator[None]:
+        settings.FORCE_SCRIPT_NAME = "/inner"
+        set_script_prefix("/inner/")
+        yield
+        clear_script_prefix()
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_every_address_has_it(self, room: Room, prefixed: None, name: str) -> None:
+        text = room.client("owner").get(f"/messages{address(name, room)[len('/inner/messages') :]}")
+        found = re.findall(
+            r'(?:href|src|action|data-(?:feed|ack|send|suggest|edit|login))="(/[^"]*)"', text.content.decode()
+        )
+        assert len(found) > 5
+        ours = [value for value in found if not value.startswith("/static/")]
+        assert [value for value in ours if not value.startswith("/inner/")] == []
+
+
+class TestCsrfInSessions:
+    def test_the_token_of_the_page_is_good(self, room: Room, settings: Settings) -> None:
+        settings.CSRF_USE_SESSIONS = True
+        client = Client(enforce_csrf_checks=True)
+        client.force_login(room.people["owner"])
+        text = client.get(address("room", room)).content.decode()
+        token = re.search(r'data-csrf="(\w+)"', text)
+        assert token
+        assert "csrftoken" not in client.cookies
+        send = reverse("messaging:send", args=[room.chat.id])
+        json = {"Accept": "application/json"}
+        assert client.post(send, {"body": "x"}, headers=json).status_code == 403
+        answer = client.post(send, {"body": "x"}, headers={**json, "X-CSRFToken": token[1]})
+        assert answer.status_code == 200
+
+
+class TestLoginRequiredMiddleware:
+    @pytest.fixture(autouse=True)
+    def required(self, settings: Settings) -> None:
+        name = "django.contrib.auth.middleware.LoginRequiredMiddleware"
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, name]
+
+    def test_json_is_still_answered_with_json(self, room: Room) -> None:
+        answer = room.client("anonymous", json=True).get(reverse("messaging:chats_feed"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "sign_in")
+
+    def test_pages_are_still_redirected(self, room: Room) -> None:
+        answer = room.client("anonymous").get(address("room", room))
+        assert (answer.status_code, answer["Location"]) == (
+            302,
+            f"/admin/login/?next={address('room', room)}",
+        )
+
+    def test_the_rest_works(self, room: Room) -> None:
+        assert room.client("owner").get(address("room", room)).status_code == 200
+
+
+class TestStaticFiles:
+    @pytest.fixture
+    def hashed(self, tmp_path: Path) -> Iterator[Path]:
+        backend = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+        storages = {
+            "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+            "staticfiles": {"BACKEND": backend},
+        }
+        with override_settings(STATIC_ROOT=tmp_path, STORAGES=storages, DEBUG=False):
+            call_command("collectstatic", interactive=False, verbosity=0)
+            for plain in (tmp_path / "django_redis_messaging").iterdir():
+                # Some sites serve nothing but the hashed files.
+                if not re.search(r"\.[0-9a-f]{12}\.", plain.name):
+                    plain.unlink()
+            yield tmp_path
+
+    def test_hashed_files_alone_will_do(self, room: Room, hashed: Path) -> None:
+        for name in PAGES:
+            for value in re.findall(r'(?:src|href)="/static/([^"]+)"', page(room, name)):
+                assert (hashed / value).is_file(), value
+
+    def test_every_file_is_found(self) -> None:
+        names = {
+            "messaging.css",
+            "common.js",
+            "chats.js",
+            "room.js",
+            "composer.js",
+            "picker.js",
+            "contacts.js",
+        }
+        assert all(finders.find(f"django_redis_messaging/{name}") for name in names)
+
+
+class TestServers:
+    def test_wsgi(self, room: Room) -> None:
+        assert get_wsgi_application()
+        assert room.client("owner").get(address("room", room)).status_code == 200
+
+    @pytest.mark.django_db(transaction=True)
+    def test_asgi(self, room: Room) -> None:
+        async def visit() -> tuple[int, int]:
+            client = AsyncClient()
+            await client.aforce_login(room.people["owner"])
+            shown = await client.get(address("room", room))
+            send = reverse("messaging:send", args=[room.chat.id])
+            sent = await client.post(send, {"body": "x"}, headers={"Accept": "application/json"})
+            return shown.status_code, sent.status_code
+
+        assert get_asgi_application()
+        assert asyncio.run(visit()) == (200, 200)
+
+
+class Alone:
+    """URLs of a site without an admin."""
+
+    app_name = None
+    urlpatterns = (path("messages/", include("django_redis_messaging.urls")),)
+
+
+class Elsewhere:
+    """URLs of a site that has given the pages another place and name."""
+
+    urlpatterns = (path("talk/", include("django_redis_messaging.urls", namespace="talk")),)
+
+
+class TestFrame:
+    def test_staff_are_in_the_admin(self, room: Room) -> None:
+        text = page(room, "chats", "staff")
+        assert 'id="nav-sidebar"' in text and "Welcome" in text
+
+    def test_others_see_its_frame_without_its_rooms(self, room: Room) -> None:
+        text = page(room, "chats", "member")
+        assert 'id="header"' in text
+        assert 'id="nav-sidebar"' not in text and reverse("admin:index") + '"' not in text
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_without_an_admin_they_stand_alone(self, room: Room, settings: Settings, name: str) -> None:
+        settings.ROOT_URLCONF = Alone
+        text = page(room, name, "owner")
+        assert "drm-alone" in text and "admin/" not in text
+        assert Violations(text).found == []
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_another_namespace(self, room: Room, settings: Settings, name: str) -> None:
+        settings.ROOT_URLCONF = Elsewhere
+        client = room.client("owner", json=name == "new")
+        text = client.get(address(name, room)).content.decode()
+        assert '"/talk/' in text and '"/messages/' not in text
+
+    def test_messages_and_user_stay_what_they_are(self, room: Room) -> None:
+        for name in PAGES:
+            answer = room.client("owner").get(address(name, room))
+            assert answer.context["user"] == room.people["owner"]
+            assert list(answer.context["messages"]) == []
+
+    def test_a_site_replaces_the_base_by_one_file(
+        self, room: Room, settings: Settings, tmp_path: Path
+    ) -> None:
+        own = tmp_path / "django_redis_messaging" / "base.html"
+        own.parent.mkdir()
+        blocks = "".join(
+            f"{{% block {name} %}}{{% endblock %}}"
+            for name in ("title", "extra_head", "extra_js", "breadcrumbs", "content")
+        )
+        own.write_text(f"<html>The site's own {blocks}</html>")
+        settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+        for name in PAGES:
+            text = page(room, name)
+            assert text.startswith("<html>The site's own")
+            assert "messaging.css" in text and 'id="drm"' in text
+
+
+class TestAdmin:
+    @pytest.fixture
+    def boss(self, person: Callable[..., User]) -> Client:
+        return client_of(person("boss", is_staff=True, is_superuser=True))
+
+    def test_its_index_has_an_entry_that_leads_to_the_pages(self, boss: Client) -> None:
+        text = boss.get(reverse("admin:index")).content.decode()
+        link = reverse("admin:django_redis_messaging_chats_changelist")
+        assert f'href="{link}"' in text
+        assert boss.get(link)["Location"] == reverse("messaging:chats")
+
+    def test_its_app_page_works(self, boss: Client) -> None:
+        assert boss.get(reverse("admin:app_list", args=["django_redis_messaging"])).status_code == 200
+
+    def test_no_entry_for_who_may_not_use_them(self, rf: RequestFactory) -> None:
+        request = rf.get("/")
+        request.user = AnonymousUser()
+        entry = admin.site._registry[ChatsEntry]  # type: ignore[index]
+        assert not entry.has_module_permission(request)
+
+    def test_no_entry_without_the_pages(self, rf: RequestFactory, settings: Settings) -> None:
+        settings.ROOT_URLCONF = type("Nothing", (), {"urlpatterns": ()})
+        request = rf.get("/")
+        request.user = User(is_active=True)
+        entry = admin.site._registry[ChatsEntry]  # type: ignore[index]
+        assert not entry.has_module_permission(request)
+
+
+class TestNoDatabase:
+    def test_no_model_no_migration(self) -> None:
+        assert list(apps.get_app_config("django_redis_messaging").get_models()) == []
+        out = StringIO()
+        call_command("makemigrations", "django_redis_messaging", check=True, dry_run=True, stdout=out)
+        assert "No changes detected" in out.getvalue()
+        assert not (PACKAGE / "migrations").exists()
+
+    def test_no_content_type_no_permission(self) -> None:
+        label = "django_redis_messaging"
+        assert not ContentType.objects.filter(app_label=label).exists()
+        assert not Permission.objects.filter(content_type__app_label=label).exists()
+
+    def test_the_pages_write_nothing_into_it(self, room: Room, django_assert_max_num_queries: Any) -> None:
+        client = room.client("owner")
+        with django_assert_max_num_queries(6) as captured:
+            client.get(address("room", room))
+        written = [query["sql"] for query in captured if not query["sql"].startswith("SELECT")]
+        assert written == []
+
+
+@pytest.mark.parametrize(
+    "template", sorted((PACKAGE / "templates").rglob("*.html")), ids=lambda path: path.name
+)
+def test_every_text_can_be_translated(template: Path) -> None:
+    text = template.read_text(encoding="utf-8")
+    for kept_out in (
+        r"\{% comment %\}.*?\{% endcomment %\}",
+        r"\{% blocktranslate.*?endblocktranslate %\}",
+        r"\{% block (coltype|layout) %\}.*?\{% endblock %\}",
+        r"\{%.*?%\}|\{\{.*?\}\}",
+        r"<[^>]*>",
+        r"&\w+;",
+    ):
+        text = re.sub(kept_out, "", text, flags=re.DOTALL)
+    assert not re.search(r"[A-Za-z]{2,}", text), text.split()
