@@ -168,7 +168,7 @@ def test_it_goes_on_where_it_was_unless_fresh(start: Callable[..., Demo]) -> Non
 
 
 def test_it_can_be_stopped_before_it_answers(start: Callable[..., Demo], tmp_path: Path) -> None:
-    demo = start("--contacts", "20000")
+    demo = start("--contacts", "6000")
     ends = time.monotonic() + DEADLINE
     while "Directory: 1000" not in demo.output:
         assert time.monotonic() < ends and demo.process.poll() is None, demo.output

@@ -213,6 +213,7 @@ class AwaitingClient:
 
 _blocking: dict[str, BlockingClient] = {}
 _awaiting: dict[tuple[str, int], tuple[asyncio.AbstractEventLoop, AwaitingClient]] = {}
+_inherited: list[object] = []
 
 
 def blocking(alias: str) -> BlockingClient:
@@ -265,9 +266,16 @@ async def aclose() -> None:
 
 
 def _forget_all() -> None:
-    # In a forked child the sockets are the parent's: forget them, don't talk over them.
     _blocking.clear()
     _awaiting.clear()
+
+
+def _forget_the_parents() -> None:
+    # In a forked child the sockets are the parent's: forget them, don't talk over them. Awaiting ones
+    # are kept alive, unused: destroyed, they would leave the epoll that parent and child share, and the
+    # parent would not see its replies any more.
+    _inherited.extend(_awaiting.values())
+    _forget_all()
 
 
 def _forget(*, setting: str, **_: object) -> None:
@@ -275,5 +283,5 @@ def _forget(*, setting: str, **_: object) -> None:
         _forget_all()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_forget_the_parents)
 setting_changed.connect(_forget, dispatch_uid="django_redis_messaging.clients")

@@ -14,8 +14,6 @@ from django_redis_messaging.core.keys import ChatKeys, UserKeys
 DEADLINE = 10.0
 
 
-
-
 def change(settings: Any, **changes: Any) -> None:
     """Put these settings of the app in force for the rest of the test."""
     settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, **changes}

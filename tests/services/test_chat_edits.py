@@ -46,7 +46,9 @@ def test_nobody_else_edits_not_even_the_owner(chat: Chat) -> None:
     assert snapshot() == before
 
 
-@pytest.mark.parametrize(("author", "other"), [("bob", "bo"), ("bo", "bob"), ('b"', "b"), ("b,1", "b"), ("é", "e")])
+@pytest.mark.parametrize(
+    ("author", "other"), [("bob", "bo"), ("bo", "bob"), ('b"', "b"), ("b,1", "b"), ("é", "e")]
+)
 def test_a_name_that_begins_like_the_authors_is_not_the_author(author: str, other: str) -> None:
     chat = Chat.create("ann", [author, other])
     chat.send(author, "a", data=[other])

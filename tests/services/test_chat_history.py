@@ -103,7 +103,14 @@ def test_no_page_of_both_directions(ten: Chat) -> None:
 
 def test_ack_by_cursor_and_by_id_never_goes_back(ten: Chat) -> None:
     cursors = {message.id: message.cursor for message in ten.history("bob").messages}
-    assert [ten.ack("bob", place) for place in (3, cursors[5], 4, cursors[1], cursors[5], 0)] == [3, 5, 5, 5, 5, 5]
+    assert [ten.ack("bob", place) for place in (3, cursors[5], 4, cursors[1], cursors[5], 0)] == [
+        3,
+        5,
+        5,
+        5,
+        5,
+        5,
+    ]
     assert Inbox("bob").unread() == 5
     assert [one.read_id for one in ten.members()] == [10, 5]
 
@@ -123,7 +130,9 @@ def test_ack_of_what_a_limit_removed(ten: Chat, settings: Settings) -> None:
     assert (ids(news), news.gap, news.reset) == ([8, 9, 10, 11], 4, False)
 
 
-@pytest.mark.parametrize("place", ["", "1", "1-2", "1-2-3-4", "x-1-2", "1--2", "-1-2-3", "1-2-٣", "1-2-3\n", "A-1-2"])
+@pytest.mark.parametrize(
+    "place", ["", "1", "1-2", "1-2-3-4", "x-1-2", "1--2", "-1-2-3", "1-2-٣", "1-2-3\n", "A-1-2"]
+)
 def test_a_cursor_that_is_none(ten: Chat, place: str) -> None:
     before = snapshot()
     for refused in (
@@ -203,7 +212,9 @@ def test_a_lost_ack_is_told_by_pending(ten: Chat) -> None:
 
 
 def test_only_members_read_and_ack(ten: Chat) -> None:
-    for user, operation in itertools.product(["cat", "Bob", "bob "], [ten.history, lambda user: ten.ack(user, 1)]):
+    for user, operation in itertools.product(
+        ["cat", "Bob", "bob "], [ten.history, lambda user: ten.ack(user, 1)]
+    ):
         with pytest.raises(NotAMember, match="ten"):
             operation(user)
     ten.leave("bob")

@@ -385,3 +385,75 @@ class ChatMachine(RuleBasedStateMachine):
 
 def test_everything_is_as_in_the_model() -> None:
     run_state_machine_as_test(ChatMachine, settings=PROFILE)
+
+
+#: a file of ../lua, a line of it, and what a mistake would have made of it
+PLANTS = {
+    "cleanup above the minimum": (
+        "_log", "math.min(tonumber(least[2]), last - keep)", "math.max(tonumber(least[2]), last - keep)",
+    ),
+    "cleanup ignores who reads": ("_log", "math.min(tonumber(least[2]), last - keep)", "last - keep"),
+    "cursors are not compared": ("_log", "if cursor_epoch == '' then", "if true then"),
+    "a cursor of lost data counts": ("_log", "return id < first or entry_ms", "return true or entry_ms"),
+    "no request ids": ("chat_send", "if answered then", "if false then"),
+    "a lost reply's chat is another": ("chat_create", "if answered then", "if false then"),
+    "sending swallows what others said": (
+        "chat_send", "local behind = tonumber(position) < last", "local behind = false",
+    ),
+    "sending moves nothing": ("chat_send", "redis.call('ZADD', KEYS[2], id, ARGV[1])", ""),
+    "acks move back": ("chat_ack", "if id <= position then", "if false then"),
+    "acks move beyond the newest": ("chat_ack", "id = math.min(id, last)", ""),
+    "joining shows what was before": (
+        "chat_join", "redis.call('ZADD', KEYS[2], last, ARGV[1])", "redis.call('ZADD', KEYS[2], 0, ARGV[1])",
+    ),
+    "the list confirms nothing": ("inbox_confirm", "if token ~= '?' .. ARGV[2] then", "if true then"),
+    "leaving leaves counts": ("chat_leave", "redis.call('HDEL', KEYS[3], 's' .. ARGV[1], 'a' .. ARGV[1])", ""),
+    "leaving leaves no owner": ("chat_leave", "redis.call('HINCRBY', KEYS[9], 'owners', -1) == 0", "false"),
+    "leaving frees nothing": ("chat_leave", "released(KEYS[2], KEYS[4], first, last, keep)", ""),
+    "healing removes who is in": ("inbox_pending", "if not last or not position then", "if last == 2 then"),
+    "pending tells no gap": ("inbox_pending", "from - position - 1, to <", "0, to <"),
+    "pending skips one": ("inbox_pending", "math.max(position + 1, first)", "math.max(position + 2, first)"),
+    "what is not the last is not looked at": ("inbox_pending", "if last == position then", "if last <= position + 1 then"),
+    "fetching acks all": ("inbox_pending", "ARGV[1], ARGV[2], to)", "ARGV[1], ARGV[2], last)"),
+    "one's own are unread": ("_positions", "return last - from - own", "return last - from"),
+    "anybody deletes": ("chat_retract", "role ~= 'owner'", "false"),
+    "editing shows what is before": ("chat_edit", "or id <= join_id then", "then"),
+    "history shows what is before": ("chat_history", "math.max(first, join_id + 1)", "first"),
+}  # fmt: skip
+
+
+class TestPlantedBugs:
+    """The machine finds them, or could not be believed."""
+
+    @pytest.fixture
+    def messaging_alias(self, messaging_settings: object) -> str:
+        """One server is enough."""
+        return conf.alias()
+
+    @pytest.fixture(autouse=True)
+    def scripts_are_loaded_anew(self) -> Iterable[None]:
+        yield
+        scripts.load.cache_clear()
+
+    @pytest.mark.parametrize("plant", PLANTS)
+    def test_in_a_script(self, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        where, line, mistake = PLANTS[plant]
+        read = scripts.read
+        assert read(f"{where}.lua").count(line) == 1
+
+        def misread(filename: str) -> str:
+            text = read(filename)
+            return text.replace(line, mistake) if filename == f"{where}.lua" else text
+
+        monkeypatch.setattr(scripts, "read", misread)
+        scripts.load.cache_clear()
+        self.look_for_a_mistake()
+
+    def test_in_what_is_told_of_lost_data(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inboxes._Entry, "lost", lambda *_: False)
+        self.look_for_a_mistake()
+
+    def look_for_a_mistake(self) -> None:
+        quick = settings(PROFILE, phases=[Phase.generate], max_examples=300, derandomize=True)
+        with pytest.raises(AssertionError):
+            run_state_machine_as_test(ChatMachine, settings=quick)

@@ -109,7 +109,13 @@ def test_the_last_one_out_deletes_the_chat(chat: Chat) -> None:
     left = all_keys()
     assert all(":requests:" in key for key in left)
     assert all(0 < server().pttl(key) <= 240_000 for key in left)
-    for unknown in (chat.info, chat.members, chat.typists, lambda: chat.seen_by(1), lambda: chat.send("ann", "x")):
+    for unknown in (
+        chat.info,
+        chat.members,
+        chat.typists,
+        lambda: chat.seen_by(1),
+        lambda: chat.send("ann", "x"),
+    ):
         with pytest.raises(ChatNotFound, match="club"):
             unknown()
 

@@ -46,7 +46,9 @@ def test_data_comes_back_equal(data: Any) -> None:
     assert type(message.data) is type(data)
 
 
-@pytest.mark.parametrize("body", ["", " ", "😀", "a\0b", '"],["', "[1,2,3,4,5,", "line\nline\r\t\\", "\u2028é"])
+@pytest.mark.parametrize(
+    "body", ["", " ", "😀", "a\0b", '"],["', "[1,2,3,4,5,", "line\nline\r\t\\", "\u2028é"]
+)
 def test_a_body_comes_back_equal(body: str) -> None:
     chat = Chat.create("ann", ["bob"])
     chat.send("ann", body)

@@ -10,7 +10,20 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, ChatSummary, Inbox
 
-from .asking import bodies, change, ids, index, keys, reply_to, said, server, server_ms, snapshot, steps, until
+from .asking import (
+    bodies,
+    change,
+    ids,
+    index,
+    keys,
+    reply_to,
+    said,
+    server,
+    server_ms,
+    snapshot,
+    steps,
+    until,
+)
 
 
 def talk(name: str, *texts: str, members: tuple[str, ...] = ("bob",)) -> Chat:
@@ -293,7 +306,7 @@ def test_an_entry_that_no_chat_confirms_is_healed_away_after_a_grace(settings: S
     for look in (Inbox("bob").pending, Inbox("bob").unread, Inbox("bob").chats):
         assert not look()  # type: ignore[operator]
     assert server().hlen(index("bob")) == 1
-    change(settings, COMMAND_DEADLINE=0.01)
+    change(settings, COMMAND_DEADLINE=0.4)
     until(lambda: not Inbox("bob").chats() and not server().exists(index("bob")))
 
 

@@ -330,3 +330,16 @@ class TestHostileTexts:
         text = page(room.client("owner"), "room", room.chat.id)
         assert not re.search(r'href="(javascript|data):', text)
         assert not re.search(r"<a[^>]*onmouseover", text)
+
+
+class TestNamesThatAreNone:
+    @pytest.mark.parametrize("to", ["NUL \0", "x" * 300, "\ud800", " "])
+    @pytest.mark.parametrize("how", ["new", "add", "remove", "forget_contact", "search"])
+    def test_they_are_refused(self, room: Room, how: str, to: str) -> None:
+        name = "new" if how == "search" else how
+        args = [room.chat.id] if name in ("add", "remove") else []
+        data = {"to": to, "member": to, "contact": to, **({"search": "1"} if how == "search" else {})}
+        answer = room.client("owner", json=True).post(reverse(f"messaging:{name}", args=args), data)
+        assert answer.status_code in (200, 400, 403)
+        assert len(room.chat.members()) == 2
+        assert room.client("owner").get(reverse("messaging:new"), {"to": to}).status_code == 200

@@ -26,6 +26,7 @@ from pytest_django import Settings
 
 import django_redis_messaging
 from django_redis_messaging.admin import ChatsEntry
+from django_redis_messaging.web.urls import urlpatterns
 
 from .conftest import Room, client_of
 
@@ -316,3 +317,42 @@ def test_every_text_can_be_translated(template: Path) -> None:
     ):
         text = re.sub(kept_out, "", text, flags=re.DOTALL)
     assert not re.search(r"[A-Za-z]{2,}", text), text.split()
+
+
+class TestTranslations:
+    def test_every_text_has_a_german_one(self, tmp_path: Path) -> None:
+        texts = (PACKAGE / "locale/de/LC_MESSAGES/django.po").read_text(encoding="utf-8")
+        assert "#, fuzzy" not in texts
+        assert not re.search(r'^msgstr(\[\d\])? ""\n(?!")', texts, re.MULTILINE)
+        known = {
+            "".join(re.findall(r'"(.*)"', match)) for match in re.findall(r"^msgid (.*)", texts, re.MULTILINE)
+        }
+        used = set()
+        for source in [*PACKAGE.rglob("templates/**/*.html"), *PACKAGE.rglob("web/**/*.py")]:
+            text = source.read_text(encoding="utf-8")
+            used |= set(re.findall(r'(?:\{% translate |\b_\()"([^"]+)"', text))
+        assert len(used) > 80
+        assert used - known == set()
+
+    def test_pages_speak_it(self, room: Room) -> None:
+        client = room.client("owner")
+        with override_settings(LANGUAGE_CODE="de"):
+            text = client.get(address("room", room)).content.decode()
+        assert "Nachricht schreiben" in text and "2 Mitglieder" in text
+
+
+class TestDocs:
+    TEXT = (PACKAGE.parent / "docs" / "web.md").read_text(encoding="utf-8")
+
+    def test_every_address_is_in_them(self) -> None:
+        written = dict(re.findall(r"^\| `(\w+)` \| `+ ?([^`]*?) ?`+ \|", self.TEXT, re.MULTILINE))
+        routes = {
+            str(pattern.name): re.sub(r"<[^>]+>", "<id>", str(pattern.pattern)) for pattern in urlpatterns
+        }
+        assert written == routes
+
+    def test_every_code_is_in_them(self) -> None:
+        source = (PACKAGE / "web" / "problems.py").read_text(encoding="utf-8")
+        codes = set(re.findall(r'Problem\(\d+, "(\w+)"', source)) | {"gone"}
+        assert len(codes) == 12
+        assert {code for code in codes if f"`{code}`" not in self.TEXT} == set()

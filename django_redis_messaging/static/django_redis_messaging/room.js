@@ -6,6 +6,7 @@ const log = document.getElementById("drm-log");
 const scroll = document.getElementById("drm-scroll");
 const status = document.getElementById("drm-status");
 const seen = document.getElementById("drm-seen");
+const title = document.querySelector("#drm-title bdi");
 const TOGETHER = 300;
 const NEAR = 80;
 let cursor = log.dataset.cursor;
@@ -54,19 +55,28 @@ export function show(message) {
 }
 
 function warn(error) {
-  const silent = !error || error.code === "outcome_unknown";
-  status.textContent = silent ? "" : error.message || status.dataset.away;
+  const text = error && (error.message || status.dataset.away);
+  const over = [401, 403, 404].includes(error?.status);
+  status.textContent = over ? `${text} ${status.dataset.reload}` : text || "";
+}
+
+function showGap(text) {
+  const note = Object.assign(document.createElement("li"), { className: "drm-note", textContent: text });
+  log.insertBefore(note, log.querySelector(".drm-pending"));
 }
 
 async function look() {
   const stay = !atEnd();
   const page = await get(log.dataset.feed, { after: cursor, edits, html: 1 });
   if (page.reset) location.reload();
+  if (page.gap) showGap(page.gap_text);
   page.messages.forEach(show);
   page.changed?.forEach((message) => document.getElementById(`m${message.id}`) && show(message));
   cursor = page.messages.at(-1)?.cursor ?? cursor;
   edits = page.edits;
-  seen.textContent = page.seen;
+  // Only what differs is written: a screen reader would say it again.
+  if (seen.textContent !== page.seen) seen.textContent = page.seen;
+  if (title.textContent !== page.title) title.textContent = page.title;
   if (page.messages.length && !stay) toEnd();
   markSoon();
   if (page.messages.length) document.dispatchEvent(new CustomEvent("drm:changed"));
@@ -105,6 +115,8 @@ async function older(event) {
   const first = messages()[0];
   const page = await get(log.dataset.feed, { before: first.dataset.id, html: 1 });
   const below = scroll.scrollHeight - scroll.scrollTop;
+  // They are nothing new, so nothing to be read aloud.
+  scroll.setAttribute("aria-live", "off");
   log.querySelector(".drm-day")?.remove();
   for (const message of page.messages) {
     first.before(element(message.html));
@@ -113,6 +125,8 @@ async function older(event) {
   fit(first);
   scroll.scrollTop = scroll.scrollHeight - below;
   link.hidden = !page.has_more;
+  if (page.gap) link.after(Object.assign(document.createElement("p"), { textContent: page.gap_text }));
+  setTimeout(() => scroll.setAttribute("aria-live", "polite"), 1000);
 }
 
 document.getElementById("drm-older")?.addEventListener("click", (event) => {

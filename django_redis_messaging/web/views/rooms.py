@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from ...services.chats import Member, Message, Page
 from .. import problems
@@ -76,14 +77,16 @@ class RoomView(ListMixin, RoomMixin, MessagingPage):
 
     def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         before = place(request.GET, "before")
-        page = self.read(before=before) if before is not None else self.read()
+        # First: if somebody edits in between, the count shown is too low, and the next poll asks again.
         info = self.chat.info()
+        page = self.read(before=before) if before is not None else self.read()
         listed = self.rows()
         unread = 0 if before is not None else self.unread(listed)
         context = {
             "chat": info,
             "page": page,
             "newest": before is None,
+            "gap": removed(page.gap),
             "rows": listed,
             "room_title": self.title(info.title, info.member_count),
             "bubbles": self.bubbles(page.messages, unread=unread),
@@ -127,14 +130,15 @@ class RoomFeedView(RoomMixin):
 
     def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         before, after = place(request.GET, "before"), place(request.GET, "after")
+        info = self.chat.info()
         if before is not None:
             page = self.read(before=before)
         else:
             page = self.read(after=after if after is not None else 0)
-        info = self.chat.info()
         data: dict[str, Any] = {
             "messages": self.as_json(page.messages),
             "gap": page.gap,
+            "gap_text": removed(page.gap),
             "has_more": page.has_more,
             "reset": page.reset,
             "title": self.title(info.title, info.member_count),
@@ -151,6 +155,14 @@ class RoomFeedView(RoomMixin):
     def as_json(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """The messages with their labels; with their markup, if it is asked for."""
         return [message_json(self, bubble) for bubble in self.bubbles(messages)]
+
+
+def removed(gap: int) -> str:
+    """What is said where messages are missing."""
+    if not gap:
+        return ""
+    text = ngettext("%(count)s older message was removed.", "%(count)s older messages were removed.", gap)
+    return text % {"count": gap}
 
 
 def message_json(view: MessagingView, bubble: Bubble) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
 
 from django_redis_messaging import MessagingError
-from django.db import connections
 from people import crowd
 from people.cast import CAST
 from people.serving import Site, bind, redis, remove_keys, stoppable

@@ -1,0 +1,226 @@
+"""What stays of a chat: until all have acked, then the last few; never more, nor older, than the limits."""
+
+import time
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from django_redis_messaging import Chat, Inbox, LimitExceeded
+
+from .asking import bodies, change, ids, keys, said, server, server_ms, snapshot, until
+
+
+def stored(chat: Chat) -> int:
+    """Messages that take up memory."""
+    return int(server().llen(keys(chat).log))
+
+
+def aged(chat: Chat, seconds: float) -> None:
+    """Wait until the newest message is older than this, by the server's clock."""
+    newest = chat.info().active_at.timestamp() * 1000
+    until(lambda: server_ms() > newest + seconds * 1000 + 1)
+
+
+@pytest.mark.parametrize("keep_last", [0, 1, 3])
+def test_once_all_have_acked_the_last_few_remain(keep_last: int) -> None:
+    chat = Chat.create("ann", ["bob", "cat"], keep_last=keep_last)
+    said(chat, "ann", *"12345678")
+    chat.ack("bob", 8)
+    chat.ack("cat", 2)
+    assert ids(chat.history("cat", after=2)) == [3, 4, 5, 6, 7, 8]
+    assert stored(chat) == 6
+    chat.ack("cat", 8)
+    assert ids(chat.history("cat")) == list(range(9 - keep_last, 9))
+    assert (stored(chat), chat.info().first_id, chat.info().last_id) == (keep_last, 9 - keep_last, 8)
+    assert chat.send("ann", "9").id == 9
+    assert bodies(chat.history("cat", after=8)) == ["9"]
+
+
+def test_what_one_alone_says_with_nothing_kept_is_gone_at_once() -> None:
+    chat = Chat.create("ann", [], keep_last=0)
+    for number in (1, 2, 3):
+        assert chat.send("ann", "x").id == number
+        assert stored(chat) == 0
+    assert Inbox("ann").pending() == []
+
+
+def test_what_one_alone_says_is_kept_about_as_long_as_wanted() -> None:
+    chat = Chat.create("ann", [], keep_last=32)
+    said(chat, "ann", *"x" * 100)
+    assert 32 <= stored(chat) <= 34
+    chat = Chat.create("ann", [], keep_last=3)
+    said(chat, "ann", *"x" * 10)
+    assert stored(chat) == 3
+
+
+def test_the_default_is_a_setting(settings: Settings) -> None:
+    change(settings, CHAT_KEEP_LAST=2)
+    chat = Chat.create("ann", ["bob"])
+    change(settings, CHAT_KEEP_LAST=100)
+    said(chat, "ann", *"12345")
+    chat.ack("bob", 5)
+    assert bodies(chat.history("bob")) == ["4", "5"]
+
+
+def test_what_is_released_is_told_as_a_gap_to_who_asks_for_it() -> None:
+    chat = Chat.create("ann", ["bob"], keep_last=2)
+    said(chat, "ann", *"12345")
+    chat.ack("bob", 5)
+    page = chat.history("bob", after=1)
+    assert (bodies(page), page.gap) == (["4", "5"], 2)
+    assert chat.history("bob").gap == 3
+
+
+def test_who_leaves_or_is_removed_pins_nothing() -> None:
+    chat = Chat.create("ann", ["bob", "cat"], keep_last=1)
+    said(chat, "ann", *"12345")
+    chat.ack("cat", 5)
+    assert stored(chat) == 5
+    chat.leave("bob", by="ann")
+    assert stored(chat) == 1
+
+
+def test_who_joins_pins_nothing_from_before() -> None:
+    chat = Chat.create("ann", ["bob"], keep_last=0)
+    said(chat, "ann", *"123")
+    chat.join("cat", by="ann")
+    chat.ack("bob", 3)
+    assert stored(chat) == 0
+
+
+def test_acking_with_pending_releases_as_well() -> None:
+    chat = Chat.create("ann", ["bob"], keep_last=0)
+    said(chat, "ann", *"123")
+    assert [ids(news) for news in Inbox("bob").pending(ack=True, limit=2)] == [[1, 2]]
+    assert stored(chat) == 1
+    Inbox("bob").pending(ack=True)
+    assert stored(chat) == 0
+
+
+# length
+
+
+def test_never_more_than_the_length_on_write(settings: Settings) -> None:
+    change(settings, CHAT_MAX_LENGTH=3)
+    chat = Chat.create("ann", ["bob"])
+    for number in range(1, 8):
+        assert chat.send("ann", str(number)).id == number
+        assert stored(chat) == min(number, 3)
+    (news,) = Inbox("bob").pending()
+    assert (ids(news), news.gap, news.has_more, news.reset) == ([5, 6, 7], 4, False, False)
+    assert (Inbox("bob").unread(), Inbox("bob").chats()[0].unread) == (3, 3)
+    assert ids(chat.history("bob")) == [5, 6, 7]
+
+
+LOOKS: list[Any] = [
+    lambda chat: chat.history("bob"),
+    lambda chat: Inbox("bob").pending(),
+    lambda chat: Inbox("bob").unread(),
+    lambda chat: Inbox("bob").chats(),
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_smaller_length_holds_on_read_too(look: Any, settings: Settings) -> None:
+    chat = Chat.create("ann", ["bob"])
+    said(chat, "ann", *"1234567")
+    change(settings, CHAT_MAX_LENGTH=3)
+    look(chat)
+    assert stored(chat) == 3
+
+
+def test_own_messages_that_a_limit_removed_are_not_subtracted_from_unread(settings: Settings) -> None:
+    chat = Chat.create("ann", ["bob"])
+    for sender in ("ann", "bob", "bob", "ann", "bob", "ann"):
+        chat.send(sender, "x")
+    assert Inbox("bob").unread() == 3
+    change(settings, CHAT_MAX_LENGTH=3)
+    assert Inbox("bob").unread() == 2
+    chat.ack("bob", 4)
+    assert Inbox("bob").unread() == 1
+
+
+# age
+
+
+def test_what_is_too_old_goes_on_write(settings: Settings) -> None:
+    change(settings, CHAT_MAX_AGE=0.3)
+    chat = Chat.create("ann", ["bob"])
+    said(chat, "ann", "1", "2", "3")
+    aged(chat, 0.3)
+    chat.send("ann", "4")
+    assert stored(chat) == 1
+    (news,) = Inbox("bob").pending()
+    assert (ids(news), news.gap) == ([4], 3)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_too_old_goes_on_read(look: Any, settings: Settings) -> None:
+    chat = Chat.create("ann", ["bob"])
+    said(chat, "ann", "1", "2", "3")
+    aged(chat, 0.3)
+    said(chat, "ann", "4", "5")
+    change(settings, CHAT_MAX_AGE=0.3)
+    began = time.monotonic()
+    look(chat)
+    held = stored(chat)
+    assert held == 2 or time.monotonic() - began > 0.2
+    assert held <= 2
+
+
+def test_when_all_is_too_old_the_gap_is_all_and_acking_ends_it(settings: Settings) -> None:
+    chat = Chat.create("ann", ["bob"])
+    said(chat, "ann", "1", "2", "3")
+    change(settings, CHAT_MAX_AGE=0.05)
+    aged(chat, 0.05)
+    assert Inbox("bob").unread() == 0
+    (news,) = Inbox("bob").pending()
+    assert (news.messages, news.gap, news.has_more, news.reset) == ([], 3, False, False)
+    page = chat.history("bob", after=0)
+    assert (page.messages, page.gap, page.has_more) == ([], 3, False)
+    assert stored(chat) == 0
+    assert chat.ack("bob", 3) == 3
+    assert Inbox("bob").pending() == []
+
+
+def test_when_all_is_too_old_pending_with_ack_tells_it_once(settings: Settings) -> None:
+    chat = Chat.create("ann", ["bob"])
+    said(chat, "ann", "1", "2", "3")
+    change(settings, CHAT_MAX_AGE=0.05)
+    aged(chat, 0.05)
+    assert [news.gap for news in Inbox("bob").pending(ack=True)] == [3]
+    assert Inbox("bob").pending(ack=True) == []
+
+
+# size
+
+
+def test_a_body_over_the_limit(settings: Settings) -> None:
+    change(settings, MESSAGE_MAX_BYTES=10, TITLE_MAX_BYTES=5)
+    chat = Chat.create("ann", ["bob"], "1234567890", title="12345")
+    before = snapshot()
+    sized: list[tuple[Any, int, int]] = [
+        (lambda: chat.send("ann", "12345678901"), 10, 11),
+        (lambda: chat.send("ann", "é" * 6), 10, 12),
+        (lambda: chat.edit("ann", 1, "x" * 99), 10, 99),
+        (lambda: Chat.create("ann", [], "x" * 11), 10, 11),
+        (lambda: chat.rename("ann", "123456"), 5, 6),
+        (lambda: Chat.create("ann", [], title="ééé"), 5, 6),
+    ]
+    for operation, limit, actual in sized:
+        with pytest.raises(LimitExceeded) as caught:
+            operation()
+        assert (caught.value.limit, caught.value.actual) == (limit, actual)
+    with pytest.raises(LimitExceeded) as caught:
+        chat.send("ann", "a", data="b" * 8)
+    assert caught.value.limit == 10
+    assert caught.value.actual > 10
+    assert snapshot() == before
+    assert chat.send("ann", "é" * 5).id == 2
+
+
+def test_a_message_as_large_as_it_may_be() -> None:
+    chat = Chat.create("ann", ["bob"], "x" * 65536)
+    chat.send("ann", "", data="é" * 30000)
+    assert [len(body) for body in bodies(chat.history("bob"))] == [65536, 0]
