@@ -15,10 +15,8 @@ With pytest-xdist each worker has its own server. `messaging_server = configured
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -113,26 +111,10 @@ def messaging_prefix(
     request: pytest.FixtureRequest, messaging_settings: Prefix, messaging_alias: str
 ) -> Iterator[str]:
     """A PREFIX for this test alone; its keys are removed afterwards."""
-    if inspect.iscoroutinefunction(request.function) and importlib.util.find_spec("pytest_asyncio"):
-        request.getfixturevalue("messaging_connections")
     prefix = f"test:{uuid.uuid4().hex[:12]}"
     with messaging_settings.instead(prefix):
         yield prefix
     remove_keys(messaging_alias, prefix)
-
-
-async def messaging_connections() -> AsyncIterator[None]:
-    """Closes what an async test leaves open, in its event loop, while that still runs."""
-    from .core import clients
-
-    yield
-    await clients.aclose()
-
-
-if importlib.util.find_spec("pytest_asyncio"):
-    import pytest_asyncio
-
-    messaging_connections = pytest_asyncio.fixture(messaging_connections)
 
 
 def remove_keys(alias: str, prefix: str) -> int:

@@ -72,7 +72,6 @@ class BlockingClient:
         self.endpoint = Endpoint(alias)
         # list.pop and list.append are atomic: no lock needed
         self._idle: list[Any] = []
-        self._idle_for_waits: list[Any] = []
 
     def execute(self, step: Step) -> Any:
         """Send `step`, and again where that helps; the reply, or an error of errors.py."""
@@ -94,13 +93,12 @@ class BlockingClient:
 
     def close(self) -> None:
         """Close the idle connections."""
-        for idle in (self._idle, self._idle_for_waits):
-            while idle:
-                idle.pop().disconnect()
+        while self._idle:
+            self._idle.pop().disconnect()
 
     def _call(self, script: Script) -> Any:
         """The first attempt at one script: what nearly every operation is, so with nothing around it."""
-        connection = self._take(self._idle, fresh=False)
+        connection = self._take(fresh=False)
         reply = exchange(connection, script.words)
         if type(reply) is NoScriptError:
             reply = exchange(connection, script.in_full)
@@ -112,9 +110,7 @@ class BlockingClient:
     def _attempt(self, batch: list[Command | Script], attempts: Attempts | None) -> Replies:
         if not batch:
             return []
-        waits = isinstance(batch[0], Wait)
-        idle = self._idle_for_waits if waits else self._idle
-        connection = self._take(idle, fresh=attempts is not None or _once(batch))
+        connection = self._take(fresh=attempts is not None or _once(batch))
         timeout = _reading_time(batch, attempts)
         replies = converse(connection, [call.words for call in batch], timeout)
         unknown = _unknown_scripts(batch, replies)
@@ -122,14 +118,14 @@ class BlockingClient:
             again = converse(connection, [cast(Script, batch[at]).in_full for at in unknown], timeout)
             for at, reply in zip(unknown, again, strict=True):
                 replies[at] = reply
-        idle.append(connection)
+        self._idle.append(connection)
         return replies
 
-    def _take(self, idle: list[Any], *, fresh: bool) -> Any:
+    def _take(self, *, fresh: bool) -> Any:
         """An idle connection, or a new one. `fresh`: surely alive, so that what fails was not sent."""
         while True:
             try:
-                connection = idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 break
             if not fresh or alive(connection):

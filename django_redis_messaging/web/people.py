@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..core.batches import batched
+from ..core.keys import name
 from ..services.contacts import RecentContacts
 from ..services.directories import Directory
 from ..services.folding import fold, matches
@@ -14,6 +16,8 @@ from .identity import Identity
 
 #: how many colours an avatar can have: see .drm-hue-… in messaging.css
 HUES = 12
+#: members whose labels are asked for at once
+PAGE = 500
 #: a page of suggestions
 SUGGESTED = 20
 #: pages of suggestions there are at most
@@ -51,9 +55,9 @@ def _letter(word: str) -> str:
     return next((sign for sign in word if sign.isalnum()), "")
 
 
-def hue(name: str) -> int:
-    """Which of the colours a name has; the same one everywhere."""
-    return zlib.crc32(name.encode()) % HUES
+def hue(member: str) -> int:
+    """Which of the colours somebody has; the same one everywhere."""
+    return zlib.crc32(member.encode()) % HUES
 
 
 def people(identity: Identity, ids: Iterable[str]) -> list[Person]:
@@ -67,10 +71,19 @@ def known(identity: Identity, user: Any, ids: Sequence[str]) -> dict[str, str]:
     """id → label of those that are in one of the user's directories: the guild rule."""
     found: dict[str, str] = {}
     for guild in identity.directories(user):
-        missing = [member for member in ids if member not in found]
-        if missing:
-            found |= Directory(guild).labels(missing)
+        directory = Directory(guild)
+        for page in batched([member for member in ids if member not in found and _is_name(member)], PAGE):
+            found |= directory.labels(page)
     return found
+
+
+def _is_name(member: str) -> bool:
+    """Whether it can be somebody's id at all: what comes in a form can be anything."""
+    try:
+        name(member, "member")
+    except ValueError:
+        return False
+    return True
 
 
 def recents(identity: Identity, user: Any) -> list[Person]:

@@ -103,3 +103,10 @@ def bodies(found: Page | Pending | Iterable[Message]) -> list[str]:
 
 def said(chat: Chat, sender: str, *texts: str) -> list[Message]:
     return [chat.send(sender, text) for text in texts]
+
+
+def talk(name: str, *texts: str, members: tuple[str, ...] = ("bob",)) -> Chat:
+    """A chat of ann and others, into which ann says these."""
+    chat = Chat.create("ann", members, chat_id=name)
+    said(chat, "ann", *texts)
+    return chat

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from typing import Any
 
 import pytest
 from pytest_django import Settings
@@ -41,7 +42,7 @@ def test_a_fetch_racing_leave_leaves_no_ghost_that_pins_history(order: tuple[str
         "P": steps(Inbox("bob").pending, ack=True),
         "L": steps(chat.leave, "bob"),
     }
-    replies: dict[str, object] = dict.fromkeys(bodies_of)
+    replies: dict[str, Any] = dict.fromkeys(bodies_of)
     for name in order:
         try:
             replies[name] = reply_to(bodies_of[name].send(replies[name]))

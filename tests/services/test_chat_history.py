@@ -1,7 +1,5 @@
 """Reading pages of a chat and acking: every direction, gaps, and cursors of messages that aren't there."""
 
-import itertools
-
 import pytest
 from pytest_django import Settings
 
@@ -212,11 +210,11 @@ def test_a_lost_ack_is_told_by_pending(ten: Chat) -> None:
 
 
 def test_only_members_read_and_ack(ten: Chat) -> None:
-    for user, operation in itertools.product(
-        ["cat", "Bob", "bob "], [ten.history, lambda user: ten.ack(user, 1)]
-    ):
+    for user in ("cat", "Bob", "bob "):
         with pytest.raises(NotAMember, match="ten"):
-            operation(user)
+            ten.history(user)
+        with pytest.raises(NotAMember, match="ten"):
+            ten.ack(user, 1)
     ten.leave("bob")
     with pytest.raises(NotAMember):
         ten.history("bob")

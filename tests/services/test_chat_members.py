@@ -216,7 +216,7 @@ def test_mute_until_a_moment(chat: Chat) -> None:
     assert inbox.chats()[0].muted is True
     until(lambda: not inbox.chats()[0].muted)
     with pytest.raises(ValueError, match="naive"):
-        chat.mute("bob", datetime(2099, 1, 1))  # noqa: DTZ001
+        chat.mute("bob", datetime(2099, 1, 1))
     with pytest.raises(TypeError, match="datetime"):
         chat.mute("bob", 5)  # type: ignore[arg-type]
 

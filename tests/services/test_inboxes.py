@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, ChatSummary, Inbox
+from django_redis_messaging import Chat, Inbox
 
 from .asking import (
     bodies,
@@ -19,24 +19,11 @@ from .asking import (
     reply_to,
     said,
     server,
-    server_ms,
     snapshot,
     steps,
+    talk,
     until,
 )
-
-
-def talk(name: str, *texts: str, members: tuple[str, ...] = ("bob",)) -> Chat:
-    """A chat of ann and others, into which ann says these."""
-    chat = Chat.create("ann", members, chat_id=name)
-    said(chat, "ann", *texts)
-    return chat
-
-
-def later() -> None:
-    """The server's clock shows another ms."""
-    now = server_ms()
-    until(lambda: server_ms() > now)
 
 
 def found(user: str, **options: Any) -> dict[str, list[int]]:
@@ -136,7 +123,7 @@ def test_limit_is_of_a_chat_and_total_of_all() -> None:
     for name in "xyz":
         talk(name, *"12345")
     limited = Inbox("bob").pending(limit=2)
-    assert {news.chat_id: ids(news) for news in limited} == dict.fromkeys("xyz", [1, 2])
+    assert {news.chat_id: ids(news) for news in limited} == {name: [1, 2] for name in "xyz"}
     assert all(news.has_more for news in limited)
     all_of_them = Inbox("bob").pending(limit=5)
     assert not any(news.has_more for news in all_of_them)
@@ -232,67 +219,6 @@ def test_looking_in_changes_nothing_but_the_users_list(settings: Settings) -> No
     assert snapshot(but=[index("bob")]) == before
 
 
-# chats
-
-
-def names(summaries: list[ChatSummary]) -> list[str]:
-    return [summary.chat_id for summary in summaries]
-
-
-def test_the_newest_activity_is_first() -> None:
-    chats = {}
-    for name in "xyz":
-        later()
-        chats[name] = talk(name, members=("bob", "cat"))
-    assert names(Inbox("bob").chats()) == ["z", "y", "x"]
-    later()
-    message = chats["x"].send("cat", "hello")
-    first, *others = Inbox("bob").chats()
-    assert (first.chat_id, first.last_message, first.unread, first.title) == ("x", message, 1, "")
-    assert (first.active_at, first.member_count, first.muted) == (message.sent_at, 3, False)
-    assert names(others) == ["z", "y"]
-    assert [(other.last_message, other.unread) for other in others] == [(None, 0)] * 2
-    chats["x"].ack("bob", 1)
-    assert names(Inbox("bob").chats()) == ["x", "z", "y"]
-
-
-def test_pages_of_chats_meet_each_other() -> None:
-    for name in "vwxyz":
-        talk(name, "one")
-    every = names(Inbox("bob").chats())
-    assert sorted(every) == list("vwxyz")
-    for limit in (1, 2, 5, 9):
-        seen: list[str] = []
-        while page := Inbox("bob").chats(limit=limit, after=seen[-1] if seen else None):
-            assert len(page) <= limit
-            seen += names(page)
-        assert seen == every
-    with pytest.raises(ValueError, match="begin"):
-        Inbox("bob").chats(after="nowhere")
-
-
-def test_the_last_message_may_be_a_tombstone_or_gone() -> None:
-    chat = talk("x", "one")
-    chat.delete_message("ann", 1)
-    last = Inbox("bob").chats()[0].last_message
-    assert last is not None
-    assert last.deleted
-    gone = Chat.create("ann", ["bob"], "read", chat_id="y", keep_last=0)
-    gone.ack("bob", 1)
-    assert {one.chat_id: one.last_message for one in Inbox("bob").chats()} == {"x": last, "y": None}
-
-
-def test_names_of_all_kinds_are_found() -> None:
-    odd = ["a:b", "{x}", "a b", "%41", "A", "`", "😀", "e\u0301", "\n", "x}:newest", "*"]
-    for name in odd:
-        talk(name, "one", members=tuple(odd))
-    for name in odd:
-        assert sorted(found(name)) == sorted(odd)
-        assert sorted(names(Inbox(name).chats())) == sorted(odd)
-        Chat("%41").ack(name, 1)
-        assert Inbox(name).unread() == len(odd) - 1
-
-
 def test_a_list_holds_no_other_prefix(settings: Settings) -> None:
     talk("x", "one")
     ours = settings.REDIS_MESSAGING["PREFIX"]
@@ -304,7 +230,7 @@ def test_an_entry_that_no_chat_confirms_is_healed_away_after_a_grace(settings: S
     chat = talk("x", "one")
     server().delete(*snapshot_of(chat))
     for look in (Inbox("bob").pending, Inbox("bob").unread, Inbox("bob").chats):
-        assert not look()  # type: ignore[operator]
+        assert not look()
     assert server().hlen(index("bob")) == 1
     change(settings, COMMAND_DEADLINE=0.4)
     until(lambda: not Inbox("bob").chats() and not server().exists(index("bob")))
@@ -318,7 +244,7 @@ async def test_async_inbox() -> None:
     chats = [talk(name, "one", "two") for name in "xy"]
     inbox = Inbox("bob")
     assert await inbox.aunread() == 4
-    assert sorted(names(await inbox.achats())) == ["x", "y"]
+    assert sorted(one.chat_id for one in await inbox.achats()) == ["x", "y"]
     assert sorted(itertools.chain(*map(ids, await inbox.apending(limit=1)))) == [1, 1]
     await chats[0].aack("bob", 2)
     assert [(news.chat_id, ids(news)) for news in await inbox.apending(ack=True)] == [("y", [1, 2])]

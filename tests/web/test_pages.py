@@ -333,7 +333,7 @@ class TestHostileTexts:
 
 
 class TestNamesThatAreNone:
-    @pytest.mark.parametrize("to", ["NUL \0", "x" * 300, "\ud800", " "])
+    @pytest.mark.parametrize("to", ["NUL \0", "x" * 300, " "])
     @pytest.mark.parametrize("how", ["new", "add", "remove", "forget_contact", "search"])
     def test_they_are_refused(self, room: Room, how: str, to: str) -> None:
         name = "new" if how == "search" else how

@@ -1,0 +1,112 @@
+"""What others do to our keys and scripts: a key that holds another type is an error, with nothing changed; a
+script cache that was flushed is not noticed."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from django_redis_messaging import Chat, ConfigurationError, Inbox
+
+from .asking import all_keys, ids, index, keys, server, snapshot
+
+
+@pytest.fixture
+def chat() -> Chat:
+    """Of ann, who owns it, and bob, who is behind; open to all."""
+    made = Chat.create("ann", ["bob"], "one", chat_id="club", open=True)
+    made.send("bob", "two")
+    made.send("ann", "three")
+    return made
+
+
+#: what each operation takes, and so must find out
+TAKES: dict[str, tuple[Callable[[Chat], Any], str]] = {
+    "send": (lambda chat: chat.send("bob", "x"), "newest members counts log requests:0 requests:1"),
+    "ack": (lambda chat: chat.ack("bob", 2), "newest members counts log"),
+    "join": (
+        lambda chat: chat.join("dan", by="ann"),
+        "newest members roster standing info requests:0 requests:1",
+    ),
+    "join alone": (
+        lambda chat: chat.join("dan"),
+        "newest members roster standing info requests:0 requests:1",
+    ),
+    "history": (lambda chat: chat.history("bob"), "newest roster log"),
+    "pending": (lambda chat: Inbox("bob").pending(), "newest members log"),
+    "pending with ack": (lambda chat: Inbox("bob").pending(ack=True), "newest members counts log"),
+    "unread": (lambda chat: Inbox("bob").unread(), "newest members counts log"),
+    "chats": (lambda chat: Inbox("bob").chats(), "newest members counts log roster mutes info"),
+    "leave": (
+        lambda chat: chat.leave("bob"),
+        "newest members counts log roster standing typing mutes info",
+    ),
+    "edit": (lambda chat: chat.edit("bob", 2, "x"), "newest roster log info"),
+    "delete_message": (lambda chat: chat.delete_message("bob", 2), "newest roster log info"),
+    "set_role": (lambda chat: chat.set_role("ann", "bob", "owner"), "roster info"),
+    "rename": (lambda chat: chat.rename("bob", "x"), "members info"),
+    "mute": (lambda chat: chat.mute("bob", datetime(2099, 1, 1, tzinfo=UTC)), "members mutes"),
+    "typing": (lambda chat: chat.typing("bob"), "members typing"),
+    "members": (lambda chat: chat.members(), "members roster standing"),
+    "seen_by": (lambda chat: chat.seen_by(1), "members roster"),
+    "typists": (lambda chat: chat.typists(), "typing"),
+    "info": (lambda chat: chat.info(), "newest info members log"),
+}
+
+
+@pytest.mark.parametrize("operation", TAKES)
+def test_a_key_that_holds_another_type(operation: str, chat: Chat) -> None:
+    act, takes = TAKES[operation]
+    copy = snapshot()
+    for key in keys(chat).every:
+        for name in all_keys():
+            server().delete(name)
+        for name, dump in copy.items():
+            server().restore(name, 0, dump)
+        server().delete(key)
+        server().sadd(key, "not ours")
+        before = snapshot(but=[index("dan")])
+        part = key.removeprefix(keys(chat).tag + ":")
+        if part in takes.split():
+            with pytest.raises(ConfigurationError, match="another type"):
+                act(chat)
+            assert snapshot(but=[index("dan")]) == before, part
+        else:
+            act(chat)
+            assert snapshot()[key] == before[key], part
+
+
+@pytest.mark.parametrize("operation", ["join", "pending", "unread", "chats", "create"])
+def test_a_list_of_chats_that_holds_another_type(operation: str, chat: Chat) -> None:
+    server().delete(index("bob"))
+    server().sadd(index("bob"), "not ours")
+    before = snapshot()
+    acts: dict[str, Callable[[], Any]] = {
+        "join": lambda: chat.join("bob"),
+        "pending": lambda: Inbox("bob").pending(),
+        "unread": lambda: Inbox("bob").unread(),
+        "chats": lambda: Inbox("bob").chats(),
+        "create": lambda: Chat.create("bob", []),
+    }
+    with pytest.raises(ConfigurationError, match="another type"):
+        acts[operation]()
+    assert snapshot() == before
+
+
+def test_a_script_cache_that_is_flushed_is_not_noticed(chat: Chat) -> None:
+    operations: list[Callable[[], Any]] = [
+        lambda: chat.send("ann", "four").id,
+        lambda: chat.ack("bob", 4),
+        lambda: chat.join("dan"),
+        lambda: ids(chat.history("bob", after=3)),
+        lambda: [ids(news) for news in Inbox("ann").pending()],
+        lambda: Chat.create("ann", ["bob", "eve"], "x", chat_id="other").info().member_count,
+        lambda: len(Inbox("bob").pending(ack=True)),
+        lambda: chat.leave("dan"),
+    ]
+    answers = []
+    for operation in operations:
+        server().script_flush()
+        answers.append(operation())
+    assert answers == [4, 4, True, [4], [[2, 3, 4]], 3, 1, True]

@@ -1,0 +1,71 @@
+"""The list of one user's chats: its order, its pages, what it says of each chat."""
+
+import pytest
+
+from django_redis_messaging import Chat, ChatSummary, Inbox
+
+from .asking import server_ms, talk, until
+
+
+def later() -> None:
+    """The server's clock shows another ms."""
+    now = server_ms()
+    until(lambda: server_ms() > now)
+
+
+def names(summaries: list[ChatSummary]) -> list[str]:
+    return [summary.chat_id for summary in summaries]
+
+
+def test_the_newest_activity_is_first() -> None:
+    chats = {}
+    for name in "xyz":
+        later()
+        chats[name] = talk(name, members=("bob", "cat"))
+    assert names(Inbox("bob").chats()) == ["z", "y", "x"]
+    later()
+    message = chats["x"].send("cat", "hello")
+    first, *others = Inbox("bob").chats()
+    assert (first.chat_id, first.last_message, first.unread, first.title) == ("x", message, 1, "")
+    assert (first.active_at, first.member_count, first.muted) == (message.sent_at, 3, False)
+    assert names(others) == ["z", "y"]
+    assert [(other.last_message, other.unread) for other in others] == [(None, 0)] * 2
+    chats["x"].ack("bob", 1)
+    assert names(Inbox("bob").chats()) == ["x", "z", "y"]
+
+
+def test_pages_of_chats_meet_each_other() -> None:
+    for name in "vwxyz":
+        talk(name, "one")
+    every = names(Inbox("bob").chats())
+    assert sorted(every) == list("vwxyz")
+    for limit in (1, 2, 5, 9):
+        seen: list[str] = []
+        while page := Inbox("bob").chats(limit=limit, after=seen[-1] if seen else None):
+            assert len(page) <= limit
+            seen += names(page)
+        assert seen == every
+    with pytest.raises(ValueError, match="begin"):
+        Inbox("bob").chats(after="nowhere")
+
+
+def test_the_last_message_may_be_a_tombstone_or_gone() -> None:
+    chat = talk("x", "one")
+    chat.delete_message("ann", 1)
+    last = Inbox("bob").chats()[0].last_message
+    assert last is not None
+    assert last.deleted
+    gone = Chat.create("ann", ["bob"], "read", chat_id="y", keep_last=0)
+    gone.ack("bob", 1)
+    assert {one.chat_id: one.last_message for one in Inbox("bob").chats()} == {"x": last, "y": None}
+
+
+def test_names_of_all_kinds_are_found() -> None:
+    odd = ["a:b", "{x}", "a b", "%41", "A", "`", "😀", "e\u0301", "\n", "x}:newest", "*"]
+    for name in odd:
+        talk(name, "one", members=tuple(odd))
+    for name in odd:
+        assert sorted([news.chat_id for news in Inbox(name).pending()]) == sorted(odd)
+        assert sorted(names(Inbox(name).chats())) == sorted(odd)
+        Chat("%41").ack(name, 1)
+        assert Inbox(name).unread() == len(odd) - 1
