@@ -276,6 +276,7 @@ def _forget_the_parents() -> None:
 
 def _forget(*, setting: str, **_: object) -> None:
     if setting in {conf.NAME, "CACHES"}:
+        close()
         _forget_all()
 
 

@@ -13,9 +13,9 @@ local whole = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now) + step
 if whole > now + 2 * period then
   whole = now + step
 end
--- Steps that are no whole number of ms add up to a little more than the period.
+-- Steps that are no whole number of ms add up to a little more than the period, by less than one.
 local wait = whole - now - period
-if wait > 0.01 then
+if wait >= 1 then
   return math.ceil(wait)
 end
 redis.call('SET', KEYS[1], string.format('%.3f', whole), 'PX', math.max(math.ceil(whole - now), 1))

@@ -116,12 +116,12 @@ class Directory(Service):
         size = min(limit + limit // 16 + 1, MAX_ENTRIES)
         found: dict[str, str] = {}
         while True:
-            span = (start, end, "BYLEX", "LIMIT", 0, size)
-            entries: list[bytes] = yield Command("ZRANGE", self._keys[0], *span, reads=True)
-            words = b"\0".join(entries).decode().split("\0")  # at once: one by one takes twice as long
-            found.update(zip(words[1::3], words[2::3], strict=True))
+            words = ("ZRANGE", self._keys[0], start, end, "BYLEX", "LIMIT", 0, size)
+            entries: list[bytes] = yield Command(*words, reads=True)
+            parts = b"\0".join(entries).decode().split("\0")  # at once: one by one takes twice as long
+            found.update(zip(parts[1::3], parts[2::3], strict=True))
             if len(found) >= limit or len(entries) < size:
-                return [Contact(*pair) for pair in islice(found.items(), limit)]
+                return _contacts(islice(found.items(), limit))
             start = b"(" + entries[-1]
 
     asuggest = asynchronous(suggest)
@@ -224,6 +224,17 @@ def _pages(records: Iterable[_Record]) -> Iterator[list[_Record]]:
         room -= record.entries
     if page:
         yield page
+
+
+def _contacts(pairs: Iterable[tuple[str, str]]) -> list[Contact]:
+    """Contacts of (id, label). Without their __init__: ten calls of it cost a tenth of a round trip."""
+    made, new, put = [], object.__new__, object.__setattr__
+    for member, label in pairs:
+        contact = new(Contact)
+        put(contact, "id", member)
+        put(contact, "label", label)
+        made.append(contact)
+    return made
 
 
 def _remove(prefix: str, guilds: Sequence[str], member: str) -> Steps[None]:

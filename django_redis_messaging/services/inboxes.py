@@ -18,7 +18,7 @@ from ..core.keys import ChatKeys, UserKeys, name, newest_keys
 from ..core.operations import Command, Fan, Gather, Script, Service, Steps, asynchronous, operation
 from .arguments import count, flag
 from .chats import entries
-from .chats.base import limits
+from .chats.base import limits, upkeep
 from .chats.values import ChatSummary, Message, Pending
 
 #: healing waits for this many deadlines: longer than a joining can be between its steps
@@ -92,7 +92,7 @@ class Inbox(Service):
         known = yield from self._moved()
         pairs = yield from self._look(known, "inbox_pending", _talk_keys, arguments, once=ack)
         found = [_pending(entry, item) for entry, item in pairs if not _settled(entry, item)]
-        yield from self._settle(pairs)
+        yield from upkeep(self._settle(pairs))
         return found if ack else _within(found, total)
 
     apending = asynchronous(pending)
@@ -126,7 +126,7 @@ class Inbox(Service):
         known = yield from self._moved()
         pairs = yield from self._look(known, "inbox_unread", _talk_keys, arguments)
         # What Redis lost is for pending to tell: it must still be seen then.
-        yield from self._settle([pair for pair in pairs if _settled(*pair)])
+        yield from upkeep(self._settle([pair for pair in pairs if _settled(*pair)]))
         return sum(item for _, item in pairs if not isinstance(item, bytes))
 
     aunread = asynchronous(unread)
@@ -160,7 +160,7 @@ class Inbox(Service):
         resources = [(keys(ChatKeys(self._prefix, entry.chat_id)), ()) for entry in known]
         items = yield Fan(script, resources, arguments, once=once)
         pairs = list(zip(known, items, strict=True))
-        yield from self._heal([entry for entry, item in pairs if item == _NOT_A_MEMBER])
+        yield from upkeep(self._heal([entry for entry, item in pairs if item == _NOT_A_MEMBER]))
         return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER]
 
     def _settle(self, pairs: Sequence[tuple[_Entry, Any]]) -> Steps[None]:

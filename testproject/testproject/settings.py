@@ -72,6 +72,7 @@ CACHES = {
 }
 REDIS_MESSAGING = {"PREFIX": "demo"}
 
+TIME_ZONE = "UTC"
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "messaging:chats"
 LOGOUT_REDIRECT_URL = "sign-in"

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import pytest
-from django_redis import get_redis_connection
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from django_redis_messaging import Chat, Inbox, Message, MessagingError, Page, Pending, conf
-from django_redis_messaging.core.keys import ChatKeys, UserKeys
+from django_redis_messaging import Chat, Inbox, conf
+from django_redis_messaging.core.keys import UserKeys
 from django_redis_messaging.services import inboxes
 
-from .model import Conversation, Model, Place, Read, Said
+from .model import Model, Said
+from .twins import USERS, Twins
 
-USERS = ("ann", "bob", "cé:{d}", "dan")
-CHATS = ("one", "tw%o")
 BODIES = ("hi", "", 'a\n"b\\', "😀 ß")
 
 #: people, by number: rather a member of the chat than anybody
@@ -29,21 +24,14 @@ users = st.sampled_from(USERS)
 chats = st.sampled_from(["one", "one", "one", "tw%o"])
 requests = st.sampled_from([None, None, "r1"])
 limits = st.sampled_from([1, 2, 5, 100])
-_runs = itertools.count()
 
 
-class ChatMachine(RuleBasedStateMachine):
-    """Does everything twice, and compares."""
+class ChatMachine(Twins):
+    """What four people do in two chats, whose ids are used again."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.run = next(_runs)
-        #: what each cursor that was ever given out names
-        self.places: dict[str, dict[str, Place]] = {chat: {} for chat in CHATS}
-        #: older states of a chat: the app's keys, and the model's
-        self.copies: dict[str, tuple[dict[str, tuple[bytes, int]], Any]] = {}
-        self.touched: set[str] = set()
-        self.client = get_redis_connection(conf.alias())
+        self.created: dict[str, tuple[list[str], str, bool, int, str | None]] = {}
         self.patches: list[Any] = []
 
     @initialize(
@@ -61,7 +49,7 @@ class ChatMachine(RuleBasedStateMachine):
         ]
         for patch in self.patches:
             patch.start()
-        self.create("one", members, "", False, keep_last, None)
+        self.create("one", members, "", False, keep_last, "r1")
 
     def teardown(self) -> None:
         try:
@@ -80,6 +68,7 @@ class ChatMachine(RuleBasedStateMachine):
     def create(
         self, chat: str, members: list[str], body: str, open: bool, keep_last: int, request: str | None
     ) -> None:
+        self.created[chat] = (members, body, open, keep_last, request)
         unique = list(dict.fromkeys(members))
         options: dict[str, Any] = {"open": open, "keep_last": keep_last, "request_id": request}
         self.both(
@@ -91,9 +80,15 @@ class ChatMachine(RuleBasedStateMachine):
             ),
         )  # fmt: skip
 
-    @rule(chat=chats, who=people, by=st.none() | people)
-    def join(self, chat: str, who: int, by: int | None) -> None:
-        user, other = self.who(chat, who), by if by is None else self.who(chat, by)
+    @rule(chat=chats)
+    def create_again(self, chat: str) -> None:
+        """As if its reply had been lost."""
+        if chat in self.created:
+            self.create(chat, *self.created[chat])
+
+    @rule(chat=chats, user=users, by=people)
+    def join(self, chat: str, user: str, by: int) -> None:
+        other = self.who(chat, by) if by < 9 else None
         expected, real = self.both(
             chat,
             lambda: self.model.join(chat, user, other),
@@ -110,6 +105,12 @@ class ChatMachine(RuleBasedStateMachine):
             lambda: self.chat(chat).leave(self.name(user), by=other and self.name(other)),
         )
         assert real == expected
+
+    @rule(chat=chats, who=people, by=people)
+    def leave_and_join(self, chat: str, who: int, by: int) -> None:
+        user = self.who(chat, who)
+        self.leave(chat, who, None)
+        self.join(chat, user, by)
 
     @rule(chat=chats, who=people)
     def delete(self, chat: str, who: int) -> None:
@@ -129,56 +130,25 @@ class ChatMachine(RuleBasedStateMachine):
         user = self.who(chat, who)
         self.say(chat, user, Said(user, body, data, reply_to), request)
 
-    def say(self, chat: str, user: str, said: Said, request: str | None) -> None:
-        place, real = self.both(
-            chat,
-            lambda: self.model.send(chat, said, request),
-            lambda: self.chat(chat).send(
-                self.name(user), said.body, data=said.data, reply_to=said.reply_to, request_id=request
-            ),
-        )
-        if place is not None:
-            assert real.id == place.id
-            assert self.places[chat].setdefault(real.cursor, place) == place
-            if place.number == said.number:
-                said.cursor = real.cursor
-                self.compare(chat, real.id, said, real)
+    @rule(chat=chats, who=people, at=people, by_cursor=st.booleans())
+    def ack(self, chat: str, who: int, at: int, by_cursor: bool) -> None:
+        self.ack_place(chat, self.who(chat, who), self.cursor(chat, at) if by_cursor else at)
 
-    @rule(chat=chats, who=people, at=st.integers(0, 12))
-    def ack(self, chat: str, who: int, at: int) -> None:
+    @rule(chat=chats, late=people)
+    def all_but_one_ack(self, chat: str, late: int) -> None:
+        members = list(self.model.chats[chat].members) if chat in self.model.chats else []
+        for user in members[:late] + members[late + 1 :]:
+            self.ack_place(chat, user, 100)
+
+    @rule(chat=chats, who=people, number=st.integers(1, 6), body=st.sampled_from(BODIES) | st.none())
+    def correct(self, chat: str, who: int, number: int, body: str | None) -> None:
+        """Edit a message, or delete it."""
         user = self.who(chat, who)
-        self.ack_place(chat, user, at)
-
-    @rule(chat=chats, who=people, at=st.integers(0, 40))
-    def ack_by_cursor(self, chat: str, who: int, at: int) -> None:
-        user = self.who(chat, who)
-        self.ack_place(chat, user, self.cursor(chat, at))
-
-    def ack_place(self, chat: str, user: str, place: int | str) -> None:
+        verb, words = ("delete_message", []) if body is None else ("edit", [body])
         expected, real = self.both(
             chat,
-            lambda: self.model.ack(chat, user, self.place(chat, place)),
-            lambda: self.chat(chat).ack(self.name(user), place),
-        )
-        assert real == expected
-
-    @rule(chat=chats, who=people, number=st.integers(1, 6), body=st.sampled_from(BODIES))
-    def edit(self, chat: str, who: int, number: int, body: str) -> None:
-        user = self.who(chat, who)
-        expected, real = self.both(
-            chat,
-            lambda: self.model.edit(chat, user, number, body),
-            lambda: self.chat(chat).edit(self.name(user), number, body),
-        )
-        self.compare(chat, number, expected, real)
-
-    @rule(chat=chats, who=people, number=st.integers(1, 6))
-    def delete_message(self, chat: str, who: int, number: int) -> None:
-        user = self.who(chat, who)
-        expected, real = self.both(
-            chat,
-            lambda: self.model.delete_message(chat, user, number),
-            lambda: self.chat(chat).delete_message(self.name(user), number),
+            lambda: getattr(self.model, verb)(chat, user, number, *words),
+            lambda: getattr(self.chat(chat), verb)(self.name(user), number, *words),
         )
         self.compare(chat, number, expected, real)
 
@@ -189,36 +159,16 @@ class ChatMachine(RuleBasedStateMachine):
 
     # What people read
 
-    @rule(chat=chats, who=people, at=st.none() | st.integers(0, 12), limit=limits)
-    def history_before(self, chat: str, who: int, at: int | None, limit: int) -> None:
+    @rule(chat=chats, who=people, at=people, by_cursor=st.booleans(), newer=st.booleans(), limit=limits)
+    def history(self, chat: str, who: int, at: int, by_cursor: bool, newer: bool, limit: int) -> None:
         user = self.who(chat, who)
-        expected, real = self.both(
-            chat,
-            lambda: self.model.before(chat, user, at, limit),
-            lambda: self.chat(chat).history(self.name(user), before=at, limit=limit),
-        )
-        self.compare_page(chat, expected, real)
-
-    @rule(chat=chats, who=people, at=st.integers(0, 12), limit=limits)
-    def history_after(self, chat: str, who: int, at: int, limit: int) -> None:
-        user = self.who(chat, who)
-        expected, real = self.both(
-            chat,
-            lambda: self.model.after(chat, user, at, limit),
-            lambda: self.chat(chat).history(self.name(user), after=at, limit=limit),
-        )
-        self.compare_page(chat, expected, real)
-
-    @rule(chat=chats, who=people, at=st.integers(0, 40), limit=limits, newer=st.booleans())
-    def history_by_cursor(self, chat: str, who: int, at: int, limit: int, newer: bool) -> None:
-        user = self.who(chat, who)
-        cursor = self.cursor(chat, at)
+        place = self.cursor(chat, at) if by_cursor else at
         read = self.model.after if newer else self.model.before
-        direction = "after" if newer else "before"
+        direction: dict[str, Any] = {"after" if newer else "before": place}
         expected, real = self.both(
             chat,
-            lambda: read(chat, user, self.place(chat, cursor), limit),
-            lambda: self.chat(chat).history(self.name(user), **{direction: cursor}, limit=limit),  # type: ignore[arg-type]
+            lambda: read(chat, user, self.place(chat, place), limit),
+            lambda: self.chat(chat).history(self.name(user), limit=limit, **direction),
         )
         self.compare_page(chat, expected, real)
 
@@ -232,65 +182,30 @@ class ChatMachine(RuleBasedStateMachine):
     def unread(self, user: str) -> None:
         assert Inbox(self.name(user)).unread() == self.model.unread(user)
 
-    @rule(user=users)
-    def list_chats(self, user: str) -> None:
-        expected = self.model.looked_into(user, all_of_them=True)
-        summaries = Inbox(self.name(user)).chats()
-        order = [(one.active_at, one.chat_id) for one in summaries]
-        assert order == sorted(order, reverse=True)
-        assert {self.unnamed(one.chat_id) for one in summaries} == expected.keys()
-        for one in summaries:
-            chat_id = self.unnamed(one.chat_id)
-            chat = expected[chat_id]
-            assert (one.title, one.unread, one.member_count) == (
-                chat.title, chat.unread(user), len(chat.members),
-            )  # fmt: skip
-            self.compare(chat_id, chat.last, chat.visible(user, chat.last), one.last_message)
-
     # What happens to Redis
 
     @rule(chat=chats)
     def copy(self, chat: str) -> None:
-        keys = ChatKeys(conf.prefix(), self.name(chat)).every
-        pipeline = self.client.pipeline(transaction=False)
-        for key in keys:
-            pipeline.dump(key).pttl(key)
-        found = pipeline.execute()
-        dumps = {key: (found[2 * at], max(found[2 * at + 1], 0)) for at, key in enumerate(keys)}
-        self.copies[chat] = (
-            {key: dump for key, dump in dumps.items() if dump[0] is not None}, self.model.copy(chat),
-        )  # fmt: skip
+        self.remember(chat)
 
     @precondition(lambda self: self.copies)
     @rule(at=people)
     def roll_back(self, at: int) -> None:
-        chat = sorted(self.copies)[at % len(self.copies)]
-        dumps, copied = self.copies[chat]
-        self.lose_keys(chat)
-        for key, (dump, ttl) in dumps.items():
-            self.client.restore(key, ttl, dump)
-        self.model.restore(chat, copied)
-        self.wait_for_the_next_ms()
+        self.restore(sorted(self.copies)[at % len(self.copies)])
 
     @rule(chat=chats, talkers=st.lists(people, min_size=1, max_size=3), reader=people)
     def fail_over(self, chat: str, talkers: list[int], reader: int) -> None:
         """What was said and acked last is lost, though people have seen it."""
-        self.copy(chat)
+        self.remember(chat)
         self.talk(chat, talkers)
         self.ack_place(chat, self.who(chat, reader), 100)
-        self.roll_back(sorted(self.copies).index(chat))
+        self.restore(chat)
 
     @rule(chat=chats, sure=st.integers(0, 2))
     def lose(self, chat: str, sure: int) -> None:
         if sure == 0:
-            self.lose_keys(chat)
-            self.model.restore(chat, (None, {}))
-            self.wait_for_the_next_ms()
-
-    def lose_keys(self, chat: str) -> None:
-        for key in ChatKeys(conf.prefix(), self.name(chat)).every:
-            self.client.delete(key)
-        self.touched.add(chat)
+            self.copies[chat] = ({}, (None, {}))
+            self.restore(chat)
 
     # What always holds
 
@@ -309,7 +224,7 @@ class ChatMachine(RuleBasedStateMachine):
             assert {self.unnamed(chat.decode()) for chat in index} == self.model.lists[user].keys()
 
     def everybody_reads_on(self) -> None:
-        """At the end, two at a time: what was said while they were members, in order, and how much is gone."""
+        """At the end, two at a time: what they have not acked, in order, and how much of it is gone."""
         for user in USERS:
             for _ in range(200):
                 if not (found := self.pend(user, 2, 5, ack=False)):
@@ -319,90 +234,3 @@ class ChatMachine(RuleBasedStateMachine):
                         self.ack_place(self.unnamed(one.chat_id), user, one.messages[-1].cursor)
             else:
                 raise AssertionError("there is always more")
-
-    def pend(self, user: str, limit: int, total: int, ack: bool) -> list[Pending]:
-        found = Inbox(self.name(user)).pending(limit=limit, total=total, ack=ack)
-        order = [self.unnamed(one.chat_id) for one in found]
-        expected = self.model.pending(user, order, limit, total, ack=ack)
-        assert sorted(order) == sorted(expected)
-        for one, chat in zip(found, order, strict=True):
-            self.compare_page(chat, expected[chat], one)
-        self.touched.update(order)
-        return found
-
-    # How it is compared
-
-    def both(self, chat: str, ideal: Callable[[], Any], real: Callable[[], Any]) -> tuple[Any, Any]:
-        """What the model says, and the app; where the model refuses, so must the app, for the same reason."""
-        self.touched.add(chat)
-        try:
-            expected = ideal()
-        except (MessagingError, ValueError) as refusal:
-            with pytest.raises((MessagingError, ValueError)) as caught:
-                real()
-            assert caught.type is type(refusal), repr(caught.value)
-            return None, None
-        return expected, real()
-
-    def compare(self, chat: str, number: int, said: Said | None, message: Message | None) -> None:
-        if said is None or message is None:
-            assert said is message is None
-            return
-        assert (message.id, message.chat_id, message.sender) == (
-            number, self.name(chat), self.name(said.sender),
-        )  # fmt: skip
-        assert (message.body, message.data, message.reply_to) == (said.body, said.data, said.reply_to)
-        assert (message.deleted, message.edited_at is not None) == (said.deleted, said.edited)
-        said.cursor = said.cursor or message.cursor
-        assert message.cursor == said.cursor
-        place = Place(self.model.chats[chat].epoch, number, said.number)
-        assert self.places[chat].setdefault(message.cursor, place) == place
-
-    def compare_page(self, chat: str, expected: Read | None, page: Page | Pending | None) -> None:
-        if expected is None or page is None:
-            assert expected is page is None
-            return
-        assert [message.id for message in page.messages] == list(expected.ids)
-        assert (page.gap, page.has_more, page.reset) == (expected.gap, expected.has_more, expected.reset)
-        for message in page.messages:
-            self.compare(chat, message.id, self.model.chats[chat].said(message.id), message)
-
-    def compare_chat(self, chat_id: str, chat: Conversation) -> None:
-        info, members = self.chat(chat_id).info(), self.chat(chat_id).members()
-        assert (info.title, info.open, info.keep_last) == (chat.title, chat.open, chat.keep_last)
-        assert (info.last_id, info.first_id, info.edits) == (chat.last, chat.first, chat.edits)
-        assert [(one.user, one.read_id, one.role) for one in members] == [
-            (self.name(user), member.position, member.role) for user, member in chat.members.items()
-        ]
-        for user in chat.members:
-            page = self.chat(chat_id).history(self.name(user), limit=1000)
-            self.compare_page(chat_id, self.model.before(chat_id, user, None, 1000), page)
-
-    # Names
-
-    def who(self, chat: str, number: int) -> str:
-        members = list(self.model.chats[chat].members) if chat in self.model.chats else []
-        return members[number % len(members)] if members and number < 8 else USERS[number % len(USERS)]
-
-    def name(self, name: str) -> str:
-        return f"{name} {self.run}"
-
-    def unnamed(self, name: str) -> str:
-        return name.removesuffix(f" {self.run}")
-
-    def chat(self, chat: str) -> Chat:
-        return Chat(self.name(chat))
-
-    def cursor(self, chat: str, at: int) -> str:
-        """One that was given out; one of nothing that ever was, where none was."""
-        known = list(self.places[chat])
-        return known[at % len(known)] if known else "1-1-1"
-
-    def place(self, chat: str, place: int | str) -> int | Place:
-        return place if isinstance(place, int) else self.places[chat].get(place, Place(0, 1, 0))
-
-    def wait_for_the_next_ms(self) -> None:
-        """What is sent now must not have the time of what was lost."""
-        before = self.client.time()
-        while (self.client.time()[0], self.client.time()[1] // 1000) <= (before[0], before[1] // 1000):
-            pass

@@ -170,6 +170,19 @@ def test_a_cursor_of_a_recreated_chat_moves_nothing_and_reading_restarts(ten: Ch
     assert snapshot() == before
 
 
+def test_a_cursor_of_a_recreated_chat_is_told_though_its_place_is_empty_now(
+    ten: Chat, settings: Settings
+) -> None:
+    old = ten.history("bob").messages[4].cursor
+    ten.delete("ann")
+    again = Chat.create("ann", ["bob"], chat_id="ten")
+    change(settings, CHAT_MAX_LENGTH=2)
+    said(again, "ann", *"12345678")
+    assert again.ack("bob", old) == 0
+    page = again.history("bob", after=old)
+    assert (ids(page), page.gap, page.reset) == ([7, 8], 6, True)
+
+
 def test_a_cursor_of_another_chat_moves_nothing(ten: Chat) -> None:
     other = Chat.create("ann", ["bob"], "x").history("bob").messages[0].cursor
     assert ten.ack("bob", other) == 0

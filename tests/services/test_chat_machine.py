@@ -37,8 +37,8 @@ PLANTS = {
         "_log", "math.min(tonumber(least[2]), last - keep)", "math.max(tonumber(least[2]), last - keep)",
     ),
     "cleanup ignores who reads": ("_log", "math.min(tonumber(least[2]), last - keep)", "last - keep"),
-    "cursors are not compared": ("_log", "if cursor_epoch == '' then", "if true then"),
-    "a cursor of lost data counts": ("_log", "return id < first or entry_ms", "return true or entry_ms"),
+    "cursors are not compared": ("_positions", "if cursor_epoch == '' then", "if true then"),
+    "a cursor of lost data counts": ("_positions", "return id < first or entry_ms", "return true or entry_ms"),
     "no request ids": ("chat_send", "if answered then", "if false then"),
     "a lost reply's chat is another": ("chat_create", "if answered then", "if false then"),
     "sending swallows what others said": (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, Inbox
+from django_redis_messaging import Chat, Inbox, conf
 
 from .asking import (
     bodies,
@@ -132,6 +132,15 @@ def test_limit_is_of_a_chat_and_total_of_all() -> None:
     assert sorted(ids(news) for news in some) == [[], [1, 2], [1, 2, 3, 4, 5]]
     assert sorted(news.chat_id for news in some) == ["x", "y", "z"]
     assert sorted(news.has_more for news in some) == [False, True, True]
+
+
+def test_with_ack_the_total_is_what_is_acked_too() -> None:
+    chats = {name: talk(name, *"12345") for name in "xyz"}
+    some = found("bob", total=7, ack=True)
+    # on a Cluster each chat is asked by itself, so the total is of each
+    assert sum(map(len, some.values())) == (15 if conf.alias() == "cluster" else 7)
+    for name, chat in chats.items():
+        assert chat.members()[1].read_id == len(some[name])
 
 
 def test_the_rest_comes_once_a_part_is_acked() -> None:

@@ -10,11 +10,13 @@ import pytest
 from django_redis_messaging.services.rates import Rate
 
 
-def test_the_whole_allowance_can_be_used_at_once_and_no_more() -> None:
-    rate = Rate("ann", "send", limit=7, period=60)
-    waits = [rate.take() for _ in range(8)]
-    assert waits[:7] == [0.0] * 7
-    assert 0 < waits[7] <= 60 / 7
+@pytest.mark.parametrize("limit", [1, 7, 600, 999])
+def test_the_whole_allowance_can_be_used_at_once_and_no_more(limit: int) -> None:
+    rate = Rate("ann", "send", limit=limit, period=600)
+    waits = [rate.take() for _ in range(limit + 1)]
+    assert waits[:limit] == [0.0] * limit
+    # in whole ms, rounded up
+    assert 0 < waits[limit] <= 600 / limit + 0.001
 
 
 def test_it_comes_back_evenly() -> None:

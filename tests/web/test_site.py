@@ -200,10 +200,13 @@ class Alone:
     urlpatterns = (path("messages/", include("django_redis_messaging.urls")),)
 
 
-class Elsewhere:
-    """URLs of a site that has given the pages another place and name."""
+class Twice:
+    """URLs of a site that has the pages twice, under two names."""
 
-    urlpatterns = (path("talk/", include("django_redis_messaging.urls", namespace="talk")),)
+    urlpatterns = (
+        path("messages/", include("django_redis_messaging.urls")),
+        path("talk/", include("django_redis_messaging.urls", namespace="talk")),
+    )
 
 
 class TestFrame:
@@ -224,11 +227,15 @@ class TestFrame:
         assert Violations(text).found == []
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_another_namespace(self, room: Room, settings: Settings, name: str) -> None:
-        settings.ROOT_URLCONF = Elsewhere
-        client = room.client("owner", json=name == "new")
-        text = client.get(address(name, room)).content.decode()
+    def test_a_page_leads_to_those_of_its_namespace(self, room: Room, settings: Settings, name: str) -> None:
+        settings.ROOT_URLCONF = Twice
+        text = room.client("owner").get(address(name, room).replace("messages", "talk", 1)).content.decode()
         assert '"/talk/' in text and '"/messages/' not in text
+
+    def test_so_does_what_follows_a_change(self, room: Room, settings: Settings) -> None:
+        settings.ROOT_URLCONF = Twice
+        leave = reverse("talk:leave", args=[room.chat.id])
+        assert room.client("member").post(leave)["Location"] == "/talk/"
 
     def test_messages_and_user_stay_what_they_are(self, room: Room) -> None:
         for name in PAGES:

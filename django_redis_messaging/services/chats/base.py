@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any, NoReturn
 
 from ... import conf
 from ...core.keys import ChatKeys, name
-from ...core.operations import Service
-from ...errors import ChatExists, ChatNotFound, LimitExceeded, NotAMember, NotPermitted
+from ...core.operations import Service, Steps
+from ...errors import (
+    ChatExists,
+    ChatNotFound,
+    LimitExceeded,
+    NotAMember,
+    NotPermitted,
+    OutcomeUnknown,
+    Unavailable,
+)
+
+_logger = logging.getLogger(__name__)
 
 
 def request(request_id: str | None) -> str:
@@ -25,6 +36,15 @@ def limits() -> tuple[int, int]:
     """What a log holds at most: entries, and their age in ms (0: any)."""
     settings = conf.current()
     return settings.CHAT_MAX_LENGTH, int((settings.CHAT_MAX_AGE or 0) * 1000)
+
+
+def upkeep(steps: Steps[None]) -> Steps[None]:
+    """Steps that keep an index right, once what was asked for is done: if they can't be done now, the next
+    look into the inbox makes up for it, and the caller must not hear that nothing has happened."""
+    try:
+        yield from steps
+    except (Unavailable, OutcomeUnknown) as error:
+        _logger.warning("An index of chats was left to be healed: %s", error)
 
 
 class ChatBase(Service):

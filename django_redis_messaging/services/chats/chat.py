@@ -13,7 +13,7 @@ from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import LimitExceeded
 from ..arguments import flag
 from . import entries
-from .base import request, window
+from .base import request, upkeep, window
 from .membership import Membership
 from .talk import Talk
 
@@ -106,9 +106,8 @@ class Chat(Talk, Membership):
         )
         epoch, *in_force = self._accepted(reply, sender)
         tokens = [one.decode() for one in in_force] or [token] * len(members)
-        yield from self._confirm(
-            [pair for pair in zip(members, tokens, strict=True) if pair[1]], token, int(epoch)
-        )
+        known = [pair for pair in zip(members, tokens, strict=True) if pair[1]]
+        yield from upkeep(self._confirm(known, token, int(epoch)))
 
     _acreate = asynchronous(_create)
 

@@ -20,7 +20,7 @@ from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import LimitExceeded
 from ..arguments import count, until_ms
 from . import entries
-from .base import ChatBase, window
+from .base import ChatBase, upkeep, window
 from .values import ChatInfo, Member, Role
 
 #: index writes in one pipeline
@@ -54,7 +54,7 @@ class Membership(ChatBase):
             (user, by or "", token, window(), conf.current().CHAT_MAX_MEMBERS),
         )
         joined, in_force, epoch = self._accepted(reply, user, by or "")
-        yield from self._confirm([(user, in_force.decode())], token, int(epoch))
+        yield from upkeep(self._confirm([(user, in_force.decode())], token, int(epoch)))
         return bool(joined)
 
     ajoin = asynchronous(join)
@@ -73,7 +73,7 @@ class Membership(ChatBase):
         if reply in (b"no chat", b"no member"):
             return False
         token = self._accepted(reply, user, by or "").decode()
-        yield Script("inbox_leave", [self._index(user)], (0, self.id, token))
+        yield from upkeep(self._forget([(user, token)]))
         return True
 
     aleave = asynchronous(leave)
@@ -147,10 +147,7 @@ class Membership(ChatBase):
         if reply == b"no chat":
             return False
         tokens = [part.decode() for part in self._accepted(reply, user)]
-        for pairs in batched(zip(tokens[::2], tokens[1::2], strict=True), _PIPELINE):
-            yield [
-                Script("inbox_leave", [self._index(member)], (0, self.id, token)) for member, token in pairs
-            ]
+        yield from upkeep(self._forget(zip(tokens[::2], tokens[1::2], strict=True)))
         return True
 
     adelete = asynchronous(delete)
@@ -230,6 +227,11 @@ class Membership(ChatBase):
                 Script("inbox_confirm", [self._index(user)], (self.id, token, in_force, line))
                 for user, in_force in page
             ]
+
+    def _forget(self, members: Iterable[tuple[str, str]]) -> Steps[None]:
+        """Remove it from the indexes of those who were members, each by the token of the membership."""
+        for page in batched(members, _PIPELINE):
+            yield [Script("inbox_leave", [self._index(user)], (0, self.id, token)) for user, token in page]
 
 
 def _members(flat: list[bytes | int]) -> Iterator[Member]:

@@ -1,0 +1,103 @@
+"""Servers that are killed, frozen, and full; clients that are killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from django_redis_messaging import Chat, Inbox, Message, OutcomeUnknown, Unavailable
+from django_redis_messaging.core.embedded import EmbeddedServer
+
+from . import actors
+from .conftest import PATIENCE, Connect, cast, processes
+
+Until = Callable[[Callable[[], object]], None]
+PEOPLE = [f"p{number}" for number in range(4)]
+EACH = 300
+#: seconds that an operation is tried, in tests where it fails
+SHORT = 0.5
+
+
+def history(chat: Chat, user: str) -> list[Message]:
+    messages: list[Message] = []
+    while (page := chat.history(user, after=messages[-1].id if messages else 0, limit=500)).messages:
+        messages += page.messages
+    return messages
+
+
+class TestKilledServer:
+    @pytest.mark.parametrize("deadline", [PATIENCE, 0.05])
+    def test_what_was_acknowledged_is_there_once(
+        self, deadline: float, fragile: EmbeddedServer, connect: Connect, until: Until
+    ) -> None:
+        stage = connect(fragile)
+        chat = Chat.create(PEOPLE[0], PEOPLE[1:])
+        impatient = actors.Stage(stage.url, {**stage.messaging, "COMMAND_DEADLINE": deadline})
+        with cast(impatient, len(PEOPLE)) as pool:
+            talking = [pool.submit(actors.begin, actors.persist, chat.id, user, EACH) for user in PEOPLE]
+            for share in (0.1, 0.3):
+                until(lambda: chat.info().last_id > share * EACH * len(PEOPLE))  # noqa: B023
+                fragile.kill()
+                time.sleep(3 * min(deadline, SHORT))  # people find nobody there
+                fragile.start()
+            outcomes = [one.result(PATIENCE) for one in talking]
+        messages = history(chat, PEOPLE[0])
+        bodies = [message.body for message in messages]
+        assert [message.id for message in messages] == list(range(1, len(messages) + 1))
+        assert len(set(bodies)) == len(bodies)
+        for outcome in outcomes:
+            assert sum(map(len, outcome.values())) == EACH
+            assert set(outcome["sent"]) <= set(bodies)
+            assert not set(outcome["refused"]) & set(bodies)
+        unsure = sum(len(outcome["unknown"] + outcome["refused"]) for outcome in outcomes)
+        assert unsure == 0 if deadline == PATIENCE else unsure > 0
+
+
+class TestFrozenServer:
+    def test_the_deadline_holds_and_a_repeat_makes_sure(
+        self, fragile: EmbeddedServer, connect: Connect
+    ) -> None:
+        connect(fragile, COMMAND_DEADLINE=SHORT)
+        chat = Chat.create("ann", ["bob"])
+        fragile.freeze()
+        began = time.monotonic()
+        try:
+            with pytest.raises(OutcomeUnknown):
+                chat.send("ann", "hello", request_id="once")
+            with pytest.raises(OutcomeUnknown):
+                Chat.create("ann", ["bob"], chat_id="other", request_id="once")
+            with pytest.raises(OutcomeUnknown):
+                chat.ack("bob", 1)
+            with pytest.raises(Unavailable):
+                Inbox("bob").pending()
+            with pytest.raises(Unavailable):
+                chat.history("bob")
+            assert 5 * SHORT * 0.9 <= time.monotonic() - began <= 5 * (SHORT + 1)
+        finally:
+            fragile.thaw()
+        assert chat.send("ann", "hello", request_id="once").id == 1
+        assert Chat.create("ann", ["bob"], chat_id="other", request_id="once").members()[0].role == "owner"
+        assert [message.body for message in chat.history("bob").messages] == ["hello"]
+        assert {one.chat_id for one in Inbox("bob").chats()} == {chat.id, "other"}
+
+
+class TestKilledClient:
+    def test_what_it_fetched_and_did_not_ack_comes_again(
+        self, lasting: EmbeddedServer, connect: Connect
+    ) -> None:
+        stage = connect(lasting)
+        chat = Chat.create("ann", ["bob"], "one")
+        chat.send("ann", "two")
+        ours, theirs = processes.Pipe()
+        process = processes.Process(target=actors.fetch_and_hang, args=(stage, "bob", theirs))
+        process.start()
+        assert ours.poll(PATIENCE)
+        assert ours.recv() == [1, 2]
+        process.kill()
+        process.join()
+        [pending] = Inbox("bob").pending()
+        assert [message.body for message in pending.messages] == ["one", "two"]
+        assert chat.ack("bob", pending.messages[-1].cursor) == 2
+        assert Inbox("bob").pending() == []
