@@ -8,6 +8,8 @@ from typing import Any
 
 from ..errors import LimitExceeded
 
+#: lists and dicts within each other
+MAX_DEPTH = 100
 #: what a payload may be made of
 type_names = "None, bool, int, float, str, and lists and str-keyed dicts of these"
 
@@ -24,7 +26,7 @@ def dumps(value: Any, what: str = "payload") -> str:
     lone surrogates.
     """
     try:
-        _refuse_other_keys(value)
+        _refuse_what_changes(value)
         encoded = _encode(value)
         if not encoded.isascii():
             encoded.encode()  # raises where a lone surrogate is, which no reply could carry
@@ -35,16 +37,18 @@ def dumps(value: Any, what: str = "payload") -> str:
         raise ValueError(f"{what} can't be written as JSON: {error}") from None
 
 
-def _refuse_other_keys(value: Any) -> None:
-    # The encoder would turn them into str: they would not come back equal.
+def _refuse_what_changes(value: Any, depth: int = 0) -> None:
+    """Refuse keys that the encoder would turn into str, and what a reader with less stack can't decode."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"a dict has the key {key!r}, which is not a str")
-            _refuse_other_keys(item)
+            _refuse_what_changes(item, depth + 1)
     elif isinstance(value, list | tuple):
         for item in value:
-            _refuse_other_keys(item)
+            _refuse_what_changes(item, depth + 1)
 
 
 def loads_all(raw: list[bytes]) -> list[Any]:

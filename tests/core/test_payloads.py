@@ -56,8 +56,8 @@ def deep(levels: int) -> list[Any]:
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, [-math.inf], circle(), deep(100_000)],
-    ids=["nan", "inf", "nested", "circle", "deep"],
+    [math.nan, math.inf, [-math.inf], circle(), deep(100_000), deep(payloads.MAX_DEPTH + 1)],
+    ids=["nan", "inf", "nested", "circle", "deep", "a little too deep"],
 )
 def test_what_json_can_not_carry_is_a_value_error(value: object) -> None:
     with pytest.raises(ValueError, match="data"):
