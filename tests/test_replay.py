@@ -20,6 +20,8 @@ PLAY = DATA / "romeo_and_juliet.jsonl"
 PROMPTER = "the prompter: {in the box}"
 #: lines somebody stays on stage without a word
 PATIENCE = 40
+#: lines between somebody's entrance and first word
+CUE = 3
 #: lines between two looks of the attentive
 ATTENTION = 7
 
@@ -39,7 +41,7 @@ class Actor:
         self.stage = stage
         self.inbox = Inbox(name)
         self.looks_often = number % 3 != 0
-        self.forgets_to_ack = number % 3 == 1
+        self.crashes = number % 3 == 1
         self.last_spoke = 0
         self.unread = 0
         self.present = False
@@ -47,10 +49,10 @@ class Actor:
         self.should_hear: list[Line] = []
         self.entrances = 0
 
-    def enter(self) -> None:
+    def enter(self, at: int) -> None:
         if not self.present:
             assert self.stage.join(self.name, by=PROMPTER)
-            self.present, self.entrances, self.unread = True, self.entrances + 1, 0
+            self.present, self.entrances, self.unread, self.last_spoke = True, self.entrances + 1, 0, at
 
     def leave(self) -> None:
         self.listen()
@@ -58,15 +60,14 @@ class Actor:
         self.present = False
 
     def listen(self) -> None:
-        """Read everything, three messages at a time; some crash between reading and acking."""
-        if self.forgets_to_ack:
-            self.take()
+        """Read everything, three messages at a time; some crash at first, and have forgotten what they read."""
+        if self.crashes:
+            self.inbox.pending()
         while cursor := self.take():
             self.stage.ack(self.name, cursor)
         self.unread = 0
 
     def say(self, speech: str) -> Message:
-        self.enter()
         said = self.stage.send(self.name, speech)
         self.hear(said)
         return said
@@ -97,6 +98,8 @@ def play() -> Iterator[Line]:
 def perform(cast: dict[str, Actor], lines: list[Line]) -> None:
     for at, line in enumerate(lines):
         speaker = cast[line.speaker]
+        for cue in lines[at : at + CUE]:
+            cast[cue.speaker].enter(at)
         speaker.last_spoke = at
         assert speaker.say(line.speech).id == at + 1
         for actor in cast.values():

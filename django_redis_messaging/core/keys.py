@@ -145,9 +145,17 @@ class ChatKeys:
         return [*self.talk, self.roster, self.standing, self.info, self.typing, self.mutes]
 
     @property
-    def all_but_requests(self) -> list[str]:
-        """What a chat consists of: the remembered requests outlive it."""
-        return [*self.talk[:4], self.roster, self.standing, self.typing, self.mutes, self.info]
+    def ending(self) -> list[str]:
+        """What leaving and deleting take: what a chat consists of, and the requests, which outlive it."""
+        return [
+            *self.talk[:4],
+            self.roster,
+            self.standing,
+            self.typing,
+            self.mutes,
+            self.info,
+            *self.requests,
+        ]
 
 
 def newest_keys(prefix: str, chat_ids: Iterable[bytes]) -> list[str]:
@@ -185,6 +193,11 @@ class UserKeys:
         """HASH contact → "count token": how often it was used, and by which call at last. Its fields are
         the members of `contacts`."""
         return self.tag + ":contact-uses"
+
+    def rate(self, action: str) -> str:
+        """STRING: ms of server time at which the user's allowance for an action is whole again. Expires
+        at that time."""
+        return f"{self.tag}:rate:{encoded(action)}"
 
 
 class DirectoryKeys:

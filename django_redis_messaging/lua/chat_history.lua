@@ -46,7 +46,7 @@ else
   to = which == 'before' and math.min(id - 1, last) or last
   from = math.max(to - limit + 1, oldest)
   more = from > oldest
-  gap = more and 0 or oldest - join_id - 1
+  gap = more and 0 or math.max(math.min(oldest - 1, to) - join_id, 0)
 end
 local page = {epoch, from, gap, more and 1 or 0, reset and 1 or 0}
 if from <= to then

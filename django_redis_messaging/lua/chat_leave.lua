@@ -13,8 +13,11 @@
 -- KEYS  7 typing
 -- KEYS  8 mutes
 -- KEYS  9 info
+-- KEYS  10 requests, first turn
+-- KEYS  11 requests, second turn
 -- ARGV  1 user
 -- ARGV  2 the owner who removes the user, or ''
+-- ARGV  3 how long requests are remembered: ms
 -- Returns the token of the membership that ended, or 'no chat', 'no member', 'no remover', 'no owner'
 local last, _, __, keep = newest_of(KEYS[1])
 if not last then
@@ -49,7 +52,9 @@ redis.call('HDEL', KEYS[8], ARGV[1])
 local heir = redis.call('ZRANGE', KEYS[6], 0, 0)[1]
 if not heir then
   -- The remembered requests stay: a late repeat is still told what its first sending did.
-  redis.call('DEL', unpack(KEYS))
+  redis.call('PEXPIRE', KEYS[10], ARGV[3])
+  redis.call('PEXPIRE', KEYS[11], ARGV[3])
+  redis.call('DEL', unpack(KEYS, 1, 9))
   return token
 end
 if role == 'owner' and redis.call('HINCRBY', KEYS[9], 'owners', -1) == 0 then

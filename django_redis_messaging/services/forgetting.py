@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..core.batches import batched
 from ..core.keys import ChatKeys, UserKeys, name
 from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
+from .chats.base import window
 from .contacts import forget_contacts
 from .directories import forget_member
 
@@ -45,4 +46,4 @@ class _Departure(Service):
     acomplete = asynchronous(complete)
 
     def _leave(self, chat_id: str) -> Script:
-        return Script("chat_leave", ChatKeys(self._prefix, chat_id).all_but_requests, (self.user, ""))
+        return Script("chat_leave", ChatKeys(self._prefix, chat_id).ending, (self.user, "", window()))

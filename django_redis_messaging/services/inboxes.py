@@ -187,7 +187,7 @@ def _talk_keys(keys: ChatKeys) -> Sequence[str]:
 
 
 def _list_keys(keys: ChatKeys) -> Sequence[str]:
-    return (*keys.talk[:4], keys.roster, keys.mutes, keys.info)
+    return (*keys.talk[:4], keys.roster, keys.mutes, keys.info, keys.standing)
 
 
 def _settled(entry: _Entry, item: Any) -> bool:
@@ -227,7 +227,7 @@ def _within(found: list[Pending], total: int) -> list[Pending]:
 
 
 def _summary(entry: _Entry, item: list[Any]) -> ChatSummary:
-    epoch, title, unread, active, members, muted, last, newest = item
+    epoch, title, unread, active, members, muted, last, newest, some = item
     message = None
     if newest:
         message = entries.message(entry.chat_id, int(epoch), last, payloads.loads_all([newest])[0])
@@ -238,6 +238,7 @@ def _summary(entry: _Entry, item: list[Any]) -> ChatSummary:
         last_message=message,
         active_at=entries.moment(active),
         member_count=members,
+        members=[member.decode() for member in some],
         muted=bool(muted),
     )
 

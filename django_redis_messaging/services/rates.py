@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from ..core import keys
+from ..core.keys import UserKeys, name
 from ..core.operations import Script, Service, Steps, asynchronous, operation
-
-
-def rate_key(prefix: str, user: str, action: str) -> str:
-    """STRING: ms of server time at which the allowance of `user` for `action` is whole again. Expires
-    at that time."""
-    return f"{keys.tag(prefix, 'user', user)}:rate:{keys.encoded(action)}"
 
 
 class Rate(Service):
@@ -27,7 +21,7 @@ class Rate(Service):
         super().__init__(using=using)
         if limit < 1 or period <= 0:
             raise ValueError("A rate needs a limit of at least 1 and a period above 0 seconds.")
-        self._key = rate_key(self._prefix, keys.name(user, "user"), keys.name(action, "action"))
+        self._key = UserKeys(self._prefix, name(user, "user")).rate(name(action, "action"))
         self._limit = limit
         self._period = round(period * 1000)
 

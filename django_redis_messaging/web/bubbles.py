@@ -14,8 +14,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..errors import ChatNotFound
-from ..services.chats import Chat, ChatSummary, Message
+from ..services.chats import ChatSummary, Message
 from .identity import Identity
 from .people import Person, hue, initials, people
 
@@ -140,7 +139,7 @@ class Row:
 
 def rows(summaries: Sequence[ChatSummary], *, identity: Identity, me: str) -> list[Row]:
     """The chats as shown to the member `me`."""
-    others = {chat.chat_id: _others(chat.chat_id, me) for chat in summaries if not chat.title}
+    others = {chat.chat_id: _others(chat, me) for chat in summaries if not chat.title}
     senders = {chat.last_message.sender for chat in summaries if chat.last_message}
     labels = identity.labels(senders.union(*others.values()))
     return [_row(chat, others.get(chat.chat_id, []), labels, me) for chat in summaries]
@@ -157,13 +156,8 @@ def _row(chat: ChatSummary, others: Sequence[str], labels: dict[str, str], me: s
     )
 
 
-def _others(chat_id: str, me: str) -> list[str]:
-    try:
-        members = Chat(chat_id).members(limit=NAMED + 1)
-    except ChatNotFound:
-        # deleted since the list was read
-        return []
-    return [member.user for member in members if member.user != me][:NAMED]
+def _others(chat: ChatSummary, me: str) -> list[str]:
+    return [member for member in chat.members if member != me][:NAMED]
 
 
 def named(labels: Iterable[str], count: int) -> str:

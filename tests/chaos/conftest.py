@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import pytest
 from django.test import override_settings
 
-from django_redis_messaging import conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from tests.core.proxy import LossyProxy
@@ -111,7 +110,3 @@ def until() -> Callable[[Callable[[], object]], None]:
             time.sleep(0.002)
 
     return wait
-
-
-def prefix() -> str:
-    return conf.prefix()

@@ -13,7 +13,8 @@ from django_redis_messaging import Chat, Inbox, conf
 from django_redis_messaging.core.keys import UserKeys
 from django_redis_messaging.services import inboxes
 
-from .model import Model, Said
+from .conversation import Said
+from .model import Model
 from .twins import USERS, Twins
 
 BODIES = ("hi", "", 'a\n"b\\', "😀 ß")
@@ -108,12 +109,17 @@ class ChatMachine(Twins):
 
     @rule(chat=chats, who=people, by=people)
     def leave_and_join(self, chat: str, who: int, by: int) -> None:
+        """Nobody may touch, afterwards, what they said before."""
         user = self.who(chat, who)
         self.leave(chat, who, None)
         self.join(chat, user, by)
+        for back in range(3):
+            self.correct_place(chat, user, back, "again")
 
-    @rule(chat=chats, who=people)
-    def delete(self, chat: str, who: int) -> None:
+    @rule(chat=chats, who=people, sure=st.integers(0, 3))
+    def delete(self, chat: str, who: int, sure: int) -> None:
+        if sure != 0:
+            return
         user = self.who(chat, who)
         expected, real = self.both(
             chat, lambda: self.model.delete(chat, user), lambda: self.chat(chat).delete(self.name(user))
@@ -128,7 +134,8 @@ class ChatMachine(Twins):
         self, chat: str, who: int, body: str, data: object, reply_to: int | None, request: str | None
     ) -> None:
         user = self.who(chat, who)
-        self.say(chat, user, Said(user, body, data, reply_to), request)
+        for _ in range(1 if request is None else 2):
+            self.say(chat, user, Said(user, body, data, reply_to), request)
 
     @rule(chat=chats, who=people, at=people, by_cursor=st.booleans())
     def ack(self, chat: str, who: int, at: int, by_cursor: bool) -> None:
@@ -140,20 +147,16 @@ class ChatMachine(Twins):
         for user in members[:late] + members[late + 1 :]:
             self.ack_place(chat, user, 100)
 
-    @rule(chat=chats, who=people, number=st.integers(1, 6), body=st.sampled_from(BODIES) | st.none())
-    def correct(self, chat: str, who: int, number: int, body: str | None) -> None:
-        """Edit a message, or delete it."""
-        user = self.who(chat, who)
-        verb, words = ("delete_message", []) if body is None else ("edit", [body])
-        expected, real = self.both(
-            chat,
-            lambda: getattr(self.model, verb)(chat, user, number, *words),
-            lambda: getattr(self.chat(chat), verb)(self.name(user), number, *words),
-        )
-        self.compare(chat, number, expected, real)
+    @rule(chat=chats, who=people, back=st.integers(0, 4), body=st.sampled_from(BODIES) | st.none())
+    def correct(self, chat: str, who: int, back: int, body: str | None) -> None:
+        """Edit one of the last messages, or delete it."""
+        self.correct_place(chat, self.who(chat, who), back, body)
 
     @rule(chat=chats, talkers=st.lists(people, min_size=2, max_size=5))
     def talk(self, chat: str, talkers: list[int]) -> None:
+        if chat not in self.model.chats:
+            at = talkers[0] % len(USERS)
+            self.create(chat, [*USERS, *USERS][at : at + 3], "", False, at % 3, None)
         for who in talkers:
             self.say(chat, self.who(chat, who), Said(self.who(chat, who), "la"), None)
 
@@ -195,13 +198,17 @@ class ChatMachine(Twins):
 
     @rule(chat=chats, talkers=st.lists(people, min_size=1, max_size=3), reader=people)
     def fail_over(self, chat: str, talkers: list[int], reader: int) -> None:
-        """What was said and acked last is lost, though people have seen it."""
+        """What was said and acked last is lost, though people have seen it; then they talk on."""
         self.remember(chat)
         self.talk(chat, talkers)
         self.ack_place(chat, self.who(chat, reader), 100)
+        lost = self.cursor(chat, 0)
         self.restore(chat)
+        if chat in self.model.chats:
+            self.talk(chat, talkers)
+            self.ack_place(chat, self.who(chat, reader), lost)
 
-    @rule(chat=chats, sure=st.integers(0, 2))
+    @rule(chat=chats, sure=st.integers(0, 3))
     def lose(self, chat: str, sure: int) -> None:
         if sure == 0:
             self.copies[chat] = ({}, (None, {}))

@@ -23,7 +23,7 @@ PROFILE = settings(
     deadline=None,
     database=None,
     report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=(*HealthCheck,),
 )
 
 
@@ -31,39 +31,37 @@ def test_everything_is_as_in_the_model() -> None:
     run_state_machine_as_test(ChatMachine, settings=PROFILE)
 
 
-#: a file of ../lua, a line of it, and what a mistake would have made of it
+#: a file of ../lua, some words of it, and what a mistake would have made of them
 PLANTS = {
     "cleanup above the minimum": (
-        "_log", "math.min(tonumber(least[2]), last - keep)", "math.max(tonumber(least[2]), last - keep)",
+        "_log",
+        "math.min(tonumber(least[2]), last - keep)",
+        "math.max(tonumber(least[2]), last - keep)",
     ),
     "cleanup ignores who reads": ("_log", "math.min(tonumber(least[2]), last - keep)", "last - keep"),
     "cursors are not compared": ("_positions", "if cursor_epoch == '' then", "if true then"),
-    "a cursor of lost data counts": ("_positions", "return id < first or entry_ms", "return true or entry_ms"),
+    "a cursor of lost data counts": ("_positions", "return id < first or", "return true or"),
+    "one's own are unread": ("_positions", "return last - from - own", "return last - from"),
     "no request ids": ("chat_send", "if answered then", "if false then"),
-    "a lost reply's chat is another": ("chat_create", "if answered then", "if false then"),
-    "sending swallows what others said": (
-        "chat_send", "local behind = tonumber(position) < last", "local behind = false",
-    ),
+    "no request ids of creating": ("chat_create", "if answered then", "if false then"),
+    "sending swallows what others said": ("chat_send", "tonumber(position) < last", "false"),
     "sending moves nothing": ("chat_send", "redis.call('ZADD', KEYS[2], id, ARGV[1])", ""),
     "acks move back": ("chat_ack", "if id <= position then", "if false then"),
     "acks move beyond the newest": ("chat_ack", "id = math.min(id, last)", ""),
-    "joining shows what was before": (
-        "chat_join", "redis.call('ZADD', KEYS[2], last, ARGV[1])", "redis.call('ZADD', KEYS[2], 0, ARGV[1])",
-    ),
+    "joining shows what was before": ("chat_join", "'ZADD', KEYS[2], last,", "'ZADD', KEYS[2], 0,"),
     "the list confirms nothing": ("inbox_confirm", "if token ~= '?' .. ARGV[2] then", "if true then"),
-    "leaving leaves counts": ("chat_leave", "redis.call('HDEL', KEYS[3], 's' .. ARGV[1], 'a' .. ARGV[1])", ""),
+    "leaving leaves counts": ("chat_leave", "'s' .. ARGV[1], 'a' .. ARGV[1])", "'')"),
     "leaving leaves no owner": ("chat_leave", "redis.call('HINCRBY', KEYS[9], 'owners', -1) == 0", "false"),
     "leaving frees nothing": ("chat_leave", "released(KEYS[2], KEYS[4], first, last, keep)", ""),
-    "healing removes who is in": ("inbox_pending", "if not last or not position then", "if not last or not position or last == 2 then"),
+    "healing removes who is in": ("inbox_pending", "or not position", "or not position or last == 2"),
     "pending tells no gap": ("inbox_pending", "from - position - 1, to <", "0, to <"),
     "pending skips one": ("inbox_pending", "math.max(position + 1, first)", "math.max(position + 2, first)"),
-    "what is not the last is not looked at": ("inbox_pending", "if last == position then", "if last <= position + 1 then"),
+    "pending is early to call all acked": ("inbox_pending", "last == position", "last <= position + 1"),
     "fetching acks all": ("inbox_pending", "ARGV[1], ARGV[2], to)", "ARGV[1], ARGV[2], last)"),
-    "one's own are unread": ("_positions", "return last - from - own", "return last - from"),
     "anybody deletes": ("chat_retract", "role ~= 'owner'", "false"),
-    "editing shows what is before": ("chat_edit", "or id <= join_id then", "then"),
-    "history shows what is before": ("chat_history", "math.max(first, join_id + 1)", "first"),
-}  # fmt: skip
+    "editing shows what was before": ("chat_edit", "or id <= join_id then", "then"),
+    "history shows what was before": ("chat_history", "math.max(first, join_id + 1)", "first"),
+}
 
 
 class TestPlantedBugs:

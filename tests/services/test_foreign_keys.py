@@ -37,7 +37,7 @@ TAKES: dict[str, tuple[Callable[[Chat], Any], str]] = {
     "pending": (lambda chat: Inbox("bob").pending(), "newest members log"),
     "pending with ack": (lambda chat: Inbox("bob").pending(ack=True), "newest members counts log"),
     "unread": (lambda chat: Inbox("bob").unread(), "newest members counts log"),
-    "chats": (lambda chat: Inbox("bob").chats(), "newest members counts log roster mutes info"),
+    "chats": (lambda chat: Inbox("bob").chats(), "newest members counts log roster mutes info standing"),
     "leave": (
         lambda chat: chat.leave("bob"),
         "newest members counts log roster standing typing mutes info",

@@ -24,7 +24,8 @@ from django_redis_messaging import (
 )
 from django_redis_messaging.core.keys import ChatKeys
 
-from .model import Conversation, Model, Place, Read, Said
+from .conversation import Conversation, Place, Read, Said
+from .model import Model
 
 USERS = ("ann", "bob", "cé:{d}", "dan")
 CHATS = ("one", "tw%o")
@@ -45,7 +46,7 @@ class Twins(RuleBasedStateMachine):
         #: older states of a chat: the app's keys, and the model's
         self.copies: dict[str, tuple[dict[str, tuple[bytes, int]], Any]] = {}
         self.touched: set[str] = set()
-        self.client = get_redis_connection(conf.alias())
+        self.client: Any = get_redis_connection(conf.alias())
 
     # What is done twice
 
@@ -71,6 +72,17 @@ class Twins(RuleBasedStateMachine):
             lambda: self.chat(chat).ack(self.name(user), place),
         )
         assert real == expected
+
+    def correct_place(self, chat: str, user: str, back: int, body: str | None) -> None:
+        """Edit, or delete, what was said so far back."""
+        number = max(1, self.model.chats[chat].last - back) if chat in self.model.chats else 1
+        verb, words = ("delete_message", []) if body is None else ("edit", [body])
+        expected, real = self.both(
+            chat,
+            lambda: getattr(self.model, verb)(chat, user, number, *words),
+            lambda: getattr(self.chat(chat), verb)(self.name(user), number, *words),
+        )
+        self.compare(chat, number, expected, real)
 
     def pend(self, user: str, limit: int, total: int, ack: bool) -> list[Pending]:
         found = Inbox(self.name(user)).pending(limit=limit, total=total, ack=ack)
@@ -124,7 +136,8 @@ class Twins(RuleBasedStateMachine):
 
     def compare(self, chat: str, number: int, said: Said | None, message: Message | None) -> None:
         if said is None or message is None:
-            assert said is message is None
+            assert said is None
+            assert message is None
             return
         assert (message.id, message.chat_id, message.sender) == (
             number, self.name(chat), self.name(said.sender),
@@ -138,7 +151,8 @@ class Twins(RuleBasedStateMachine):
 
     def compare_page(self, chat: str, expected: Read | None, page: Page | Pending | None) -> None:
         if expected is None or page is None:
-            assert expected is page is None
+            assert expected is None
+            assert page is None
             return
         assert [message.id for message in page.messages] == list(expected.ids)
         assert (page.gap, page.has_more, page.reset) == (expected.gap, expected.has_more, expected.reset)

@@ -59,13 +59,18 @@ def body_text(body: str) -> str:
     return payloads.string(payloads.text(body, "body", limit=conf.current().MESSAGE_MAX_BYTES))
 
 
+def as_stored(data: Any) -> Any:
+    """What comes back of `data`: a tuple, for one, as a list."""
+    return None if data is None else payloads.loads_all([payloads.dumps(data, "data").encode()])[0]
+
+
 def tail(sender: str, body: str, data: Any, reply_to: int | None) -> bytes:
     """All of an entry but the two numbers that the server puts in front."""
     who = author(sender).encode()
     what = body_text(body).encode()
     if data is None and reply_to is None:
         return b"0,%d,%d,%b,%b]" % (len(who), len(what), who, what)
-    rest = f",{payloads.dumps(reply_to)},{payloads.text(payloads.dumps(data, 'data'), 'data')}".encode()
+    rest = f",{payloads.dumps(reply_to)},{payloads.dumps(data, 'data')}".encode()
     limit, size = conf.current().MESSAGE_MAX_BYTES, len(what) + len(rest)
     if size > limit:
         raise LimitExceeded("body and data (bytes)", limit=limit, actual=size)

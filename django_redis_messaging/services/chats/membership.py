@@ -69,7 +69,7 @@ class Membership(ChatBase):
         name(user, "user")
         if by is not None:
             name(by, "by")
-        reply = yield Script("chat_leave", self._keys.all_but_requests, (user, by or ""))
+        reply = yield Script("chat_leave", self._keys.ending, (user, by or "", window()))
         if reply in (b"no chat", b"no member"):
             return False
         token = self._accepted(reply, user, by or "").decode()
@@ -143,7 +143,7 @@ class Membership(ChatBase):
         Raises NotPermitted, NotAMember.
         """
         name(user, "user")
-        reply = yield Script("chat_delete", self._keys.all_but_requests, (user,))
+        reply = yield Script("chat_delete", self._keys.ending, (user, window()))
         if reply == b"no chat":
             return False
         tokens = [part.decode() for part in self._accepted(reply, user)]

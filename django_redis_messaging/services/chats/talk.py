@@ -41,6 +41,7 @@ class Talk(ChatBase):
         name(sender, "sender")
         if reply_to is not None:
             entries.identifier(reply_to, "reply_to")
+        data = entries.as_stored(data)
         tail = entries.tail(sender, body, data, reply_to)
         reply = yield Script(
             "chat_send",

@@ -110,4 +110,6 @@ class ChatSummary:
     """The newest message, if the member may see it and it is still kept."""
     active_at: datetime
     member_count: int
+    members: list[str]
+    """Some of the members, the longest-standing first: what a chat without a title can be called by."""
     muted: bool

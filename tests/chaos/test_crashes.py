@@ -1,0 +1,168 @@
+"""What is left when a process stops, or its server, between the steps of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, cast
+
+import pytest
+
+from django_redis_messaging import Chat, ChatNotFound, Inbox, OutcomeUnknown, Unavailable, conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.keys import UserKeys
+from django_redis_messaging.services import inboxes
+
+from .conftest import Connect
+from .test_interleavings import steps
+
+Operation = Generator[Any, Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def connected(connect: Connect, lasting: EmbeddedServer) -> None:
+    connect(lasting)
+
+
+@pytest.fixture
+def index(lasting: EmbeddedServer) -> Callable[[str], dict[bytes, bytes]]:
+    """A user's list of chats as it is stored."""
+
+    def read(user: str) -> dict[bytes, bytes]:
+        with lasting.client() as client:
+            return cast(dict[bytes, bytes], client.hgetall(UserKeys(conf.prefix(), user).chats))
+
+    return read
+
+
+def stop_after(done: int, operation: Operation) -> None:
+    """Do the first steps, and no more: the process is gone."""
+    reply = None
+    for _ in range(done):
+        reply = clients.blocking(conf.alias()).execute(operation.send(reply))
+    operation.close()
+
+
+def fail_at(step: int, operation: Operation, error: Exception) -> Any:
+    """Do the first steps; the next one fails like this; the rest is done."""
+    execute, reply = clients.blocking(conf.alias()).execute, None
+    for _ in range(step):
+        reply = execute(operation.send(reply))
+    operation.send(reply)
+    try:
+        asked = operation.throw(error)
+        while True:
+            asked = operation.send(execute(asked))
+    except StopIteration as stop:
+        return stop.value
+
+
+def create(chat: Chat) -> Operation:
+    return steps(chat._create, "ann", ["bob"], "hello", "", False, None, "request")
+
+
+class TestJoining:
+    def test_stopped_before_the_chat_knows(
+        self, index: Callable[[str], dict[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chat = Chat.create("ann", [], chat_id="c")
+        stop_after(1, steps(chat.join, "bob", by="ann"))
+        assert list(index("bob")) == [b"c"]
+        assert (Inbox("bob").chats(), Inbox("bob").pending(), Inbox("bob").unread()) == ([], [], 0)
+        assert list(index("bob")) == [b"c"], "healed only after a grace"
+        monkeypatch.setattr(inboxes, "_GRACE", 0)
+        Inbox("bob").pending()
+        assert index("bob") == {}
+        assert chat.join("bob", by="ann")
+
+    def test_stopped_before_it_is_confirmed(self, index: Callable[[str], dict[bytes, bytes]]) -> None:
+        chat = Chat.create("ann", [], chat_id="c")
+        stop_after(2, steps(chat.join, "bob", by="ann"))
+        chat.send("ann", "hello")
+        assert [one.chat_id for one in Inbox("bob").pending()] == ["c"]
+        assert not chat.join("bob", by="ann")
+        assert Inbox("bob").unread() == 1
+        assert chat.leave("bob")
+        assert Inbox("bob").chats() == []
+
+    def test_the_process_that_was_held_beyond_the_grace_joins_for_good(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chat = Chat.create("ann", [], chat_id="c")
+        joining = steps(chat.join, "bob", by="ann")
+        execute = clients.blocking(conf.alias()).execute
+        reply = execute(next(joining))
+        monkeypatch.setattr(inboxes, "_GRACE", 0)
+        assert Inbox("bob").pending() == []
+        with pytest.raises(StopIteration):
+            while True:
+                reply = execute(joining.send(reply))
+        assert [one.chat_id for one in Inbox("bob").chats()] == ["c"]
+
+    @pytest.mark.parametrize("error", [Unavailable, OutcomeUnknown])
+    def test_done_though_the_index_could_not_be_confirmed(self, error: type[Exception]) -> None:
+        chat = Chat.create("ann", [], chat_id="c")
+        assert fail_at(2, steps(chat.join, "bob", by="ann"), error("for a while")) is True
+        assert [one.chat_id for one in Inbox("bob").chats()] == ["c"]
+
+
+class TestCreating:
+    def test_stopped_before_there_is_a_chat(
+        self, index: Callable[[str], dict[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chat = Chat("c")
+        stop_after(1, create(chat))
+        with pytest.raises(ChatNotFound):
+            chat.info()
+        assert [Inbox(user).chats() for user in ("ann", "bob")] == [[], []]
+        monkeypatch.setattr(inboxes, "_GRACE", 0)
+        assert [Inbox(user).unread() for user in ("ann", "bob")] == [0, 0]
+        assert [index(user) for user in ("ann", "bob")] == [{}, {}]
+
+    def test_stopped_before_it_is_confirmed(self) -> None:
+        chat = Chat("c")
+        stop_after(2, create(chat))
+        assert [len(Inbox(user).chats()) for user in ("ann", "bob")] == [1, 1]
+        assert Inbox("bob").unread() == 1
+
+    @pytest.mark.parametrize("done", [1, 2, 3])
+    def test_repeated_after_it_was_stopped(
+        self, done: int, index: Callable[[str], dict[bytes, bytes]]
+    ) -> None:
+        stop_after(done, create(Chat("c")))
+        chat = Chat.create("ann", ["bob"], "hello", chat_id="c", request_id="request")
+        assert [message.body for message in chat.history("bob").messages] == ["hello"]
+        assert chat.leave("bob")
+        assert index("bob") == {}
+
+    def test_done_though_the_index_could_not_be_confirmed(self) -> None:
+        fail_at(2, create(Chat("c")), Unavailable("for a while"))
+        assert [len(Inbox(user).chats()) for user in ("ann", "bob")] == [1, 1]
+
+
+class TestLeaving:
+    def test_stopped_before_the_index_knows(
+        self, index: Callable[[str], dict[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chat = Chat.create("ann", ["bob"], "hello", chat_id="c")
+        stop_after(1, steps(chat.leave, "bob"))
+        assert (Inbox("bob").chats(), Inbox("bob").pending(), Inbox("bob").unread()) == ([], [], 0)
+        monkeypatch.setattr(inboxes, "_GRACE", 0)
+        Inbox("bob").chats()
+        assert index("bob") == {}
+
+    @pytest.mark.parametrize("verb", ["leave", "delete"])
+    def test_done_though_the_index_could_not_be_told(self, verb: str) -> None:
+        chat = Chat.create("ann", ["bob"], chat_id="c")
+        assert fail_at(1, steps(getattr(chat, verb), "ann"), Unavailable("for a while")) is True
+        assert Inbox("ann").chats() == []
+
+
+class TestReading:
+    def test_what_was_acked_is_returned_though_the_index_could_not_be_told(self) -> None:
+        chat = Chat.create("ann", ["bob"], "hello", chat_id="c")
+        quiet = Chat.create("ann", ["bob"], chat_id="quiet")
+        [found] = fail_at(3, steps(Inbox("bob").pending, ack=True), Unavailable("for a while"))
+        assert [message.body for message in found.messages] == ["hello"]
+        assert (chat.members()[1].read_id, quiet.members()[1].read_id) == (1, 0)
+        assert Inbox("bob").pending() == []

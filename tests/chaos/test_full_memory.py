@@ -1,0 +1,131 @@
+"""A server that is out of memory refuses what adds to it, with nothing changed; all else goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from redis.exceptions import OutOfMemoryError
+
+from django_redis_messaging import Chat, Inbox, Unavailable, conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.embedded import EmbeddedServer
+
+from .conftest import Connect
+
+SPARE = 2_000_000
+Fill = Callable[[], None]
+
+
+@pytest.fixture
+def client(fragile: EmbeddedServer) -> Iterator[redis.Redis]:
+    with fragile.client() as client:
+        yield client
+
+
+@pytest.fixture
+def fill(client: redis.Redis, connect: Connect, fragile: EmbeddedServer) -> Fill:
+    """Fills what memory is left, by keys under the test's own prefix."""
+    connect(fragile)
+    limit = client.info("memory")["used_memory"] + SPARE
+    client.config_set("maxmemory", limit)
+
+    def until_it_is_full() -> None:
+        size = 100_000
+        while size:
+            try:
+                client.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
+            except OutOfMemoryError:
+                size //= 10
+
+    return until_it_is_full
+
+
+def content(client: redis.Redis) -> dict[bytes, bytes | None]:
+    """Every key of this test, and what it holds."""
+    keys = client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)
+    return {key: client.dump(key) for key in sorted(keys)}
+
+
+def talked(chat_id: str) -> Chat:
+    chat = Chat.create("ann", ["bob", "cat"], "one", chat_id=chat_id, keep_last=1)
+    for body in ("two", "three", "four"):
+        chat.send("ann", body)
+    chat.send("bob", "five")
+    return chat
+
+
+REFUSED: dict[str, Callable[[Chat], object]] = {
+    "send": lambda chat: chat.send("ann", "more"),
+    "send by who is behind": lambda chat: chat.send("cat", "more"),
+    "create": lambda chat: Chat.create("ann", ["dan"], "more"),
+    "join": lambda chat: chat.join("dan", by="ann"),
+    "edit": lambda chat: chat.edit("ann", 2, "x" * 200),
+    "rename": lambda chat: chat.rename("ann", "another title"),
+}
+
+
+def acks_all(chat: Chat) -> bool:
+    return chat.ack("cat", 5) == 5 and not Inbox("cat").pending() and Inbox("cat").unread() == 0
+
+
+def fetches_with_ack(_: Chat) -> bool:
+    return len(Inbox("bob").pending(ack=True)[0].messages) == 5 and not Inbox("bob").pending()
+
+
+def leaves(chat: Chat) -> bool:
+    return chat.leave("ann") and chat.members()[0].role == "owner" and not Inbox("ann").chats()
+
+
+ALLOWED: dict[str, Callable[[Chat], object]] = {
+    "pending": lambda chat: Inbox("cat").pending()[0].messages[-1].id == 5,
+    "chats": lambda chat: Inbox("cat").chats()[0].unread == 5,
+    "unread": lambda chat: Inbox("cat").unread() == 5,
+    "history": lambda chat: len(chat.history("cat").messages) == 5,
+    "members": lambda chat: len(chat.members()) == 3,
+    "info": lambda chat: chat.info().last_id == 5,
+    "ack of all": acks_all,
+    "ack of some": lambda chat: chat.ack("bob", 3) == 3 and Inbox("bob").unread() == 1,
+    "fetch that acks": fetches_with_ack,
+    "leave": leaves,
+    "delete_message": lambda chat: chat.delete_message("ann", 2).deleted,  # type: ignore[union-attr]
+    "delete": lambda chat: chat.delete("ann") and not Inbox("cat").chats(),
+}
+
+
+@pytest.mark.parametrize("operation", REFUSED)
+def test_what_adds_is_refused_and_changes_nothing(operation: str, fill: Fill, client: redis.Redis) -> None:
+    chat = talked("full")
+    before = content(client)
+    fill()
+    with pytest.raises(Unavailable, match="out of memory"):
+        REFUSED[operation](chat)
+    assert content(client) == before
+    client.config_set("maxmemory", 0)
+    assert REFUSED[operation](chat) is not False
+
+
+@pytest.mark.parametrize("operation", ALLOWED)
+def test_what_does_not_add_goes_on(operation: str, fill: Fill, client: redis.Redis) -> None:
+    chat = talked("full")
+    fill()
+    with pytest.raises(Unavailable):
+        chat.send("ann", "more")
+    assert ALLOWED[operation](chat)
+
+
+def test_what_begins_while_there_is_room_ends_well(fill: Fill) -> None:
+    """A joining whose last step comes when memory is full."""
+    chat = talked("full")
+    steps = Chat.join.__wrapped__(chat, "dan", by="ann")  # type: ignore[attr-defined]
+    execute = clients.blocking(conf.alias()).execute
+    expecting = next(steps)
+    joining = steps.send(execute(expecting))
+    confirming = steps.send(execute(joining))
+    fill()
+    with pytest.raises(StopIteration) as returned:
+        steps.send(execute(confirming))
+    assert returned.value.value is True
+    assert [one.chat_id for one in Inbox("dan").chats()] == ["full"]

@@ -1,0 +1,136 @@
+"""One chat, as plain Python. Its log is kept whole; `first` says how much of it Redis still has."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from django_redis_messaging import NotAMember, NotPermitted
+
+numbers = itertools.count(1)
+
+
+@dataclass
+class Said:
+    """A message."""
+
+    sender: str
+    body: str
+    data: object = None
+    reply_to: int | None = None
+    edited: bool = False
+    deleted: bool = False
+    #: names it whatever its id: after a loss, another message has that
+    number: int = field(default_factory=lambda: next(numbers))
+    #: what the app said of it; None while it has not
+    cursor: str | None = None
+
+
+@dataclass
+class Membership:
+    joined_after: int
+    position: int
+    role: str
+    token: object
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a cursor names."""
+
+    epoch: int
+    id: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """How far a chat has come."""
+
+    epoch: int
+    last: int
+    number: int
+
+
+@dataclass
+class Read:
+    """A page, or what is pending: ids of one chat."""
+
+    ids: Sequence[int]
+    gap: int
+    has_more: bool
+    reset: bool
+
+
+@dataclass
+class Conversation:
+    """One chat, from its creation to its end."""
+
+    title: str
+    open: bool
+    keep_last: int
+    max_length: int
+    epoch: int = field(default_factory=lambda: next(numbers))
+    log: list[Said] = field(default_factory=list)
+    first: int = 1
+    edits: int = 0
+    #: in order of joining
+    members: dict[str, Membership] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        return len(self.log)
+
+    @property
+    def line(self) -> Line:
+        return Line(self.epoch, self.last, self.log[-1].number if self.log else 0)
+
+    def said(self, number: int) -> Said:
+        return self.log[number - 1]
+
+    def kept(self, after: int) -> list[int]:
+        """The ids that are still there, above one."""
+        return list(range(max(after + 1, self.first), self.last + 1))
+
+    def member(self, user: str) -> Membership:
+        if user not in self.members:
+            raise NotAMember
+        return self.members[user]
+
+    def owned_by(self, user: str) -> Membership:
+        if self.member(user).role != "owner":
+            raise NotPermitted
+        return self.members[user]
+
+    def append(self, said: Said) -> None:
+        self.log.append(said)
+        self.first = max(self.first, self.last - self.max_length + 1)
+
+    def release(self) -> None:
+        """What all have acked may go, but for the last."""
+        if self.members:
+            read_by_all = min(member.position for member in self.members.values())
+            self.first = max(self.first, min(read_by_all, self.last - self.keep_last) + 1)
+
+    def move(self, user: str, to: int) -> None:
+        self.members[user].position = to
+        self.release()
+
+    def has(self, place: int | Place) -> bool:
+        """Whether a cursor names what is here; of what is gone, only the epoch can tell."""
+        if isinstance(place, int):
+            return True
+        if place.epoch != self.epoch or place.id > self.last:
+            return False
+        return place.id < self.first or self.said(place.id).number == place.number
+
+    def unread(self, user: str) -> int:
+        """By counting."""
+        ids = self.kept(self.member(user).position)
+        return sum(self.said(number).sender != user for number in ids)
+
+    def visible(self, user: str, number: int) -> Said | None:
+        member = self.member(user)
+        seen = number > member.joined_after and self.first <= number <= self.last
+        return self.said(number) if seen else None
