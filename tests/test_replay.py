@@ -60,7 +60,7 @@ class Actor:
         self.present = False
 
     def listen(self) -> None:
-        """Read everything, three messages at a time; some crash at first, and have forgotten what they read."""
+        """Read everything, three messages at a time; some crash at first, and forget what they read."""
         if self.crashes:
             self.inbox.pending()
         while cursor := self.take():
