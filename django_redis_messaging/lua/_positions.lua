@@ -52,7 +52,8 @@ local function unread(counts, log, first, last, position, member, author)
 end
 
 -- Whether the log's entry `id` is the one a cursor was made of: same epoch, same time. A bare id has no
--- epoch ('') and is trusted; of an entry that is gone only the epoch can be compared.
+-- epoch ('') and is trusted; of an entry that is gone, or of a cursor made of no entry (ms 0), only the
+-- epoch can be compared.
 local function is_ours(log, first, last, epoch, id, cursor_epoch, cursor_ms)
   if cursor_epoch == '' then
     return true
@@ -60,5 +61,5 @@ local function is_ours(log, first, last, epoch, id, cursor_epoch, cursor_ms)
   if cursor_epoch ~= epoch or id > last then
     return false
   end
-  return id < first or entry_ms(redis.call('LINDEX', log, id - first)) == tonumber(cursor_ms)
+  return id < first or cursor_ms == '0' or entry_ms(redis.call('LINDEX', log, id - first)) == tonumber(cursor_ms)
 end

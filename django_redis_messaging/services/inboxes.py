@@ -9,6 +9,7 @@ or that a chat doesn't know the user (any more), whose entry is then healed away
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .. import conf
@@ -19,7 +20,7 @@ from ..core.operations import Command, Fan, Gather, Script, Service, Steps, asyn
 from .arguments import count, flag
 from .chats import entries
 from .chats.base import limits, upkeep
-from .chats.values import ChatSummary, Message, Pending
+from .chats.values import ChatSummary, Pending
 
 #: healing waits for this many deadlines: longer than a joining can be between its steps
 _GRACE = 3
@@ -58,7 +59,7 @@ class Inbox(Service):
     1
     >>> for news in inbox.pending():
     ...     print(news.chat_id, [message.body for message in news.messages])
-    ...     position = Chat(news.chat_id).ack("bob", news.messages[-1].cursor)
+    ...     position = Chat(news.chat_id).ack("bob", news.cursor)
     inbox-example ['Hello']
     >>> inbox.pending()
     []
@@ -197,11 +198,15 @@ def _settled(entry: _Entry, item: Any) -> bool:
 
 def _pending(entry: _Entry, item: bytes | list[Any]) -> Pending:
     if isinstance(item, bytes):
-        return Pending(chat_id=entry.chat_id, messages=[], gap=0, has_more=False, reset=True)
+        last, ms, epoch, _ = map(int, item.split(b"-"))
+        end = entries.cursor(epoch, last, ms)
+        return Pending(chat_id=entry.chat_id, messages=[], cursor=end, gap=0, has_more=False, reset=True)
     epoch, first, gap, has_more, *raw = item
+    read = entries.messages(entry.chat_id, int(epoch), first, raw)
     return Pending(
         chat_id=entry.chat_id,
-        messages=entries.messages(entry.chat_id, int(epoch), first, raw),
+        messages=read,
+        cursor=entries.end_of(int(epoch), first, read),
         gap=gap,
         has_more=bool(has_more),
         reset=entry.lost(int(epoch), first - gap - 1),
@@ -213,14 +218,9 @@ def _within(found: list[Pending], total: int) -> list[Pending]:
     left, kept = total, []
     for pending in found:
         if len(pending.messages) > left:
-            fewer: list[Message] = pending.messages[:left]
-            pending = Pending(
-                chat_id=pending.chat_id,
-                messages=fewer,
-                gap=pending.gap,
-                has_more=True,
-                reset=pending.reset,
-            )
+            fewer = pending.messages[:left]
+            end = fewer[-1].cursor if fewer else entries.before(pending.messages[0])
+            pending = replace(pending, messages=fewer, cursor=end, has_more=True)
         left -= len(pending.messages)
         kept.append(pending)
     return kept

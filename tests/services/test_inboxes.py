@@ -19,6 +19,7 @@ from .asking import (
     reply_to,
     said,
     server,
+    server_ms,
     snapshot,
     steps,
     talk,
@@ -259,3 +260,40 @@ async def test_async_inbox() -> None:
     assert [(news.chat_id, ids(news)) for news in await inbox.apending(ack=True)] == [("y", [1, 2])]
     assert await inbox.apending() == []
     assert await inbox.aunread() == 0
+
+
+def test_a_gap_with_nothing_behind_it_can_be_acked(settings: Settings) -> None:
+    """All that bob had not read was removed by its age: there is no message to ack."""
+    chat = Chat.create("ann", ["bob"], "old", chat_id="aged")
+    limit = 0.05
+    change(settings, CHAT_MAX_AGE=limit)
+    until(lambda: server_ms() > chat.info().active_at.timestamp() * 1000 + limit * 1000 + 1)
+
+    [news] = Inbox("bob").pending()
+    assert (news.messages, news.gap, news.has_more) == ([], 1, False)
+    assert chat.ack("bob", news.cursor) == 1
+    assert Inbox("bob").pending() == []
+
+
+def test_each_end_is_a_cursor() -> None:
+    chat = Chat.create("ann", ["bob"], "one", chat_id="ends")
+    for number in range(3):
+        chat.send("ann", f"more {number}")
+
+    [news] = Inbox("bob").pending(limit=2)
+    assert news.cursor == news.messages[-1].cursor
+    page = chat.history("bob", after=news.cursor)
+    assert [message.id for message in page.messages] == [3, 4]
+    end = chat.history("bob", after=page.cursor)
+    assert (end.messages, end.reset) == ([], False)
+    assert chat.history("bob", after=end.cursor).reset is False
+
+
+def test_a_chat_for_which_the_total_had_no_room_begins_where_it_was() -> None:
+    for name in ("first", "second"):
+        Chat.create("ann", ["bob"], "hi", chat_id=name)
+
+    found = Inbox("bob").pending(total=1)
+    [left_out] = [news for news in found if not news.messages]
+    assert left_out.has_more
+    assert Chat(left_out.chat_id).ack("bob", left_out.cursor) == 0

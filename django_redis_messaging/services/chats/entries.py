@@ -102,6 +102,21 @@ def message(chat_id: str, epoch: int, number: int, entry: list[Any]) -> Message:
     return made
 
 
+def cursor(epoch: int, number: int, ms: int = 0) -> str:
+    """The cursor of an entry; without ms that of a place, of which only the chat's epoch is known."""
+    return f"{epoch:x}-{number:x}-{ms:x}"
+
+
+def before(first: Message) -> str:
+    """The place before a message."""
+    return cursor(int(first.cursor.partition("-")[0], 16), first.id - 1)
+
+
+def end_of(epoch: int, first: int, read: list[Message]) -> str:
+    """Where messages from id `first` on end, if there are any."""
+    return read[-1].cursor if read else cursor(epoch, first - 1)
+
+
 def messages(chat_id: str, epoch: int, first: int, raw: list[bytes]) -> list[Message]:
     """Entries as messages, from id `first` on."""
     decoded = payloads.loads_all(raw)

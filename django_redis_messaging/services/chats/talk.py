@@ -88,8 +88,10 @@ class Talk(ChatBase):
             (user, which, place.id, place.epoch, place.ms, count(limit, "limit"), *limits()),
         )
         epoch, first, gap, has_more, reset, *raw = self._accepted(reply, user)
+        read = entries.messages(self.id, int(epoch), first, raw)
         return Page(
-            messages=entries.messages(self.id, int(epoch), first, raw),
+            messages=read,
+            cursor=entries.end_of(int(epoch), first, read),
             gap=gap,
             has_more=bool(has_more),
             reset=bool(reset),
@@ -101,12 +103,12 @@ class Talk(ChatBase):
     def ack(self, user: str, up_to: str | int) -> Steps[int]:
         """Note that a member has read everything up to a message; returns the member's position.
 
-        `up_to` is a message's cursor or id. The position never moves back; beyond the newest means the
+        `up_to` is a cursor, or a message's id. The position never moves back; beyond the newest means the
         newest. A cursor whose message isn't there any more, because the chat was recreated or Redis
         lost data, moves nothing. What all members have acked may be removed (CHAT_KEEP_LAST).
 
         >>> chat = Chat.create("ann", ["bob"], "One", chat_id="acking")
-        >>> chat.ack("bob", chat.history("bob").messages[-1].cursor)
+        >>> chat.ack("bob", chat.history("bob").cursor)
         1
 
         Raises NotAMember, ChatNotFound; ValueError for a cursor that isn't one.

@@ -40,6 +40,8 @@ class Page:
     """Some messages of a chat, oldest first."""
 
     messages: list[Message]
+    cursor: str
+    """Where these end: ack it to have read them, read on after it. There is one also without messages."""
     gap: int
     """How many messages just before the first of these are gone, because a limit removed them."""
     has_more: bool
@@ -56,6 +58,8 @@ class Pending:
     chat_id: str
     messages: list[Message]
     """The member's own are among them: other devices want them too."""
+    cursor: str
+    """Where these end: ack it once you are done with them. There is one also without messages."""
     gap: int
     """How many messages just before the first of these are gone, because a limit removed them."""
     has_more: bool

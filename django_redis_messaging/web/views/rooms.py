@@ -93,7 +93,7 @@ class RoomView(ListMixin, RoomMixin, MessagingPage):
             "unread": unread,
             "seen": self.seen(page.messages) if before is None else "",
             "older": page.messages[0].id if page.messages and page.has_more else None,
-            "cursor": page.messages[-1].cursor if page.messages else "0",
+            "cursor": page.cursor,
             "request_id": uuid.uuid4().hex,
             "editing": self.editing(page.messages),
             **self.roster(info.member_count),
