@@ -75,7 +75,7 @@ class Fan(Many):
 
     __slots__ = ("args", "name", "once", "resources")
     #: resources a call takes: keeps each script far below 5 ms
-    SIZE = 250
+    SIZE = 100
 
     def __init__(
         self,
@@ -101,19 +101,21 @@ class Fan(Many):
 
 
 class Gather(Many):
-    """One STRING of each of many resources."""
+    """One STRING of each of many resources; behind the items that `first` replies with, if there is one."""
 
-    __slots__ = ("keys",)
+    __slots__ = ("first", "keys")
     SIZE = 1000
 
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], *, first: Command | None = None) -> None:
         self.keys = keys
+        self.first = first
 
     def calls(self, *, apart: bool) -> list[Command | Script]:
         size = 1 if apart else self.SIZE
-        return [
-            Command("MGET", *self.keys[at : at + size], reads=True) for at in range(0, len(self.keys), size)
-        ]
+        pages = (self.keys[at : at + size] for at in range(0, len(self.keys), size))
+        calls: list[Command | Script] = [] if self.first is None else [self.first]
+        calls += [Command("MGET", *page, reads=True) for page in pages]
+        return calls
 
 
 Step = Command | Script | Many | Sequence[Command | Script]

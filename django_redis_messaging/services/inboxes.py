@@ -1,9 +1,10 @@
 """All chats of one user: what is pending, what is new, how much of it.
 
 Two round trips for any number of chats while nothing is new: the user's list, then the newest of all chats
-together, by one MGET. The list remembers what the newest was when the user had acked all of it; so only
-chats that have moved since are looked into, by a third. A fourth notes what was found: that all is acked,
-or that a chat doesn't know the user (any more), whose entry is then healed away.
+together, by MGET; one, where the same Inbox is asked again. The list remembers what the newest was when the
+user had acked all of it; so only chats that have moved since are looked into, by another. A last one notes
+what was found: that all is acked, or that a chat doesn't know the user (any more), whose entry is then
+healed away.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..core import payloads
 from ..core.batches import batched
 from ..core.keys import ChatKeys, UserKeys, name, newest_keys
 from ..core.operations import Command, Fan, Gather, Script, Service, Steps, asynchronous, operation
-from .arguments import count, flag
+from .arguments import MOST, count, flag
 from .chats import entries
 from .chats.base import limits, upkeep
 from .chats.values import ChatSummary, Pending
@@ -69,6 +70,8 @@ class Inbox(Service):
         super().__init__(using=using)
         self.user = name(user, "user")
         self._index = UserKeys(self._prefix, user).chats
+        #: the chats of the last look, and their keys: while the list is the same, one round trip tells
+        self._looked_at: tuple[list[bytes], list[str]] = ([], [])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.user!r})"
@@ -86,7 +89,7 @@ class Inbox(Service):
             self.user,
             entries.author(self.user),
             count(limit, "limit"),
-            count(total, "total", most=100_000),
+            min(count(total, "total", most=100_000), MOST),
             flag(ack, "ack"),
             *limits(),
         )
@@ -139,12 +142,17 @@ class Inbox(Service):
 
     def _moved(self) -> Steps[list[_Entry]]:
         """Of the user's list of chats: those that are not as they were when all was acked."""
-        flat = yield Command("HGETALL", self._index, reads=True)
-        chats, values = flat[::2], flat[1::2]
-        lines = yield Gather(newest_keys(self._prefix, chats))
+        chats, keys = self._looked_at
+        reply = yield Gather(keys, first=Command("HGETALL", self._index, reads=True))
+        flat, lines = reply[: len(reply) - len(keys)], reply[len(reply) - len(keys) :]
+        if flat[::2] != chats:
+            chats = flat[::2]
+            keys = newest_keys(self._prefix, chats)
+            lines = yield Gather(keys)
+            self._looked_at = chats, keys
         return [
             _entry(chat_id, value)
-            for chat_id, value, line in zip(chats, values, lines, strict=True)
+            for chat_id, value, line in zip(chats, flat[1::2], lines, strict=True)
             if line is None or not value.endswith(b" " + line)
         ]
 

@@ -4,7 +4,7 @@ import pytest
 
 from django_redis_messaging import Chat, ChatSummary, Inbox
 
-from .asking import server_ms, talk, until
+from .asking import bodies, server_ms, talk, until
 
 
 def later() -> None:
@@ -69,3 +69,20 @@ def test_names_of_all_kinds_are_found() -> None:
         assert sorted(names(Inbox(name).chats())) == sorted(odd)
         Chat("%41").ack(name, 1)
         assert Inbox(name).unread() == len(odd) - 1
+
+
+def test_an_inbox_that_is_kept_sees_what_a_new_one_sees() -> None:
+    """It remembers the chats of its last look: chats that come, go, or come again are seen all the same."""
+    kept = Inbox("bob")
+    assert kept.pending() == []
+    for name in ("one", "two"):
+        talk(name, "hi")
+    assert kept.unread() == Inbox("bob").unread() == 2
+    Chat("one").leave("bob")
+    Chat("two").ack("bob", 1)
+    assert kept.pending() == Inbox("bob").pending() == []
+    Chat("two").send("ann", "more")
+    assert bodies(kept.pending()[0]) == bodies(Inbox("bob").pending()[0]) == ["more"]
+    Chat("one").join("bob", by="ann")
+    Chat("one").send("ann", "welcome back")
+    assert {news.chat_id for news in kept.pending()} == {"one", "two"}
