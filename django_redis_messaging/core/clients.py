@@ -80,7 +80,7 @@ class BlockingClient:
         attempts: Attempts | None = None
         while True:
             try:
-                if attempts is None and type(step) is Script and not step.once:
+                if attempts is None and isinstance(step, Command | Script) and not step.once:
                     return self._call(step)
                 return _result(step, self._attempt(batch, attempts))
             except (RedisError, NotSent) as error:
@@ -96,12 +96,12 @@ class BlockingClient:
         while self._idle:
             self._idle.pop().disconnect()
 
-    def _call(self, script: Script) -> Any:
-        """The first attempt at one script: what nearly every operation is, so with nothing around it."""
+    def _call(self, call: Command | Script) -> Any:
+        """The first attempt at one call: what nearly every operation is, so with nothing around it."""
         connection = self._take(fresh=False)
-        reply = exchange(connection, script.words)
-        if type(reply) is NoScriptError:
-            reply = exchange(connection, script.in_full)
+        reply = exchange(connection, call.words)
+        if isinstance(reply, NoScriptError) and isinstance(call, Script):
+            reply = exchange(connection, call.in_full)
         self._idle.append(connection)
         if isinstance(reply, Exception):
             raise reply
