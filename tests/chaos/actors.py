@@ -83,6 +83,8 @@ def converse(chat_id: str, user: str, count: int, total: int, seed: int) -> Hear
             position = read(chat, user, heard, limit=chance.choice([1, 5, 100]), position=position)
     while len(heard.bodies) < total and time.monotonic() < ends:
         position = read(chat, user, heard, position=position)
+    # What was said last may have been said by this one, who was behind then: that is not acked yet.
+    read(chat, user, heard, position=position)
     return heard
 
 

@@ -256,3 +256,8 @@ async def test_async_create_and_send() -> None:
         await Chat.acreate("ann", [], chat_id=chat.id)
     with pytest.raises(NotAMember):
         await chat.asend("cat", "x")
+
+
+def test_a_chat_says_what_it_is_called() -> None:
+    chat = Chat("lunch")
+    assert (chat.id, chat.chat_id, repr(chat)) == ("lunch", "lunch", "Chat('lunch')")

@@ -56,6 +56,11 @@ class ChatBase(Service):
         self.id = name(chat_id, "chat_id")
         self._keys = ChatKeys(self._prefix, chat_id)
 
+    @property
+    def chat_id(self) -> str:
+        """The id, by the name it has wherever it isn't the chat's own."""
+        return self.id
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
