@@ -29,7 +29,7 @@ class ChatExists(MessagingError):
 
 
 class LimitExceeded(MessagingError):
-    """Something is larger, or there is more of it, than a limit allows. Nothing was written."""
+    """Something is larger, or there is more of it, than a limit allows. What is too much was not stored."""
 
     def __init__(self, what: str, *, limit: int, actual: int) -> None:
         super().__init__(f"{what}: {actual} is over the limit of {limit}.")

@@ -38,6 +38,7 @@ class Endpoint:
         self.apart = False
         try:
             self._pool = cast(Any, get_redis_connection(alias)).connection_pool
+        # NotImplementedError is how django-redis says that a cache is not one of its own.
         except (InvalidCacheBackendError, NotImplementedError) as error:
             raise ConfigurationError(
                 f"CACHES has no django-redis entry {alias!r}: add one, or set ALIAS in {conf.NAME}."

@@ -260,7 +260,7 @@ class EmbeddedServer:
                 raise ConfigurationError(
                     f"The embedded server gave no answer for {self.deadline:g} s. {self._last_words()}"
                 )
-            time.sleep(LOOK)
+            time.sleep(LOOK)  # between two looks: a server that starts can't be waited for otherwise
 
     def _last_words(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -140,9 +140,9 @@ class ChatKeys:
         return [self.newest, self.roster, self.log, self.info]
 
     @property
-    def every(self) -> list[str]:
-        """All of them, in the order of the scripts."""
-        return [*self.talk, self.roster, self.standing, self.info, self.typing, self.mutes]
+    def creating(self) -> list[str]:
+        """What creating takes, in the order of the scripts."""
+        return [*self.talk, self.roster, self.standing, self.info]
 
     @property
     def ending(self) -> list[str]:

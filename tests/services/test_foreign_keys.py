@@ -59,7 +59,7 @@ TAKES: dict[str, tuple[Callable[[Chat], Any], str]] = {
 def test_a_key_that_holds_another_type(operation: str, chat: Chat) -> None:
     act, takes = TAKES[operation]
     copy = snapshot()
-    for key in keys(chat).every:
+    for key in keys(chat).ending:
         for name in all_keys():
             server().delete(name)
         for name, dump in copy.items():

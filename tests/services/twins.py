@@ -103,7 +103,7 @@ class Twins(RuleBasedStateMachine):
 
     def remember(self, chat: str) -> None:
         """Copy what Redis has of a chat, and the model."""
-        keys = ChatKeys(conf.prefix(), self.name(chat)).every
+        keys = ChatKeys(conf.prefix(), self.name(chat)).ending
         pipeline = self.client.pipeline(transaction=False)
         for key in keys:
             pipeline.dump(key).pttl(key)
@@ -116,7 +116,7 @@ class Twins(RuleBasedStateMachine):
     def restore(self, chat: str) -> None:
         """The chat is as it was when it was copied."""
         dumps, copied = self.copies[chat]
-        for key in ChatKeys(conf.prefix(), self.name(chat)).every:
+        for key in ChatKeys(conf.prefix(), self.name(chat)).ending:
             self.client.delete(key)
         for key, (dump, ttl) in dumps.items():
             self.client.restore(key, ttl, dump)

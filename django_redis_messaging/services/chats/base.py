@@ -67,11 +67,11 @@ class ChatBase(Service):
     def _accepted(self, reply: Any, user: str = "", other: str = "") -> Any:
         """The reply of a script, unless it is a refusal."""
         if isinstance(reply, bytes) and reply in _REFUSALS:
-            self._refuse(reply.decode(), user, other)
+            self._refuse(reply, user, other)
         return reply
 
-    def _refuse(self, why: str, user: str, other: str) -> NoReturn:
-        kind, text = _REFUSALS[why.encode()]
+    def _refuse(self, why: bytes, user: str, other: str) -> NoReturn:
+        kind, text = _REFUSALS[why]
         if kind is LimitExceeded:
             limit = conf.current().CHAT_MAX_MEMBERS
             raise LimitExceeded(text, limit=limit, actual=limit + 1)

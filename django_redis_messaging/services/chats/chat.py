@@ -101,7 +101,7 @@ class Chat(Talk, Membership):
         yield from self._expect(members, token)
         reply = yield Script(
             "chat_create",
-            self._keys.every[:9],
+            self._keys.creating,
             (request_id, window(), token, title, is_open, keep, tail, *members),
         )
         epoch, *in_force = self._accepted(reply, sender)
