@@ -31,9 +31,13 @@ class Stopped(BaseException):
     """Ctrl-C or SIGTERM, at a time when no request is served."""
 
 
+_asked: list[int] = []
+
+
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Ctrl-C and SIGTERM end what is inside, and nothing else: what has to be cleaned up is."""
+    _asked.clear()
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -44,7 +48,14 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def stop_if_asked() -> None:
+    """End here if a signal came at a time when its exception could get lost: in a destructor, it does."""
+    if _asked:
+        raise Stopped
+
+
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    _asked.append(number)
     raise Stopped
 
 
@@ -107,5 +118,6 @@ class Site(uvicorn.Server):
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        stop_if_asked()
         await super().startup(sockets=sockets)
         self._ready()

@@ -64,7 +64,8 @@ class TestKilledServer:
         assert len(set(bodies)) == len(bodies)
         for outcome in outcomes:
             assert sum(map(len, outcome.values())) == EACH
-            assert set(outcome["sent"]) <= set(bodies)
+            lost = set(outcome["sent"]) - set(bodies)
+            assert not lost, (lost, outcome["unknown"], outcome["refused"], bodies, fragile.log.read_text())
             assert not set(outcome["refused"]) & set(bodies)
         unsure = sum(len(outcome["unknown"] + outcome["refused"]) for outcome in outcomes)
         assert unsure == 0 if deadline == PATIENCE else unsure > 0

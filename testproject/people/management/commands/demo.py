@@ -14,7 +14,7 @@ from django.db import connections
 from django_redis_messaging import MessagingError
 from people import crowd
 from people.cast import CAST
-from people.serving import Site, bind, redis, remove_keys, stoppable
+from people.serving import Site, bind, redis, remove_keys, stop_if_asked, stoppable
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
@@ -70,6 +70,7 @@ class Command(BaseCommand):
         self._say(f"Directory: {total} people")
 
     def _progress(self, done: int, total: int) -> None:
+        stop_if_asked()
         text = f"Directory: {done} of {total}"
         if self.stdout.isatty():
             self.stdout.write(f"\r{text}", ending="\n" if done == total else "")
