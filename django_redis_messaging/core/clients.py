@@ -19,12 +19,25 @@ from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as TimedOut
 
 from .. import conf
-from .connections import Endpoint, Replies, aalive, aconverse, alive, converse, exchange
+from .connections import (
+    Endpoint,
+    Replies,
+    aalive,
+    aarrives,
+    aconverse,
+    alive,
+    answered_already,
+    areceive,
+    arrives,
+    asend,
+    converse,
+    exchange,
+    receive,
+    send,
+)
 from .retry import Attempts, NotSent
 from .steps import Command, Many, Script, Step, Wait
-
-#: seconds a blocking command may be late beyond its own timeout
-WAIT_MARGIN = 2.0
+from .waiting import Outstanding, Pop
 
 
 def _batch(step: Step, *, apart: bool) -> list[Command | Script]:
@@ -72,9 +85,12 @@ class BlockingClient:
         self.endpoint = Endpoint(alias)
         # list.pop and list.append are atomic: no lock needed
         self._idle: list[Any] = []
+        self._outstanding = Outstanding()
 
     def execute(self, step: Step) -> Any:
         """Send `step`, and again where that helps; the reply, or an error of errors.py."""
+        if isinstance(step, Wait):
+            return self._wait(step)
         began = monotonic()
         batch = _batch(step, apart=self.endpoint.apart)
         attempts: Attempts | None = None
@@ -92,9 +108,41 @@ class BlockingClient:
                 sleep(attempts.after(error))
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, and those on which a wait is outstanding."""
+        self._idle += self._outstanding.take_all()
         while self._idle:
             self._idle.pop().disconnect()
+
+    def _wait(self, step: Wait) -> Any:
+        attempts = _attempts([step], self.endpoint, monotonic() + step.seconds)
+        ends = monotonic() + step.seconds
+        while True:
+            try:
+                return self._wait_until(ends, step)
+            except (RedisError, NotSent) as error:
+                sleep(attempts.after(error))
+
+    def _wait_until(self, ends: float, step: Wait) -> Any:
+        pop = self._outstanding.take(step.words)
+        if pop is not None and pop.overdue:
+            pop.connection.disconnect()
+            pop = None
+        connection = pop.connection if pop else self._take(fresh=True)
+        pop = pop or self._sent(connection, step)
+        while arrives(connection, max(ends - monotonic(), 0)):
+            reply = receive(connection)
+            if reply is not None or ends <= monotonic():
+                self._idle.append(connection)
+                return _result(step, [reply])
+            pop = self._sent(connection, step)
+        for answered in self._outstanding.keep(step.words, pop, arrives):
+            receive(answered)
+            self._idle.append(answered)
+        return None
+
+    def _sent(self, connection: Any, step: Wait) -> Pop:
+        send(connection, step.words)
+        return Pop(connection, monotonic())
 
     def _call(self, call: Command | Script) -> Any:
         """The first attempt at one call: what nearly every operation is, so with nothing around it."""
@@ -111,7 +159,7 @@ class BlockingClient:
         if not batch:
             return []
         connection = self._take(fresh=attempts is not None or _once(batch))
-        timeout = _reading_time(batch, attempts)
+        timeout = attempts.reading_time if attempts else None  # None: as the connection says
         replies = converse(connection, [call.words for call in batch], timeout)
         unknown = _unknown_scripts(batch, replies)
         if unknown:
@@ -139,24 +187,20 @@ class BlockingClient:
         return connection
 
 
-def _reading_time(batch: list[Command | Script], attempts: Attempts | None) -> float | None:
-    """Seconds to wait for a reply; None: as the connection says."""
-    if isinstance(batch[0], Wait):
-        return batch[0].seconds + WAIT_MARGIN
-    return attempts.reading_time if attempts else None
-
-
 class AwaitingClient:
     """Sends steps over awaiting connections; one an event loop and alias."""
 
     def __init__(self, alias: str) -> None:
         self.endpoint = Endpoint(alias)
         self._idle: list[Any] = []
+        self._outstanding = Outstanding()
         #: suspended until the event loop ends
         self.closing: AsyncGenerator[None, None] | None = None
 
     async def execute(self, step: Step) -> Any:
         """Send `step`, and again where that helps; the reply, or an error of errors.py."""
+        if isinstance(step, Wait):
+            return await self._wait(step)
         batch = _batch(step, apart=self.endpoint.apart)
         attempts = _attempts(batch, self.endpoint, monotonic())
         while True:
@@ -170,14 +214,50 @@ class AwaitingClient:
                 await asyncio.sleep(attempts.after(error))
 
     async def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, and those on which a wait is outstanding."""
+        self._idle += self._outstanding.take_all()
         while self._idle:
             await self._idle.pop().disconnect()
+
+    async def _wait(self, step: Wait) -> Any:
+        attempts = _attempts([step], self.endpoint, monotonic() + step.seconds)
+        ends = monotonic() + step.seconds
+        while True:
+            try:
+                return await self._wait_until(ends, step, attempts)
+            except (RedisError, NotSent) as error:
+                await asyncio.sleep(attempts.after(error))
+
+    async def _wait_until(self, ends: float, step: Wait, attempts: Attempts) -> Any:
+        pop = self._outstanding.take(step.words)
+        if pop is not None and pop.overdue:
+            await pop.connection.disconnect(nowait=True)
+            pop = None
+        connection = pop.connection if pop else await self._take(attempts.reading_time, fresh=True)
+        try:
+            pop = pop or await self._sent(connection, step)
+            while await aarrives(connection, max(ends - monotonic(), 0)):
+                reply = await areceive(connection)
+                if reply is not None or ends <= monotonic():
+                    self._idle.append(connection)
+                    return _result(step, [reply])
+                pop = await self._sent(connection, step)
+        except asyncio.CancelledError:
+            await connection.disconnect(nowait=True)
+            raise
+        for answered in self._outstanding.keep(step.words, pop, answered_already):
+            await areceive(answered)
+            self._idle.append(answered)
+        return None
+
+    async def _sent(self, connection: Any, step: Wait) -> Pop:
+        await asend(connection, step.words)
+        return Pop(connection, monotonic())
 
     async def _attempt(self, batch: list[Command | Script], attempts: Attempts) -> Replies:
         if not batch:
             return []
-        seconds = _reading_time(batch, attempts)
+        seconds = attempts.reading_time
         connection = await self._take(seconds, fresh=attempts.failed or _once(batch))
         try:
             async with asyncio.timeout(seconds):
@@ -192,7 +272,7 @@ class AwaitingClient:
         self._idle.append(connection)
         return replies
 
-    async def _take(self, seconds: float | None, *, fresh: bool) -> Any:
+    async def _take(self, seconds: float, *, fresh: bool) -> Any:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_connected and (not fresh or await aalive(connection)):

@@ -6,6 +6,7 @@ What is on the wire is RESP2 and bytes, whatever the alias says. The driver's ow
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
 import redis.asyncio.connection
@@ -121,6 +122,57 @@ def _reply(connection: Any, limit: dict[str, float]) -> Any:
         return connection.read_response(**limit)
     except ResponseError as refusal:
         return refusal
+
+
+def send(connection: Any, call: Words) -> None:
+    """Send one call, whose reply is read later."""
+    connection.send_packed_command(packed([call]), check_health=False)
+
+
+def arrives(connection: Any, seconds: float = 0) -> bool:
+    """Whether something can be read within `seconds`."""
+    return bool(connection.can_read(seconds))
+
+
+def receive(connection: Any) -> Any:
+    """The reply to what was sent; a refusal is returned, whatever else breaks it closes the connection."""
+    try:
+        return _reply(connection, {})
+    except BaseException:
+        connection.disconnect()
+        raise
+
+
+async def asend(connection: Any, call: Words) -> None:
+    """Send one call, whose reply is read later."""
+    await connection.send_packed_command(packed([call]), check_health=False)
+
+
+async def aarrives(connection: Any, seconds: float) -> bool:
+    """Whether something can be read within `seconds`. Cut short, it loses nothing."""
+    reader = connection._reader
+    if answered_already(connection):
+        return True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            # waits for bytes, and takes none of them
+            await reader._wait_for_data("aarrives")
+    return answered_already(connection)
+
+
+def answered_already(connection: Any) -> bool:
+    """Whether something can be read now from an awaiting connection, be it that it has ended."""
+    reader = connection._reader
+    return bool(reader._buffer) or reader.at_eof() or not connection.is_connected
+
+
+async def areceive(connection: Any) -> Any:
+    """The reply to what was sent; a refusal is returned, whatever else breaks it closes the connection."""
+    try:
+        return await _areply(connection)
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
 
 
 async def aalive(connection: Any) -> bool:

@@ -46,13 +46,19 @@ class Script:
 
 
 class Wait(Command):
-    """A blocking command that may take `seconds`, on a connection of its own."""
+    """A blocking pop, given without its timeout; the reply is None when nothing came for `seconds`.
+
+    The server would keep time on the grid of its own timer, up to 100 ms late, so the client does. What is
+    still outstanding then stays, and the next wait of the same words goes on with it.
+    """
 
     __slots__ = ("seconds",)
     once = True
+    #: seconds after which the server ends what nobody waits for any more
+    LIFE = 2
 
     def __init__(self, *words: Argument, seconds: float) -> None:
-        super().__init__(*words)
+        super().__init__(*words, self.LIFE, reads=True)
         self.seconds = seconds
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 from redis import exceptions as driver
 
-from django_redis_messaging.core import clients
+from django_redis_messaging.core import waiting
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Script, Service, Steps, asynchronous, operation
 from django_redis_messaging.core.retry import Attempts, NotSent, translated
@@ -348,20 +348,49 @@ class TestWait:
             assert await form(things, "wait")("list", 10) == b"x"
         pushing.join()
 
-    async def test_a_frozen_server_makes_it_unknown(
-        self, form: Form, connect: Connect, private: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    async def test_what_is_outstanding_is_gone_on_with(
+        self, form: Form, things: Things, server: EmbeddedServer
     ) -> None:
-        monkeypatch.setattr(clients, "WAIT_MARGIN", 0.3)
-        things = connect(private)
-        await form(things, "wait")("empty", 0.01)
-        with frozen(private), takes(0.4, 2), pytest.raises(OutcomeUnknown):
-            await form(things, "wait")("empty", 0.1)
+        wait = form(things, "wait")
+        with server.client() as other:
+            before = other.info("commandstats").get("cmdstat_blpop", {"calls": 0})["calls"]
+            for _ in range(20):
+                assert await wait("again", 0.01) is None
+            other.rpush(things.key("again"), "x")
+            assert await wait("again", 5) == b"x"
+            assert other.info("commandstats")["cmdstat_blpop"]["calls"] == before + 1
+
+    async def test_one_that_is_overdue_is_replaced(
+        self, form: Form, things: Things, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert await form(things, "wait")("again", 0.01) is None
+        monkeypatch.setattr(waiting, "OVERDUE", -1)
+        with server.client() as other:
+            before = other.info("commandstats")["cmdstat_blpop"]["calls"]
+            assert await form(things, "wait")("again", 0.01) is None
+            assert other.info("commandstats")["cmdstat_blpop"]["calls"] == before + 1
+
+    async def test_a_server_that_ends_makes_it_unavailable(
+        self, form: Form, connect: Connect, private: EmbeddedServer, until: Callable[..., None]
+    ) -> None:
+        things = connect(private, COMMAND_DEADLINE=0.3)
+
+        def end() -> None:
+            with private.client() as other:
+                until(lambda: other.info("clients")["blocked_clients"] == 1)
+            private.kill()
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        with pytest.raises(Unavailable):
+            await form(things, "wait")("list", 10)
+        ending.join()
 
     async def test_calls_go_on_meanwhile(self, things: Things) -> None:
-        waiting = asyncio.ensure_future(things.await_("empty", 0.5))
+        going = asyncio.ensure_future(things.await_("empty", 0.5))
         assert await things.aadd("a") == 1
-        assert not waiting.done()
-        assert await waiting is None
+        assert not going.done()
+        assert await going is None
 
 
 class TestAttempts:

@@ -79,7 +79,7 @@ class Things(Service):
     @operation
     def wait(self, name: str, seconds: float) -> Steps[bytes | None]:
         """Take from a list, once something is there."""
-        found = yield Wait("BLPOP", self.key(name), seconds, seconds=seconds)
+        found = yield Wait("BLPOP", self.key(name), seconds=seconds)
         return None if found is None else found[1]
 
     await_ = asynchronous(wait)
