@@ -5,6 +5,7 @@ from .errors import (
     ChatExists,
     ChatNotFound,
     ConfigurationError,
+    LeaseLost,
     LimitExceeded,
     MessagingError,
     NotAMember,
@@ -17,6 +18,7 @@ from .services.contacts import RecentContacts
 from .services.directories import Contact, Directory
 from .services.forgetting import aforget, forget
 from .services.inboxes import Inbox
+from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
 
 __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     # group chat
@@ -32,6 +34,11 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "Directory",
     "RecentContacts",
     "Contact",
+    # background work
+    "DelayQueue",
+    "Job",
+    "DeadJob",
+    "QueueStats",
     # a user who goes
     "forget",
     "aforget",
@@ -43,6 +50,7 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "ChatNotFound",
     "ChatExists",
     "LimitExceeded",
+    "LeaseLost",
     "Unavailable",
     "OutcomeUnknown",
     # watching it

@@ -57,6 +57,22 @@ class Settings:
     #: size of a contact's label, and of each alias
     LABEL_MAX_BYTES: int = 255
 
+    #: attempts a job may have, unless its queue or task says otherwise; then it is dead
+    JOB_MAX_ATTEMPTS: int = 5
+    #: jobs that may wait in a queue, ready and delayed together
+    JOB_MAX_WAITING: int = 10_000_000
+    #: size of a job's payload; of a task's arguments, and of what it returns
+    JOB_MAX_BYTES: int = 512 * 1024
+    #: dead jobs a queue keeps; the oldest go first
+    JOB_MAX_DEAD: int = 10_000
+    #: how long a dead job is kept
+    JOB_DEAD_TTL: float = 14 * 86_400.0
+
+    #: the longest pause before a failed job's second attempt; it doubles from attempt to attempt
+    JOB_BACKOFF: float = 1.0
+    #: the longest pause between two attempts
+    JOB_BACKOFF_MAX: float = 3600.0
+
     #: dotted path of the class that says who is who: see web/identity.py
     IDENTITY: str = "django_redis_messaging.web.identity.Identity"
     #: messages a user may send through the pages in a minute

@@ -46,3 +46,7 @@ class Unavailable(MessagingError):
 class OutcomeUnknown(MessagingError):
     """The request was sent and its reply never came. It may have happened; repeat it with the same
     `request_id` to make sure that it has, once."""
+
+
+class LeaseLost(MessagingError):
+    """The lease of a job ended before the job did: somebody else may have it now."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import math
+from datetime import datetime, timedelta
+
+#: a duration: seconds, or a timedelta
+Duration = float | timedelta
 
 #: more than this is never asked of one script
 MOST = 1000
@@ -15,6 +19,34 @@ def count(value: int, what: str, *, most: int = MOST) -> int:
     if not 1 <= value <= most:
         raise ValueError(f"{what} is {value}: it can be 1 to {most}.")
     return value
+
+
+def whole(value: int, what: str, *, least: int, most: int) -> int:
+    """A whole number from `least` to `most`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}.")
+    if not least <= value <= most:
+        raise ValueError(f"{what} is {value}: it can be {least} to {most}.")
+    return value
+
+
+#: ms: a duration is at most a hundred years, so that no moment leaves the range of exact numbers
+LONGEST = 100 * 366 * 86_400_000
+
+
+def milliseconds(value: Duration, what: str, *, least: int = 0) -> int:
+    """A duration in ms, rounded up; at least `least` ms."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{what} must be seconds or a timedelta, not {type(value).__name__}.")
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{what} is {value} s: give 0 or more.")
+    # a float such as 0.1 is a little more than it says
+    ms = math.ceil(round(value * 1000, 6))
+    if not least <= ms <= LONGEST:
+        raise ValueError(f"{what} is {value} s: it can be {least / 1000:g} s to a hundred years.")
+    return ms
 
 
 def flag(value: bool, what: str) -> int:

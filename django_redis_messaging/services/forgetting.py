@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..core.batches import batched
 from ..core.keys import ChatKeys, UserKeys, name
 from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
-from .chats.base import window
 from .contacts import forget_contacts
 from .directories import forget_member
+from .requests import window
 
 #: chats left in one pipeline
 _PAGE = 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import Any, NoReturn
 
 from ... import conf
@@ -20,16 +19,6 @@ from ...errors import (
 )
 
 _logger = logging.getLogger(__name__)
-
-
-def request(request_id: str | None) -> str:
-    """The caller's request id, checked; a new one where there is none, for our own repeats."""
-    return os.urandom(8).hex() if request_id is None else name(request_id, "request_id")
-
-
-def window() -> int:
-    """How long request ids are remembered, in ms."""
-    return conf.current().REQUEST_WINDOW * 1000
 
 
 def limits() -> tuple[int, int]:

@@ -12,8 +12,9 @@ from ...core.keys import name
 from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import LimitExceeded
 from ..arguments import flag
+from ..requests import request, window
 from . import entries
-from .base import request, upkeep, window
+from .base import upkeep
 from .membership import Membership
 from .talk import Talk
 

@@ -19,8 +19,9 @@ from ...core.keys import UserKeys, name
 from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import LimitExceeded
 from ..arguments import count, until_ms
+from ..requests import window
 from . import entries
-from .base import ChatBase, upkeep, window
+from .base import ChatBase, upkeep
 from .values import ChatInfo, Member, Role
 
 #: index writes in one pipeline

@@ -8,8 +8,9 @@ from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Script, Steps, asynchronous, operation
 from ..arguments import count
+from ..requests import request, window
 from . import entries
-from .base import ChatBase, limits, request, window
+from .base import ChatBase, limits
 from .entries import Position
 from .values import Message, Page
 

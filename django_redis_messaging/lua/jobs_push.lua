@@ -1,0 +1,94 @@
+-- Adds jobs to a queue, in their order.
+--
+-- uses _requests.lua
+-- uses _states.lua
+-- uses _queue.lua
+--
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 uniques
+-- KEYS  4 aliases
+-- KEYS  5 requests, first turn
+-- KEYS  6 requests, second turn
+-- KEYS  7 ready
+-- KEYS  8 delayed
+-- KEYS  9 leased
+-- KEYS  10 dead
+-- KEYS  11 bell
+-- ARGV  1 request id
+-- ARGV  2 request window: ms
+-- ARGV  3 most jobs that may wait in the queue
+-- ARGV  4… jobs: id, payload, delay in ms or @ and the moment in ms, priority, most attempts, unique key
+-- Returns "pushed" (ms), and for each job of a unique key a NUL and the id that counts; or, with nothing
+-- done, how many would wait. An id that is there already stays as it is, unless it is dead.
+local FIELDS = 6
+local queue = queue_at(KEYS, 7)
+local us = microseconds()
+local now = math.floor(us / 1000)
+local memory, window = {KEYS[5], KEYS[6]}, tonumber(ARGV[2])
+local before = answer_to(ARGV[1], memory, window, now)
+if before then
+  return before
+end
+local count = (#ARGV - 3) / FIELDS
+local waiting = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed) + count
+if waiting > tonumber(ARGV[3]) then
+  return waiting
+end
+
+-- The job that has this key, where there is one.
+local function winner(unique)
+  local id = redis.call('HGET', KEYS[3], unique)
+  return id and redis.call('HEXISTS', KEYS[2], id) == 1 and id
+end
+
+-- An id that was given out stands for the job that counts.
+local function stands_for(id, job)
+  local others = redis.call('HGET', KEYS[4], 'j' .. job)
+  redis.call('HSET', KEYS[4], 'a' .. id, job, 'j' .. job, others and others .. ' ' .. id or id)
+end
+
+local ids, priorities, answers = {}, {}, {digits(now)}
+for at = 4, #ARGV, FIELDS do
+  local id, payload, wait, priority, most, unique = unpack(ARGV, at, at + FIELDS - 1)
+  local other = unique ~= '' and winner(unique)
+  if other then
+    stands_for(id, other)
+  else
+    local known = redis.call('HGET', KEYS[2], id)
+    local dead = known and string.sub(known, 1, 1) == 'd'
+    if not known or dead then
+      local moment = string.match(wait, '^@(%d+)$')
+      -- rounded up: never early, not by a part of a ms
+      local due = moment and tonumber(moment) or wait == '0' and 0 or math.ceil(us / 1000) + tonumber(wait)
+      local state = {
+        status = 'w', priority = priority, attempts = 0, most = most, fence = 0, token = '-',
+        pushed = digits(now), first = 0, last = 0, moment = digits(math.max(due, now)), workers = '-',
+        unique = unique,
+      }
+      redis.call('HSET', KEYS[1], id, payload)
+      redis.call('HSET', KEYS[2], id, text_of(state))
+      if unique ~= '' then
+        redis.call('HSET', KEYS[3], unique, id)
+      end
+      if dead then
+        redis.call('ZREM', queue.dead, id)
+      end
+      if due > now then
+        queued(queue, id, priority, due, now)
+      else
+        ids[#ids + 1], priorities[#priorities + 1] = id, priority
+      end
+    end
+  end
+  if unique ~= '' then
+    answers[#answers + 1] = other or id
+  end
+end
+if #ids > 0 then
+  made_ready(queue, ids, priorities)
+  rung(queue)
+end
+local answer = table.concat(answers, '\0')
+remembered(ARGV[1], answer, memory, window, now, 0)
+return answer

@@ -1,0 +1,167 @@
+"""The loops that work a queue off: pop, call, ack; and leases that are kept while something is called."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ... import conf
+from ...errors import MessagingError, OutcomeUnknown, Unavailable
+from .values import Job
+
+if TYPE_CHECKING:
+    from .queue import DelayQueue
+
+logger = logging.getLogger(__name__)
+
+#: seconds for which a loop waits at the queue before it looks whether it is to stop
+PATIENCE = 1.0
+
+
+class Stop(Protocol):
+    """Says whether a loop is to end."""
+
+    def is_set(self) -> bool: ...
+
+
+def pause(attempts: int) -> float:
+    """Seconds to wait before the next attempt: doubled each time, and not the same for all that failed
+    together."""
+    settings = conf.current()
+    longest: float = min(settings.JOB_BACKOFF * 2.0 ** min(attempts - 1, 40), settings.JOB_BACKOFF_MAX)
+    return longest * random.uniform(0.5, 1)  # noqa: S311
+
+
+def work(queue: DelayQueue, callables: Mapping[str, Callable[..., Any]], stop: Stop, lease: float) -> None:
+    """See DelayQueue.work."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            jobs = queue.pop(1, lease=lease, wait=PATIENCE)
+            failures = 0
+        except (Unavailable, OutcomeUnknown) as error:
+            failures += 1
+            logger.warning("Queue %s can't be reached, trying again: %s", queue.name, error)
+            threading.Event().wait(_after(failures))
+            continue
+        for job in jobs:
+            called = _called(job, callables)
+            if called is None:
+                queue.fail(job, _unknown(job))
+                continue
+            function, args = called
+            try:
+                with _kept(queue, job, lease):
+                    function(*args)
+            except Exception:
+                _log_failure(job)
+                queue.retry(job, pause(job.attempts))
+            else:
+                _log_end(job, queue.ack(job))
+
+
+async def awork(
+    queue: DelayQueue, callables: Mapping[str, Callable[..., Any]], stop: Stop, lease: float
+) -> None:
+    """See DelayQueue.awork."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            jobs = await queue.apop(1, lease=lease, wait=PATIENCE)
+            failures = 0
+        except (Unavailable, OutcomeUnknown) as error:
+            failures += 1
+            logger.warning("Queue %s can't be reached, trying again: %s", queue.name, error)
+            await asyncio.sleep(_after(failures))
+            continue
+        for job in jobs:
+            called = _called(job, callables)
+            if called is None:
+                await queue.afail(job, _unknown(job))
+                continue
+            function, args = called
+            try:
+                async with _akept(queue, job, lease):
+                    result = function(*args)
+                    if inspect.isawaitable(result):
+                        await result
+            except Exception:
+                _log_failure(job)
+                await queue.aretry(job, pause(job.attempts))
+            else:
+                _log_end(job, await queue.aack(job))
+
+
+def _after(failures: int) -> float:
+    longest: float = min(0.1 * 2.0 ** min(failures, 7), 10.0)
+    return longest * random.uniform(0.5, 1)  # noqa: S311
+
+
+def _called(
+    job: Job, callables: Mapping[str, Callable[..., Any]]
+) -> tuple[Callable[..., Any], list[Any]] | None:
+    """What a job calls, and with what; None where it names nothing that is known."""
+    match job.data:
+        case [str(name), list(args)] if name in callables:
+            return callables[name], args
+    logger.error("Job %s of queue %s names nothing that is known here: it is buried.", job.id, job.queue)
+    return None
+
+
+def _unknown(job: Job) -> str:
+    match job.data:
+        case [str(name), list()]:
+            return f"Nothing is known here by the name {name[:100]!r}."
+    return "The payload is not [name, args]."
+
+
+def _log_failure(job: Job) -> None:
+    logger.exception("Job %s of queue %s failed in attempt %d.", job.id, job.queue, job.attempts)
+
+
+def _log_end(job: Job, ours: bool) -> None:
+    if not ours:
+        logger.warning("Job %s of queue %s was done, but its lease was lost.", job.id, job.queue)
+
+
+@contextmanager
+def _kept(queue: DelayQueue, job: Job, lease: float) -> Iterator[None]:
+    """Extends the lease while something runs."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.wait(lease / 3):
+            with suppress(MessagingError):  # the lease may end: then the ack says so
+                queue.extend(job, lease)
+
+    keeper = threading.Thread(target=keep, name=f"lease of {job.id}", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()
+
+
+@asynccontextmanager
+async def _akept(queue: DelayQueue, job: Job, lease: float) -> AsyncIterator[None]:
+    """Extends the lease while something runs."""
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(lease / 3)
+            with suppress(MessagingError):
+                await queue.aextend(job, lease)
+
+    keeper = asyncio.ensure_future(keep())
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
