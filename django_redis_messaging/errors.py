@@ -50,3 +50,11 @@ class OutcomeUnknown(MessagingError):
 
 class LeaseLost(MessagingError):
     """The lease of a job ended before the job did: somebody else may have it now."""
+
+
+class TaskCancelled(MessagingError):
+    """The error of a task's result that was cancelled before it began."""
+
+
+class TaskTimeout(MessagingError):
+    """A task took longer than it may."""

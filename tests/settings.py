@@ -47,3 +47,9 @@ CACHES = {
     # the plugin puts its server in place of this one
     "messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://nowhere.invalid:1/0"},
 }
+TASKS = {
+    "default": {
+        "BACKEND": "django_redis_messaging.tasks.RedisBackend",
+        "QUEUES": ["default", "other"],
+    }
+}

@@ -326,5 +326,5 @@ class QueueKeys:
 
 
 def queues(prefix: str) -> str:
-    """ZSET name → ms of a push: the delay queues there are, for the poller. Pruned by age when read."""
+    """ZSET name → ms of an early push or sweep: the delay queues there are. Pruned by age when read."""
     return f"{prefix}:{FORMAT}:{{queues}}"

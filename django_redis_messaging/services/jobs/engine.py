@@ -22,6 +22,8 @@ from ...core.steps import Argument
 from ...errors import LimitExceeded
 from .values import State, state
 
+#: what a queue that has its slot to itself is called there
+ONLY = "jobs"
 #: jobs that one script pushes, puts back or removes at most
 PAGE = 200
 
@@ -133,7 +135,7 @@ class Engine:
         now, due_in = reply[:2]
         found: list[Any] = reply[2 + len(verdicts) :]
         jobs = [
-            Held(queues[found[at] - 1], found[at + 1].decode(), found[at + 2], state(found[at + 3]))
+            Held(str(queues[found[at] - 1]), found[at + 1].decode(), found[at + 2], state(found[at + 3]))
             for at in range(0, len(found), 4)
         ]
         return Claimed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,20 +15,20 @@ from ...core import payloads
 from ...core.batches import batched
 from ...core.keys import name as checked
 from ...core.operations import Service, Steps, Wait, asynchronous, operation
-from ...errors import LimitExceeded
+from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
 from ..arguments import Duration, count, milliseconds, whole
 from ..requests import request
-from . import work
-from .engine import PAGE, Engine, Held, Push, Verdict
+from . import registry, work
+from .engine import ONLY, PAGE, Engine, Held, Push, Verdict
 from .values import DeadJob, Job, QueueStats, moment, reason
 from .work import Stop
+
+_logger = logging.getLogger(__name__)
 
 #: seconds after which whoever waits looks again, though nothing woke it
 LOOK = 1.0
 #: jobs that one pop may take
 MOST = 500
-#: what a queue that has its slot to itself calls itself there
-ONLY = "jobs"
 
 
 class DelayQueue(Service):
@@ -82,6 +83,7 @@ class DelayQueue(Service):
         chosen = self._id(request_id, 0) if job_id is None else checked(job_id, "job_id")
         job = Push(chosen, _payload(data), wait, place, self._most)
         yield from self._engine.push(ONLY, request(request_id), [job])
+        yield from self._noted()
         return chosen
 
     apush = asynchronous(push)
@@ -111,6 +113,7 @@ class DelayQueue(Service):
         for number, page in enumerate(batched(zip(ids, encoded, strict=True), PAGE)):
             jobs = [Push(chosen, payload, wait, place, self._most) for chosen, payload in page]
             yield from self._engine.push(ONLY, f"{whole_request}:{number}", jobs)
+        yield from self._noted()
         return ids
 
     apush_many = asynchronous(push_many)
@@ -246,6 +249,7 @@ class DelayQueue(Service):
         payload = _payload([checked(callable_name, "callable_name"), list(args)])
         job = Push(chosen, payload, wait, place, self._most)
         yield from self._engine.push(ONLY, chosen, [job])
+        yield from self._noted()
         return chosen
 
     aexecute_later = asynchronous(execute_later)
@@ -275,6 +279,13 @@ class DelayQueue(Service):
         """As `work`; `stop` is an asyncio.Event (anything with is_set), coroutine functions are awaited."""
         seconds = milliseconds(lease, "lease", least=1) / 1000
         await work.awork(self, callables, stop or threading.Event(), seconds)
+
+    def _noted(self) -> Steps[None]:
+        """The job is there: that the poller doesn't know of its queue yet is no failure of the push."""
+        try:
+            yield from registry.noted(self._using, self._prefix, self.name)
+        except (Unavailable, OutcomeUnknown) as error:
+            _logger.warning("The poller does not know of queue %s yet: %s", self.name, error)
 
     def _jobs(self, held: Sequence[Held]) -> list[Job]:
         data = payloads.loads_all([one.payload for one in held])

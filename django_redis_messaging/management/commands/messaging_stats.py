@@ -1,0 +1,71 @@
+"""`manage.py messaging_stats`: how many jobs are where."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from contextlib import suppress
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from ... import DelayQueue
+from ...services.jobs.registry import Queues
+
+COLUMNS = ("ready", "delayed", "leased", "dead", "oldest_age")
+
+
+class Command(BaseCommand):
+    """Prints a table, or JSON."""
+
+    help = "Show the queues of delayed jobs and of tasks: ready, delayed, leased, dead, age of the oldest."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the options."""
+        parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print them."""
+        rows = [*self._delay_queues(), *self._tasks()]
+        self.stdout.write(json.dumps(rows, indent=2) if options["json"] else _table(rows))
+
+    def _delay_queues(self) -> list[dict[str, Any]]:
+        found = []
+        for name in sorted(Queues().names()):
+            stats = DelayQueue(name).stats()
+            found.append({"queue": name, **{column: getattr(stats, column) for column in COLUMNS}})
+        return found
+
+    def _tasks(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        with suppress(ImportError):  # without Django's Tasks there are only delay queues
+            from ...tasks.polling import our_backends
+
+            for backend in our_backends():
+                for queue in backend.queue_names:
+                    *counts, oldest = backend.store.stats(queue)
+                    values = [*counts, None if oldest < 0 else oldest / 1000]
+                    name = f"tasks {backend.alias}/{queue}"
+                    found.append({"queue": name, **dict(zip(COLUMNS, values, strict=True))})
+        return found
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "There are no queues yet."
+    head = ("queue", *COLUMNS)
+    lines = [head, *([_cell(row[column]) for column in head] for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f} s" if isinstance(value, float) else str(value)

@@ -1,0 +1,32 @@
+"""`manage.py run_poller`: does what is due by time."""
+
+from __future__ import annotations
+
+import signal
+from argparse import ArgumentParser
+from contextlib import suppress
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from ...services.polling import Poller
+
+
+class Command(BaseCommand):
+    """Polls until a signal ends it."""
+
+    help = "Move everything that is due: delayed jobs, leases that ran out, results that are over."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """There is nothing to choose: any number of pollers does the same."""
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the poller."""
+        with suppress(ImportError):  # without Django's Tasks there are only delay queues
+            from ...tasks import polling  # noqa: F401  (registers its rounds)
+        poller = Poller()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: poller.stop())
+        if options["verbosity"]:
+            self.stdout.write("Polling. Ctrl-C ends it.")
+        poller.run()

@@ -1,0 +1,75 @@
+"""The poller: does what is due by time, where nobody else looks.
+
+Whoever claims a job does what is due in its queues, so a queue that is worked on needs no poller. One that
+nobody looks at does: for its leases that ran out, its jobs that are due, its results that are over. Whatever
+else is due by time registers its rounds here.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from threading import Event
+
+from ..errors import MessagingError
+from .jobs.registry import Queues
+
+logger = logging.getLogger(__name__)
+
+#: seconds after which the poller looks again, though nothing was due
+LOOK = 1.0
+
+#: does what is due; returns the seconds until something will be, or None
+Round = Callable[[], float | None]
+
+_registered: list[Callable[[], Iterable[Round]]] = []
+
+
+def register(rounds: Callable[[], Iterable[Round]]) -> Callable[[], Iterable[Round]]:
+    """Have each poller do the rounds that this names, asked anew each time; usable as a decorator."""
+    if rounds not in _registered:
+        _registered.append(rounds)
+    return rounds
+
+
+@register
+def delay_queues() -> Iterable[Round]:
+    """One round for each delay queue there is."""
+    queues = Queues()
+    return [partial(queues.sweep, name) for name in queues.names()]
+
+
+class Poller:
+    """Does all rounds, again and again. Any number of pollers may run: each round is one script."""
+
+    def __init__(self) -> None:
+        self._stopping = Event()
+
+    def stop(self) -> None:
+        """Let it end; safe to call from a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Poll until stopped. What fails is logged, and done again later."""
+        while not self._stopping.is_set():
+            due = [self._done(one) for rounds in _registered for one in self._asked(rounds)]
+            soonest = min((seconds for seconds in due if seconds is not None), default=LOOK)
+            # with many queues less often: an idle poller sends about a command a second
+            longest = max(LOOK, float(len(due))) * random.uniform(0.9, 1.1)  # noqa: S311
+            self._stopping.wait(max(min(soonest, longest), 0.001))
+
+    def _asked(self, rounds: Callable[[], Iterable[Round]]) -> Iterable[Round]:
+        try:
+            return rounds()
+        except MessagingError as error:
+            logger.warning("The poller could not see what there is to do, and goes on: %s", error)
+            return []
+
+    def _done(self, one: Round) -> float | None:
+        try:
+            return one()
+        except MessagingError as error:
+            logger.warning("The poller could not do a round, and goes on: %s", error)
+            return None

@@ -1,0 +1,43 @@
+"""Django's Tasks framework: Django's own from 6.0 on, else its backport `django-tasks`."""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+if find_spec("django.tasks") is not None or find_spec("django.tasks") is not None:
+    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import Task, TaskError
+    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
+elif find_spec("django_tasks") is not None:
+    from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import Task, TaskError
+    from django_tasks.exceptions import InvalidTaskError as InvalidTask
+    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.utils import normalize_json
+else:
+    raise ImportError(
+        "Tasks need Django 6.0 or the backport: pip install 'django-redis-messaging[tasks]'. "
+        "Everything else of this app works without."
+    )
+
+__all__ = [
+    "BaseTaskBackend",
+    "InvalidTask",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "normalize_json",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]

@@ -1,0 +1,134 @@
+"""Tasks as jobs: what is stored of a call, and the result that is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from traceback import format_exception
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from .. import conf
+from ..core import payloads
+from ..errors import LimitExceeded
+from ..services.jobs.engine import Known
+from ..services.jobs.values import State, moment
+from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
+
+#: characters of a traceback that are kept: its end says what happened
+TRACEBACK = 8000
+_STATUS = {
+    "w": TaskResultStatus.READY,
+    "r": TaskResultStatus.RUNNING,
+    "s": TaskResultStatus.SUCCESSFUL,
+    "d": TaskResultStatus.FAILED,
+    "c": TaskResultStatus.FAILED,
+}
+#: the line of a task that was cancelled
+CANCELLED = "C"
+
+
+def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """A call as it is stored."""
+    after = None if task.run_after is None else task.run_after.timestamp()
+    options = {"timeout": getattr(task, "timeout", None)}
+    value = [task.module_path, task.queue_name, after, list(args), dict(kwargs), options]
+    return limited(payloads.dumps(value, "arguments"), "a task's arguments (JOB_MAX_BYTES)")
+
+
+def returned(value: Any) -> str:
+    """The line of what a task returned."""
+    return "R" + limited(payloads.dumps(value, "return value"), "a task's return value (JOB_MAX_BYTES)")
+
+
+def failed(error: BaseException) -> str:
+    """The line of what a task raised."""
+    return "E" + payloads.dumps(list(_error_fields(error)))
+
+
+def task_error(error: BaseException) -> TaskError:
+    """What a task raised, as its result tells."""
+    path, trace = _error_fields(error)
+    return TaskError(exception_class_path=path, traceback=trace)
+
+
+def _error_fields(error: BaseException) -> tuple[str, str]:
+    kind = type(error)
+    trace = "".join(format_exception(error))
+    # what UTF-8 can't carry must not keep an error from being told
+    trace = trace[-TRACEBACK:].encode(errors="backslashreplace").decode()
+    return f"{kind.__module__}.{kind.__qualname__}", trace
+
+
+def limited(encoded: str, what: str) -> str:
+    """`encoded` if it is not too large to be stored."""
+    limit = conf.current().JOB_MAX_BYTES
+    size = len(encoded) if encoded.isascii() else len(encoded.encode())
+    if size > limit:
+        raise LimitExceeded(what, limit=limit, actual=size)
+    return encoded
+
+
+def found_task(path: str) -> Task:
+    """The task that code defines under this path; nothing else is ever called."""
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise InvalidTask(f"There is no task {path!r}: was it renamed? ({error})") from error
+    if not isinstance(found, Task) or found.module_path != path:
+        raise InvalidTask(f"{path!r} is not a task: only what @task made is called.")
+    return found
+
+
+def result(backend: str, known: Known) -> TaskResult:
+    """The result of a job, as far as it has come."""
+    path, queue, after, args, kwargs, options = payloads.loads_all([known.payload])[0]
+    state = known.state
+    task = found_task(path).using(
+        priority=state.priority,
+        queue_name=queue,
+        backend=backend,
+        run_after=None if after is None else moment(round(after * 1000)),
+        **{key: value for key, value in options.items() if value is not None},
+    )
+    ended = state.status in "sdc"
+    told = TaskResult(
+        task=task,
+        id=known.id,
+        status=_STATUS[state.status],
+        enqueued_at=moment(state.pushed),
+        started_at=_moment(state.first),
+        finished_at=moment(state.moment) if ended else None,
+        last_attempted_at=_moment(state.last),
+        args=args,
+        kwargs=kwargs,
+        backend=backend,
+        errors=[],
+        worker_ids=list(state.workers),
+    )
+    for line in known.outcomes.decode().split("\n"):
+        _tell(told, line, state)
+    return told
+
+
+def _moment(ms: int) -> datetime | None:
+    return moment(ms) if ms else None
+
+
+def _tell(told: TaskResult, line: str, state: State) -> None:
+    kind, rest = line[:1], line[1:]
+    if kind == "R" and state.status == "s":
+        object.__setattr__(told, "_return_value", payloads.loads_all([rest.encode()])[0])
+    elif kind == "E":
+        path, trace = payloads.loads_all([rest.encode()])[0]
+        told.errors.append(TaskError(exception_class_path=path, traceback=trace))
+    elif kind == "L":
+        text = f"The worker was lost, or slower than its lease, in attempt {rest}."
+        told.errors.append(_ours("LeaseLost", text))
+    elif kind == CANCELLED:
+        told.errors.append(_ours("TaskCancelled", "It was cancelled before it began."))
+
+
+def _ours(name: str, text: str) -> TaskError:
+    return TaskError(exception_class_path=f"django_redis_messaging.errors.{name}", traceback=text)

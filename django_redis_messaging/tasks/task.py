@@ -1,0 +1,120 @@
+"""Tasks with what the contract has no word for: retries, timeouts, unique keys, enqueueing on commit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from django.db import DEFAULT_DB_ALIAS
+
+from ..core import payloads
+from .compat import Task, TaskResult, task_backends
+
+if TYPE_CHECKING:
+    from .backend import RedisBackend
+
+#: arguments of one call: positional ones, and optionally those by name
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisTask(Task):
+    """What `@task` makes of a function whose backend is ours."""
+
+    #: attempts it may have; None: as the backend says, and only lost workers count, not exceptions
+    max_attempts: int | None = None
+    #: exceptions after which it is tried again; None: any, where max_attempts is given, else none
+    retry_on: tuple[type[BaseException], ...] | None = None
+    #: seconds an attempt may take; None: as the backend says
+    timeout: float | None = None
+    #: only one at a time may wait or run: True, by its arguments; a str; or what a function of them says
+    unique: bool | str | Callable[..., str] = False
+    #: when it is sent: False at once, True when all open transactions are committed, or that of a database
+    on_commit: bool | str | None = None
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        **more: Any,
+    ) -> Self:
+        """A task with other defaults: Django's, and the fields of this class."""
+        changes: dict[str, Any] = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+        }
+        return replace(self, **{key: value for key, value in changes.items() if value is not None}, **more)
+
+    def enqueue_on_commit(self, using: str = DEFAULT_DB_ALIAS) -> Self:
+        """A task that is sent when the transaction of that database is committed."""
+        return replace(self, on_commit=using)
+
+    def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
+        """Enqueue one for each `(args, kwargs)`, some hundreds in a round trip."""
+        return self._backend.enqueue_many(self, list(calls))
+
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
+        """See enqueue_many()."""
+        return await self._backend.aenqueue_many(self, list(calls))
+
+    def cancel(self, result_id: str) -> bool:
+        """Take it back, if it has not begun: its result is FAILED then."""
+        return self._backend.cancel(self.queue_name, result_id)
+
+    async def acancel(self, result_id: str) -> bool:
+        """See cancel()."""
+        return await self._backend.acancel(self.queue_name, result_id)
+
+    def reschedule(self, result_id: str, run_after: datetime) -> bool:
+        """Let it run at another moment, if it has not begun."""
+        return self._backend.reschedule(self.queue_name, result_id, run_after)
+
+    async def areschedule(self, result_id: str, run_after: datetime) -> bool:
+        """See reschedule()."""
+        return await self._backend.areschedule(self.queue_name, result_id, run_after)
+
+    @property
+    def retries(self) -> tuple[type[BaseException], ...]:
+        """The exceptions after which it is tried again."""
+        if self.retry_on is not None:
+            return self.retry_on
+        return () if self.max_attempts is None else (Exception,)
+
+    def unique_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """What no two of these calls may have at a time; empty where any may run."""
+        if self.unique is False:
+            return ""
+        if self.unique is True:
+            # the same arguments in any order
+            chosen: Any = [list(args), sorted(kwargs.items())]
+        else:
+            chosen = self.unique if isinstance(self.unique, str) else self.unique(*args, **kwargs)
+        key = payloads.dumps([self.module_path, chosen], "unique key")
+        return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+    @property
+    def _backend(self) -> RedisBackend:
+        backend: RedisBackend = task_backends[self.backend]
+        return backend
+
+
+def task(function: Callable[..., Any] | None = None, *, backend: str = "default", **fields: Any) -> Any:
+    """Django's `@task`, with the fields of RedisTask on every version of Django.
+
+    Django 6.1's own decorator takes them too; that of 6.0 refuses what it doesn't know.
+    """
+    if "run_after" in fields:
+        raise TypeError("run_after is not fixed for all calls: set it by .using(run_after=...).")
+
+    def wrap(wrapped: Callable[..., Any]) -> Any:
+        return task_backends[backend].task_class(func=wrapped, backend=backend, **fields)
+
+    return wrap if function is None else wrap(function)
