@@ -11,9 +11,11 @@ local function buried(queue, records, id, state, now, grave)
   redis.call('HSET', records.states, id, text_of(state))
   redis.call('ZADD', queue.dead, digits(now), id)
   expired(records, queue.dead, digits(now - grave.age), 2)
-  if redis.call('ZCARD', queue.dead) > grave.most then
+  -- of those that died in the same ms, no more than are too many
+  local over = redis.call('ZCARD', queue.dead) - grave.most
+  if over > 0 then
     local oldest = redis.call('ZRANGE', queue.dead, 0, 0, 'WITHSCORES')
-    expired(records, queue.dead, oldest[2], 2)
+    expired(records, queue.dead, oldest[2], math.min(over, 2))
   end
 end
 
@@ -26,6 +28,11 @@ local function tried(queue, records, id, state, due, now, grave)
   state.status, state.moment, state.token = 'w', digits(math.max(due, now)), '-'
   redis.call('HSET', records.states, id, text_of(state))
   queued(queue, id, state.priority, due, now)
+end
+
+-- The ms that is `wait` ms from now; a part of this one has gone, so that it would be early without one more.
+local function later(now, wait)
+  return wait > 0 and now + wait + 1 or now
 end
 
 -- The state of a job whose lease is `fence` and `token`; nil where somebody else has it, or nobody.
@@ -49,13 +56,13 @@ local function settled(queue, records, id, fence, token, verdict, value, line, n
   if verdict == 'done' then
     ended(records, id, state, 's', now, tonumber(value))
   elseif verdict == 'again' then
-    tried(queue, records, id, state, now + tonumber(value), now, grave)
+    tried(queue, records, id, state, later(now, tonumber(value)), now, grave)
   elseif verdict == 'dead' then
     buried(queue, records, id, state, now, grave)
   else
     state.attempts = state.attempts - 1
     state.workers = string.match(state.workers, '^(.*),[^,]*$') or '-'
-    tried(queue, records, id, state, now + tonumber(value), now, grave)
+    tried(queue, records, id, state, later(now, tonumber(value)), now, grave)
   end
   return 1
 end

@@ -51,7 +51,7 @@ local function first_ones(queue, count)
   return ids
 end
 
--- Up to `count` ids that became due before `moment`. In a priority's line the earlier ones come first, so a
+-- Up to `count` ids that became due before the ms `moment`. In a priority's line the earlier ones come first, so a
 -- head that is too young ends its line, and the next line's head is looked at. Also returns when the first of
 -- those became due.
 local function old_ones(queue, count, moment)
@@ -63,7 +63,7 @@ local function old_ones(queue, count, moment)
     end
     local text = redis.call('HGET', records.states, head[1])
     local due = text and tonumber(state_of(text).moment) or 0
-    if due <= moment then
+    if due < moment then -- not the same ms: only parts of the first and the last one have gone
       redis.call('ZREM', queue.ready, head[1])
       ids[#ids + 1] = head[1]
     else
@@ -123,7 +123,7 @@ for number, queue in ipairs(queues) do
   if (taken == wanted and redis.call('EXISTS', queue.ready) == 1) or (taken > 0 and due and due < now + 1000) then
     rung(queue)
   end
-  for _, moment in pairs({due or false, ends or false, young and young + age or false}) do
+  for _, moment in pairs({due or false, ends or false, young and young + age + 1 or false}) do
     soonest = moment and math.min(soonest or moment, moment) or soonest
   end
 end

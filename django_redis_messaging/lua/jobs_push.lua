@@ -6,15 +6,16 @@
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 uniques
--- KEYS  4 aliases
--- KEYS  5 requests, first turn
--- KEYS  6 requests, second turn
--- KEYS  7 ready
--- KEYS  8 delayed
--- KEYS  9 leased
--- KEYS  10 dead
--- KEYS  11 bell
+-- KEYS  3 outcomes
+-- KEYS  4 uniques
+-- KEYS  5 aliases
+-- KEYS  6 requests, first turn
+-- KEYS  7 requests, second turn
+-- KEYS  8 ready
+-- KEYS  9 delayed
+-- KEYS  10 leased
+-- KEYS  11 dead
+-- KEYS  12 bell
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
 -- ARGV  3 most jobs that may wait in the queue
@@ -22,10 +23,10 @@
 -- Returns "pushed" (ms), and for each job of a unique key a NUL and the id that counts; or, with nothing
 -- done, how many would wait. An id that is there already stays as it is, unless it is dead.
 local FIELDS = 6
-local queue = queue_at(KEYS, 7)
+local queue = queue_at(KEYS, 8)
 local us = microseconds()
 local now = math.floor(us / 1000)
-local memory, window = {KEYS[5], KEYS[6]}, tonumber(ARGV[2])
+local memory, window = {KEYS[6], KEYS[7]}, tonumber(ARGV[2])
 local before = answer_to(ARGV[1], memory, window, now)
 if before then
   return before
@@ -38,14 +39,14 @@ end
 
 -- The job that has this key, where there is one.
 local function winner(unique)
-  local id = redis.call('HGET', KEYS[3], unique)
+  local id = redis.call('HGET', KEYS[4], unique)
   return id and redis.call('HEXISTS', KEYS[2], id) == 1 and id
 end
 
 -- An id that was given out stands for the job that counts.
 local function stands_for(id, job)
-  local others = redis.call('HGET', KEYS[4], 'j' .. job)
-  redis.call('HSET', KEYS[4], 'a' .. id, job, 'j' .. job, others and others .. ' ' .. id or id)
+  local others = redis.call('HGET', KEYS[5], 'j' .. job)
+  redis.call('HSET', KEYS[5], 'a' .. id, job, 'j' .. job, others and others .. ' ' .. id or id)
 end
 
 local ids, priorities, answers = {}, {}, {digits(now)}
@@ -69,10 +70,11 @@ for at = 4, #ARGV, FIELDS do
       redis.call('HSET', KEYS[1], id, payload)
       redis.call('HSET', KEYS[2], id, text_of(state))
       if unique ~= '' then
-        redis.call('HSET', KEYS[3], unique, id)
+        redis.call('HSET', KEYS[4], unique, id)
       end
       if dead then
         redis.call('ZREM', queue.dead, id)
+        redis.call('HDEL', KEYS[3], id)
       end
       if due > now then
         queued(queue, id, priority, due, now)

@@ -85,13 +85,7 @@ def result(backend: str, known: Known) -> TaskResult:
     """The result of a job, as far as it has come."""
     path, queue, after, args, kwargs, options = payloads.loads_all([known.payload])[0]
     state = known.state
-    task = found_task(path).using(
-        priority=state.priority,
-        queue_name=queue,
-        backend=backend,
-        run_after=None if after is None else moment(round(after * 1000)),
-        **{key: value for key, value in options.items() if value is not None},
-    )
+    task = _as_enqueued(found_task(path), state.priority, queue, backend, after, options)
     ended = state.status in "sdc"
     told = TaskResult(
         task=task,
@@ -110,6 +104,17 @@ def result(backend: str, known: Known) -> TaskResult:
     for line in known.outcomes.decode().split("\n"):
         _tell(told, line, state)
     return told
+
+
+def _as_enqueued(
+    task: Task, priority: int, queue: str, backend: str, after: float | None, options: dict[str, Any]
+) -> Task:
+    """The task with what it was enqueued with; itself, where that is what it has anyway."""
+    changed = {key: value for key, value in options.items() if value is not None}
+    if after is None and (task.priority, task.queue_name, task.backend) == (priority, queue, backend):
+        return task.using(**changed) if changed else task
+    run_after = None if after is None else moment(round(after * 1000))
+    return task.using(priority=priority, queue_name=queue, backend=backend, run_after=run_after, **changed)
 
 
 def _moment(ms: int) -> datetime | None:

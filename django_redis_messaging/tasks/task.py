@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from django.db import DEFAULT_DB_ALIAS
 
@@ -104,6 +104,14 @@ class RedisTask(Task):
     def _backend(self) -> RedisBackend:
         backend: RedisBackend = task_backends[self.backend]
         return backend
+
+
+@overload
+def task(function: Callable[..., Any], /) -> RedisTask: ...
+
+
+@overload
+def task(*, backend: str = "default", **fields: Any) -> Callable[[Callable[..., Any]], RedisTask]: ...
 
 
 def task(function: Callable[..., Any] | None = None, *, backend: str = "default", **fields: Any) -> Any:

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -22,6 +23,8 @@ from django_redis import get_redis_connection
 from django_redis_messaging import ConfigurationError
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.tasks.polling import our_backends
+from django_redis_messaging.tasks.worker import Limits, Worker
 
 #: seconds that requests under way may take when the demo stops
 PATIENCE = 2
@@ -100,6 +103,20 @@ def bind(host: str, port: int) -> socket.socket:
         other = f"Can't listen on {host} port {port} ({error}): give another --host or --port."
         raise CommandError(in_use if getattr(error, "errno", None) == errno.EADDRINUSE else other) from error
     return listening
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """While this lasts, a worker of this process executes tasks."""
+    [backend] = our_backends()
+    worker = Worker(backend, backend.queue_names, Limits(concurrency=2, drain=PATIENCE))
+    thread = threading.Thread(target=worker.run, name="worker")
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join()
 
 
 class Site(uvicorn.Server):

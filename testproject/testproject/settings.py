@@ -26,6 +26,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_redis_messaging",
     "people",
+    "orders",
 ]
 
 MIDDLEWARE = [
@@ -71,6 +72,8 @@ CACHES = {
     },
 }
 REDIS_MESSAGING = {"PREFIX": "demo"}
+TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}}
+EMAIL_BACKEND = "orders.mail.MoodyBackend"
 
 TIME_ZONE = "UTC"
 LOGIN_URL = "sign-in"

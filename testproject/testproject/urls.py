@@ -1,13 +1,15 @@
-"""Sign-in at /, the app's pages at /messages/, Django's admin at /admin/."""
+"""Sign-in at /, the app's pages at /messages/, orders at /orders/, Django's admin at /admin/."""
 
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path
+from orders.views import OrdersView
 from people.views import SignInView
 
 urlpatterns = [
     path("", SignInView.as_view(), name="sign-in"),
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("messages/", include("django_redis_messaging.urls")),
+    path("orders/", OrdersView.as_view(), name="orders"),
     path("admin/", admin.site.urls),
 ]

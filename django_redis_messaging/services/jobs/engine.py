@@ -96,7 +96,7 @@ class Engine:
         settings, keys, place = conf.current(), self.keys, self.keys.queue(queue)
         reply = yield Script(
             "jobs_push",
-            (keys.jobs, keys.states, keys.uniques, keys.aliases, *keys.requests, *place.all),
+            (keys.jobs, keys.states, keys.outcomes, keys.uniques, keys.aliases, *keys.requests, *place.all),
             (
                 request,
                 settings.REQUEST_WINDOW * 1000,
@@ -181,7 +181,8 @@ class Engine:
 
     def stats(self, queue: str) -> Steps[list[int]]:
         """Ready, delayed, leased, dead, and the ms that the oldest ready one has been due for, or -1."""
-        reply: list[int] = yield Script("jobs_stats", (self.keys.states, *self.keys.queue(queue).all))
+        keys = (self.keys.states, *self.keys.queue(queue).all)
+        reply: list[int] = yield Script("jobs_stats", keys, (_grave()[1],))
         return reply
 
     def dead(self, queue: str, limit: int) -> Steps[list[Known]]:

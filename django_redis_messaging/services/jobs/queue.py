@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from ... import conf
 from ...core import payloads
@@ -24,6 +24,7 @@ from .values import DeadJob, Job, QueueStats, moment, reason
 from .work import Stop
 
 _logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: seconds after which whoever waits looks again, though nothing woke it
 LOOK = 1.0
@@ -80,9 +81,10 @@ class DelayQueue(Service):
         """
         wait = milliseconds(delay, "delay")
         place = whole(priority, "priority", least=-100, most=100)
+        asked = request(request_id)
         chosen = self._id(request_id, 0) if job_id is None else checked(job_id, "job_id")
         job = Push(chosen, _payload(data), wait, place, self._most)
-        yield from self._engine.push(ONLY, request(request_id), [job])
+        yield from self._engine.push(ONLY, asked, [job])
         yield from self._noted()
         return chosen
 
@@ -107,12 +109,13 @@ class DelayQueue(Service):
         """
         wait = milliseconds(delay, "delay")
         place = whole(priority, "priority", least=-100, most=100)
+        asked = request(request_id)
         encoded = [_payload(item) for item in items]
         ids = [self._id(request_id, at) for at in range(len(encoded))]
-        whole_request = request(request_id)
         for number, page in enumerate(batched(zip(ids, encoded, strict=True), PAGE)):
             jobs = [Push(chosen, payload, wait, place, self._most) for chosen, payload in page]
-            yield from self._engine.push(ONLY, f"{whole_request}:{number}", jobs)
+            # no other request is called so: a caller's id has no NUL
+            yield from self._engine.push(ONLY, f"{asked}\0{number}", jobs)
         yield from self._noted()
         return ids
 
@@ -226,7 +229,7 @@ class DelayQueue(Service):
     @operation
     def redrive(self, job_ids: Sequence[str] | None = None) -> Steps[int]:
         """Put dead jobs back, these or all, with all their attempts before them; returns how many."""
-        chosen = None if job_ids is None else [checked(one, "job_id") for one in _listed(job_ids)]
+        chosen = None if job_ids is None else [checked(one, "job_id") for one in _listed(job_ids, "job_ids")]
         return (yield from self._engine.redrive(ONLY, chosen))
 
     aredrive = asynchronous(redrive)
@@ -246,7 +249,7 @@ class DelayQueue(Service):
         wait = milliseconds(delay, "delay")
         place = whole(priority, "priority", least=-100, most=100)
         chosen = self._id(None, 0)
-        payload = _payload([checked(callable_name, "callable_name"), list(args)])
+        payload = _payload([checked(callable_name, "callable_name"), list(_listed(args, "args"))])
         job = Push(chosen, payload, wait, place, self._most)
         yield from self._engine.push(ONLY, chosen, [job])
         yield from self._noted()
@@ -326,7 +329,7 @@ def _payload(data: Any) -> str:
     return encoded
 
 
-def _listed(job_ids: Sequence[str]) -> Sequence[str]:
-    if isinstance(job_ids, str):
-        raise TypeError("job_ids must be a list of ids, not one str: put it in a list.")
-    return job_ids
+def _listed(items: Sequence[T], what: str) -> Sequence[T]:
+    if isinstance(items, str):
+        raise TypeError(f"{what} must be a list, not one str: put it in a list.")
+    return items

@@ -14,7 +14,7 @@ from django.db import connections
 from django_redis_messaging import MessagingError
 from people import crowd
 from people.cast import CAST
-from people.serving import Site, bind, redis, remove_keys, stop_if_asked, stoppable
+from people.serving import Site, bind, redis, remove_keys, stop_if_asked, stoppable, working
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
@@ -47,7 +47,8 @@ class Command(BaseCommand):
                 raise CommandError(str(error)) from error
             settings.ALLOWED_HOSTS += [] if host in LOOPBACK else ["*"]
             port = listening.getsockname()[1]
-            Site(lambda: self._announce(host, port)).run(sockets=[listening])
+            with working():
+                Site(lambda: self._announce(host, port)).run(sockets=[listening])
         self._say("Stopped.")
 
     def _confirm(self) -> None:
@@ -82,6 +83,7 @@ class Command(BaseCommand):
         shown = f"[{host}]" if ":" in host else host
         self._say(self.style.SUCCESS(f"\nOpen http://{shown}:{port}/"))
         self._say(f"and sign in by a click as {', '.join(person.full_name for person in CAST)}.")
+        self._say("Background tasks: see /orders/.")
         self._say("Use two browsers, or a private window, to be two people. Ctrl-C stops everything.")
         if host not in LOOPBACK:
             self._say(self.style.WARNING("Whoever reaches this address can sign in as anybody."))

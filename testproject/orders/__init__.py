@@ -1,0 +1,1 @@
+"""Orders whose confirmation is sent by a task."""
