@@ -81,6 +81,13 @@ class Browser:
     def get(self, path: str) -> str:
         return self._send(path, None)
 
+    def order(self, item: str, email: str) -> str:
+        """The page that follows."""
+        found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get("/orders/"))
+        assert found
+        form = {"csrfmiddlewaretoken": found[1], "item": item, "email": email}
+        return self._send("/orders/", urllib.parse.urlencode(form).encode())
+
     def sign_in(self, username: str, **more: str) -> str:
         """The page that follows."""
         found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get("/"))
@@ -165,6 +172,18 @@ def test_it_goes_on_where_it_was_unless_fresh(start: Callable[..., Demo]) -> Non
     assert "Lunch on Friday" in browser.sign_in("bob")
     assert third.stop(signal.SIGTERM) == 0
     assert "Directory: 36 people" in third.output
+
+
+def test_an_order_is_confirmed_by_a_task(start: Callable[..., Demo]) -> None:
+    browser = Browser(start().address)
+    browser.order("Tea", "ann@example.com")
+    browser.order("Cake", "later@example.com")  # whose mail server refuses twice
+    ends = time.monotonic() + DEADLINE
+    while (page := browser.get("/orders/")).count("state-successful") < 2:
+        assert time.monotonic() < ends, page
+        time.sleep(0.05)
+    assert 'aria-label="1 attempt"' in page
+    assert 'aria-label="3 attempts"' in page
 
 
 def test_it_can_be_stopped_before_it_answers(start: Callable[..., Demo], tmp_path: Path) -> None:

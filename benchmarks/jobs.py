@@ -1,0 +1,229 @@
+"""Delay queues and tasks, against a bare PING, the original algorithms, and huey where it is installed.
+
+uv run --with huey python -m benchmarks.jobs
+uv run --with huey python -m benchmarks.jobs --rounds 5 --million 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from .harness import Contest, driver, processes, server, table
+
+PING, ORIGINAL, PUSH, POP = "PING", "original algorithm", "DelayQueue.push", "DelayQueue.pop, 5 jobs"
+ENQUEUE, RUN, HUEY = "task.enqueue", "run_worker", "huey"
+#: whether huey is installed
+PEER = importlib.util.find_spec("huey") is not None
+PAYLOAD = {"to": "ann@example.com", "order": 17}
+
+
+class Original:
+    """The original delay queue, from its description: two keys a job, whoever removes it has it."""
+
+    def __init__(self) -> None:
+        self.client = driver()
+
+    def push(self) -> None:
+        name = uuid.uuid4().hex
+        self.client.set(f"original:job:{name}", json.dumps(PAYLOAD))
+        self.client.zadd("original:queue", {name: time.time()})
+
+    def pop(self, num: int = 5) -> list[Any]:
+        names = self.client.zrangebyscore("original:queue", 0, time.time(), start=0, num=num)
+        ours = [name for name in names if self.client.zrem("original:queue", name)]
+        keys = [f"original:job:{name.decode()}" for name in ours]
+        raw = self.client.mget(keys)
+        self.client.delete(*keys)
+        return [json.loads(one) for one in raw]
+
+    def delay(self, count: int) -> None:
+        with self.client.pipeline(transaction=False) as pipeline:
+            for _ in range(count):
+                packed = json.dumps([uuid.uuid4().hex, "queue", "name", []])
+                pipeline.zadd("original:delayed", {packed: time.time()})
+            pipeline.execute()
+
+    def poll(self, count: int) -> None:
+        for _ in range(count):
+            [(packed, _)] = self.client.zrange("original:delayed", 0, 0, withscores=True)
+            name, queue, *_ = json.loads(packed)
+            token = uuid.uuid4().hex
+            if not self.client.setnx(f"original:lock:{name}", token):
+                raise RuntimeError("Somebody else has the lock.")
+            if self.client.zrem("original:delayed", packed):
+                self.client.rpush(f"original:queue:{queue}", packed)
+            with self.client.pipeline() as transaction:
+                transaction.watch(f"original:lock:{name}")
+                if transaction.get(f"original:lock:{name}") == token.encode():
+                    transaction.multi()
+                    transaction.delete(f"original:lock:{name}")
+                    transaction.execute()
+
+
+def pushing(rounds: int) -> list[list[str]]:
+    """Adding one job; lines of the summary."""
+    from django_redis_messaging import DelayQueue
+
+    from . import tasks
+
+    queue, original = DelayQueue("pushing"), Original()
+    contest = Contest("add a job", rounds)
+    contest.add(PING, driver().ping)
+    contest.add(PUSH, lambda: queue.push(PAYLOAD))
+    contest.add(ORIGINAL, original.push)
+    contest.add(ENQUEUE, lambda: tasks.nothing.enqueue())
+    if PEER:
+        contest.add(HUEY, tasks.huey_task())
+    standings = contest.run()
+    print(standings)
+    lines = [
+        ["push", f"{standings[PUSH].ratio:.2f}", f"{standings.times(PUSH, ORIGINAL):.1f} times the original"]
+    ]
+    if PEER:
+        lines += [
+            ["enqueue", f"{standings[ENQUEUE].ratio:.2f}", f"{standings.times(ENQUEUE, HUEY):.1f} times huey"]
+        ]
+    return lines
+
+
+def popping(rounds: int) -> list[list[str]]:
+    """Five jobs taken, given away at once as the original does."""
+    from django_redis_messaging import DelayQueue
+
+    queue, original = DelayQueue("popping"), Original()
+    contest = Contest("take 5 jobs", rounds)
+    contest.add(PING, driver().ping)
+    contest.add(POP, lambda: queue.pop(5, lease=None), prepare=lambda: queue.push_many([PAYLOAD] * 5))
+    contest.add(ORIGINAL, original.pop, prepare=lambda: [original.push() for _ in range(5)])
+    standings = contest.run()
+    print(standings)
+    return [
+        ["pop 5", f"{standings[POP].ratio:.2f}", f"{standings.times(POP, ORIGINAL):.1f} times the original"]
+    ]
+
+
+def polling(rounds: int, count: int = 100) -> list[list[str]]:
+    """A hundred jobs that have become due, moved to where they are taken from."""
+    from django_redis_messaging import DelayQueue
+    from django_redis_messaging.services.jobs.registry import Queues
+
+    queue, queues, original = DelayQueue("polling"), Queues(), Original()
+
+    def due() -> None:
+        queue.purge()
+        queue.push_many([PAYLOAD] * count, delay=0.001)
+        time.sleep(0.002)  # until they are due: this is not timed
+
+    contest = Contest(f"move {count} due jobs", rounds)
+    contest.add(PING, driver().ping)
+    contest.add("sweep", lambda: queues.sweep("polling"), prepare=due)
+    contest.add(ORIGINAL, lambda: original.poll(count), prepare=lambda: original.delay(count))
+    standings = contest.run()
+    print(standings)
+    ratio = f"{standings['sweep'].ratio * count:.1f} a job"
+    return [["due jobs moved", ratio, f"{standings.times('sweep', ORIGINAL):.1f} times the original"]]
+
+
+def running(rounds: int, concurrency: int) -> list[list[str]]:
+    """Tasks that do nothing, executed by one process: claimed, called, the result stored."""
+    from . import tasks
+
+    workers = {RUN: tasks.work} | ({HUEY: tasks.huey_work} if PEER else {})
+    rates: dict[str, list[float]] = {name: [] for name in (PING, *workers)}
+    for _ in range(rounds):
+        rates[PING].append(tasks.pings())
+        for name, work in workers.items():
+            rates[name] += processes(1, lambda _, work=work: work(concurrency))  # type: ignore[misc]
+    lines = [["", "of PING", "tasks/s"]]
+    ratios = {
+        name: [one / ping for one, ping in zip(rates[name], rates[PING], strict=True)] for name in rates
+    }
+    for name in rates:
+        ratio, rate = statistics.median(ratios[name]), statistics.median(rates[name])
+        lines.append([name, f"{ratio:.2f}", f"{rate:,.0f}"])
+    print(f"\nexecute tasks that do nothing, {concurrency} at a time\n{table(lines)}")
+    times = ""
+    if PEER:
+        pairs = zip(rates[RUN], rates[HUEY], strict=True)
+        times = f"{statistics.median(ours / theirs for ours, theirs in pairs):.1f} times {HUEY}"
+    return [[f"execute, {concurrency} at a time", f"{statistics.median(ratios[RUN]):.2f}", times]]
+
+
+def lateness(count: int = 1000, seconds: float = 5.0) -> str:
+    """How late jobs are, that become due over some seconds."""
+    from django_redis_messaging import DelayQueue
+
+    queue = DelayQueue("lateness")
+    begins = time.time() + 1
+    for number in range(count):
+        delay = begins + number * seconds / count - time.time()
+        queue.push(number, delay=max(delay, 0))
+    late: list[float] = []
+    while len(late) < count:
+        for job in queue.pop(10, wait=2):
+            late.append(time.time() - job.due_at.timestamp())
+            queue.ack(job)
+    low, middle, high = min(late), statistics.median(late), sorted(late)[int(count * 0.99)]
+    figures = ", ".join(f"{1000 * one:.1f}" for one in (low, middle, high))
+    return f"{count} jobs due over {seconds:g} s: ms late at least, in the median, p99: {figures}"
+
+
+def sizes(rounds: int, many: int) -> list[list[str]]:
+    """Pushing and claiming beside few and beside many delayed jobs."""
+    from django_redis_messaging import DelayQueue
+
+    few, full = DelayQueue("few"), DelayQueue("full")
+    few.push_many([PAYLOAD] * 1000, delay=86_400)
+    for _ in range(many // 10_000):
+        full.push_many([PAYLOAD] * 10_000, delay=86_400)
+
+    def turn(queue: DelayQueue) -> Callable[[], object]:
+        def push_and_pop() -> None:
+            queue.push(PAYLOAD, delay=3600)
+            queue.push(PAYLOAD)
+            [job] = queue.pop(1)
+            queue.ack(job)
+
+        return push_and_pop
+
+    contest = Contest(f"push delayed, push, pop, ack: beside 1,000 and {many:,} delayed jobs", rounds)
+    contest.add("1,000", turn(few))
+    contest.add("many", turn(full))
+    standings = contest.run()
+    print(standings)
+    return [
+        [f"beside {many:,} delayed jobs", "", f"{standings['many'].ratio:.2f} times the speed beside 1,000"]
+    ]
+
+
+def main(rounds: int, many: int) -> None:
+    from django.conf import settings
+
+    summary = [["", "of PING", ""]]
+    with server():
+        settings.TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}}
+        summary += [
+            *pushing(rounds),
+            *popping(rounds),
+            *polling(rounds),
+            *running(rounds, 1),
+            *running(rounds, 4),
+        ]
+        if many:
+            summary += sizes(rounds, many)
+        print(f"\n{table(summary)}\n\n{lateness()}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--million", type=int, default=1_000_000, help="delayed jobs of the full queue")
+    options = parser.parse_args()
+    main(options.rounds, options.million)

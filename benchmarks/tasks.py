@@ -1,0 +1,73 @@
+"""Tasks that do nothing, of this app and of huey, and how fast one process executes them."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django_redis_messaging.tasks import task
+
+from .harness import driver
+
+#: tasks that are executed in a round
+STOCK = 2000
+
+
+@task
+def nothing() -> None: ...
+
+
+def pings(count: int = STOCK) -> float:
+    """PINGs a second."""
+    ping = driver().ping
+    began = time.perf_counter()
+    for _ in range(count):
+        ping()
+    return count / (time.perf_counter() - began)
+
+
+def work(concurrency: int) -> float:
+    """Tasks a second, that a worker executes until nothing is left."""
+    from django_redis_messaging.tasks.polling import our_backends
+    from django_redis_messaging.tasks.worker import Limits, Worker
+
+    [backend] = our_backends()
+    nothing.enqueue_many([((), {})] * STOCK)
+    worker = Worker(backend, backend.queue_names, Limits(concurrency=concurrency, burst=True))
+    began = time.perf_counter()
+    worker.run()
+    return worker.done / (time.perf_counter() - began)
+
+
+@functools.cache
+def _huey() -> tuple[Any, Any]:
+    from huey import RedisHuey
+
+    huey = RedisHuey("peer", connection_pool=driver().connection_pool, results=True, store_none=True)
+
+    @huey.task()  # type: ignore[untyped-decorator]
+    def idle() -> None: ...
+
+    return huey, idle
+
+
+def huey_task() -> Callable[[], object]:
+    """Enqueues huey's."""
+    return _huey()[1]  # type: ignore[no-any-return]
+
+
+def huey_work(concurrency: int) -> float:
+    """Tasks a second, that huey's consumer executes until nothing is left."""
+    huey, idle = _huey()
+    for _ in range(STOCK):
+        idle()
+    consumer = huey.create_consumer(workers=concurrency, periodic=False)
+    began = time.perf_counter()
+    consumer.start()
+    while huey.pending_count():
+        time.sleep(0.001)
+    seconds = time.perf_counter() - began
+    consumer.stop()
+    return STOCK / seconds
