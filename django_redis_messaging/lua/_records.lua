@@ -36,11 +36,13 @@ end
 -- Adds a line to what a job's attempts led to; of very many lines, the latest stay.
 local MOST_BYTES = 65536
 
-local function noted(records, id, line)
+local function noted(records, id, line, state)
   if line == '' then
     return
   end
-  local before = redis.call('HGET', records.outcomes, id)
+  -- the very first attempt, while it runs, has nothing before it
+  local again = state.status ~= 'r' or state.attempts > 1 or state.first ~= state.last
+  local before = again and redis.call('HGET', records.outcomes, id)
   if before and #before > MOST_BYTES then
     before = string.match(before, '\n(.*)$', -MOST_BYTES)
   end

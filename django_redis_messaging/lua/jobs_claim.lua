@@ -30,9 +30,9 @@ local now = math.floor(us / 1000)
 local queues = {}
 for at = 7, #KEYS, 5 do
   queues[#queues + 1] = queue_at(KEYS, at)
-  -- We look now. It is also a first write that is never refused, so that all others pass without memory.
-  redis.call('DEL', KEYS[at + 4])
 end
+-- We look now. It is also a first write that is never refused, so that all others pass without memory.
+redis.call('DEL', queues[1].bell)
 
 local reply = {now, -1}
 for at = 8, #ARGV, SETTLED do
@@ -51,9 +51,9 @@ local function first_ones(queue, count)
   return ids
 end
 
--- Up to `count` ids that became due before the ms `moment`. In a priority's line the earlier ones come first, so a
--- head that is too young ends its line, and the next line's head is looked at. Also returns when the first of
--- those became due.
+-- Up to `count` ids that became due before the ms `moment`. In a priority's line the earlier ones come first,
+-- so a head that is too young ends its line, and the next line's head is looked at. Also returns when the
+-- first of those became due.
 local function old_ones(queue, count, moment)
   local ids, from, youngest = {}, '-inf', nil
   while #ids < count do
@@ -99,11 +99,17 @@ end
 local wanted, age = tonumber(ARGV[4]), tonumber(ARGV[5])
 local taken, soonest = 0, nil
 for number, queue in ipairs(queues) do
+  if taken == wanted and wanted > 0 then
+    break
+  end
+  if number > 1 then
+    redis.call('DEL', queue.bell)
+  end
   local due, ends = swept(queue, records, now, limits)
   local ids, young = {}, nil
-  if taken < wanted and age > 0 then
+  if age > 0 then
     ids, young = old_ones(queue, wanted - taken, now - age)
-  elseif taken < wanted then
+  elseif wanted > 0 then
     ids = first_ones(queue, wanted - taken)
   end
   if #ids > 0 then

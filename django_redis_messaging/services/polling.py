@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
-from threading import Event
+from queue import Empty, SimpleQueue
 
 from ..errors import MessagingError
 from .jobs.registry import Queues
@@ -45,20 +46,22 @@ class Poller:
     """Does all rounds, again and again. Any number of pollers may run: each round is one script."""
 
     def __init__(self) -> None:
-        self._stopping = Event()
+        # not an Event, whose set() in a signal handler could wait for its own wait() to let go of it
+        self._told: SimpleQueue[None] = SimpleQueue()
 
     def stop(self) -> None:
         """Let it end; safe to call from a signal handler."""
-        self._stopping.set()
+        self._told.put(None)
 
     def run(self) -> None:
         """Poll until stopped. What fails is logged, and done again later."""
-        while not self._stopping.is_set():
+        while self._told.empty():
             due = [self._done(one) for rounds in _registered for one in self._asked(rounds)]
             soonest = min((seconds for seconds in due if seconds is not None), default=LOOK)
             # with many queues less often: an idle poller sends about a command a second
             longest = max(LOOK, float(len(due))) * random.uniform(0.9, 1.1)  # noqa: S311
-            self._stopping.wait(max(min(soonest, longest), 0.001))
+            with suppress(Empty):
+                return self._told.get(timeout=max(min(soonest, longest), 0.001))
 
     def _asked(self, rounds: Callable[[], Iterable[Round]]) -> Iterable[Round]:
         try:

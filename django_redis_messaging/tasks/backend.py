@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from inspect import isclass
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
 
 from .. import conf
 from ..core.batches import batched
-from ..services.arguments import milliseconds
+from ..services.arguments import milliseconds, whole
 from ..services.jobs.engine import PAGE, Push
 from ..services.jobs.values import moment
 from . import records
-from .compat import BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
+from .compat import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+)
 from .store import TaskStore
 from .task import Call, RedisTask
 
 #: the first character of every id: results may live in several slots one day
 SHARD = "0"
+#: attempts a task may be given at most
+MOST_ATTEMPTS = 10_000
 #: what OPTIONS may hold, with the defaults
 OPTIONS: dict[str, Any] = {
     # CACHES alias; None: that of REDIS_MESSAGING
@@ -38,6 +50,10 @@ OPTIONS: dict[str, Any] = {
     # True: when all open transactions are committed; a database: when its is; False: at once
     "ENQUEUE_ON_COMMIT": False,
 }
+
+
+def _attempts(value: int, what: str) -> int:
+    return whole(value, what, least=1, most=MOST_ATTEMPTS)
 
 
 class RedisBackend(BaseTaskBackend):
@@ -65,6 +81,15 @@ class RedisBackend(BaseTaskBackend):
         """How long a result is kept: ms."""
         return milliseconds(self.chosen["RESULT_TTL"], "RESULT_TTL")
 
+    def validate_task(self, task: Task) -> None:
+        """Raises InvalidTask where it can't be run as it is."""
+        super().validate_task(task)
+        if isinstance(task, RedisTask):
+            try:
+                _check_fields(task)
+            except (TypeError, ValueError) as error:
+                raise InvalidTask(str(error)) from error
+
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Store a call of the task. It is there when this returns, unless it waits for a commit."""
         result, job = self._prepared(task, args, kwargs)
@@ -76,7 +101,7 @@ class RedisBackend(BaseTaskBackend):
     async def aenqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """See enqueue()."""
         result, job = self._prepared(task, args, kwargs)
-        if not _left_to_commit(self._on_commit(task), partial(self._send, [(result, job)])):
+        if not await _aleft_to_commit(self._on_commit(task), partial(self._send, [(result, job)])):
             _told(result, *await self.store.apush(task.queue_name, [job]))
             await task_enqueued.asend(type(self), task_result=result)
         return result
@@ -92,7 +117,7 @@ class RedisBackend(BaseTaskBackend):
     async def aenqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]:
         """See enqueue_many()."""
         prepared = [self._prepared(task, args, kwargs) for args, kwargs in calls]
-        if not _left_to_commit(self._on_commit(task), partial(self._send, prepared)):
+        if not await _aleft_to_commit(self._on_commit(task), partial(self._send, prepared)):
             for page in batched(prepared, PAGE):
                 pushed, _ = await self.store.apush(task.queue_name, [job for _, job in page])
                 for result, _ in page:
@@ -142,7 +167,7 @@ class RedisBackend(BaseTaskBackend):
             if key not in OPTIONS
         ]
         databases = self.chosen["ENQUEUE_ON_COMMIT"]
-        if isinstance(databases, str) and databases not in connections:
+        if not isinstance(databases, bool) and databases not in connections:
             found.append(
                 Error(
                     f"TASKS[{self.alias!r}] waits for commits of {databases!r}, which is no database.",
@@ -150,7 +175,21 @@ class RedisBackend(BaseTaskBackend):
                     id="messaging.E101",
                 )
             )
-        return found
+        return [*found, *self._bad_values()]
+
+    def _bad_values(self) -> Iterator[CheckMessage]:
+        using = self.chosen["USING"]
+        if using is not None and using not in settings.CACHES:
+            yield Error(
+                f"TASKS[{self.alias!r}] has USING={using!r}, which is no alias of CACHES.",
+                id="messaging.E102",
+            )
+        for name, check in _CHECKED.items():
+            try:
+                if self.chosen[name] is not None:
+                    check(self.chosen[name])
+            except (TypeError, ValueError) as error:
+                yield Error(f"TASKS[{self.alias!r}]: {error}", id="messaging.E102")
 
     def _on_commit(self, task: Task) -> bool | str:
         chosen = getattr(task, "on_commit", None)
@@ -183,7 +222,7 @@ class RedisBackend(BaseTaskBackend):
             payload=records.payload(task, result.args, result.kwargs),
             wait=0 if task.run_after is None else _at(task.run_after),
             priority=int(task.priority),
-            most=most or conf.current().JOB_MAX_ATTEMPTS,
+            most=_attempts(most or conf.current().JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
             unique=key,
         )
 
@@ -193,6 +232,26 @@ class RedisBackend(BaseTaskBackend):
             for result, _ in page:
                 _told(result, pushed)
                 task_enqueued.send(type(self), task_result=result)
+
+
+#: options whose values can be wrong, and what raises then
+_CHECKED: dict[str, Callable[[Any], object]] = {
+    "MAX_ATTEMPTS": partial(_attempts, what="MAX_ATTEMPTS"),
+    "TIMEOUT": partial(milliseconds, what="TIMEOUT", least=1),
+    "RESULT_TTL": partial(milliseconds, what="RESULT_TTL"),
+}
+
+
+def _check_fields(task: RedisTask) -> None:
+    if task.max_attempts is not None:
+        _attempts(task.max_attempts, "max_attempts")
+    if task.timeout is not None:
+        milliseconds(task.timeout, "timeout", least=1)
+    kinds = task.retry_on or ()
+    if not isinstance(kinds, tuple) or not all(
+        isclass(kind) and issubclass(kind, BaseException) for kind in kinds
+    ):
+        raise TypeError("retry_on must be a tuple of exceptions.")
 
 
 def _told(result: TaskResult, pushed: int, _: object = None) -> None:
@@ -212,18 +271,20 @@ def _left_to_commit(when: bool | str, send: Callable[[], None]) -> bool:
     """Whether `send` will be called by the commits it has to wait for."""
     if when is False:
         return False
-    aliases = [alias for alias in connections if when is True or alias == when]
-    return _after_commits([alias for alias in aliases if connections[alias].in_atomic_block], send)
+    aliases = list(connections) if when is True else [when]
+    awaited = {alias for alias in aliases if connections[alias].in_atomic_block}
 
-
-def _after_commits(aliases: list[str], send: Callable[[], None]) -> bool:
-    if not aliases:
-        return False
-    first, *others = aliases
-
-    def committed() -> None:
-        if not _after_commits(others, send):
+    def committed(alias: str) -> None:
+        awaited.discard(alias)
+        if not awaited:
             send()
 
-    transaction.on_commit(committed, using=first)
-    return True
+    # each is asked at once: a transaction that is rolled back says nothing, then or later
+    for alias in sorted(awaited):
+        transaction.on_commit(partial(committed, alias), using=alias)
+    return bool(awaited)
+
+
+async def _aleft_to_commit(when: bool | str, send: Callable[[], None]) -> bool:
+    """See _left_to_commit(). A transaction belongs to a thread, which is not that of the event loop."""
+    return when is not False and await sync_to_async(_left_to_commit)(when, send)

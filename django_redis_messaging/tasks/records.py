@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from traceback import format_exception
 from typing import Any
 
@@ -32,9 +32,23 @@ CANCELLED = "C"
 def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """A call as it is stored."""
     after = None if task.run_after is None else task.run_after.timestamp()
-    options = {"timeout": getattr(task, "timeout", None)}
-    value = [task.module_path, task.queue_name, after, list(args), dict(kwargs), options]
+    value = [task.module_path, task.queue_name, after, list(args), dict(kwargs), _options(task)]
     return limited(payloads.dumps(value, "arguments"), "a task's arguments (JOB_MAX_BYTES)")
+
+
+def _options(task: Task) -> dict[str, Any]:
+    """What the worker has to know of it beyond Django's fields: using() may have changed it."""
+    options = {key: getattr(task, key, None) for key in ("timeout", "max_attempts")}
+    options["retry_on"] = _paths(getattr(task, "retry_on", None))
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _paths(kinds: Sequence[type[BaseException]] | None) -> list[str] | None:
+    return None if kinds is None else [_path(kind) for kind in kinds]
+
+
+def _path(kind: type[BaseException]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def returned(value: Any) -> str:
@@ -54,11 +68,10 @@ def task_error(error: BaseException) -> TaskError:
 
 
 def _error_fields(error: BaseException) -> tuple[str, str]:
-    kind = type(error)
     trace = "".join(format_exception(error))
     # what UTF-8 can't carry must not keep an error from being told
     trace = trace[-TRACEBACK:].encode(errors="backslashreplace").decode()
-    return f"{kind.__module__}.{kind.__qualname__}", trace
+    return _path(type(error)), trace
 
 
 def limited(encoded: str, what: str) -> str:
@@ -72,13 +85,18 @@ def limited(encoded: str, what: str) -> str:
 
 def found_task(path: str) -> Task:
     """The task that code defines under this path; nothing else is ever called."""
-    try:
-        found = import_string(path)
-    except ImportError as error:
-        raise InvalidTask(f"There is no task {path!r}: was it renamed? ({error})") from error
+    found = _imported(path, "task")
     if not isinstance(found, Task) or found.module_path != path:
         raise InvalidTask(f"{path!r} is not a task: only what @task made is called.")
     return found
+
+
+def _imported(path: str, what: str) -> Any:
+    try:
+        return import_string(path)
+    except Exception as error:
+        # a module may raise anything while it is imported
+        raise InvalidTask(f"There is no {what} {path!r}: was it renamed? ({error})") from error
 
 
 def result(backend: str, known: Known) -> TaskResult:
@@ -110,10 +128,13 @@ def _as_enqueued(
     task: Task, priority: int, queue: str, backend: str, after: float | None, options: dict[str, Any]
 ) -> Task:
     """The task with what it was enqueued with; itself, where that is what it has anyway."""
-    changed = {key: value for key, value in options.items() if value is not None}
+    own = _options(task)
+    changed = {key: value for key, value in options.items() if own.get(key) != value}
+    if "retry_on" in changed:
+        changed["retry_on"] = tuple(_imported(path, "exception") for path in changed["retry_on"])
     if after is None and (task.priority, task.queue_name, task.backend) == (priority, queue, backend):
         return task.using(**changed) if changed else task
-    run_after = None if after is None else moment(round(after * 1000))
+    run_after = None if after is None else datetime.fromtimestamp(after, UTC)
     return task.using(priority=priority, queue_name=queue, backend=backend, run_after=run_after, **changed)
 
 

@@ -123,6 +123,8 @@ def task(function: Callable[..., Any] | None = None, *, backend: str = "default"
         raise TypeError("run_after is not fixed for all calls: set it by .using(run_after=...).")
 
     def wrap(wrapped: Callable[..., Any]) -> Any:
-        return task_backends[backend].task_class(func=wrapped, backend=backend, **fields)
+        # the Task of Django 6.0 has no defaults for these
+        chosen = {"priority": 0, "queue_name": "default", "run_after": None, **fields}
+        return task_backends[backend].task_class(func=wrapped, backend=backend, **chosen)
 
     return wrap if function is None else wrap(function)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import socket
@@ -76,6 +77,8 @@ class Worker:
         self._store = backend.store
         self._bell = Bell(self._store.bells(self._queues), using=backend.chosen["USING"])
         self._leader = threading.Lock()
+        #: when an idle lane last looked whether something is ready
+        self._looked = 0.0
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._running: set[Running] = set()
@@ -157,14 +160,18 @@ class Worker:
         return (claimed.jobs[0] if claimed.jobs else None), due_in
 
     def _wait(self, due_in: float | None) -> None:
-        """Wait as the leader for the bell, or until something is due; followers wait for the leader."""
-        ends = monotonic() + min(LOOK, LOOK if due_in is None else due_in)
-        if not self._leader.acquire(timeout=LOOK):
-            return
+        """Wait as the leader for the bell, or until something is due; followers wait for the leader, or
+        until something is due."""
+        ends = monotonic() + (due_in if due_in is not None and due_in < LOOK else math.inf)
+        while not self._leader.acquire(timeout=min(LOOK, max(ends - monotonic(), 0))):
+            if self._stopping.is_set() or monotonic() >= ends:
+                return
         try:
-            left = ends - monotonic()
+            left = min(ends, self._looked + LOOK) - monotonic()
             if left > 0 and not self._stopping.is_set():
                 self._bell.wait(left)
+            # this lane looks next: whoever leads now may wait
+            self._looked = monotonic()
         except MessagingError as error:
             logger.warning("Nobody can be waited for: %s", error)
             self._stopping.wait(LOOK)
@@ -229,7 +236,7 @@ class Worker:
     def _pause(self, extended: float) -> float:
         """Seconds until the next lease, or the next limit, is to be looked at."""
         due = [extended + self._limits.lease / 3 - monotonic()]
-        due += [-running.overdue for running in list(self._running) if running.timeout is not None]
+        due += [-one.overdue for one in list(self._running) if one.timeout is not None and one.overdue < 0]
         # a task that has just begun may have a shorter limit than any that we know of
         return min(max(min(due), 0.01), 0.5 if self._running else LOOK)
 

@@ -7,9 +7,9 @@ from argparse import ArgumentParser
 from contextlib import suppress
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
-from ... import DelayQueue
+from ... import DelayQueue, MessagingError
 from ...services.jobs.registry import Queues
 
 COLUMNS = ("ready", "delayed", "leased", "dead", "oldest_age")
@@ -26,7 +26,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print them."""
-        rows = [*self._delay_queues(), *self._tasks()]
+        try:
+            rows = [*self._delay_queues(), *self._tasks()]
+        except MessagingError as error:
+            raise CommandError(str(error)) from error
         self.stdout.write(json.dumps(rows, indent=2) if options["json"] else _table(rows))
 
     def _delay_queues(self) -> list[dict[str, Any]]:

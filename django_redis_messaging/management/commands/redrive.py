@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from ... import DelayQueue
+from ... import DelayQueue, MessagingError
 
 
 class Command(BaseCommand):
@@ -24,10 +24,13 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Put them back."""
         queue, ids = options["queue"], options["ids"] or None
-        if options["backend"] is None:
-            done = DelayQueue(queue).redrive(ids)
-        else:
-            done = self._tasks(options["backend"], queue, ids)
+        try:
+            if options["backend"] is None:
+                done = DelayQueue(queue).redrive(ids)
+            else:
+                done = self._tasks(options["backend"], queue, ids)
+        except (ImportError, MessagingError, ValueError) as error:
+            raise CommandError(str(error)) from error
         self.stdout.write(f"{done} put back into {queue}.")
 
     def _tasks(self, alias: str, queue: str, ids: list[str] | None) -> int:

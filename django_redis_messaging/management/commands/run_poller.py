@@ -29,4 +29,5 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: poller.stop())
         if options["verbosity"]:
             self.stdout.write("Polling. Ctrl-C ends it.")
+            self.stdout.flush()
         poller.run()

@@ -9,6 +9,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import autoreload
 
+#: seconds: more is a mistake
+LONGEST = 86_400
+
 
 class Command(BaseCommand):
     """Runs a worker until a signal, or a limit, ends it."""
@@ -64,8 +67,7 @@ class Command(BaseCommand):
         unknown = set(queues) - backend.queues if backend.queues else set()
         if unknown:
             raise CommandError(f"This backend has no queue {sorted(unknown)[0]!r}: add it to QUEUES.")
-        if options["concurrency"] < 1 or options["lease"] < 1:
-            raise CommandError("--concurrency and --lease are at least 1.")
+        _check(options)
         limits = Limits(
             concurrency=options["concurrency"],
             lease=options["lease"],
@@ -80,6 +82,17 @@ class Command(BaseCommand):
                 signal.signal(number, lambda *_: worker.stop())
         if options["verbosity"]:
             self.stdout.write(f"Worker {worker.id} serves {', '.join(queues)}. Ctrl-C ends it.")
+            self.stdout.flush()
         worker.run()
         if options["verbosity"]:
             self.stdout.write(f"Worker {worker.id} ended after {worker.done} tasks.")
+
+
+def _check(options: dict[str, Any]) -> None:
+    if options["concurrency"] < 1 or not 1 <= options["lease"] <= LONGEST:
+        raise CommandError(f"--concurrency is at least 1, --lease is 1 to {LONGEST} seconds.")
+    if not 0 <= options["drain"] <= LONGEST:
+        raise CommandError(f"--drain is 0 to {LONGEST} seconds.")
+    for name in ("max_tasks", "max_memory"):
+        if options[name] is not None and options[name] < 1:
+            raise CommandError(f"--{name.replace('_', '-')} is at least 1.")

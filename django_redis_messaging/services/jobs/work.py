@@ -43,27 +43,13 @@ def work(queue: DelayQueue, callables: Mapping[str, Callable[..., Any]], stop: S
     failures = 0
     while not stop.is_set():
         try:
-            jobs = queue.pop(1, lease=lease, wait=PATIENCE)
+            for job in queue.pop(1, lease=lease, wait=PATIENCE):
+                _do(queue, job, callables, lease)
             failures = 0
         except (Unavailable, OutcomeUnknown) as error:
             failures += 1
-            logger.warning("Queue %s can't be reached, trying again: %s", queue.name, error)
+            _log_outage(queue, error)
             threading.Event().wait(_after(failures))
-            continue
-        for job in jobs:
-            called = _called(job, callables)
-            if called is None:
-                queue.fail(job, _unknown(job))
-                continue
-            function, args = called
-            try:
-                with _kept(queue, job, lease):
-                    function(*args)
-            except Exception:
-                _log_failure(job)
-                queue.retry(job, pause(job.attempts))
-            else:
-                _log_end(job, queue.ack(job))
 
 
 async def awork(
@@ -73,29 +59,51 @@ async def awork(
     failures = 0
     while not stop.is_set():
         try:
-            jobs = await queue.apop(1, lease=lease, wait=PATIENCE)
+            for job in await queue.apop(1, lease=lease, wait=PATIENCE):
+                await _ado(queue, job, callables, lease)
             failures = 0
         except (Unavailable, OutcomeUnknown) as error:
             failures += 1
-            logger.warning("Queue %s can't be reached, trying again: %s", queue.name, error)
+            _log_outage(queue, error)
             await asyncio.sleep(_after(failures))
-            continue
-        for job in jobs:
-            called = _called(job, callables)
-            if called is None:
-                await queue.afail(job, _unknown(job))
-                continue
-            function, args = called
-            try:
-                async with _akept(queue, job, lease):
-                    result = function(*args)
-                    if inspect.isawaitable(result):
-                        await result
-            except Exception:
-                _log_failure(job)
-                await queue.aretry(job, pause(job.attempts))
-            else:
-                _log_end(job, await queue.aack(job))
+
+
+def _do(queue: DelayQueue, job: Job, callables: Mapping[str, Callable[..., Any]], lease: float) -> None:
+    """Call what a job names, and say what became of it; where that isn't heard, the job comes again."""
+    called = _called(job, callables)
+    if called is None:
+        queue.fail(job, _unknown(job))
+        return
+    function, args = called
+    try:
+        with _kept(queue, job, lease):
+            function(*args)
+    except Exception:
+        _log_failure(job)
+        queue.retry(job, pause(job.attempts))
+    else:
+        _log_end(job, queue.ack(job))
+
+
+async def _ado(
+    queue: DelayQueue, job: Job, callables: Mapping[str, Callable[..., Any]], lease: float
+) -> None:
+    """As `_do`."""
+    called = _called(job, callables)
+    if called is None:
+        await queue.afail(job, _unknown(job))
+        return
+    function, args = called
+    try:
+        async with _akept(queue, job, lease):
+            result = function(*args)
+            if inspect.isawaitable(result):
+                await result
+    except Exception:
+        _log_failure(job)
+        await queue.aretry(job, pause(job.attempts))
+    else:
+        _log_end(job, await queue.aack(job))
 
 
 def _after(failures: int) -> float:
@@ -110,7 +118,7 @@ def _called(
     match job.data:
         case [str(name), list(args)] if name in callables:
             return callables[name], args
-    logger.error("Job %s of queue %s names nothing that is known here: it is buried.", job.id, job.queue)
+    logger.error("Job %r of queue %r names nothing that is known here: it is buried.", job.id, job.queue)
     return None
 
 
@@ -121,13 +129,17 @@ def _unknown(job: Job) -> str:
     return "The payload is not [name, args]."
 
 
+def _log_outage(queue: DelayQueue, error: MessagingError) -> None:
+    logger.warning("Queue %r can't be reached, trying again: %s", queue.name, error)
+
+
 def _log_failure(job: Job) -> None:
-    logger.exception("Job %s of queue %s failed in attempt %d.", job.id, job.queue, job.attempts)
+    logger.exception("Job %r of queue %r failed in attempt %d.", job.id, job.queue, job.attempts)
 
 
 def _log_end(job: Job, ours: bool) -> None:
     if not ours:
-        logger.warning("Job %s of queue %s was done, but its lease was lost.", job.id, job.queue)
+        logger.warning("Job %r of queue %r was done, but its lease was lost.", job.id, job.queue)
 
 
 @contextmanager

@@ -1,0 +1,215 @@
+"""A delay queue on a server that is out of memory: pushes are refused whole, and the work goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import OutOfMemoryError
+
+from django_redis_messaging import Unavailable, conf
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.services.jobs import DelayQueue, Job, QueueStats
+
+from .conftest import Connect
+
+SPARE = 2_000_000
+#: seconds: longer than any test
+LONG = 1000
+Fill = Callable[[], None]
+
+
+@pytest.fixture
+def client(fragile: EmbeddedServer) -> Iterator[redis.Redis]:
+    with fragile.client() as client:
+        yield client
+
+
+@pytest.fixture
+def fill(client: redis.Redis, connect: Connect, fragile: EmbeddedServer) -> Fill:
+    """Fills what memory is left, by keys under the test's own prefix."""
+    connect(fragile, JOB_MAX_ATTEMPTS=2)
+    limit = client.info("memory")["used_memory"] + SPARE
+    client.config_set("maxmemory", limit)
+
+    def until_it_is_full() -> None:
+        size = 100_000
+        while size:
+            try:
+                client.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
+            except OutOfMemoryError:
+                size //= 10
+
+    return until_it_is_full
+
+
+@pytest.fixture
+def queue(fill: Fill) -> DelayQueue:
+    """With jobs in every place, and one that was buried."""
+    queue = DelayQueue("mail")
+    queue.push("dead", job_id="dead")
+    queue.fail(queue.pop()[0], "why")
+    queue.push_many(["one", "two"])
+    queue.push("ready", job_id="ready")
+    queue.push("delayed", job_id="delayed", delay=LONG)
+    return queue
+
+
+@pytest.fixture
+def jobs(queue: DelayQueue, fill: Fill) -> list[Job]:
+    """Two that were popped before memory was full."""
+    jobs = queue.pop(2, lease=LONG)
+    fill()
+    with pytest.raises(Unavailable):
+        queue.push("more")
+    return jobs
+
+
+def content(client: redis.Redis) -> dict[bytes, Any]:
+    """Every key of this test, and what it holds."""
+    return {
+        key: client.hgetall(key)
+        if client.type(key) == b"hash"
+        else client.zrange(key, 0, -1, withscores=True)
+        for key in client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)
+    }
+
+
+def stats(queue: DelayQueue) -> tuple[int, int, int, int]:
+    found = queue.stats()
+    return found.ready, found.delayed, found.leased, found.dead
+
+
+REFUSED: dict[str, Callable[[DelayQueue], object]] = {
+    "push": lambda queue: queue.push("more"),
+    "push later": lambda queue: queue.push("more", delay=LONG),
+    "push in place of a dead one": lambda queue: queue.push("more", job_id="dead"),
+    "push of a request": lambda queue: queue.push("more", request_id="r"),
+    "push_many": lambda queue: queue.push_many(["more"] * 450),
+    "execute_later": lambda queue: queue.execute_later("more"),
+    "redrive": lambda queue: queue.redrive(),
+    "redrive of one": lambda queue: queue.redrive(["dead"]),
+}
+
+
+@pytest.mark.parametrize("operation", REFUSED)
+def test_what_adds_is_refused_and_changes_nothing(
+    operation: str, queue: DelayQueue, fill: Fill, client: redis.Redis
+) -> None:
+    before = content(client)
+    fill()
+    with pytest.raises(Unavailable, match="out of memory"):
+        REFUSED[operation](queue)
+    assert content(client) == before
+    client.config_set("maxmemory", 0)
+    assert REFUSED[operation](queue)
+    assert content(client) != before
+
+
+@pytest.mark.usefixtures("jobs")
+class TestWhatDoesNotAdd:
+    def test_pop(self, queue: DelayQueue) -> None:
+        assert [job.data for job in queue.pop()] == ["ready"]
+        assert stats(queue) == (0, 1, 3, 1)
+
+    def test_pop_for_good(self, queue: DelayQueue) -> None:
+        assert [job.data for job in queue.pop(lease=None)] == ["ready"]
+        assert stats(queue) == (0, 1, 2, 1)
+
+    def test_pop_by_age(self, queue: DelayQueue) -> None:
+        assert [job.data for job in queue.pop(min_age=0.001, wait=10)] == ["ready"]
+        assert queue.pop(min_age=LONG) == []
+
+    def test_ack(self, queue: DelayQueue, jobs: list[Job]) -> None:
+        assert [queue.ack(job) for job in jobs] == [True, True]
+        assert [queue.ack(job) for job in jobs] == [False, False]
+        assert stats(queue) == (1, 1, 0, 1)
+
+    def test_retry(self, queue: DelayQueue, jobs: list[Job]) -> None:
+        assert queue.retry(jobs[0])
+        assert queue.retry(jobs[1], LONG)
+        assert stats(queue) == (2, 2, 0, 1)
+
+    def test_retry_of_the_last_attempt(self, queue: DelayQueue, jobs: list[Job]) -> None:
+        assert queue.retry(jobs[0])
+        again = queue.pop()[-1]
+        assert (again.data, again.attempts) == ("one", 2)
+        assert queue.retry(again)
+        assert queue.dead()[0].data == "one"
+
+    def test_release(self, queue: DelayQueue, jobs: list[Job]) -> None:
+        assert queue.release(jobs[0])
+        assert queue.release(jobs[1], LONG)
+        assert stats(queue) == (2, 2, 0, 1)
+        assert {job.data: job.attempts for job in queue.pop()} == {"ready": 1, "one": 1}
+
+    def test_fail(self, queue: DelayQueue, jobs: list[Job]) -> None:
+        assert queue.fail(jobs[0], "x" * 8000)
+        assert next((job.data, job.reason) for job in queue.dead()) == ("one", "x" * 8000)
+        assert stats(queue) == (1, 1, 1, 2)
+
+    def test_extend(self, queue: DelayQueue, jobs: list[Job]) -> None:
+        assert queue.extend(jobs[0], 10 * LONG)
+
+    def test_cancel(self, queue: DelayQueue) -> None:
+        assert [queue.cancel(job_id) for job_id in ("ready", "delayed", "dead")] == [True] * 3
+        assert stats(queue) == (0, 0, 2, 0)
+
+    def test_reschedule(self, queue: DelayQueue) -> None:
+        assert queue.reschedule("delayed", 0)
+        assert queue.reschedule("ready", LONG)
+        assert [job.data for job in queue.pop()] == ["delayed"]
+
+    def test_purge(self, queue: DelayQueue) -> None:
+        assert queue.purge() == 5
+        assert queue.stats() == QueueStats(0, 0, 0, 0, None)
+
+
+class TestTime:
+    """What became due while memory was full."""
+
+    def test_delayed_jobs(self, queue: DelayQueue, fill: Fill) -> None:
+        queue.push_many(range(100), delay=0.05, priority=100)
+        fill()
+        found: list[Job] = []
+        while len(found) < 103:
+            popped = queue.pop(200, wait=10)
+            assert popped
+            found += popped
+        assert {job.data for job in found} == {*range(100), "one", "two", "ready"}
+
+    def test_leases(self, queue: DelayQueue, fill: Fill) -> None:
+        first = queue.pop(3, lease=0.001)
+        fill()
+        again = queue.pop(3, wait=10)
+        assert {job.data: job.attempts for job in again} == {job.data: 2 for job in first}
+
+    def test_leases_of_last_attempts(self, queue: DelayQueue, fill: Fill) -> None:
+        for job in queue.pop(3):
+            queue.retry(job)
+        queue.pop(3, lease=0.001)
+        fill()
+        while queue.stats().dead < 4:
+            assert queue.pop() == []
+        assert queue.pop() == []
+        assert len(queue.dead()) == 4
+
+
+async def test_the_work_goes_on(queue: DelayQueue, fill: Fill) -> None:
+    calls: list[str] = []
+    queue.purge()
+    queue.execute_later("call", ["x"])
+    queue.execute_later("unknown")
+    fill()
+
+    class Empty:
+        """Set once everything is done."""
+
+        def is_set(self) -> bool:
+            return stats(queue) == (0, 0, 0, 1)
+
+    queue.work({"call": calls.append}, stop=Empty())
+    assert calls == ["x"]

@@ -1,0 +1,232 @@
+"""A delay queue where a third of all replies is lost: each job is there once, what is said counts once."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from django_redis_messaging import OutcomeUnknown
+from django_redis_messaging.core import clients, scripts
+from django_redis_messaging.services.jobs import DelayQueue, Job
+from tests.core.proxy import LossyProxy
+
+from .conftest import PATIENCE, Connect
+
+SHARE = 0.3
+GENEROUS = 60
+#: seconds: longer than any test
+LONG = 1000
+
+Call = Callable[..., Any]
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def closing() -> AsyncIterator[None]:
+    """Closes the connections of the test's event loop while it still runs."""
+    yield
+    await clients.aclose()
+
+
+@pytest.fixture
+def lossy(connect: Connect, proxy: LossyProxy) -> LossyProxy:
+    connect(proxy, COMMAND_DEADLINE=GENEROUS)
+    proxy.lose_some(SHARE)
+    return proxy
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def call(request: pytest.FixtureRequest) -> Call:
+    """Either form of an operation, awaited by the test."""
+
+    async def do(subject: object, name: str, *arguments: object, **options: object) -> object:
+        form = getattr(subject, name if request.param == "blocking" else f"a{name}")
+        result = form(*arguments, **options)
+        return await result if inspect.isawaitable(result) else result
+
+    return do
+
+
+def taken(queue: DelayQueue, lossy: LossyProxy, lease: float | None = LONG) -> list[Job]:
+    """All that is ready, without losses."""
+    lossy.lose_next(0)
+    return queue.pop(500, lease=lease)
+
+
+async def test_each_job_is_there_once(call: Call, lossy: LossyProxy) -> None:
+    queue = DelayQueue("mail")
+    ids = [await call(queue, "push", number) for number in range(50)]
+    assert lossy.lost > 10
+    jobs = taken(queue, lossy)
+    assert [job.data for job in jobs] == list(range(50))
+    assert [job.id for job in jobs] == ids
+
+
+async def test_each_of_many_is_there_once(call: Call, lossy: LossyProxy) -> None:
+    queue = DelayQueue("mail")
+    ids: list[str] = []
+    for start in range(0, 400, 10):
+        ids += await call(queue, "push_many", range(start, start + 10))
+    assert lossy.lost > 8
+    jobs = taken(queue, lossy)
+    assert [job.data for job in jobs] == list(range(400))
+    assert [job.id for job in jobs] == ids
+
+
+async def test_each_call_is_there_once(call: Call, lossy: LossyProxy) -> None:
+    queue = DelayQueue("mail")
+    for number in range(40):
+        await call(queue, "execute_later", "name", [number])
+    assert lossy.lost > 8
+    assert [job.data for job in taken(queue, lossy)] == [["name", [number]] for number in range(40)]
+
+
+async def test_acked_is_acked(call: Call, lossy: LossyProxy) -> None:
+    """Where the first reply was lost, the repeat finds nothing to ack: whatever it says, the job is done."""
+    queue = DelayQueue("mail")
+    queue.push_many(range(50))
+    jobs = taken(queue, lossy, LONG)
+    lossy.lose_some(SHARE)
+    lost = lossy.lost
+    said = [await call(queue, "ack", job) for job in jobs]
+    assert lossy.lost - lost > 10
+    assert {True} <= set(said) <= {True, False}
+    lossy.lose_next(0)
+    stats = queue.stats()
+    assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (0, 0, 0, 0)
+    assert [queue.ack(job) for job in jobs] == [False] * 50
+
+
+@pytest.mark.parametrize("verb", ["retry", "release"])
+async def test_given_back_is_there_once(verb: str, call: Call, lossy: LossyProxy) -> None:
+    queue = DelayQueue("mail")
+    queue.push_many(range(30))
+    jobs = taken(queue, lossy)
+    lossy.lose_some(SHARE)
+    for job in jobs:
+        await call(queue, verb, job)
+    again = taken(queue, lossy)
+    assert [(job.data, job.attempts) for job in again] == [
+        (number, 2 if verb == "retry" else 1) for number in range(30)
+    ]
+    assert lossy.lost > 3
+
+
+async def test_failed_redriven_and_cancelled_once(call: Call, lossy: LossyProxy) -> None:
+    queue = DelayQueue("mail")
+    ids = queue.push_many(range(30))
+    jobs = taken(queue, lossy)
+    lossy.lose_some(SHARE)
+    for job in jobs:
+        await call(queue, "fail", job, f"reason {job.data}")
+    assert {dead.data: dead.reason for dead in await call(queue, "dead")} == {
+        number: f"reason {number}" for number in range(30)
+    }
+    for job_id in ids[:20]:
+        await call(queue, "redrive", [job_id])
+    for job_id in ids[10:30]:
+        await call(queue, "cancel", job_id)
+    assert lossy.lost > 15
+    assert [job.data for job in taken(queue, lossy)] == list(range(10))
+    assert (queue.stats().dead, queue.purge()) == (0, 10)
+
+
+async def test_a_pop_is_not_repeated_and_its_jobs_come_back(
+    call: Call, connect: Connect, proxy: LossyProxy
+) -> None:
+    connect(proxy, COMMAND_DEADLINE=GENEROUS)
+    queue = DelayQueue("mail")
+    queue.push_many(range(3))
+    assert len(await call(queue, "pop", 1, lease=LONG)) == 1
+    proxy.lose_next(1)
+    with pytest.raises(OutcomeUnknown):
+        await call(queue, "pop", 1, lease=0.1)
+    assert [job.data for job in await call(queue, "pop", lease=LONG)] == [2]
+    [job] = await call(queue, "pop", lease=LONG, wait=PATIENCE)
+    assert (job.data, job.attempts) == (1, 2)
+
+
+async def test_given_away_and_lost_is_lost(call: Call, connect: Connect, proxy: LossyProxy) -> None:
+    """At most once is what `lease=None` says."""
+    connect(proxy, COMMAND_DEADLINE=GENEROUS)
+    queue = DelayQueue("mail")
+    queue.push_many(range(2))
+    proxy.lose_next(1)
+    with pytest.raises(OutcomeUnknown):
+        await call(queue, "pop", 1, lease=None)
+    assert [job.data for job in await call(queue, "pop", lease=None)] == [1]
+
+
+async def test_a_repeat_by_the_caller_makes_sure(call: Call, connect: Connect, proxy: LossyProxy) -> None:
+    connect(proxy, COMMAND_DEADLINE=0.3)
+    queue = DelayQueue("mail")
+    proxy.lose_next(1000)
+    with pytest.raises(OutcomeUnknown):
+        await call(queue, "push", "x", request_id="r")
+    proxy.lose_next(0)
+    job_id = await call(queue, "push", "x", request_id="r")
+    assert [(job.id, job.data) for job in queue.pop()] == [(job_id, "x")]
+
+
+def test_threads_that_push_pop_and_ack_at_once(lossy: LossyProxy) -> None:
+    """Every job is done, though some more than once: none is lost, and none is left."""
+    queue = DelayQueue("mail", max_attempts=1000)
+    done: list[int] = []
+    pushed = threading.Event()
+
+    def push(start: int) -> None:
+        for number in range(start, start + 20):
+            queue.push(number)
+        clients.close()
+
+    def consume() -> None:
+        while not (pushed.is_set() and set(done) == set(range(60)) and queue.stats().leased == 0):
+            try:
+                jobs = queue.pop(3, lease=0.5, wait=0.05)
+            except OutcomeUnknown:
+                continue
+            for job in jobs:
+                done.append(job.data)
+                queue.ack(job)
+        clients.close()
+
+    pushing = [threading.Thread(target=push, args=[start]) for start in (0, 20, 40)]
+    consuming = [threading.Thread(target=consume) for _ in range(3)]
+    for thread in pushing + consuming:
+        thread.start()
+    for thread in pushing:
+        thread.join(PATIENCE)
+    pushed.set()
+    for thread in consuming:
+        thread.join(2 * PATIENCE)
+    assert sorted(set(done)) == list(range(60))
+    assert lossy.lost > 20
+    lossy.lose_next(0)
+    stats = queue.stats()
+    assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (0, 0, 0, 0)
+
+
+async def test_without_request_ids_it_would_show(
+    call: Call, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss is real: a planted bug is found."""
+    read = scripts.read
+    known = "local known = redis.call('HGET', KEYS[2], id)"
+    plants = {"if before then": "if false then", known: f"id = id .. us {known}"}
+    source = read("jobs_push.lua")
+    for line, mistake in plants.items():
+        assert line in source
+        source = source.replace(line, mistake)
+    monkeypatch.setattr(scripts, "read", lambda name: source if name == "jobs_push.lua" else read(name))
+    scripts.load.cache_clear()
+    try:
+        queue = DelayQueue("mail")
+        for number in range(50):
+            await call(queue, "push", number)
+        assert len(taken(queue, lossy)) > 60
+    finally:
+        scripts.load.cache_clear()

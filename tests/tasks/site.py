@@ -1,0 +1,11 @@
+"""Settings of processes that a test starts: its server, its prefix."""
+
+import os
+
+from tests.settings import *  # noqa: F403
+
+CACHES = {
+    **CACHES,  # noqa: F405
+    "messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["MESSAGING_URL"]},
+}
+REDIS_MESSAGING = {"PREFIX": os.environ["MESSAGING_PREFIX"], "COMMAND_DEADLINE": 1}

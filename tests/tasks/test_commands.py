@@ -1,0 +1,282 @@
+"""The commands, as a person or a supervisor runs them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as configured
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+from pytest_django import Settings
+
+from django_redis_messaging import DelayQueue
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.tasks.compat import TaskResultStatus
+
+from . import jobs
+from .working import PATIENCE, burst, ended, keys, server, state, until
+
+Process = subprocess.Popen[str]
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(own_prefix: str) -> Iterator[Start]:
+    """Starts commands as `manage.py` does; kills what a test leaves."""
+    started: list[Process] = []
+
+    def start(*words: str, url: str = "") -> Process:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "django", *words],
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "tests.tasks.site",
+                "MESSAGING_URL": url or configured.CACHES["messaging"]["LOCATION"],
+                "MESSAGING_PREFIX": own_prefix,
+            },
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def said(command: str, *words: str) -> str:
+    """What a command prints."""
+    out = io.StringIO()
+    call_command(command, *words, stdout=out)
+    return out.getvalue()
+
+
+def begun(marker: Path) -> Callable[[], bool]:
+    return lambda: marker.exists() and bool(marker.read_text())
+
+
+class TestWorker:
+    def test_a_burst(self, start: Start) -> None:
+        results = [jobs.echo.enqueue(1), jobs.aecho.using(queue_name="other").enqueue(2), jobs.fail.enqueue()]
+        process = start("run_worker", "--burst")
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+        assert "serves default, other. Ctrl-C ends it." in out
+        assert "ended after 3 tasks." in out
+        statuses = [ended(result).status.value for result in results]
+        assert statuses == ["SUCCESSFUL", "SUCCESSFUL", "FAILED"]
+
+    def test_quiet(self, start: Start) -> None:
+        process = start("run_worker", "--burst", "--verbosity", "0")
+        assert process.communicate(timeout=PATIENCE) == ("", "")
+        assert process.returncode == 0
+
+    def test_only_the_queues_asked_for(self) -> None:
+        jobs.note.using(queue_name="other").enqueue("other")
+        assert "serves default." in said("run_worker", "--queue", "default", "--burst")
+        assert server().zcard(keys().queue("other").ready) == 1
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_the_first_signal_drains(self, number: signal.Signals, start: Start, tmp_path: Path) -> None:
+        marker = tmp_path / "begun"
+        first, second = (jobs.pid_after.enqueue(str(marker), 1.0) for _ in range(2))
+        process = start("run_worker", "--concurrency", "1")
+        until(begun(marker))
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+        assert "ended after 1 tasks." in out
+        assert ended(first).return_value == process.pid
+        assert (state(second).status, state(second).attempts) == ("w", 0)
+
+    def test_the_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
+        marker = tmp_path / "begun"
+        result = jobs.pid_after.enqueue(str(marker), 30.0)
+        process = start("run_worker")
+        until(begun(marker))
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+        assert time.monotonic() - began < 5
+        assert (state(result).status, state(result).attempts, state(result).workers) == ("w", 0, [])
+
+    def test_what_does_not_end_in_time_is_given_back(self, start: Start, tmp_path: Path) -> None:
+        marker = tmp_path / "begun"
+        result = jobs.pid_after.enqueue(str(marker), 30.0)
+        process = start("run_worker", "--drain", "0.3")
+        until(begun(marker))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+        assert (state(result).status, state(result).attempts) == ("w", 0)
+
+    def test_a_bad_option_is_one_line_that_helps(self, start: Start) -> None:
+        process = start("run_worker", "--backend", "nowhere")
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out) == (1, "")
+        assert errors == (
+            "CommandError: TASKS has no entry 'nowhere' whose BACKEND is "
+            "django_redis_messaging.tasks.RedisBackend (there is: default).\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("words", "text"),
+        [
+            (["--queue", "nope"], "no queue 'nope': add it to QUEUES"),
+            (["--queue", "default", "--queue", "nope"], "no queue 'nope'"),
+            (["--concurrency", "0"], "--concurrency is at least 1"),
+            (["--lease", "0.5"], "--lease is 1 to"),
+            (["--lease", "nan"], "--lease is 1 to"),
+            (["--lease", "inf"], "--lease is 1 to"),
+            (["--drain", "-1"], "--drain is 0 to"),
+            (["--drain", "nan"], "--drain is 0 to"),
+            (["--max-tasks", "0"], "--max-tasks is at least 1"),
+            (["--max-memory", "-5"], "--max-memory is at least 1"),
+            (["--concurrency", "many"], "invalid int value: 'many'"),
+        ],
+    )
+    def test_bad_options(self, words: list[str], text: str) -> None:
+        with pytest.raises(CommandError) as error:
+            call_command("run_worker", *words, "--burst")
+        assert text in str(error.value)
+        assert "\n" not in str(error.value)
+
+    def test_a_backend_of_any_queue_must_be_told_which(self, settings: Settings) -> None:
+        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
+        with pytest.raises(CommandError, match="name the queues to serve: --queue"):
+            call_command("run_worker", "--burst")
+        jobs.note.using(queue_name="anything").enqueue("any")
+        assert "ended after 1 tasks." in said("run_worker", "--burst", "--queue", "anything")
+
+    def test_a_backend_of_somebody_else(self, settings: Settings) -> None:
+        settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}
+        with pytest.raises(CommandError, match="there is: none"):
+            call_command("run_worker", "--burst")
+
+    def test_limits(self) -> None:
+        for number in range(4):
+            jobs.note.enqueue(number)
+        assert "after 1 tasks." in said("run_worker", "--concurrency", "1", "--max-tasks", "1")
+        assert "after 1 tasks." in said("run_worker", "--concurrency", "1", "--max-memory", "1")
+
+
+class TestPoller:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_it_moves_what_is_due_until_a_signal(self, number: signal.Signals, start: Start) -> None:
+        later = timezone.now() + timedelta(seconds=0.2)
+        jobs.noop.using(run_after=later).enqueue()
+        process = start("run_poller")
+        until(lambda: server().zcard(keys().queue("default").ready) == 1)
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out, errors) == (0, "Polling. Ctrl-C ends it.\n", "")
+
+
+class TestStats:
+    def test_nothing_yet_but_the_queues_of_tasks(self) -> None:
+        lines = said("messaging_stats").splitlines()
+        assert lines[0].split() == ["queue", "ready", "delayed", "leased", "dead", "oldest_age"]
+        assert [line.split() for line in lines[1:]] == [
+            ["tasks", "default/default", "0", "0", "0", "0", "-"],
+            ["tasks", "default/other", "0", "0", "0", "0", "-"],
+        ]
+
+    def test_none_at_all(self, settings: Settings) -> None:
+        settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}
+        assert said("messaging_stats") == "There are no queues yet.\n"
+        assert json.loads(said("messaging_stats", "--json")) == []
+
+    def test_as_json(self) -> None:
+        queue = DelayQueue("mail", max_attempts=1)
+        queue.push_many(["one", "two", "three"])
+        queue.push("later", delay=60)
+        _, failed = queue.pop(2, lease=60)
+        queue.fail(failed, "no")
+        jobs.fail.enqueue()
+        burst("default")
+        jobs.noop.using(queue_name="other", run_after=timezone.now() + timedelta(hours=1)).enqueue()
+        mail, default, other = json.loads(said("messaging_stats", "--json"))
+        age = mail.pop("oldest_age")
+        assert mail == {"queue": "mail", "ready": 1, "delayed": 1, "leased": 1, "dead": 1}
+        assert 0 <= age < PATIENCE
+        assert default == row("tasks default/default", dead=1)
+        assert other == row("tasks default/other", delayed=1)
+
+    def test_as_a_table_in_columns(self) -> None:
+        DelayQueue("a").push_many(list(range(1000)))
+        head, first, *others = said("messaging_stats").splitlines()
+        assert first.split()[:5] == ["a", "1000", "0", "0", "0"]
+        assert first.endswith(" s")
+        assert {len(line) for line in (head, first, *others)} == {len(head)}
+
+    def test_redis_down_is_one_line(self, start: Start, alone: EmbeddedServer) -> None:
+        url = alone.url
+        alone.stop()
+        for words in (["messaging_stats"], ["redrive", "mail"]):
+            process = start(*words, url=url)
+            out, errors = process.communicate(timeout=PATIENCE)
+            assert (process.returncode, out) == (1, "")
+            assert errors.startswith("CommandError: Redis can't be reached")
+            assert errors.count("\n") == 1
+
+
+def row(queue: str, **counts: int) -> dict[str, Any]:
+    return {
+        "queue": queue,
+        **dict.fromkeys(("ready", "delayed", "leased", "dead"), 0),
+        "oldest_age": None,
+        **counts,
+    }
+
+
+class TestRedrive:
+    def test_all_of_a_delay_queue_or_some(self) -> None:
+        queue = DelayQueue("mail")
+        for name in ("one", "two", "three"):
+            queue.push(name, job_id=name)
+        for job in queue.pop(3):
+            queue.fail(job, "no")
+        assert said("redrive", "mail", "two") == "1 put back into mail.\n"
+        assert said("redrive", "mail") == "2 put back into mail.\n"
+        assert said("redrive", "mail") == "0 put back into mail.\n"
+        assert [(job.data, job.attempts) for job in queue.pop(1)] == [("two", 1)]
+
+    def test_tasks(self) -> None:
+        results = [jobs.fail.enqueue(f"{number}") for number in range(3)]
+        burst()
+        assert (
+            said("redrive", "default", results[1].id, "--backend", "default") == "1 put back into default.\n"
+        )
+        results[1].refresh()
+        assert results[1].status == TaskResultStatus.READY
+        assert said("redrive", "default", "--backend", "default") == "2 put back into default.\n"
+
+    @pytest.mark.parametrize(
+        ("words", "text"),
+        [
+            (["default", "--backend", "nowhere"], "TASKS has no entry 'nowhere' of this app's backend."),
+            ([""], "name"),
+            (["x" * 300], "name"),
+            (["mail", ""], "job_id"),
+        ],
+    )
+    def test_bad_options(self, words: list[str], text: str) -> None:
+        with pytest.raises(CommandError, match=text) as error:
+            call_command("redrive", *words)
+        assert "\n" not in str(error.value)

@@ -1,0 +1,33 @@
+"""The contract of Django's Tasks, kept by our backend; and by Django's own, as the tests must be fair."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_django import Settings
+
+from django_redis_messaging.tasks.compat import BaseTaskBackend
+from tests.services.conftest import messaging_alias
+
+from .conformance import Conformance, Queued
+from .working import burst
+
+__all__ = ["messaging_alias"]
+
+
+class TestOurs(Queued):
+    work = staticmethod(burst)
+
+
+class TestDjangos(Conformance):
+    alias = "immediate"
+    work = staticmethod(lambda: None)
+
+    @pytest.fixture(autouse=True)
+    def backends(self, settings: Settings) -> None:
+        path = BaseTaskBackend.__module__.replace(".base", ".immediate.ImmediateBackend")
+        settings.TASKS = {**settings.TASKS, "immediate": {"BACKEND": path}}
+
+    @pytest.fixture
+    def messaging_alias(self) -> str:
+        """Redis has no part in it."""
+        return "messaging"

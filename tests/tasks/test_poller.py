@@ -1,0 +1,155 @@
+"""The poller: what is due moves though nobody else looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from pytest_django import Settings
+
+import django_redis_messaging.tasks.polling  # noqa: F401  (registers the rounds of tasks)
+from django_redis_messaging import DelayQueue, conf
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.keys import JobKeys, QueueKeys
+from django_redis_messaging.services.polling import Poller
+
+from . import jobs
+from .working import burst, keys, ours, running, sent_in, server, server_ms, until
+
+#: seconds after which the poller looks at the latest, and a bit
+SOON = 1.6
+
+
+@contextmanager
+def polling(pollers: int = 1) -> Iterator[None]:
+    with ExitStack() as stack:
+        for _ in range(pollers):
+            poller = Poller()
+            stack.enter_context(running(poller.run, poller.stop))
+        yield
+
+
+def stored(queue: QueueKeys) -> tuple[int, int, int]:
+    """Ready, delayed, leased: as it is stored, whatever is due."""
+    ready, delayed, leased = (server().zcard(key) for key in (queue.ready, queue.delayed, queue.leased))
+    return ready, delayed, leased
+
+
+def of(name: str) -> QueueKeys:
+    return JobKeys(conf.prefix(), "queue", name).queue("jobs")
+
+
+class TestDelayQueues:
+    def test_nothing_moves_by_itself(self) -> None:
+        DelayQueue("q").push("job", delay=0.01)
+        due = server_ms() + 100
+        until(lambda: server_ms() > due)
+        assert stored(of("q")) == (0, 1, 0)
+
+    def test_delayed_jobs_become_ready_when_they_are_due_not_before(self) -> None:
+        with polling():
+            DelayQueue("q").push("job", delay=2.0)
+            due = server().zrange(of("q").delayed, 0, 0, withscores=True)[0][1]
+            until(lambda: stored(of("q")) == (1, 0, 0))
+            assert due <= server_ms() <= due + 500
+
+    def test_jobs_whose_lease_ran_out_are_ready_again(self) -> None:
+        queue = DelayQueue("q")
+        queue.push("job")
+        with polling():
+            assert queue.pop(lease=0.2)
+            ends = server_ms() + 200
+            until(lambda: stored(of("q")) == (1, 0, 0))
+            assert ends - 20 <= server_ms() <= ends + SOON * 1000
+        assert queue.pop()[0].attempts == 2
+
+    def test_jobs_that_had_their_attempts_are_buried(self) -> None:
+        queue = DelayQueue("q", max_attempts=1)
+        queue.push("job")
+        assert queue.pop(lease=0.01)
+        with polling():
+            until(lambda: server().zcard(of("q").dead) == 1)
+        assert [one.data for one in queue.dead()] == ["job"]
+
+    def test_many_queues(self) -> None:
+        names = [f"q{number}" for number in range(20)]
+        for name in names:
+            DelayQueue(name).push("job", delay=0.3)
+        with polling():
+            until(lambda: {stored(of(name)) for name in names} == {(1, 0, 0)})
+
+    def test_whoever_waits_is_woken(self) -> None:
+        queue = DelayQueue("q")
+        with polling():
+            queue.push("job", delay=0.5)
+            [job] = queue.pop(wait=5)
+        assert job.data == "job"
+
+
+class TestTasks:
+    def test_delayed_tasks_and_leases_that_ran_out(self) -> None:
+        jobs.noop.using(queue_name="other").enqueue()
+        jobs.noop.using(run_after=timezone.now() + timedelta(seconds=0.5)).enqueue()
+        assert ours().store.claim(["other"], 1, 400).jobs
+        default, other = keys().queue("default"), keys().queue("other")
+        assert (stored(default), stored(other)) == ((0, 1, 0), (0, 0, 1))
+        with polling():
+            until(lambda: (stored(default), stored(other)) == ((1, 0, 0), (1, 0, 0)))
+
+    def test_results_that_are_over_are_forgotten(self, settings: Settings) -> None:
+        settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"RESULT_TTL": 0.2}}}
+        result = jobs.noop.enqueue()
+        burst()
+        assert server().hexists(keys().states, result.id)
+        with polling():
+            until(lambda: not server().exists(keys().states, keys().jobs, keys().finished))
+
+
+class TestSeveral:
+    def test_each_job_is_ready_once(self) -> None:
+        queue, count = DelayQueue("q"), 1200
+        queue.push_many(list(range(count)), delay=0.5)
+        popped = []
+        with polling(4):
+            while len(popped) < count:
+                found = queue.pop(100, lease=60, wait=5)
+                assert found
+                popped += [job.data for job in found]
+        assert sorted(popped) == list(range(count))
+        assert queue.pop() == []
+
+    def test_leases_that_ran_out_are_charged_once(self) -> None:
+        queue, count = DelayQueue("q"), 250
+        queue.push_many(list(range(count)))
+        assert len(queue.pop(500, lease=0.3)) == count
+        with polling(4):
+            until(lambda: stored(of("q")) == (count, 0, 0))
+        assert {job.attempts for job in queue.pop(500)} == {2}
+
+
+def test_an_outage_is_survived(
+    alone: EmbeddedServer, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 0.2}
+    with polling():
+        DelayQueue("q").push("job", delay=0.1)
+        until(lambda: stored(of("q")) == (1, 0, 0))
+        alone.kill()
+        until(lambda: "could not see" in caplog.text and "could not do a round" in caplog.text)
+        alone.start()
+        DelayQueue("q").push("job", delay=0.1)
+        until(lambda: stored(of("q")) == (2, 0, 0))
+
+
+@pytest.mark.parametrize("queues", [0, 1, 12])
+def test_idle_it_asks_hardly_ever(queues: int, alone: EmbeddedServer) -> None:
+    for number in range(queues):
+        DelayQueue(f"q{number}").push("job", delay=3600)
+    with polling(), alone.client() as client:
+        until(lambda: client.info("commandstats").get("cmdstat_zremrangebyscore"))
+        sent = sent_in(client, 3.0)
+    # two a second, and a round that had begun
+    assert sent <= 2 * 3 + max(2, queues + 2)
