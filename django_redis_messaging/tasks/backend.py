@@ -10,7 +10,6 @@ from functools import partial
 from inspect import isclass
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
@@ -99,9 +98,10 @@ class RedisBackend(BaseTaskBackend):
         return result
 
     async def aenqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-        """See enqueue()."""
+        """See enqueue(). It waits for transactions of its own thread only: not for one in which
+        async_to_sync() was called."""
         result, job = self._prepared(task, args, kwargs)
-        if not await _aleft_to_commit(self._on_commit(task), partial(self._send, [(result, job)])):
+        if not _left_to_commit(self._on_commit(task), partial(self._send, [(result, job)])):
             _told(result, *await self.store.apush(task.queue_name, [job]))
             await task_enqueued.asend(type(self), task_result=result)
         return result
@@ -117,7 +117,7 @@ class RedisBackend(BaseTaskBackend):
     async def aenqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]:
         """See enqueue_many()."""
         prepared = [self._prepared(task, args, kwargs) for args, kwargs in calls]
-        if not await _aleft_to_commit(self._on_commit(task), partial(self._send, prepared)):
+        if not _left_to_commit(self._on_commit(task), partial(self._send, prepared)):
             for page in batched(prepared, PAGE):
                 pushed, _ = await self.store.apush(task.queue_name, [job for _, job in page])
                 for result, _ in page:
@@ -283,8 +283,3 @@ def _left_to_commit(when: bool | str, send: Callable[[], None]) -> bool:
     for alias in sorted(awaited):
         transaction.on_commit(partial(committed, alias), using=alias)
     return bool(awaited)
-
-
-async def _aleft_to_commit(when: bool | str, send: Callable[[], None]) -> bool:
-    """See _left_to_commit(). A transaction belongs to a thread, which is not that of the event loop."""
-    return when is not False and await sync_to_async(_left_to_commit)(when, send)

@@ -20,7 +20,6 @@ from ..services.jobs.work import pause
 from . import records
 from .backend import RedisBackend
 from .compat import (
-    InvalidTask,
     Task,
     TaskContext,
     TaskResult,
@@ -63,6 +62,8 @@ class Running:
     #: seconds it may take
     timeout: float | None = None
     lost: bool = False
+    #: whether the worker gave it back, since it had to end
+    given_back: bool = False
     #: guards against a timeout that comes when the call is over
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _calling: bool = False
@@ -111,7 +112,7 @@ class Runner:
         held = running.held
         try:
             result = records.result(self._backend.alias, Known(held.id, held.payload, held.state, b""))
-        except (InvalidTask, TypeError, ValueError) as error:
+        except Exception as error:  # whatever was stored: what nobody can read must not stop the others
             return self._verdict(held, "dead", line=records.failed(error))
         close_old_connections()
         try:
@@ -122,7 +123,7 @@ class Runner:
     def _attempt(self, result: TaskResult, running: Running) -> Verdict:
         task = result.task
         running.timeout = getattr(task, "timeout", None) or self._backend.chosen["TIMEOUT"]
-        task_started.send(type(self._backend), task_result=result)
+        task_started.send_robust(type(self._backend), task_result=result)
         try:
             value = normalize_json(self._call(result, running))
             line = records.returned(value)
@@ -133,7 +134,7 @@ class Runner:
         object.__setattr__(result, "_return_value", value)
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL)
-        task_finished.send(type(self._backend), task_result=result)
+        task_finished.send_robust(type(self._backend), task_result=result)
         return self._verdict(running.held, "done", self._backend.result_ttl, line)
 
     def _call(self, result: TaskResult, running: Running) -> Any:
@@ -147,12 +148,14 @@ class Runner:
     def _failed(self, result: TaskResult, running: Running, error: BaseException) -> Verdict:
         """Called while `error` is handled, so that those who are told by the signal see it."""
         held, line = running.held, records.failed(error)
+        if running.given_back:
+            return self._verdict(held, "back")
         if isinstance(error, _retries(result.task)) and held.state.attempts < held.state.most:
             return self._verdict(held, "again", round(pause(held.state.attempts) * 1000), line)
         result.errors.append(records.task_error(error))
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "status", TaskResultStatus.FAILED)
-        task_finished.send(type(self._backend), task_result=result)
+        task_finished.send_robust(type(self._backend), task_result=result)
         return self._verdict(held, "dead", line=line)
 
     def _verdict(self, held: Held, what: str, value: int = 0, line: str = "") -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ..core.operations import Script, Service, Steps, asynchronous, operation
+from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ..services.jobs.engine import Claimed, Engine, Known, Push, Verdict
 
 #: ms of silence after which a worker is not counted any more
@@ -119,3 +119,10 @@ class TaskStore(Service):
         return int(now)
 
     abeat = asynchronous(beat)
+
+    @operation
+    def leave(self, worker: str) -> Steps[None]:
+        """Note that a worker has ended."""
+        yield Command("HDEL", self._engine.keys.workers, worker)
+
+    aleave = asynchronous(leave)

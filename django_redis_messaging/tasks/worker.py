@@ -15,13 +15,14 @@ import random
 import socket
 import threading
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from ..core import clients
 from ..core.operations import Service, Steps, Wait, operation
-from ..errors import MessagingError, OutcomeUnknown, Unavailable
+from ..errors import MessagingError
 from ..services.jobs.engine import Held, Verdict
 from .backend import RedisBackend
 from .running import Runner, Running
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: seconds after which an idle worker looks again, though nothing woke it
 LOOK = 1.0
+#: seconds that coroutines get to be cancelled, when a worker ends
+CLOSING = 5.0
 #: seconds: the longest pause between two attempts to reach Redis
 LONGEST_PAUSE = 10.0
 
@@ -72,6 +75,8 @@ class Worker:
         self.id = f"{socket.gethostname()[:40]}-{os.getpid()}-{os.urandom(3).hex()}"
         #: tasks it has begun and ended
         self.done = 0
+        #: whether a lane ended by an error that nobody expected
+        self.failed = False
         self._queues = list(queues)
         self._limits = limits
         self._store = backend.store
@@ -82,6 +87,8 @@ class Worker:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._running: set[Running] = set()
+        #: tasks that may still be begun
+        self._left = threading.Semaphore(limits.max_tasks) if limits.max_tasks else None
         self._consumed = False
         self._loop = _Loop()
         self._runner = Runner(backend, self._loop.run)
@@ -106,6 +113,8 @@ class Worker:
         self._ended.set()
         beat.join()
         self._loop.close()
+        with suppress(MessagingError):  # it is silent from now on, which tells the same
+            self._store.leave(self.id)
 
     def _join(self, ends: float | None) -> None:
         """Wait for the lanes: until one is to stop, or (`ends`) until then. Signals come in between."""
@@ -123,7 +132,16 @@ class Worker:
         return lane
 
     def _work(self) -> None:
-        """A lane: settle, claim, run, until told to stop."""
+        """A lane. An error that nobody expected ends the whole worker, for whoever supervises it to see."""
+        try:
+            self._take_turns()
+        except Exception:
+            logger.exception("A lane of worker %s failed: the worker ends.", self.id)
+            self.failed = True
+            self._stopping.set()
+
+    def _take_turns(self) -> None:
+        """Settle, claim, run, until told to stop."""
         verdict: Verdict | None = None
         failures = 0
         while True:
@@ -134,13 +152,15 @@ class Worker:
                     return
                 held, due_in = self._claim(verdict)
                 verdict, failures = None, 0
-            except (Unavailable, OutcomeUnknown) as error:
+            except MessagingError as error:
                 failures += 1
                 verdict = self._settled_at_last(verdict)
                 logger.warning("Redis can't be asked for tasks, trying again: %s", error)
                 self._stopping.wait(min(0.1 * 2.0**failures, LONGEST_PAUSE) * random.uniform(0.5, 1))  # noqa: S311
                 continue
-            if held is not None:
+            if held is not None and self._stopping.is_set():
+                verdict = _back(held)
+            elif held is not None:
                 verdict = self._run(held)
             elif self._limits.burst:
                 self._stopping.set()
@@ -150,9 +170,16 @@ class Worker:
     def _claim(self, verdict: Verdict | None) -> tuple[Held | None, float | None]:
         """The next job; or the seconds until something is due."""
         verdicts = [] if verdict is None else [verdict]
-        claimed = self._store.claim(
-            self._queues, 1, round(self._limits.lease * 1000), worker=self.id, verdicts=verdicts
-        )
+        count = 1 if self._left is None or self._left.acquire(blocking=False) else 0
+        taken = 0
+        try:
+            claimed = self._store.claim(
+                self._queues, count, round(self._limits.lease * 1000), worker=self.id, verdicts=verdicts
+            )
+            taken = len(claimed.jobs)
+        finally:
+            if self._left is not None and taken < count:
+                self._left.release()
         self._consumed = True
         if verdict is not None and not claimed.settled[0]:
             _warn(verdict)
@@ -206,17 +233,17 @@ class Worker:
             return None
         try:
             self._store.settle(verdict)
-        except (Unavailable, OutcomeUnknown):
+        except MessagingError:
             return verdict
         return None
 
     def _give_back(self) -> None:
         for running in list(self._running):
-            queue, job_id, fence, token = running.lease
+            running.given_back = True
             try:
-                self._store.settle(Verdict(queue, job_id, fence, token, "back"))
+                self._store.settle(_back(running.held))
             except MessagingError as error:
-                logger.warning("Task id=%s comes back when its lease ends: %s", job_id, error)
+                logger.warning("Task id=%s comes back when its lease ends: %s", running.held.id, error)
 
     def _beat(self) -> None:
         """Keep the leases, interrupt what takes too long, and say that we live."""
@@ -291,10 +318,18 @@ class _Loop:
             await clients.aclose()
             await loop.shutdown_asyncgens()
 
-        asyncio.run_coroutine_threadsafe(end(), loop).result()
+        try:
+            asyncio.run_coroutine_threadsafe(end(), loop).result(CLOSING)
+        except TimeoutError:
+            logger.warning("A task does not let itself be cancelled: it is left behind.")
+            return
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
+
+
+def _back(held: Held) -> Verdict:
+    return Verdict(held.queue, held.id, held.state.fence, held.state.token, "back")
 
 
 def _warn(verdict: Verdict) -> None:

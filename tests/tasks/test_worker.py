@@ -17,7 +17,8 @@ from pytest_django import Settings
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.services.jobs.engine import Verdict
 from django_redis_messaging.tasks import running as running_module
-from django_redis_messaging.tasks.compat import TaskResultStatus
+from django_redis_messaging.tasks.compat import TaskResultStatus, task_finished, task_started
+from django_redis_messaging.tasks.worker import Worker
 
 from . import jobs
 from .working import (
@@ -370,3 +371,75 @@ class TestWaking:
         with at_work(concurrency=4) as made, alone.client() as client:
             until(lambda: liveness(made))
             assert 1 <= sent_in(client, 3.0) <= 6
+
+
+class TestEnding:
+    def test_it_takes_its_line_off_the_list(self) -> None:
+        with at_work() as made:
+            until(lambda: liveness(made))
+        assert liveness(made) == []
+
+    def test_the_most_tasks_are_exact_with_many_lanes(self) -> None:
+        for _ in range(40):
+            jobs.noop.enqueue()
+        assert worker_of(8, max_tasks=5).done == 5
+        assert counts() == [35, 0, 0, 0]
+
+    def test_an_unexpected_error_of_a_lane_ends_it(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        made = worker(concurrency=2)
+
+        def break_down(*_: object) -> None:
+            raise RuntimeError("nobody expected this")
+
+        monkeypatch.setattr(made, "_claim", break_down)
+        made.run()
+        assert made.failed
+        assert "nobody expected this" in caplog.text
+
+    def test_a_receiver_that_raises_spoils_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
+        def refuse(**_: object) -> None:
+            raise RuntimeError("a receiver failed")
+
+        for signal in (task_started, task_finished):
+            signal.connect(refuse, dispatch_uid="refuse")
+        try:
+            results = [jobs.noop.enqueue(), jobs.fail.enqueue()]
+            made = burst()
+        finally:
+            for signal in (task_started, task_finished):
+                signal.disconnect(dispatch_uid="refuse")
+        for result in results:
+            result.refresh()
+        assert [result.status for result in results] == [SUCCESSFUL, FAILED]
+        assert not made.failed
+        assert "a receiver failed" in caplog.text
+
+    def test_a_payload_that_nobody_can_read_is_dead(self) -> None:
+        bad, good = jobs.noop.enqueue(), jobs.noop.enqueue()
+        server().hset(keys().jobs, bad.id, "[7,null]")
+        assert not burst().failed
+        good.refresh()
+        assert good.status == SUCCESSFUL
+        assert counts() == [0, 0, 0, 1]
+
+    def test_what_was_given_back_is_not_told_as_failed(self) -> None:
+        told: list[object] = []
+        task_finished.connect(told.append, weak=False, dispatch_uid="told")
+        try:
+            result = jobs.asleep.enqueue(60)
+            with at_work(drain=0) as made:
+                until(lambda: state(result).status == "r")
+            assert made.done <= 1
+        finally:
+            task_finished.disconnect(dispatch_uid="told")
+        result.refresh()
+        assert (result.status, result.attempts, told) == (TaskResultStatus.READY, 0, [])
+
+
+def worker_of(concurrency: int, **limits: int) -> Worker:
+    """A worker that has ended by itself."""
+    made = worker(concurrency=concurrency, **limits)
+    made.run()
+    return made

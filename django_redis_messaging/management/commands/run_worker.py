@@ -86,6 +86,8 @@ class Command(BaseCommand):
         worker.run()
         if options["verbosity"]:
             self.stdout.write(f"Worker {worker.id} ended after {worker.done} tasks.")
+        if worker.failed:
+            raise CommandError("The worker ended by an error: see the log.")
 
 
 def _check(options: dict[str, Any]) -> None:
