@@ -75,13 +75,21 @@ def builders() -> list[type]:
 
 def built(prefix: str, kind: type, name: str) -> list[str]:
     """All keys of a resource."""
-    made = kind(prefix, name)
+    made = _made(prefix, kind, name)
     found: list[str] = []
     for attribute, member in vars(kind).items():
         if isinstance(member, property):
             value = getattr(made, attribute)
             found += [value] if isinstance(value, str) else list(value)
     return list(dict.fromkeys(found))
+
+
+def _made(prefix: str, kind: type, name: str) -> object:
+    if kind is keys.JobKeys:
+        return keys.JobKeys(prefix, "tasks", name)
+    if kind is keys.QueueKeys:
+        return keys.JobKeys(prefix, "tasks", name).queue(name)
+    return kind(prefix, name)
 
 
 class TestKeys:

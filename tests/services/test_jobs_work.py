@@ -219,7 +219,6 @@ class TestLease:
         def slow() -> None:
             calls.append("slow")
             assert going.wait(DEADLINE)
-            stop.set()
 
         def loop() -> None:
             queue.work({"slow": slow}, stop=stop, lease=0.3)
@@ -228,9 +227,12 @@ class TestLease:
         queue.execute_later("slow")
         with ThreadPoolExecutor() as pool:
             running = pool.submit(loop)
-            await aware(lambda: calls)
-            assert queue.pop(wait=1) == []
-            going.set()
+            try:
+                await aware(lambda: calls)
+                assert queue.pop(wait=1) == []
+            finally:
+                stop.set()
+                going.set()
             running.result(DEADLINE)
         assert calls == ["slow"]
         assert await is_empty(queue)

@@ -22,10 +22,13 @@ from pytest_django import Settings
 
 from django_redis_messaging import DelayQueue
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.tasks.compat import TaskResultStatus
+from django_redis_messaging.tasks.compat import BaseTaskBackend, TaskResultStatus
 
 from . import jobs
 from .working import PATIENCE, burst, ended, keys, server, state, until
+
+#: a backend that is not ours: of Django, or of the backport
+DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
 
 Process = subprocess.Popen[str]
 Start = Callable[..., Process]
@@ -165,7 +168,7 @@ class TestWorker:
         assert "ended after 1 tasks." in said("run_worker", "--burst", "--queue", "anything")
 
     def test_a_backend_of_somebody_else(self, settings: Settings) -> None:
-        settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}
+        settings.TASKS = {"default": {"BACKEND": DUMMY}}
         with pytest.raises(CommandError, match="there is: none"):
             call_command("run_worker", "--burst")
 
@@ -198,7 +201,7 @@ class TestStats:
         ]
 
     def test_none_at_all(self, settings: Settings) -> None:
-        settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}
+        settings.TASKS = {"default": {"BACKEND": DUMMY}}
         assert said("messaging_stats") == "There are no queues yet.\n"
         assert json.loads(said("messaging_stats", "--json")) == []
 
