@@ -163,7 +163,7 @@ class Worker:
             elif held is not None:
                 verdict = self._run(held)
             elif self._limits.burst:
-                self._stopping.set()
+                return  # the others go on while they find something
             else:
                 self._wait(due_in)
 
