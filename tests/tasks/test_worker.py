@@ -155,10 +155,10 @@ class TestLeases:
                 time.sleep(0.005)
             jobs.go.set()
         apart = [after - before for before, after in itertools.pairwise(ends)]
-        assert 4 <= len(apart) <= 6, apart
+        assert 3 <= len(apart) <= 6, apart
         # the first extension comes as soon as the heartbeat is due, however young the lease is
-        assert all(500 <= gap < 900 for gap in apart[1:]), apart
-        assert min(left) > 500
+        assert all(450 <= gap < 1200 for gap in apart[1:]), apart
+        assert min(left) > 300
 
     def test_whose_lease_is_lost_is_told_and_what_it_returns_is_refused(
         self, caplog: pytest.LogCaptureFixture
