@@ -141,7 +141,7 @@ class BlockingClient:
         return None
 
     def _sent(self, connection: Any, step: Wait) -> Pop:
-        send(connection, step.words)
+        send(connection, step.sent)
         return Pop(connection, monotonic())
 
     def _call(self, call: Command | Script) -> Any:
@@ -251,7 +251,7 @@ class AwaitingClient:
         return None
 
     async def _sent(self, connection: Any, step: Wait) -> Pop:
-        await asend(connection, step.words)
+        await asend(connection, step.sent)
         return Pop(connection, monotonic())
 
     async def _attempt(self, batch: list[Command | Script], attempts: Attempts) -> Replies:

@@ -49,17 +49,20 @@ class Wait(Command):
     """A blocking pop, given without its timeout; the reply is None when nothing came for `seconds`.
 
     The server would keep time on the grid of its own timer, up to 100 ms late, so the client does. What is
-    still outstanding then stays, and the next wait of the same words goes on with it.
+    still outstanding then stays for `life` seconds, and the next wait of the same words goes on with it. If
+    nobody comes back, it may take what others wait for: whoever may not come back says a short one.
     """
 
-    __slots__ = ("seconds",)
+    __slots__ = ("seconds", "sent")
     once = True
     #: seconds after which the server ends what nobody waits for any more
-    LIFE = 2
+    LIFE = 2.0
 
-    def __init__(self, *words: Argument, seconds: float) -> None:
-        super().__init__(*words, self.LIFE, reads=True)
+    def __init__(self, *words: Argument, seconds: float, life: float = LIFE) -> None:
+        super().__init__(*words, reads=True)
         self.seconds = seconds
+        #: as it goes over the wire
+        self.sent: Words = (*words, f"{min(max(life, 0.01), self.LIFE):.3f}")
 
 
 class Many:

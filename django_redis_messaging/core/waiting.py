@@ -2,7 +2,7 @@
 
 A server keeps a blocking pop's timeout on the grid of its own timer, so the caller keeps the time instead
 and leaves the pop where it is, for the next call of the same words. What nobody asks for any more ends by
-itself, after `Wait.LIFE` seconds.
+itself, after `Wait.LIFE` seconds at most.
 """
 
 from __future__ import annotations

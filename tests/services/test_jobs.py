@@ -162,6 +162,12 @@ class TestOrder:
         until(lambda: queue.stats().ready == 4)
         assert data(queue.pop()) == [0.03, 0.06, 0.09, 0.12]
 
+    def test_many_that_are_due_together_keep_their_order(self, queue: DelayQueue) -> None:
+        queue.push_many(range(250), delay=0.01)
+        queue.push_many(range(250, 270), delay=0.05, request_id="r")
+        until(lambda: queue.stats().ready == 270)
+        assert data(queue.pop(500)) == list(range(270))
+
     def test_a_retried_job_goes_to_the_end(self, queue: DelayQueue) -> None:
         queue.push_many(["a", "b", "c"])
         assert queue.retry(one(queue))
@@ -278,6 +284,14 @@ GIVEN_BACK: dict[str, Callable[[DelayQueue, Job], object]] = {
 
 @pytest.mark.usefixtures("only_woken")
 class TestWaiting:
+    def test_who_waits_no_more_takes_no_wake_up_from_others(self, queue: DelayQueue) -> None:
+        clients.close()
+        until(lambda: server().info("clients")["blocked_clients"] == 0)
+        assert queue.pop(wait=0.05) == []
+        began = time.monotonic()
+        until(lambda: server().info("clients")["blocked_clients"] == 0)
+        assert time.monotonic() - began < 1  # the server ends such waits on a grid of 100 ms
+
     async def test_nothing_comes(self, call: Call, queue: DelayQueue) -> None:
         began = server_us()
         assert await call(queue, "pop", wait=0.05) == []

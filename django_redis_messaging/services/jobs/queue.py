@@ -82,7 +82,7 @@ class DelayQueue(Service):
         wait = milliseconds(delay, "delay")
         place = whole(priority, "priority", least=-100, most=100)
         asked = request(request_id)
-        chosen = self._id(request_id, 0) if job_id is None else checked(job_id, "job_id")
+        chosen = self._ids(request_id, 1)[0] if job_id is None else checked(job_id, "job_id")
         job = Push(chosen, _payload(data), wait, place, self._most)
         yield from self._engine.push(ONLY, asked, [job])
         yield from self._noted()
@@ -111,7 +111,7 @@ class DelayQueue(Service):
         place = whole(priority, "priority", least=-100, most=100)
         asked = request(request_id)
         encoded = [_payload(item) for item in items]
-        ids = [self._id(request_id, at) for at in range(len(encoded))]
+        ids = self._ids(request_id, len(encoded))
         for number, page in enumerate(batched(zip(ids, encoded, strict=True), PAGE)):
             jobs = [Push(chosen, payload, wait, place, self._most) for chosen, payload in page]
             # no other request is called so: a caller's id has no NUL
@@ -145,7 +145,8 @@ class DelayQueue(Service):
             if claimed.jobs or left <= 0:
                 return self._jobs(claimed.jobs)
             due_in = LOOK if claimed.due_in is None else claimed.due_in / 1000
-            yield Wait("BZPOPMIN", self._engine.place(ONLY).bell, seconds=min(left, due_in, LOOK))
+            bell = self._engine.place(ONLY).bell
+            yield Wait("BZPOPMIN", bell, seconds=min(left, due_in, LOOK), life=left)
 
     apop = asynchronous(pop)
 
@@ -248,7 +249,7 @@ class DelayQueue(Service):
         """Push `[callable_name, args]`, which `work` calls by that name; returns the job's id."""
         wait = milliseconds(delay, "delay")
         place = whole(priority, "priority", least=-100, most=100)
-        chosen = self._id(None, 0)
+        [chosen] = self._ids(None, 1)
         payload = _payload([checked(callable_name, "callable_name"), list(_listed(args, "args"))])
         job = Push(chosen, payload, wait, place, self._most)
         yield from self._engine.push(ONLY, chosen, [job])
@@ -314,11 +315,14 @@ class DelayQueue(Service):
             raise ValueError(f"This job is of the queue {job.queue!r}, not of {self.name!r}.")
         return job.token
 
-    def _id(self, request_id: str | None, number: int) -> str:
-        """A new id; the same one for repeats of a request."""
+    def _ids(self, request_id: str | None, count: int) -> list[str]:
+        """New ids, the same ones for repeats of a request; ascending, as that is the order of jobs that
+        become due in the same ms."""
         if request_id is None:
-            return os.urandom(12).hex()
-        return hashlib.sha256(f"{request_id}\0{number}".encode()).hexdigest()[:24]
+            drawn = os.urandom(9).hex()
+        else:
+            drawn = hashlib.sha256(request_id.encode()).hexdigest()[:18]
+        return [f"{drawn}{number:06x}" for number in range(count)]
 
 
 def _payload(data: Any) -> str:
