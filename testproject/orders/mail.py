@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from smtplib import SMTPServerDisconnected
 from typing import Any
+from urllib.parse import quote
 
 from django.core.cache import caches
 from django.core.mail import EmailMessage
@@ -25,6 +26,6 @@ class MoodyBackend(EmailBackend):
         return super().send_messages(messages)
 
     def _refusals(self, message: EmailMessage) -> int:
-        cache, key = caches["default"], f"refused {message.body}"
+        cache, key = caches["default"], f"refused-{quote(str(message.body), safe='')}"
         cache.add(key, 0)
         return cache.incr(key)
