@@ -7,32 +7,28 @@ Coroutine functions run on one event loop, while their lane waits for them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import os
 import random
 import socket
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
-from ..core import clients
 from ..core.operations import Service, Steps, Wait, operation
 from ..errors import MessagingError
 from ..services.jobs.engine import Held, Verdict
 from .backend import RedisBackend
+from .loops import Loop
 from .running import Runner, Running
 
 logger = logging.getLogger(__name__)
 
 #: seconds after which an idle worker looks again, though nothing woke it
 LOOK = 1.0
-#: seconds that coroutines get to be cancelled, when a worker ends
-CLOSING = 5.0
 #: seconds: the longest pause between two attempts to reach Redis
 LONGEST_PAUSE = 10.0
 
@@ -90,7 +86,7 @@ class Worker:
         #: tasks that may still be begun
         self._left = threading.Semaphore(limits.max_tasks) if limits.max_tasks else None
         self._consumed = False
-        self._loop = _Loop()
+        self._loop = Loop()
         self._runner = Runner(backend, self._loop.run)
         self._lanes: list[threading.Thread] = []
 
@@ -280,52 +276,6 @@ class Worker:
         )
         self._consumed = False
         return began or now
-
-
-class _Loop:
-    """One event loop, in a thread that begins when it is first needed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run it there; what it returns."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._serve, name="event loop", daemon=True)
-                self._thread.start()
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def _serve(self) -> None:
-        assert self._loop is not None  # noqa: S101
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def close(self) -> None:
-        """End it, and what still runs there."""
-        if self._loop is None or self._thread is None:
-            return
-        loop = self._loop
-
-        async def end() -> None:
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for one in others:
-                one.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            await clients.aclose()
-            await loop.shutdown_asyncgens()
-
-        try:
-            asyncio.run_coroutine_threadsafe(end(), loop).result(CLOSING)
-        except TimeoutError:
-            logger.warning("A task does not let itself be cancelled: it is left behind.")
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        loop.close()
 
 
 def _back(held: Held) -> Verdict:

@@ -79,13 +79,9 @@ class DelayQueue(Service):
 
         Raises LimitExceeded (JOB_MAX_BYTES, JOB_MAX_WAITING).
         """
-        wait = milliseconds(delay, "delay")
-        place = whole(priority, "priority", least=-100, most=100)
         asked = request(request_id)
         chosen = self._ids(request_id, 1)[0] if job_id is None else checked(job_id, "job_id")
-        job = Push(chosen, _payload(data), wait, place, self._most)
-        yield from self._engine.push(ONLY, asked, [job])
-        yield from self._noted()
+        yield from self._push_one(chosen, asked, data, delay, priority)
         return chosen
 
     apush = asynchronous(push)
@@ -247,13 +243,9 @@ class DelayQueue(Service):
         self, callable_name: str, args: Sequence[Any] = (), *, delay: Duration = 0, priority: int = 0
     ) -> Steps[str]:
         """Push `[callable_name, args]`, which `work` calls by that name; returns the job's id."""
-        wait = milliseconds(delay, "delay")
-        place = whole(priority, "priority", least=-100, most=100)
+        named = [checked(callable_name, "callable_name"), list(_listed(args, "args"))]
         [chosen] = self._ids(None, 1)
-        payload = _payload([checked(callable_name, "callable_name"), list(_listed(args, "args"))])
-        job = Push(chosen, payload, wait, place, self._most)
-        yield from self._engine.push(ONLY, chosen, [job])
-        yield from self._noted()
+        yield from self._push_one(chosen, chosen, named, delay, priority)
         return chosen
 
     aexecute_later = asynchronous(execute_later)
@@ -283,6 +275,12 @@ class DelayQueue(Service):
         """As `work`; `stop` is an asyncio.Event (anything with is_set), coroutine functions are awaited."""
         seconds = milliseconds(lease, "lease", least=1) / 1000
         await work.awork(self, callables, stop or threading.Event(), seconds)
+
+    def _push_one(self, job_id: str, asked: str, data: Any, delay: Duration, priority: int) -> Steps[None]:
+        wait = milliseconds(delay, "delay")
+        place = whole(priority, "priority", least=-100, most=100)
+        yield from self._engine.push(ONLY, asked, [Push(job_id, _payload(data), wait, place, self._most)])
+        yield from self._noted()
 
     def _noted(self) -> Steps[None]:
         """The job is there: that the poller doesn't know of its queue yet is no failure of the push."""
