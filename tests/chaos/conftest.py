@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import pytest
+import pytest_asyncio
 from django.test import override_settings
 
 from django_redis_messaging.core import clients
@@ -21,6 +23,11 @@ from . import actors
 
 #: seconds: what should happen has happened by then, also on a busy machine
 PATIENCE = 30.0
+#: of the replies, that a lossy proxy loses
+SHARE = 0.3
+#: seconds that an operation is tried there
+GENEROUS = 60
+Call = Callable[..., Any]
 _numbers = itertools.count()
 #: forks of a small process: this one has threads, which don't survive a fork
 processes = multiprocessing.get_context("forkserver")
@@ -110,3 +117,30 @@ def until() -> Callable[[Callable[[], object]], None]:
             time.sleep(0.002)
 
     return wait
+
+
+@pytest_asyncio.fixture
+async def closing() -> AsyncIterator[None]:
+    """Closes the connections of the test's event loop while it still runs."""
+    yield
+    await clients.aclose()
+
+
+@pytest.fixture
+def lossy(connect: Connect, proxy: LossyProxy) -> LossyProxy:
+    """A proxy that loses some of the replies."""
+    connect(proxy, COMMAND_DEADLINE=GENEROUS)
+    proxy.lose_some(SHARE)
+    return proxy
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def call(request: pytest.FixtureRequest, closing: None) -> Call:
+    """Either form of an operation, awaited by the test."""
+
+    async def do(subject: object, name: str, *arguments: object, **options: object) -> object:
+        form = getattr(subject, name if request.param == "blocking" else f"a{name}")
+        result = form(*arguments, **options)
+        return await result if inspect.isawaitable(result) else result
+
+    return do

@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from django_redis_messaging import OutcomeUnknown
 from django_redis_messaging.core import clients, scripts
 from django_redis_messaging.services.jobs import DelayQueue, Job
 from tests.core.proxy import LossyProxy
 
-from .conftest import PATIENCE, Connect
+from .conftest import GENEROUS, PATIENCE, SHARE, Call, Connect
 
-SHARE = 0.3
-GENEROUS = 60
 #: seconds: longer than any test
 LONG = 1000
-
-Call = Callable[..., Any]
-
-
-@pytest_asyncio.fixture(autouse=True)
-async def closing() -> AsyncIterator[None]:
-    """Closes the connections of the test's event loop while it still runs."""
-    yield
-    await clients.aclose()
-
-
-@pytest.fixture
-def lossy(connect: Connect, proxy: LossyProxy) -> LossyProxy:
-    connect(proxy, COMMAND_DEADLINE=GENEROUS)
-    proxy.lose_some(SHARE)
-    return proxy
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def call(request: pytest.FixtureRequest) -> Call:
-    """Either form of an operation, awaited by the test."""
-
-    async def do(subject: object, name: str, *arguments: object, **options: object) -> object:
-        form = getattr(subject, name if request.param == "blocking" else f"a{name}")
-        result = form(*arguments, **options)
-        return await result if inspect.isawaitable(result) else result
-
-    return do
 
 
 def taken(queue: DelayQueue, lossy: LossyProxy, lease: float | None = LONG) -> list[Job]:
@@ -154,6 +120,7 @@ async def test_given_away_and_lost_is_lost(call: Call, connect: Connect, proxy: 
     """At most once is what `lease=None` says."""
     connect(proxy, COMMAND_DEADLINE=GENEROUS)
     queue = DelayQueue("mail")
+    assert await call(queue, "pop") == []  # the server knows the script now: what is lost is its answer
     queue.push_many(range(2))
     proxy.lose_next(1)
     with pytest.raises(OutcomeUnknown):

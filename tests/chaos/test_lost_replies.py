@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from django_redis_messaging import Chat, Inbox, OutcomeUnknown
-from django_redis_messaging.core import clients, scripts
+from django_redis_messaging.core import scripts
 from tests.core.proxy import LossyProxy
 
-from .conftest import Connect
-
-SHARE = 0.3
-GENEROUS = 60
-
-Call = Callable[..., Any]
-
-
-@pytest_asyncio.fixture(autouse=True)
-async def closing() -> AsyncIterator[None]:
-    """Closes the connections of the test's event loop while it still runs."""
-    yield
-    await clients.aclose()
-
-
-@pytest.fixture
-def lossy(connect: Connect, proxy: LossyProxy) -> LossyProxy:
-    connect(proxy, COMMAND_DEADLINE=GENEROUS)
-    proxy.lose_some(SHARE)
-    return proxy
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def call(request: pytest.FixtureRequest) -> Call:
-    """Either form of an operation, awaited by the test."""
-
-    async def do(subject: object, name: str, *arguments: object, **options: object) -> object:
-        form = getattr(subject, name if request.param == "blocking" else f"a{name}")
-        result = form(*arguments, **options)
-        return await result if inspect.isawaitable(result) else result
-
-    return do
+from .conftest import GENEROUS, Call, Connect
 
 
 async def test_no_message_twice_and_none_lost(call: Call, lossy: LossyProxy) -> None:
