@@ -114,7 +114,8 @@ class BlockingClient:
             self._idle.pop().disconnect()
 
     def _wait(self, step: Wait) -> Any:
-        attempts = _attempts([step], self.endpoint, monotonic() + step.seconds)
+        attempts = _attempts([step], self.endpoint, monotonic())
+        attempts.ends += step.seconds
         ends = monotonic() + step.seconds
         while True:
             try:
@@ -220,7 +221,8 @@ class AwaitingClient:
             await self._idle.pop().disconnect()
 
     async def _wait(self, step: Wait) -> Any:
-        attempts = _attempts([step], self.endpoint, monotonic() + step.seconds)
+        attempts = _attempts([step], self.endpoint, monotonic())
+        attempts.ends += step.seconds
         ends = monotonic() + step.seconds
         while True:
             try:

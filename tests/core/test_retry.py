@@ -382,7 +382,7 @@ class TestWait:
 
         ending = threading.Thread(target=end)
         ending.start()
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match=r"for \d+\.\d s now"):
             await form(things, "wait")("list", 10)
         ending.join()
 
