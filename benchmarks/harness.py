@@ -42,6 +42,8 @@ def server(**options: Any) -> Iterator[Any]:
             USE_TZ=True,
             INSTALLED_APPS=["django_redis_messaging"],
             CACHES={"messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": running.url}},
+            # peers log nothing here either
+            LOGGING={"version": 1, "loggers": {"django.tasks": {"level": "WARNING"}}},
         )
         django.setup()
         yield running

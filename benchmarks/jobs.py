@@ -215,6 +215,7 @@ def main(rounds: int, many: int) -> None:
             *polling(rounds),
             *running(rounds, 1),
             *running(rounds, 4),
+            *running(rounds, 8),
         ]
         if many:
             summary += sizes(rounds, many)

@@ -120,20 +120,28 @@ def messaging_prefix(
 def remove_keys(alias: str, prefix: str) -> int:
     """Remove all keys that begin with `prefix`, and nothing else; returns how many there were.
 
-    By SCAN and UNLINK, a key a command, so that it works on a Cluster, holds nobody up, and needs no
+    By SCAN and UNLINK, a key a command, on each primary of a Cluster: it holds nobody up, and needs no
     right that the app doesn't need itself.
     """
-    from django_redis import get_redis_connection
+    from .core.endpoints import endpoint
+    from .core.primaries import Primaries
 
-    removed = 0
-    client = get_redis_connection(alias)
-    keys: list[bytes] = list(client.scan_iter(match=f"{_literal(prefix)}:*", count=BATCH))
-    for at in range(0, len(keys), BATCH):
-        pipeline = client.pipeline(transaction=False)
-        for key in keys[at : at + BATCH]:
-            pipeline.unlink(key)
-        removed += sum(pipeline.execute())
+    removed, where = 0, endpoint(alias)
+    for primary in Primaries(where).look():
+        with primary.connected(where) as connection:
+            removed += _removed(connection, f"{_literal(prefix)}:*")
     return removed
+
+
+def _removed(connection: Any, pattern: str) -> int:
+    from .core.connections import converse, exchange
+
+    removed, cursor = 0, b"0"
+    while True:
+        cursor, keys = exchange(connection, ("SCAN", cursor, "MATCH", pattern, "COUNT", BATCH))
+        removed += sum(converse(connection, [("UNLINK", key) for key in keys], None)) if keys else 0
+        if cursor == b"0":
+            return removed
 
 
 def close_connections(alias: str) -> None:
@@ -143,8 +151,9 @@ def close_connections(alias: str) -> None:
     from .core import clients
 
     clients.close()
-    pool: Any = get_redis_connection(alias).connection_pool
-    pool.disconnect()
+    client: Any = get_redis_connection(alias)
+    pool = getattr(client, "connection_pool", None)  # the driver's RedisCluster has none
+    (client.close if pool is None else pool.disconnect)()
 
 
 def _literal(text: str) -> str:

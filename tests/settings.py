@@ -1,5 +1,9 @@
 """Settings of the tests. The server is a private one, started by the pytest plugin."""
 
+import os
+import tempfile
+from pathlib import Path
+
 SECRET_KEY = "tests"
 DEBUG = False
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
@@ -40,7 +44,14 @@ TEMPLATES = [
     }
 ]
 DATABASES = {
-    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+    # a file, since the threads of a live server would share the one connection to what is in memory, and get
+    # the answers of each other
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": ":memory:",
+        "OPTIONS": {"timeout": 60},
+        "TEST": {"NAME": str(Path(tempfile.gettempdir(), f"messaging-tests-{os.getpid()}.sqlite3"))},
+    },
     # for what waits for the commits of several
     "second": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "TEST": {"MIGRATE": False}},
 }

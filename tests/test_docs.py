@@ -9,10 +9,12 @@ import re
 from pathlib import Path
 
 import pytest
+from django.core.management import BaseCommand, load_command_class
 from django.test import override_settings
 
 import django_redis_messaging
 from django_redis_messaging import conf
+from django_redis_messaging.management import commands
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -67,3 +69,24 @@ def test_every_setting_is_told_with_its_default() -> None:
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", page, re.MULTILINE))
     assert lines == {field.name: repr(field.default) for field in dataclasses.fields(conf.Settings)}
+
+
+COMMANDS = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+SECTION = r"^## `{}`\n(.*?)(?=^## |\Z)"
+OPTION = re.compile(r"^\| `([\w-]+)(?: ([^`]*))?`", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_told_with_its_options(name: str) -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    section = re.search(SECTION.format(name), page, re.MULTILINE | re.DOTALL)
+    assert section, "docs/commands.md does not tell of it"
+    command = load_command_class("django_redis_messaging", name)
+    usual = {action.dest for action in BaseCommand().create_parser("manage.py", name)._actions}
+    every = command.create_parser("manage.py", name)._actions
+    taken = [action for action in every if action.dest not in usual]
+    told = OPTION.findall(section[1])
+    assert [option for option, _ in told] == [(one.option_strings or [one.dest])[-1] for one in taken]
+    defaults = {one.dest: f"{one.default:g}" for one in taken if type(one.default) in (int, float)}
+    shown = {one.dest: word for one, (_, word) in zip(taken, told, strict=True) if one.dest in defaults}
+    assert shown == defaults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import functools
 import importlib
 import inspect
 import os
@@ -35,6 +36,7 @@ def modules(*folders: str) -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in dotted.items()}
 
 
+@functools.cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -425,6 +427,7 @@ READING = {
 }  # fmt: skip
 
 
+@functools.cache
 def constants() -> set[str]:
     """All texts in the package's Python code."""
     return {

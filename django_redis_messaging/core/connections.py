@@ -1,84 +1,24 @@
-"""Connections made as a CACHES alias says, and one exchange over one of them.
-
-What is on the wire is RESP2 and bytes, whatever the alias says. The driver's own retries are off.
-"""
+"""One exchange over one connection, or a part of one, blocking or awaiting."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, cast
+import select
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
 
-import redis.asyncio.connection
-import redis.asyncio.sentinel
-from django.core.cache import InvalidCacheBackendError
-from django_redis import get_redis_connection
 from hiredis import pack_command
-from redis.asyncio.retry import Retry as AwaitingRetry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry
+from redis.exceptions import AskError, RedisError, ResponseError
 
-from .. import conf
-from ..errors import ConfigurationError
+from .cluster import ASKING
 from .steps import Words
 
-#: parameters of a blocking connection that an awaiting one has no use for
-_BLOCKING_ONLY = {"parser_class", "retry", "retry_on_error", "event_dispatcher", "maint_notifications_config"}
-
+#: seconds that one has to answer who is asked together with others
+PATIENCE = 1.0
 #: one reply for each call; a refusal is an exception in its place
 Replies = list[Any]
-
-
-class Endpoint:
-    """How to connect as one alias says."""
-
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
-        #: True once the server has refused keys of several slots: it is a Cluster
-        self.apart = False
-        try:
-            self._pool = cast(Any, get_redis_connection(alias)).connection_pool
-        # NotImplementedError is how django-redis says that a cache is not one of its own.
-        except (InvalidCacheBackendError, NotImplementedError) as error:
-            raise ConfigurationError(
-                f"CACHES has no django-redis entry {alias!r}: add one, or set ALIAS in {conf.NAME}."
-            ) from error
-
-    @property
-    def _parameters(self) -> dict[str, Any]:
-        return {**self._pool.connection_kwargs, "decode_responses": False, "protocol": 2}
-
-    @property
-    def patience(self) -> float:
-        """Seconds to wait for a reply before asking again: as the alias says, within the deadline."""
-        deadline = conf.current().COMMAND_DEADLINE
-        return min(self._pool.connection_kwargs.get("socket_timeout") or deadline / 2, deadline)
-
-    @property
-    def _patience_to_connect(self) -> float:
-        limit = self._pool.connection_kwargs.get("socket_connect_timeout")
-        return min(limit or self.patience, self.patience)
-
-    def connection(self) -> Any:
-        """A new blocking connection, not yet open."""
-        limits = {"socket_timeout": self.patience, "socket_connect_timeout": self._patience_to_connect}
-        return self._pool.connection_class(**{**self._parameters, **limits, "retry": Retry(NoBackoff(), 0)})
-
-    def awaiting_connection(self) -> Any:
-        """A new awaiting connection, not yet open; deadlines are the caller's."""
-        parameters = {key: value for key, value in self._parameters.items() if key not in _BLOCKING_ONLY}
-        limits = {"socket_timeout": None, "socket_connect_timeout": self._patience_to_connect}
-        kind = _awaiting_kind(self._pool.connection_class)
-        return kind(**{**parameters, **limits, "retry": AwaitingRetry(NoBackoff(), 0)})
-
-
-def _awaiting_kind(blocking_kind: type) -> Any:
-    for module in (redis.asyncio.connection, redis.asyncio.sentinel):
-        kind = getattr(module, blocking_kind.__name__, None)
-        if kind is not None:
-            return kind
-    raise ConfigurationError(f"{blocking_kind.__name__} has no asyncio form: use the blocking API.")
+T = TypeVar("T")
 
 
 def alive(connection: Any) -> bool:
@@ -95,10 +35,54 @@ def exchange(connection: Any, call: Words) -> Any:
         connection.send_packed_command([pack_command(cast(Any, call))], check_health=False)
         return connection.read_response()
     except ResponseError as refusal:
-        return refusal
+        return _said(refusal, connection)
     except BaseException:
         connection.disconnect()
         raise
+
+
+def _said(refusal: ResponseError, connection: Any) -> ResponseError:
+    """What this server refused; where it names no host, it means its own."""
+    if isinstance(refusal, AskError) and not refusal.host:
+        refusal.host = getattr(connection, "host", "")
+    return refusal
+
+
+def first_told(
+    connections: Iterable[Any], call: Words, understood: Callable[[Any, Any], T | None]
+) -> T | None:
+    """What the first of these tells, which are not yet open, whose reply is understood. Each is closed."""
+    for connection in connections:
+        try:
+            connection.connect()
+            reply = exchange(connection, call)
+        except RedisError:
+            continue
+        finally:
+            connection.disconnect()
+        told = None if isinstance(reply, RedisError) else understood(reply, connection)
+        if told is not None:
+            return told
+    return None
+
+
+async def afirst_told(
+    connections: Iterable[Any], call: Words, understood: Callable[[Any, Any], T | None]
+) -> T | None:
+    """As `first_told`."""
+    for connection in connections:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await connection.connect()
+                [reply] = await aconverse(connection, [call])
+        except (RedisError, TimeoutError):
+            continue
+        finally:
+            await connection.disconnect(nowait=True)
+        told = None if isinstance(reply, RedisError) else understood(reply, connection)
+        if told is not None:
+            return told
+    return None
 
 
 def packed(calls: list[Words]) -> list[bytes]:
@@ -106,8 +90,15 @@ def packed(calls: list[Words]) -> list[bytes]:
     return [b"".join([pack_command(cast(Any, words)) for words in calls])]
 
 
-def converse(connection: Any, calls: list[Words], timeout: float | None) -> Replies:
-    """Send all calls, read all replies; whatever breaks the conversation closes the connection."""
+def _each_asking(calls: list[Words]) -> list[Words]:
+    return [words for call in calls for words in (ASKING, call)]
+
+
+def converse(connection: Any, calls: list[Words], timeout: float | None, *, asking: bool = False) -> Replies:
+    """Send all calls, read all replies; whatever breaks the conversation closes the connection. `asking`:
+    their slot is on its way to this server."""
+    if asking:
+        return converse(connection, _each_asking(calls), timeout)[1::2]
     limit = {} if timeout is None else {"timeout": timeout}
     try:
         connection.send_packed_command(packed(calls), check_health=False)
@@ -121,7 +112,7 @@ def _reply(connection: Any, limit: dict[str, float]) -> Any:
     try:
         return connection.read_response(**limit)
     except ResponseError as refusal:
-        return refusal
+        return _said(refusal, connection)
 
 
 def send(connection: Any, call: Words) -> None:
@@ -132,6 +123,17 @@ def send(connection: Any, call: Words) -> None:
 def arrives(connection: Any, seconds: float = 0) -> bool:
     """Whether something can be read within `seconds`."""
     return bool(connection.can_read(seconds))
+
+
+def readable(connection: Any) -> bool:
+    """Whether something can be read now, be it that it has ended. Reads nothing and changes nothing, so
+    another thread may use the connection meanwhile."""
+    sock = connection._sock
+    if sock is None:
+        return True
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def receive(connection: Any) -> Any:
@@ -153,7 +155,8 @@ async def aarrives(connection: Any, seconds: float) -> bool:
     reader = connection._reader
     if answered_already(connection):
         return True
-    with contextlib.suppress(TimeoutError):
+    # an error of the socket is told by reading, see `answered_already`
+    with contextlib.suppress(TimeoutError, OSError):
         async with asyncio.timeout(seconds):
             # waits for bytes, and takes none of them
             await reader._wait_for_data("aarrives")
@@ -161,9 +164,10 @@ async def aarrives(connection: Any, seconds: float) -> bool:
 
 
 def answered_already(connection: Any) -> bool:
-    """Whether something can be read now from an awaiting connection, be it that it has ended."""
+    """Whether something can be read now from an awaiting connection, be it that it has ended or broken."""
     reader = connection._reader
-    return bool(reader._buffer) or reader.at_eof() or not connection.is_connected
+    broken = reader.exception() is not None or not connection.is_connected
+    return broken or bool(reader._buffer) or reader.at_eof()
 
 
 async def areceive(connection: Any) -> Any:
@@ -177,17 +181,22 @@ async def areceive(connection: Any) -> Any:
 
 async def aalive(connection: Any) -> bool:
     """Whether an idle connection is still open, with nothing left to read on it."""
-    # the loop looks at its sockets between two turns: let it see that the server has hung up
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
     try:
+        # the loop looks at its sockets between two turns: let it see that the server has hung up
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         return connection.is_connected and not await connection.can_read()
     except (RedisError, OSError):
         return False
+    except BaseException:  # cancelled: nobody has it any more
+        await connection.disconnect(nowait=True)
+        raise
 
 
-async def aconverse(connection: Any, calls: list[Words]) -> Replies:
-    """Send all calls, read all replies; whatever breaks the conversation closes the connection."""
+async def aconverse(connection: Any, calls: list[Words], *, asking: bool = False) -> Replies:
+    """As `converse`."""
+    if asking:
+        return (await aconverse(connection, _each_asking(calls)))[1::2]
     try:
         await connection.send_packed_command(packed(calls), check_health=False)
         return [await _areply(connection) for _ in calls]
@@ -200,4 +209,4 @@ async def _areply(connection: Any) -> Any:
     try:
         return await connection.read_response()
     except ResponseError as refusal:
-        return refusal
+        return _said(refusal, connection)

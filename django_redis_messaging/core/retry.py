@@ -11,9 +11,13 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from redis import exceptions as driver
 
+from .. import conf
 from ..errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
 
 #: seconds: the first pause is up to this long, each next one up to twice as long
@@ -30,13 +34,34 @@ _LATER = (
     driver.TryAgainError,
     driver.ClusterDownError,
     driver.MasterDownError,
+    driver.AskError,  # and MovedError
 )
 #: … or by how their text begins
 _LATER_TEXT = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
 # Redis 6.2 puts the error of a script's command inside one of its own: "... user_script: 5: -READONLY ..."
 _LATER_INSIDE = re.compile(r" -(?:READONLY|NOREPLICAS|TRYAGAIN|CLUSTERDOWN|MASTERDOWN) ")
+_DEMOTED = (driver.ReadOnlyError, driver.MasterDownError)
+_DEMOTED_INSIDE = re.compile(r" -(?:READONLY|MASTERDOWN) ")
 #: replies that no waiting cures
 _DENIED = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
+
+
+_given_up: ContextVar[Callable[[], bool]] = ContextVar("given_up", default=lambda: False)
+
+
+@contextmanager
+def given_up_when(holds: Callable[[], bool]) -> Iterator[None]:
+    """Steps sent in this block are not tried again once this holds, though their deadline is not reached."""
+    before = _given_up.set(holds)
+    try:
+        yield
+    finally:
+        _given_up.reset(before)
+
+
+def deadline() -> float:
+    """Seconds that a step may take, with all its attempts."""
+    return conf.current().COMMAND_DEADLINE
 
 
 class NotSent(Exception):
@@ -79,8 +104,11 @@ class Attempts:
             raise translated(error) from error
         answered = isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
         self._unanswered = self._unanswered or not answered
-        if (self._once and self._unanswered) or self.remaining <= 0:
+        if (self._once and self._unanswered) or self.remaining <= 0 or _given_up.get()():
             raise self._last(error.__cause__ if isinstance(error, NotSent) else error) from error
+        if isinstance(error, driver.AskError) and self._pause == FIRST_PAUSE:
+            self._pause *= 2
+            return 0.0  # it has said where to go
         pause = min(self._pause * random.uniform(0.5, 1), max(self.remaining, 0))  # noqa: S311
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         return pause
@@ -110,6 +138,17 @@ def _refused_for_now(error: driver.ResponseError) -> bool:
     return isinstance(error, _LATER) or text.startswith(_LATER_TEXT) or bool(_LATER_INSIDE.search(text))
 
 
+def demoted(error: Exception) -> bool:
+    """Whether this server was a primary: another one is now."""
+    return isinstance(error, _DEMOTED) or bool(_DEMOTED_INSIDE.search(str(error)))
+
+
+def may_have_changed(error: Exception) -> bool:
+    """Whether other servers may have the keys now, in a Cluster."""
+    lost = isinstance(error, NotSent | driver.ConnectionError | driver.TimeoutError | driver.ClusterDownError)
+    return lost or demoted(error)
+
+
 def translated(error: driver.ResponseError) -> MessagingError:
     """A refusal by the server, in our words."""
     text = str(error)
@@ -123,8 +162,8 @@ def translated(error: driver.ResponseError) -> MessagingError:
             "A key of this app holds another type, so something else writes under its prefix; nothing "
             "was changed. Give the app a PREFIX or a database of its own."
         )
-    # the driver takes the code, MOVED or CROSSSLOT, off the text
-    if isinstance(error, driver.AskError | driver.ClusterCrossSlotError) or "same slot" in text:
+    # the driver takes the code, CROSSSLOT, off the text
+    if isinstance(error, driver.ClusterCrossSlotError) or "same slot" in text:
         return ConfigurationError(f"The server is a Redis Cluster that this alias can't route to: {text}")
     if "NOPERM" in text or "ACL" in text or "user executing the script" in text:
         return ConfigurationError(f"The ACL of this user lacks something the app needs: {text}")

@@ -16,6 +16,10 @@ _USES = re.compile(r"^-- uses (_\w+\.lua)$", re.MULTILINE)
 _READS_ONLY = re.compile(r"^-- reads only$", re.MULTILINE)
 
 
+#: takes away the last key, see `Script.guard`
+_GUARDED = "local KEYS = {unpack(KEYS, 1, #KEYS - 1)} "
+
+
 class Source(NamedTuple):
     """A script as it is sent."""
 
@@ -31,9 +35,9 @@ def read(filename: str) -> str:
 
 
 @functools.cache
-def load(name: str) -> Source:
-    """The script `name`, with the files it uses in front."""
+def load(name: str, *, guarded: bool = False) -> Source:
+    """The script `name`, with the files it uses in front. `guarded`: it gets one more key, see `Script`."""
     body = read(f"{name}.lua")
-    text = "\n".join([*map(read, _USES.findall(body)), body])
+    text = (_GUARDED if guarded else "") + "\n".join([*map(read, _USES.findall(body)), body])
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Source(name, text, sha, bool(_READS_ONLY.search(body)))

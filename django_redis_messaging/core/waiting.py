@@ -11,6 +11,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
+from .cluster import Address
 from .steps import Wait, Words
 
 #: seconds after which a pop that was not answered is taken for lost: its connection is broken
@@ -20,7 +21,10 @@ OVERDUE = Wait.LIFE + 2.0
 class Pop(NamedTuple):
     """A pop that was sent, and not yet answered."""
 
+    words: Words
     connection: Any
+    #: of the server, see `Endpoint.route`
+    address: Address | None
     sent_at: float
 
     @property
@@ -29,33 +33,30 @@ class Pop(NamedTuple):
 
 
 class Outstanding:
-    """Pops that were sent and that nobody waits for now, by their words. Safe to share between threads."""
+    """Pops that were sent and that nobody waits for now. Safe to share between threads."""
 
     def __init__(self) -> None:
-        self._kept: dict[Words, list[Pop]] = {}
+        self._kept: list[Pop] = []
 
     def take(self, words: Words) -> Pop | None:
         """One with these words."""
-        try:
-            return self._kept[words].pop()
-        except LookupError:
-            return None
+        return next((pop for pop in list(self._kept) if pop.words == words and self._removed(pop)), None)
 
-    def keep(self, words: Words, pop: Pop, answered: Callable[[Any], bool]) -> list[Any]:
-        """Keep one more. Returns connections to read a reply from: their pops ended meanwhile."""
-        self._kept.setdefault(words, []).append(pop)
-        others = [(kept, one) for kept in list(self._kept.values()) for one in list(kept) if one is not pop]
-        return [one.connection for kept, one in others if answered(one.connection) and _removed(kept, one)]
+    def keep(self, pop: Pop, answered: Callable[[Any], bool]) -> list[Pop]:
+        """Keep one more. Returns those that ended meanwhile: there is a reply to read. `answered` reads
+        nothing, for another thread may have taken that pop just now."""
+        others = [one for one in list(self._kept) if answered(one.connection) and self._removed(one)]
+        self._kept.append(pop)
+        return others
 
     def take_all(self) -> list[Any]:
         """The connections of all."""
-        kept, self._kept = self._kept, {}
-        return [pop.connection for pops in kept.values() for pop in pops]
+        kept, self._kept = self._kept, []
+        return [pop.connection for pop in kept]
 
-
-def _removed(pops: list[Pop], pop: Pop) -> bool:
-    try:
-        pops.remove(pop)
-    except ValueError:  # another thread was faster
-        return False
-    return True
+    def _removed(self, pop: Pop) -> bool:
+        try:
+            self._kept.remove(pop)
+        except ValueError:  # another thread was faster
+            return False
+        return True

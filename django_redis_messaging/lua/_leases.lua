@@ -52,7 +52,7 @@ local function settled(queue, records, id, fence, token, verdict, value, line, n
   if redis.call('ZREM', queue.leased, state and id or '') == 0 then
     return 0
   end
-  noted(records, id, line, state)
+  noted(records, id, line)
   if verdict == 'done' then
     ended(records, id, state, 's', now, tonumber(value))
   elseif verdict == 'again' then
@@ -73,7 +73,7 @@ local function recovered(queue, records, now, grave)
     local text = redis.call('HGET', records.states, id)
     if text then
       local state = state_of(text)
-      noted(records, id, 'L' .. state.attempts, state)
+      noted(records, id, 'L' .. state.attempts)
       tried(queue, records, id, state, now, now, grave)
     end
     redis.call('ZREM', queue.leased, id)

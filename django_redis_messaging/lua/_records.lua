@@ -36,13 +36,11 @@ end
 -- Adds a line to what a job's attempts led to; of very many lines, the latest stay.
 local MOST_BYTES = 65536
 
-local function noted(records, id, line, state)
+local function noted(records, id, line)
   if line == '' then
     return
   end
-  -- the very first attempt, while it runs, has nothing before it
-  local again = state.status ~= 'r' or state.attempts > 1 or state.first ~= state.last
-  local before = again and redis.call('HGET', records.outcomes, id)
+  local before = redis.call('HGET', records.outcomes, id)
   if before and #before > MOST_BYTES then
     before = string.match(before, '\n(.*)$', -MOST_BYTES)
   end

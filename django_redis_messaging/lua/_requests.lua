@@ -27,3 +27,13 @@ local function remembered(request, answer, keys, window, now, since)
     redis.call('PEXPIREAT', current, string.format('%.0f', expires))
   end
 end
+
+-- Remembers what a request is answered, which is known not to be a repeat. Whoever is first in a turn gives
+-- the turn's hash its expiry.
+local function memorized(request, answer, keys, window, now)
+  local current, _, expires = turns(keys, window, now)
+  redis.call('HSET', current, request, answer)
+  if redis.call('HLEN', current) == 1 then
+    redis.call('PEXPIREAT', current, string.format('%.0f', expires))
+  end
+end

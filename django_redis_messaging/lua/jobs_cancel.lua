@@ -33,6 +33,6 @@ end
 if gone == 0 then
   return 0
 end
-noted(records, id, ARGV[3], state)
+noted(records, id, ARGV[3])
 ended(records, id, state, 'c', math.floor(microseconds() / 1000), tonumber(ARGV[2]))
 return 1

@@ -1,6 +1,7 @@
 -- What is known of a job.
 --
 -- uses _clock.lua
+-- uses _states.lua
 -- reads only
 --
 -- KEYS  1 jobs
@@ -9,11 +10,16 @@
 -- KEYS  4 finished
 -- KEYS  5 aliases
 -- ARGV  1 id
+-- ARGV  2 age at which a dead job is forgotten: ms
 -- Returns id, payload, state, outcomes; or nothing
 local id = redis.call('HGET', KEYS[5], 'a' .. ARGV[1]) or ARGV[1]
-local state = redis.call('HGET', KEYS[2], id)
-local ends = redis.call('ZSCORE', KEYS[4], id)
-if not state or (ends and tonumber(ends) <= clock()) then
+local text = redis.call('HGET', KEYS[2], id)
+if not text then
   return {}
 end
-return {id, redis.call('HGET', KEYS[1], id) or '', state, redis.call('HGET', KEYS[3], id) or ''}
+local state, now = state_of(text), clock()
+local ends = redis.call('ZSCORE', KEYS[4], id)
+if (ends and tonumber(ends) <= now) or (state.status == 'd' and state.moment + ARGV[2] <= now) then
+  return {}
+end
+return {id, redis.call('HGET', KEYS[1], id) or '', text, redis.call('HGET', KEYS[3], id) or ''}

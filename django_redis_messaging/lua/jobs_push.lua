@@ -16,24 +16,31 @@
 -- KEYS  10 leased
 -- KEYS  11 dead
 -- KEYS  12 bell
--- ARGV  1 request id
+-- ARGV  1 request id; empty where the ids of the jobs are new ones, whose records outlive all repeats
 -- ARGV  2 request window: ms
 -- ARGV  3 most jobs that may wait in the queue
 -- ARGV  4… jobs: id, payload, delay in ms or @ and the moment in ms, priority, most attempts, unique key
--- Returns "pushed" (ms), and for each job of a unique key a NUL and the id that counts; or, with nothing
--- done, how many would wait. An id that is there already stays as it is, unless it is dead.
+-- Returns "pushed" (ms), and for each job of a unique key, and for one alone, a NUL and the id that counts; or,
+-- with nothing done, how many would wait. An id that is there already stays as it is, unless it is dead.
 local FIELDS = 6
 local queue = queue_at(KEYS, 8)
 local us = microseconds()
 local now = math.floor(us / 1000)
 local memory, window = {KEYS[6], KEYS[7]}, tonumber(ARGV[2])
-local before = answer_to(ARGV[1], memory, window, now)
+local before = ARGV[1] ~= '' and answer_to(ARGV[1], memory, window, now)
 if before then
   return before
 end
-local count = (#ARGV - 3) / FIELDS
+local count, most = (#ARGV - 3) / FIELDS, tonumber(ARGV[3])
 local waiting = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed) + count
-if waiting > tonumber(ARGV[3]) then
+for at = 4, waiting > most and #ARGV or 0, FIELDS do
+  -- what stays as it is takes no more room
+  local known = redis.call('HGET', KEYS[2], ARGV[at])
+  if known and (ARGV[1] == '' or string.sub(known, 1, 1) ~= 'd') then
+    waiting = waiting - 1
+  end
+end
+if waiting > most then
   return waiting
 end
 
@@ -45,6 +52,9 @@ end
 
 -- An id that was given out stands for the job that counts.
 local function stands_for(id, job)
+  if redis.call('HGET', KEYS[5], 'a' .. id) == job then
+    return
+  end
   local others = redis.call('HGET', KEYS[5], 'j' .. job)
   redis.call('HSET', KEYS[5], 'a' .. id, job, 'j' .. job, others and others .. ' ' .. id or id)
 end
@@ -52,11 +62,14 @@ end
 local ids, priorities, answers = {}, {}, {digits(now)}
 for at = 4, #ARGV, FIELDS do
   local id, payload, wait, priority, most, unique = unpack(ARGV, at, at + FIELDS - 1)
-  local other = unique ~= '' and winner(unique)
-  if other then
+  local known = redis.call('HGET', KEYS[2], id)
+  local repeated = known and ARGV[1] == ''
+  local other = unique ~= '' and not repeated and winner(unique)
+  if repeated then
+    answers[1] = state_of(known).pushed
+  elseif other then
     stands_for(id, other)
   else
-    local known = redis.call('HGET', KEYS[2], id)
     local dead = known and string.sub(known, 1, 1) == 'd'
     if not known or dead then
       local moment = string.match(wait, '^@(%d+)$')
@@ -83,7 +96,7 @@ for at = 4, #ARGV, FIELDS do
       end
     end
   end
-  if unique ~= '' then
+  if unique ~= '' or count == 1 then
     answers[#answers + 1] = other or id
   end
 end
@@ -92,5 +105,7 @@ if #ids > 0 then
   rung(queue)
 end
 local answer = table.concat(answers, '\0')
-remembered(ARGV[1], answer, memory, window, now, 0)
+if ARGV[1] ~= '' then
+  memorized(ARGV[1], answer, memory, window, now)
+end
 return answer

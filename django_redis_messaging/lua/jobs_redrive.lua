@@ -1,4 +1,5 @@
--- Puts dead jobs back into the line, with all their attempts before them.
+-- Puts dead jobs back into the line, with all their attempts before them: some of all, page by page, or
+-- those with certain ids.
 --
 -- uses _states.lua
 -- uses _queue.lua
@@ -10,31 +11,58 @@
 -- KEYS  5 leased
 -- KEYS  6 dead
 -- KEYS  7 bell
--- ARGV  1 how many, where no ids are given: the oldest
--- ARGV  2… ids
--- Returns how many were put back. One whose unique key another job has meanwhile stays dead.
+-- ARGV  1 age at which a dead job is forgotten: ms
+-- ARGV  2 how many are looked at, where no ids are given: the oldest
+-- ARGV  3 where the page before ended; empty for the first one
+-- ARGV  4… ids
+-- Returns how many were put back, and where the next page begins, or nothing after the last. A job whose unique
+-- key another one has meanwhile stays dead.
 local queue = queue_at(KEYS, 3)
 local now = math.floor(microseconds() / 1000)
-local ids = {unpack(ARGV, 2)}
-if #ids == 0 then
-  ids = redis.call('ZRANGE', queue.dead, 0, ARGV[1] - 1)
-end
-local count = 0
-for _, id in ipairs(ids) do
+local since = now - ARGV[1]
+local ids = {unpack(ARGV, 4)}
+
+local function put_back(id)
   local text = redis.call('HGET', KEYS[1], id)
   local state = text and state_of(text)
-  if state and state.status == 'd' then
-    local other = state.unique ~= '' and redis.call('HGET', KEYS[2], state.unique)
-    if not other then
-      if state.unique ~= '' then
-        redis.call('HSET', KEYS[2], state.unique, id)
-      end
-      state.status, state.attempts, state.moment = 'w', 0, digits(now)
-      redis.call('HSET', KEYS[1], id, text_of(state))
-      queued(queue, id, state.priority, now, now)
-      redis.call('ZREM', queue.dead, id)
-      count = count + 1
-    end
+  if not state or state.status ~= 'd' or tonumber(state.moment) <= since then
+    return false
+  end
+  if state.unique ~= '' and redis.call('HSETNX', KEYS[2], state.unique, id) == 0 then
+    return false
+  end
+  state.status, state.attempts, state.moment = 'w', 0, digits(now)
+  redis.call('HSET', KEYS[1], id, text_of(state))
+  queued(queue, id, state.priority, now, now)
+  redis.call('ZREM', queue.dead, id)
+  return true
+end
+
+local count, rest = 0, ''
+if #ids > 0 then
+  for _, id in ipairs(ids) do
+    count = count + (put_back(id) and 1 or 0)
+  end
+  return {count, rest}
+end
+-- A page goes on behind the last job that stayed. It takes none that was buried after the first page, so that
+-- what dies again meanwhile is not put back for ever.
+local till, moment, last = string.match(ARGV[3], '^(%d+) (%-?%d+) (.*)$')
+till, moment, last = tonumber(till or now), moment or digits(since), last or ''
+local rank = last ~= '' and redis.call('ZSCORE', queue.dead, last) == moment and redis.call('ZRANK', queue.dead, last)
+local from = rank and rank + 1 or redis.call('ZCOUNT', queue.dead, '-inf', moment)
+local page = redis.call('ZRANGE', queue.dead, from, from + ARGV[2] - 1, 'WITHSCORES')
+for at = 1, #page, 2 do
+  if tonumber(page[at + 1]) > till then
+    return {count, ''}
+  end
+  if put_back(page[at]) then
+    count = count + 1
+  else
+    last, moment = page[at], page[at + 1]
   end
 end
-return count
+if #page == 2 * ARGV[2] then
+  rest = digits(till) .. ' ' .. moment .. ' ' .. last
+end
+return {count, rest}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: a duration: seconds, or a timedelta
 Duration = float | timedelta
@@ -28,6 +32,13 @@ def whole(value: int, what: str, *, least: int, most: int) -> int:
     if not least <= value <= most:
         raise ValueError(f"{what} is {value}: it can be {least} to {most}.")
     return value
+
+
+def listed(items: Sequence[T], what: str) -> Sequence[T]:
+    """Several things: a str is one."""
+    if isinstance(items, str):
+        raise TypeError(f"{what} must be a list, not one str: put it in a list.")
+    return items
 
 
 #: ms: a duration is at most a hundred years, so that no moment leaves the range of exact numbers

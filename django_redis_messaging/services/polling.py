@@ -8,12 +8,14 @@ else is due by time registers its rounds here.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from ..core.retry import given_up_when
 from ..errors import MessagingError
 from .jobs.registry import Queues
 
@@ -21,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 #: seconds after which the poller looks again, though nothing was due
 LOOK = 1.0
+
+#: commands that an idle poller sends a second, at most: with many queues it looks less often
+RATE = 2.0
 
 #: does what is due; returns the seconds until something will be, or None
 Round = Callable[[], float | None]
@@ -50,20 +55,31 @@ class Poller:
         self._told: SimpleQueue[None] = SimpleQueue()
 
     def stop(self) -> None:
-        """Let it end; safe to call from a signal handler."""
+        """Let it end, giving up what waits for Redis; safe to call from a signal handler."""
         self._told.put(None)
 
     def run(self) -> None:
         """Poll until stopped. What fails is logged, and done again later."""
-        while self._told.empty():
-            due = [self._done(one) for rounds in _registered for one in self._asked(rounds)]
-            soonest = min((seconds for seconds in due if seconds is not None), default=LOOK)
-            # with many queues less often: an idle poller sends about a command a second
-            longest = max(LOOK, float(len(due))) * random.uniform(0.9, 1.1)  # noqa: S311
-            with suppress(Empty):
-                return self._told.get(timeout=max(min(soonest, longest), 0.001))
+        with given_up_when(self._is_told):
+            while not self._is_told():
+                pause = self._look()
+                with suppress(Empty):
+                    return self._told.get(timeout=pause)
+
+    def _is_told(self) -> bool:
+        return not self._told.empty()
+
+    def _look(self) -> float:
+        """Do all rounds; returns the seconds until the next look."""
+        asked = [one for rounds in _registered for one in self._asked(rounds)]
+        due = [self._done(one) for one in asked]
+        soonest = min((seconds for seconds in due if seconds is not None), default=math.inf)
+        longest = max(LOOK, (len(_registered) + len(asked)) / RATE) * random.uniform(1, 1.2)  # noqa: S311
+        return max(min(soonest, longest), 0.001)
 
     def _asked(self, rounds: Callable[[], Iterable[Round]]) -> Iterable[Round]:
+        if self._is_told():
+            return []
         try:
             return rounds()
         except MessagingError as error:
@@ -71,6 +87,8 @@ class Poller:
             return []
 
     def _done(self, one: Round) -> float | None:
+        if self._is_told():
+            return None
         try:
             return one()
         except MessagingError as error:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from inspect import isclass
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning
-from django.db import connections, transaction
+from django.core.checks import CheckMessage
 
 from .. import conf
 from ..core.batches import batched
-from ..services.arguments import milliseconds, whole
+from ..services.arguments import milliseconds
 from ..services.jobs.engine import PAGE, Push
 from ..services.jobs.values import moment
 from . import records
+from .commits import left_to_commit
 from .compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -29,30 +30,20 @@ from .compat import (
     TaskResultStatus,
     task_enqueued,
 )
+from .options import OPTIONS, attempts, problems
+from .queues import TaskQueues
+from .results import RedisTaskResult
 from .store import TaskStore
-from .task import Call, RedisTask
+from .task import Call, RedisTask, Usual
 
 #: the first character of every id: results may live in several slots one day
 SHARD = "0"
-#: attempts a task may be given at most
-MOST_ATTEMPTS = 10_000
-#: what OPTIONS may hold, with the defaults
-OPTIONS: dict[str, Any] = {
-    # CACHES alias; None: that of REDIS_MESSAGING
-    "USING": None,
-    # attempts a task may have; None: JOB_MAX_ATTEMPTS
-    "MAX_ATTEMPTS": None,
-    # seconds an attempt may take; None: any time
-    "TIMEOUT": None,
-    # seconds a result is kept after its task has ended
-    "RESULT_TTL": 86_400,
-    # True: when all open transactions are committed; a database: when its is; False: at once
-    "ENQUEUE_ON_COMMIT": False,
-}
 
 
-def _attempts(value: int, what: str) -> int:
-    return whole(value, what, least=1, most=MOST_ATTEMPTS)
+@functools.lru_cache(maxsize=256)
+def _store(alias: str, using: str, prefix: str) -> TaskStore:
+    """The store of a backend while this is the prefix, which the store asks for itself."""
+    return TaskStore(alias, using=using)
 
 
 class RedisBackend(BaseTaskBackend):
@@ -72,13 +63,28 @@ class RedisBackend(BaseTaskBackend):
 
     @property
     def store(self) -> TaskStore:
-        """Where its jobs are: made anew, for the prefix may be a tenant's."""
-        return TaskStore(self.alias, using=self.chosen["USING"])
+        """Where its jobs are. It is asked for anew each time, for the prefix may be a tenant's."""
+        return _store(self.alias, self.chosen["USING"] or conf.alias(), conf.prefix())
+
+    @property
+    def found_queues(self) -> TaskQueues:
+        """Its queues, where QUEUES is empty: any is allowed then."""
+        return TaskQueues(self.alias, using=self.chosen["USING"])
+
+    def serving(self) -> list[str]:
+        """The queues there are."""
+        return self.queue_names or self.found_queues.names()
 
     @property
     def result_ttl(self) -> int:
         """How long a result is kept: ms."""
         return milliseconds(self.chosen["RESULT_TTL"], "RESULT_TTL")
+
+    def timeout(self, task: Task) -> float | None:
+        """The seconds that an attempt at this task may take; None: any time."""
+        seconds: float | Usual | None = getattr(task, "timeout", Usual.TIMEOUT)
+        usual: float | None = self.chosen["TIMEOUT"]
+        return usual if isinstance(seconds, Usual) else seconds
 
     def validate_task(self, task: Task) -> None:
         """Raises InvalidTask where it can't be run as it is."""
@@ -93,7 +99,7 @@ class RedisBackend(BaseTaskBackend):
         """Store a call of the task. It is there when this returns, unless it waits for a commit."""
         result, job = self._prepared(task, args, kwargs)
         send = partial(self._send, [(result, job)])
-        if not _left_to_commit(self._on_commit(task), send):
+        if not left_to_commit(self._on_commit(task), send):
             send()
         return result
 
@@ -101,8 +107,9 @@ class RedisBackend(BaseTaskBackend):
         """See enqueue(). It waits for transactions of its own thread only: not for one in which
         async_to_sync() was called."""
         result, job = self._prepared(task, args, kwargs)
-        if not _left_to_commit(self._on_commit(task), partial(self._send, [(result, job)])):
-            _told(result, *await self.store.apush(task.queue_name, [job]))
+        if not left_to_commit(self._on_commit(task), partial(self._send, [(result, job)])):
+            _told(result, *await self.store.apush(task.queue_name, [job], self.result_ttl))
+            await self._anote(task.queue_name)
             await task_enqueued.asend(type(self), task_result=result)
         return result
 
@@ -110,16 +117,17 @@ class RedisBackend(BaseTaskBackend):
         """Store calls, in their order. After an error, those before it may be there."""
         prepared = [self._prepared(task, args, kwargs) for args, kwargs in calls]
         send = partial(self._send, prepared)
-        if not _left_to_commit(self._on_commit(task), send):
+        if not left_to_commit(self._on_commit(task), send):
             send()
         return [result for result, _ in prepared]
 
     async def aenqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]:
         """See enqueue_many()."""
         prepared = [self._prepared(task, args, kwargs) for args, kwargs in calls]
-        if not _left_to_commit(self._on_commit(task), partial(self._send, prepared)):
+        if not left_to_commit(self._on_commit(task), partial(self._send, prepared)):
             for page in batched(prepared, PAGE):
-                pushed, _ = await self.store.apush(task.queue_name, [job for _, job in page])
+                pushed, _ = await self.store.apush(task.queue_name, [job for _, job in page], self.result_ttl)
+                await self._anote(task.queue_name)
                 for result, _ in page:
                     _told(result, pushed)
                     await task_enqueued.asend(type(self), task_result=result)
@@ -149,47 +157,17 @@ class RedisBackend(BaseTaskBackend):
 
     def reschedule(self, queue_name: str, result_id: str, run_after: datetime) -> bool:
         """Let a task that has not begun run at another moment."""
-        return self.store.reschedule(queue_name, result_id, _at(run_after))
+        when = _at(run_after)
+        return self.store.reschedule(queue_name, result_id, when, records.moved(run_after))
 
     async def areschedule(self, queue_name: str, result_id: str, run_after: datetime) -> bool:
         """See reschedule()."""
-        return await self.store.areschedule(queue_name, result_id, _at(run_after))
+        when = _at(run_after)
+        return await self.store.areschedule(queue_name, result_id, when, records.moved(run_after))
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """What is wrong with its settings."""
-        found: list[CheckMessage] = [
-            Warning(
-                f"TASKS[{self.alias!r}] has the unknown option {key!r}: it does nothing.",
-                hint=f"OPTIONS may have {', '.join(OPTIONS)}.",
-                id="messaging.W101",
-            )
-            for key in self.options
-            if key not in OPTIONS
-        ]
-        databases = self.chosen["ENQUEUE_ON_COMMIT"]
-        if not isinstance(databases, bool) and databases not in connections:
-            found.append(
-                Error(
-                    f"TASKS[{self.alias!r}] waits for commits of {databases!r}, which is no database.",
-                    hint="ENQUEUE_ON_COMMIT is False, True or an alias of DATABASES.",
-                    id="messaging.E101",
-                )
-            )
-        return [*found, *self._bad_values()]
-
-    def _bad_values(self) -> Iterator[CheckMessage]:
-        using = self.chosen["USING"]
-        if using is not None and using not in settings.CACHES:
-            yield Error(
-                f"TASKS[{self.alias!r}] has USING={using!r}, which is no alias of CACHES.",
-                id="messaging.E102",
-            )
-        for name, check in _CHECKED.items():
-            try:
-                if self.chosen[name] is not None:
-                    check(self.chosen[name])
-            except (TypeError, ValueError) as error:
-                yield Error(f"TASKS[{self.alias!r}]: {error}", id="messaging.E102")
+        return list(problems(self.alias, self.options))
 
     def _on_commit(self, task: Task) -> bool | str:
         chosen = getattr(task, "on_commit", None)
@@ -201,7 +179,7 @@ class RedisBackend(BaseTaskBackend):
     ) -> tuple[TaskResult, Push]:
         """The result and the job of a call; raises before anything is sent."""
         self.validate_task(task)
-        result = TaskResult(
+        result = RedisTaskResult(
             task=task,
             id=SHARD + os.urandom(16).hex()[1:],
             status=TaskResultStatus.READY,
@@ -222,30 +200,29 @@ class RedisBackend(BaseTaskBackend):
             payload=records.payload(task, result.args, result.kwargs),
             wait=0 if task.run_after is None else _at(task.run_after),
             priority=int(task.priority),
-            most=_attempts(most or conf.current().JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
+            most=attempts(most or conf.current().JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
             unique=key,
         )
 
+    async def _anote(self, queue: str) -> None:
+        if not self.queue_names:
+            await self.found_queues.anote(queue)
+
     def _send(self, prepared: Sequence[tuple[TaskResult, Push]]) -> None:
         for page in batched(prepared, PAGE):
-            pushed, _ = self.store.push(page[0][0].task.queue_name, [job for _, job in page])
+            queue = page[0][0].task.queue_name
+            pushed, _ = self.store.push(queue, [job for _, job in page], self.result_ttl)
+            if not self.queue_names:
+                self.found_queues.note(queue)
             for result, _ in page:
                 _told(result, pushed)
                 task_enqueued.send(type(self), task_result=result)
 
 
-#: options whose values can be wrong, and what raises then
-_CHECKED: dict[str, Callable[[Any], object]] = {
-    "MAX_ATTEMPTS": partial(_attempts, what="MAX_ATTEMPTS"),
-    "TIMEOUT": partial(milliseconds, what="TIMEOUT", least=1),
-    "RESULT_TTL": partial(milliseconds, what="RESULT_TTL"),
-}
-
-
 def _check_fields(task: RedisTask) -> None:
     if task.max_attempts is not None:
-        _attempts(task.max_attempts, "max_attempts")
-    if task.timeout is not None:
+        attempts(task.max_attempts, "max_attempts")
+    if task.timeout is not None and not isinstance(task.timeout, Usual):
         milliseconds(task.timeout, "timeout", least=1)
     kinds = task.retry_on or ()
     if not isinstance(kinds, tuple) or not all(
@@ -265,21 +242,3 @@ def _at(run_after: datetime) -> str:
     if settings.USE_TZ and run_after.tzinfo is None:
         raise ValueError("run_after is naive: give it a time zone, as django.utils.timezone.now() has.")
     return f"@{max(math.ceil(run_after.timestamp() * 1000), 0)}"
-
-
-def _left_to_commit(when: bool | str, send: Callable[[], None]) -> bool:
-    """Whether `send` will be called by the commits it has to wait for."""
-    if when is False:
-        return False
-    aliases = list(connections) if when is True else [when]
-    awaited = {alias for alias in aliases if connections[alias].in_atomic_block}
-
-    def committed(alias: str) -> None:
-        awaited.discard(alias)
-        if not awaited:
-            send()
-
-    # each is asked at once: a transaction that is rolled back says nothing, then or later
-    for alias in sorted(awaited):
-        transaction.on_commit(partial(committed, alias), using=alias)
-    return bool(awaited)

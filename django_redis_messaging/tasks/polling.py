@@ -17,8 +17,14 @@ def our_backends() -> list[RedisBackend]:
 
 @register
 def tasks() -> Iterable[Round]:
-    """One round for each backend, over all of its queues."""
-    return [partial(_sweep, backend) for backend in our_backends() if backend.queue_names]
+    """One round for each backend over all of its queues; for each queue, where any is allowed."""
+    return [one for backend in our_backends() for one in _rounds(backend)]
+
+
+def _rounds(backend: RedisBackend) -> list[Round]:
+    if backend.queue_names:
+        return [partial(_sweep, backend)]
+    return [partial(backend.found_queues.sweep, name) for name in backend.serving()]
 
 
 def _sweep(backend: RedisBackend) -> float | None:

@@ -15,6 +15,8 @@ from ..errors import LimitExceeded
 from ..services.jobs.engine import Known
 from ..services.jobs.values import State, moment
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
+from .results import RedisTaskResult
+from .task import RedisTask, Usual
 
 #: characters of a traceback that are kept: its end says what happened
 TRACEBACK = 8000
@@ -27,6 +29,8 @@ _STATUS = {
 }
 #: the line of a task that was cancelled
 CANCELLED = "C"
+#: what Django's fields don't tell of a task, and its value where nothing was given
+_USUAL = {"timeout": Usual.TIMEOUT, "max_attempts": None, "retry_on": None}
 
 
 def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -36,15 +40,24 @@ def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     return limited(payloads.dumps(value, "arguments"), "a task's arguments (JOB_MAX_BYTES)")
 
 
+def moved(run_after: datetime) -> str:
+    """The line of a task that was given another moment."""
+    return "A" + payloads.dumps(run_after.timestamp())
+
+
 def _options(task: Task) -> dict[str, Any]:
-    """What the worker has to know of it beyond Django's fields: using() may have changed it."""
-    options = {key: getattr(task, key, None) for key in ("timeout", "max_attempts")}
-    options["retry_on"] = _paths(getattr(task, "retry_on", None))
-    return {key: value for key, value in options.items() if value is not None}
+    """What the worker has to know of it beyond Django's fields, where it isn't what is usual: using() may
+    have changed it."""
+    if not isinstance(task, RedisTask):
+        return {}
+    options = {key: getattr(task, key) for key, usual in _USUAL.items() if getattr(task, key) != usual}
+    if "retry_on" in options:
+        options["retry_on"] = _paths(options["retry_on"])
+    return options
 
 
-def _paths(kinds: Sequence[type[BaseException]] | None) -> list[str] | None:
-    return None if kinds is None else [_path(kind) for kind in kinds]
+def _paths(kinds: Sequence[type[BaseException]]) -> list[str]:
+    return [_path(kind) for kind in kinds]
 
 
 def _path(kind: type[BaseException]) -> str:
@@ -102,10 +115,13 @@ def _imported(path: str, what: str) -> Any:
 def result(backend: str, known: Known) -> TaskResult:
     """The result of a job, as far as it has come."""
     path, queue, after, args, kwargs, options = payloads.loads_all([known.payload])[0]
-    state = known.state
+    state, lines = known.state, known.outcomes.decode().split("\n")
+    for line in lines:
+        if line.startswith("A"):
+            [after] = payloads.loads_all([line[1:].encode()])
     task = _as_enqueued(found_task(path), state.priority, queue, backend, after, options)
     ended = state.status in "sdc"
-    told = TaskResult(
+    told = RedisTaskResult(
         task=task,
         id=known.id,
         status=_STATUS[state.status],
@@ -119,7 +135,7 @@ def result(backend: str, known: Known) -> TaskResult:
         errors=[],
         worker_ids=list(state.workers),
     )
-    for line in known.outcomes.decode().split("\n"):
+    for line in lines:
         _tell(told, line, state)
     return told
 
@@ -128,14 +144,22 @@ def _as_enqueued(
     task: Task, priority: int, queue: str, backend: str, after: float | None, options: dict[str, Any]
 ) -> Task:
     """The task with what it was enqueued with; itself, where that is what it has anyway."""
-    own = _options(task)
-    changed = {key: value for key, value in options.items() if own.get(key) != value}
-    if "retry_on" in changed:
-        changed["retry_on"] = tuple(_imported(path, "exception") for path in changed["retry_on"])
+    changed = _changes(_options(task), options)
     if after is None and (task.priority, task.queue_name, task.backend) == (priority, queue, backend):
         return task.using(**changed) if changed else task
     run_after = None if after is None else datetime.fromtimestamp(after, UTC)
     return task.using(priority=priority, queue_name=queue, backend=backend, run_after=run_after, **changed)
+
+
+def _changes(own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """What the task was enqueued with, where that isn't its own."""
+    both = own.keys() | options.keys()
+    changed: dict[str, Any] = {
+        key: options.get(key, _USUAL[key]) for key in both if own.get(key, ...) != options.get(key, ...)
+    }
+    if changed.get("retry_on") is not None:
+        changed["retry_on"] = tuple(_imported(path, "exception") for path in changed["retry_on"])
+    return changed
 
 
 def _moment(ms: int) -> datetime | None:

@@ -2,64 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ..services.jobs.engine import Claimed, Engine, Known, Push, Verdict
+from .. import conf
+from ..core.operations import Steps, asynchronous, operation
+from ..services.jobs.engine import Known, Push
+from ..services.jobs.store import LeaseStore
+from ..services.requests import request, window
 
-#: ms of silence after which a worker is not counted any more
-SILENT = 120_000
 
-
-class TaskStore(Service):
+class TaskStore(LeaseStore):
     """The jobs of one backend: its queues share a slot, so that results and unique keys are one with them."""
 
     def __init__(self, alias: str, *, using: str | None = None) -> None:
-        super().__init__(using=using)
-        self._engine = Engine(self._prefix, "tasks", alias)
-
-    def bells(self, queues: Sequence[str]) -> list[str]:
-        """The keys that whoever waits for these queues listens to."""
-        return [self._engine.place(queue).bell for queue in queues]
+        super().__init__("tasks", alias, using=using)
 
     @operation
-    def push(
-        self, queue: str, jobs: Sequence[Push], request: str | None = None
-    ) -> Steps[tuple[int, list[str]]]:
-        """Add jobs; when (ms), and of each with a unique key the id that counts."""
-        return (yield from self._engine.push(queue, os.urandom(8).hex(), jobs))
+    def push(self, queue: str, jobs: Sequence[Push], ttl: int = 0) -> Steps[tuple[int, list[str]]]:
+        """Add jobs of new ids, whose results are kept for `ttl` ms; when (ms), and of each with a unique
+        key, or of one alone, the id that counts."""
+        kept = min(ttl, int(conf.current().JOB_DEAD_TTL * 1000))
+        return (yield from self._engine.push(queue, "" if kept >= window() else request(None), jobs))
 
     apush = asynchronous(push)
-
-    @operation
-    def claim(
-        self,
-        queues: Sequence[str],
-        count: int,
-        lease: int,
-        *,
-        worker: str = "-",
-        verdicts: Sequence[Verdict] = (),
-    ) -> Steps[Claimed]:
-        """Settle, do what is due, take what is next."""
-        return (yield from self._engine.claim(queues, count, lease, worker=worker, verdicts=verdicts))
-
-    aclaim = asynchronous(claim)
-
-    @operation
-    def settle(self, verdict: Verdict) -> Steps[bool]:
-        """Say what became of a job."""
-        return (yield from self._engine.settle(verdict))
-
-    asettle = asynchronous(settle)
-
-    @operation
-    def extend(self, leases: Sequence[tuple[str, str, int, str]], lease: int) -> Steps[list[bool]]:
-        """Let leases (queue, id, fence, token) end later; of each, whether it is still the caller's."""
-        return (yield from self._engine.extend(leases, lease))
-
-    aextend = asynchronous(extend)
 
     @operation
     def look(self, result_id: str) -> Steps[Known | None]:
@@ -76,9 +41,9 @@ class TaskStore(Service):
     acancel = asynchronous(cancel)
 
     @operation
-    def reschedule(self, queue: str, result_id: str, wait: int | str) -> Steps[bool]:
+    def reschedule(self, queue: str, result_id: str, wait: int | str, line: str) -> Steps[bool]:
         """Give a job that waits another moment."""
-        return (yield from self._engine.reschedule(queue, result_id, wait))
+        return (yield from self._engine.reschedule(queue, result_id, wait, line))
 
     areschedule = asynchronous(reschedule)
 
@@ -109,20 +74,3 @@ class TaskStore(Service):
         return (yield from self._engine.purge(queue))
 
     apurge = asynchronous(purge)
-
-    @operation
-    def beat(self, worker: str, *, consumed: bool, began: int, running: int, done: int) -> Steps[int]:
-        """Note that a worker lives; the server's clock (ms)."""
-        now = yield Script(
-            "workers_beat", [self._engine.keys.workers], (worker, int(consumed), began, running, done, SILENT)
-        )
-        return int(now)
-
-    abeat = asynchronous(beat)
-
-    @operation
-    def leave(self, worker: str) -> Steps[None]:
-        """Note that a worker has ended."""
-        yield Command("HDEL", self._engine.keys.workers, worker)
-
-    aleave = asynchronous(leave)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from django.db import DEFAULT_DB_ALIAS
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 
 
+class Usual(Enum):
+    """The value of a field that was not given, where None says something else."""
+
+    TIMEOUT = "as the backend says"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisTask(Task):
     """What `@task` makes of a function whose backend is ours."""
@@ -28,8 +35,8 @@ class RedisTask(Task):
     max_attempts: int | None = None
     #: exceptions after which it is tried again; None: any, where max_attempts is given, else none
     retry_on: tuple[type[BaseException], ...] | None = None
-    #: seconds an attempt may take; None: as the backend says
-    timeout: float | None = None
+    #: seconds an attempt may take; None: any time; not given: as the backend says
+    timeout: float | Usual | None = Usual.TIMEOUT
     #: only one at a time may wait or run: True, by its arguments; a str; or what a function of them says
     unique: bool | str | Callable[..., str] = False
     #: when it is sent: False at once, True when all open transactions are committed, or that of a database
@@ -44,7 +51,7 @@ class RedisTask(Task):
         backend: str | None = None,
         **more: Any,
     ) -> Self:
-        """A task with other defaults: Django's, and the fields of this class."""
+        """A task with other defaults: Django's, and the fields of this class, of which None is a value."""
         changes: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,

@@ -14,7 +14,7 @@ from django.conf import settings
 from django_redis_messaging import Chat, Inbox, Message, OutcomeUnknown, Unavailable
 
 #: seconds an act may wait for something
-PATIENCE = 30.0
+PATIENCE = 60.0
 _together: list[Barrier] = []
 
 

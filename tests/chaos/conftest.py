@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import multiprocessing
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import pytest
-import pytest_asyncio
+import redis
 from django.test import override_settings
+from redis.exceptions import OutOfMemoryError
 
+from django_redis_messaging import conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from tests.core.proxy import LossyProxy
@@ -22,12 +24,13 @@ from tests.core.proxy import LossyProxy
 from . import actors
 
 #: seconds: what should happen has happened by then, also on a busy machine
-PATIENCE = 30.0
+PATIENCE = 60.0
 #: of the replies, that a lossy proxy loses
 SHARE = 0.3
+#: bytes that a server may use beyond what it needs, before it is full
+SPARE = 2_000_000
 #: seconds that an operation is tried there
 GENEROUS = 60
-Call = Callable[..., Any]
 _numbers = itertools.count()
 #: forks of a small process: this one has threads, which don't survive a fork
 processes = multiprocessing.get_context("forkserver")
@@ -119,13 +122,6 @@ def until() -> Callable[[Callable[[], object]], None]:
     return wait
 
 
-@pytest_asyncio.fixture
-async def closing() -> AsyncIterator[None]:
-    """Closes the connections of the test's event loop while it still runs."""
-    yield
-    await clients.aclose()
-
-
 @pytest.fixture
 def lossy(connect: Connect, proxy: LossyProxy) -> LossyProxy:
     """A proxy that loses some of the replies."""
@@ -134,13 +130,34 @@ def lossy(connect: Connect, proxy: LossyProxy) -> LossyProxy:
     return proxy
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
-def call(request: pytest.FixtureRequest, closing: None) -> Call:
-    """Either form of an operation, awaited by the test."""
+@pytest.fixture
+def client(fragile: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A raw client of the server that may be broken."""
+    with fragile.client() as client:
+        yield client
 
-    async def do(subject: object, name: str, *arguments: object, **options: object) -> object:
-        form = getattr(subject, name if request.param == "blocking" else f"a{name}")
-        result = form(*arguments, **options)
-        return await result if inspect.isawaitable(result) else result
 
-    return do
+@pytest.fixture
+def messaging() -> dict[str, Any]:
+    """Settings of the app on a server that `fill` fills."""
+    return {}
+
+
+@pytest.fixture
+def fill(
+    client: redis.Redis, connect: Connect, fragile: EmbeddedServer, messaging: dict[str, Any]
+) -> Callable[[], None]:
+    """Fills what memory is left, by keys under the test's own prefix."""
+    connect(fragile, **messaging)
+    limit = client.info("memory")["used_memory"] + SPARE
+    client.config_set("maxmemory", limit)
+
+    def until_it_is_full() -> None:
+        size = 100_000
+        while size:
+            try:
+                client.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
+            except OutOfMemoryError:
+                size //= 10
+
+    return until_it_is_full

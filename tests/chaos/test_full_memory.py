@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import redis
-from redis.exceptions import OutOfMemoryError
 
 from django_redis_messaging import Chat, Inbox, Unavailable, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
 
-from .conftest import Connect
-
-SPARE = 2_000_000
 Fill = Callable[[], None]
-
-
-@pytest.fixture
-def client(fragile: EmbeddedServer) -> Iterator[redis.Redis]:
-    with fragile.client() as client:
-        yield client
-
-
-@pytest.fixture
-def fill(client: redis.Redis, connect: Connect, fragile: EmbeddedServer) -> Fill:
-    """Fills what memory is left, by keys under the test's own prefix."""
-    connect(fragile)
-    limit = client.info("memory")["used_memory"] + SPARE
-    client.config_set("maxmemory", limit)
-
-    def until_it_is_full() -> None:
-        size = 100_000
-        while size:
-            try:
-                client.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
-            except OutOfMemoryError:
-                size //= 10
-
-    return until_it_is_full
 
 
 def content(client: redis.Redis) -> dict[bytes, bytes | None]:

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import OutOfMemoryError
 
 from django_redis_messaging import Unavailable, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.services.jobs import DelayQueue, Job, QueueStats
 
-from .conftest import Connect
-
-SPARE = 2_000_000
 #: seconds: longer than any test
 LONG = 1000
 Fill = Callable[[], None]
 
 
 @pytest.fixture
-def client(fragile: EmbeddedServer) -> Iterator[redis.Redis]:
-    with fragile.client() as client:
-        yield client
-
-
-@pytest.fixture
-def fill(client: redis.Redis, connect: Connect, fragile: EmbeddedServer) -> Fill:
-    """Fills what memory is left, by keys under the test's own prefix."""
-    connect(fragile, JOB_MAX_ATTEMPTS=2)
-    limit = client.info("memory")["used_memory"] + SPARE
-    client.config_set("maxmemory", limit)
-
-    def until_it_is_full() -> None:
-        size = 100_000
-        while size:
-            try:
-                client.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
-            except OutOfMemoryError:
-                size //= 10
-
-    return until_it_is_full
+def messaging() -> dict[str, Any]:
+    return {"JOB_MAX_ATTEMPTS": 2}
 
 
 @pytest.fixture

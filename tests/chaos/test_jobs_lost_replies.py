@@ -11,7 +11,8 @@ from django_redis_messaging.core import clients, scripts
 from django_redis_messaging.services.jobs import DelayQueue, Job
 from tests.core.proxy import LossyProxy
 
-from .conftest import GENEROUS, PATIENCE, SHARE, Call, Connect
+from ..conftest import Call
+from .conftest import GENEROUS, PATIENCE, SHARE, Connect
 
 #: seconds: longer than any test
 LONG = 1000

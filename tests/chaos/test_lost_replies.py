@@ -10,7 +10,8 @@ from django_redis_messaging import Chat, Inbox, OutcomeUnknown
 from django_redis_messaging.core import scripts
 from tests.core.proxy import LossyProxy
 
-from .conftest import GENEROUS, Call, Connect
+from ..conftest import Call
+from .conftest import GENEROUS, Connect
 
 
 async def test_no_message_twice_and_none_lost(call: Call, lossy: LossyProxy) -> None:

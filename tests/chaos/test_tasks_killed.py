@@ -25,10 +25,11 @@ from .conftest import Connect
 from .workers import POINTS, crew
 
 LONG = "MESSAGING_LONG" in os.environ
-#: jobs, and workers killed: half of these by the test, half by themselves
-SIZE, KILLS = (20_000, 60) if LONG else (600, 8)
+#: jobs; workers to be killed, half of these by the test, half by themselves; how many are at least, for two
+#: deeds may mean the same one
+SIZE, KILLS, LEAST = (20_000, 72, 60) if LONG else (600, 8, 5)
 #: seconds that it may take altogether
-PATIENCE = 600.0 if LONG else 30.0
+PATIENCE = 600.0 if LONG else 60.0
 #: seconds; the shortest there is
 LEASE = 1.0
 QUEUES = ["default", "other"]
@@ -111,7 +112,7 @@ def test_none_is_lost_and_each_is_recorded_once(
             )
     assert set(times) == {1}
     assert len(results) >= 0.95 * SIZE
-    assert workers.killed >= KILLS // 2 + 1
+    assert workers.killed >= LEAST
 
 
 def deeds() -> list[tuple[float, str]]:

@@ -19,7 +19,7 @@ from tests.core.proxy import LossyProxy
 from tests.core.things import SCRIPTS, Things
 
 #: seconds: what should happen has happened by then, also on a busy machine
-PATIENCE = 10.0
+PATIENCE = 30.0
 _numbers = itertools.count()
 
 
@@ -30,6 +30,7 @@ class Connect(Protocol):
         self,
         where: EmbeddedServer | LossyProxy | str,
         options: dict[str, Any] | None = None,
+        more: dict[str, Any] | None = None,
         **messaging: Any,
     ) -> Things: ...
 
@@ -73,14 +74,17 @@ def connect() -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def to(
-            where: EmbeddedServer | LossyProxy | str, options: dict[str, Any] | None = None, **messaging: Any
+            where: EmbeddedServer | LossyProxy | str,
+            options: dict[str, Any] | None = None,
+            more: dict[str, Any] | None = None,
+            **messaging: Any,
         ) -> Things:
             url = where if isinstance(where, str) else where.url
             # django-redis keeps its pools by URL: a name makes this one another
             entry = {
                 "BACKEND": "django_redis.cache.RedisCache",
                 "LOCATION": f"{url}&client_name=test-{next(_numbers)}",
-                "OPTIONS": {"CONNECTION_POOL_KWARGS": options or {}},
+                "OPTIONS": {"CONNECTION_POOL_KWARGS": options or {}, **(more or {})},
             }
             settings = {"PREFIX": f"test-{uuid.uuid4().hex}", **messaging}
             clients.close()

@@ -1,4 +1,7 @@
-"""A proxy between client and server that loses replies: what was asked for has then happened, unseen."""
+"""A proxy between client and server that loses replies: what was asked for has then happened, unseen.
+
+Or requests: then it has not, and the connection is reset, as by a server killed before it read them.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ class LossyProxy:
         self._threads: list[threading.Thread] = []
         self._lose: Callable[[], bool] = lambda: False
         self._hang_up = True
+        self._resets = 0
         #: requests that were forwarded
         self.asked = 0
         #: replies that were lost
@@ -54,6 +58,10 @@ class LossyProxy:
         chance = random.Random(seed)
         self._hang_up = hang_up
         self._lose = lambda: chance.random() < share
+
+    def reset_next(self, requests: int = 1) -> None:
+        """Don't read this many requests: a connection closed with something unread is reset."""
+        self._resets = requests
 
     def __enter__(self) -> Self:
         self._listener = socket.socket(socket.AF_UNIX)
@@ -99,6 +107,9 @@ class LossyProxy:
         if not select.select([client, server], [], [], LOOK)[0]:
             return True
         if select.select([client], [], [], 0)[0]:
+            if self._resets and self._asking in client.recv(CHUNK, socket.MSG_PEEK):
+                self._resets -= 1
+                return False
             request = client.recv(CHUNK)
             if not request:
                 return False

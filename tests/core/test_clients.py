@@ -106,7 +106,7 @@ class TestForks:
             assert await asyncio.to_thread(finished)
         began = time.monotonic()
         assert await things.aadd("a") == 2
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 5
 
 
 @contextmanager
@@ -133,17 +133,37 @@ class TestInterruptions:
         things.add("a", 1000)
         private.freeze()
         try:
-            with interrupted_after(0.2), pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt), interrupted_after(0.2):
                 things.add("a", 1000)
         finally:
             private.thaw()
         assert [things.add("b"), things.add("b")] == [1, 2]
 
     def test_an_interrupted_wait_does_not_either(self, things: Things) -> None:
-        with interrupted_after(0.2), pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.2):
             things.wait("list", 30)
         things.do("RPUSH", things.key("list"), "x")
         assert things.wait("list", 5) == b"x"
+
+    def test_what_is_outstanding_at_the_end_is_nobody_elses(
+        self, things: Things, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("one", "two"):
+            assert things.wait(name, 0.01) is None
+        client = clients.blocking("messaging")
+        outstanding = client._outstanding._kept
+        assert len(outstanding) == 2
+        added: list[int] = []
+        for pop in outstanding:
+            disconnect = pop.connection.disconnect
+
+            def while_it_closes(disconnect: Callable[[], None] = disconnect) -> None:
+                added.append(things.add("meanwhile"))
+                disconnect()
+
+            monkeypatch.setattr(pop.connection, "disconnect", while_it_closes)
+        client.close()
+        assert added == [1, 2]
 
     async def test_nor_does_a_cancelled_call(self, connect: Connect, private: EmbeddedServer) -> None:
         things = connect(private)
@@ -375,7 +395,7 @@ def test_dead_connections_are_dropped_by_a_blocking_client_too(
     private.restart()
     began = time.monotonic()
     assert things.add("a") == 13
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
 
 
 def test_a_proxy_in_between_is_not_noticed(connect: Connect, proxy: LossyProxy) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from urllib.parse import unquote
 
@@ -78,7 +79,7 @@ def built(prefix: str, kind: type, name: str) -> list[str]:
     made = _made(prefix, kind, name)
     found: list[str] = []
     for attribute, member in vars(kind).items():
-        if isinstance(member, property):
+        if isinstance(member, property | functools.cached_property):
             value = getattr(made, attribute)
             found += [value] if isinstance(value, str) else list(value)
     return list(dict.fromkeys(found))
@@ -113,7 +114,7 @@ class TestKeys:
     @pytest.mark.parametrize("kind", builders())
     def test_each_has_its_schema_as_docstring(self, kind: type) -> None:
         for attribute, member in vars(kind).items():
-            if isinstance(member, property):
+            if isinstance(member, property | functools.cached_property):
                 assert member.__doc__, f"{kind.__name__}.{attribute}"
 
 

@@ -20,6 +20,7 @@ from django_redis_messaging.core.operations import (
 SCRIPTS = {
     "thing_add": "-- uses _thing.lua\nreturn add(KEYS[1], ARGV[1])",
     "_thing": "local function add(key, n) return redis.call('INCRBY', key, n) end",
+    "thing_renew": "redis.call('DEL', KEYS[1])\nredis.call('SET', KEYS[1], ARGV[1])\nreturn #KEYS",
     "thing_get": "-- reads only\nreturn redis.call('GET', KEYS[1])",
     "thing_add_all": (
         "local found = {}\n"
@@ -45,6 +46,13 @@ class Things(Service):
     aadd = asynchronous(add)
 
     @operation
+    def renew(self, name: str, n: int) -> Steps[int]:
+        """Remove a counter, and set it."""
+        return int((yield Script("thing_renew", [self.key(name)], [n])))
+
+    arenew = asynchronous(renew)
+
+    @operation
     def get(self, name: str) -> Steps[bytes | None]:
         """Read a counter, by a script that says that it reads only."""
         found: bytes | None = yield Script("thing_get", [self.key(name)])
@@ -59,6 +67,14 @@ class Things(Service):
         return replies
 
     aadd_each = asynchronous(add_each)
+
+    @operation
+    def add_each_once(self, names: Sequence[str]) -> Steps[list[int]]:
+        """As `add_each`; none is sent again when its reply is lost."""
+        replies: list[int] = yield [Script("thing_add", [self.key(name)], [1], once=True) for name in names]
+        return replies
+
+    aadd_each_once = asynchronous(add_each_once)
 
     @operation
     def add_all(self, names: Sequence[str], n: int = 1) -> Steps[list[int]]:
@@ -83,3 +99,4 @@ class Things(Service):
         return None if found is None else found[1]
 
     await_ = asynchronous(wait)
+    take, atake = wait, await_  # by the names that tests make of an operation's two forms

@@ -11,7 +11,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.keys import ChatKeys, UserKeys
 
 #: seconds that something awaited may take
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 
 def change(settings: Any, **changes: Any) -> None:

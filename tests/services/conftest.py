@@ -1,9 +1,14 @@
 """The services are tested twice: on a standalone server, and on a Redis Cluster of one node."""
 
+from collections.abc import Iterator
+
 import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import conf
+from django_redis_messaging.core import scripts
+
+from .planting import Planting, planted
 
 
 @pytest.fixture(params=["standalone", "cluster"])
@@ -13,3 +18,11 @@ def messaging_alias(request: pytest.FixtureRequest, settings: Settings) -> str:
         request.getfixturevalue("cluster_server")
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "cluster"}
     return conf.alias()
+
+
+@pytest.fixture
+def plant() -> Iterator[Planting]:
+    """Puts a mistake into the scripts, until the test ends."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield lambda mistake: planted(mistake, monkeypatch)
+    scripts.load.cache_clear()

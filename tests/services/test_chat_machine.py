@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from django_redis_messaging import conf
-from django_redis_messaging.core import scripts
 from django_redis_messaging.services import inboxes
 
 from .machine import ChatMachine
-
-#: derandomized; MESSAGING_EXAMPLES=2000 looks further, at random
-PROFILE = settings(
-    max_examples=int(os.environ.get("MESSAGING_EXAMPLES", "60")),
-    stateful_step_count=30,
-    derandomize="MESSAGING_EXAMPLES" not in os.environ,
-    deadline=None,
-    database=None,
-    report_multiple_bugs=False,
-    suppress_health_check=(*HealthCheck,),
-)
+from .planting import PROFILE, Plant, PlantedBugs, finds_a_mistake
 
 
 def test_everything_is_as_in_the_model() -> None:
     run_state_machine_as_test(ChatMachine, settings=PROFILE)
 
 
-#: a file of ../lua, some words of it, and what a mistake would have made of them
-PLANTS = {
+PLANTS: dict[str, Plant] = {
     "cleanup above the minimum": (
         "_log",
         "math.min(tonumber(least[2]), last - keep)",
@@ -64,38 +47,10 @@ PLANTS = {
 }
 
 
-class TestPlantedBugs:
-    """The machine finds them, or could not be believed."""
-
-    @pytest.fixture
-    def messaging_alias(self, messaging_settings: object) -> str:
-        """One server is enough."""
-        return conf.alias()
-
-    @pytest.fixture(autouse=True)
-    def scripts_are_loaded_anew(self) -> Iterable[None]:
-        yield
-        scripts.load.cache_clear()
-
-    @pytest.mark.parametrize("plant", PLANTS)
-    def test_in_a_script(self, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        where, line, mistake = PLANTS[plant]
-        read = scripts.read
-        assert read(f"{where}.lua").count(line) == 1
-
-        def misread(filename: str) -> str:
-            text = read(filename)
-            return text.replace(line, mistake) if filename == f"{where}.lua" else text
-
-        monkeypatch.setattr(scripts, "read", misread)
-        scripts.load.cache_clear()
-        self.look_for_a_mistake()
+class TestPlantedBugs(PlantedBugs):
+    machine = ChatMachine
+    plants = PLANTS
 
     def test_in_what_is_told_of_lost_data(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(inboxes._Entry, "lost", lambda *_: False)
-        self.look_for_a_mistake()
-
-    def look_for_a_mistake(self) -> None:
-        quick = settings(PROFILE, phases=[Phase.generate], max_examples=300, derandomize=True)
-        with pytest.raises(AssertionError):
-            run_state_machine_as_test(ChatMachine, settings=quick)
+        finds_a_mistake(ChatMachine)

@@ -245,7 +245,7 @@ def test_an_entry_that_no_chat_confirms_is_healed_away_after_a_grace(settings: S
     for look in (Inbox("bob").pending, Inbox("bob").unread, Inbox("bob").chats):
         assert not look()
     assert server().hlen(index("bob")) == 1
-    change(settings, COMMAND_DEADLINE=0.4)
+    change(settings, COMMAND_DEADLINE=0.8)
     until(lambda: not Inbox("bob").chats() and not server().exists(index("bob")))
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
-from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
-import pytest
 from django_redis import get_redis_connection
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,20 +18,10 @@ from hypothesis.stateful import (
 )
 
 from django_redis_messaging import LimitExceeded, conf
-from django_redis_messaging.core import scripts
 from django_redis_messaging.core.keys import JobKeys
 from django_redis_messaging.services.jobs import DelayQueue, Job
 
-#: derandomized; MESSAGING_EXAMPLES=2000 looks further, at random
-PROFILE = settings(
-    max_examples=int(os.environ.get("MESSAGING_EXAMPLES", "60")),
-    stateful_step_count=30,
-    derandomize="MESSAGING_EXAMPLES" not in os.environ,
-    deadline=None,
-    database=None,
-    report_multiple_bugs=False,
-    suppress_health_check=(*HealthCheck,),
-)
+from .planting import PROFILE, Plant, PlantedBugs
 
 #: seconds: longer than any run; nothing ends, or is due, but by the rules that say so
 LONG = 3600
@@ -398,8 +384,7 @@ def test_everything_is_as_in_the_model() -> None:
     run_state_machine_as_test(QueueMachine, settings=PROFILE)
 
 
-#: a file of ../lua, some words of it, and what a mistake would have made of them
-PLANTS = {
+PLANTS: dict[str, Plant] = {
     "a stale fence counts": ("_leases", "and state.fence == fence and state.token == token", ""),
     "attempts have no end": ("_leases", "if state.attempts >= state.most then", "if false then"),
     "an attempt too few": ("_leases", "state.attempts >= state.most", "state.attempts + 1 >= state.most"),
@@ -412,7 +397,7 @@ PLANTS = {
     "the last is first": ("_queue", "ends[priority] + 1", "ends[priority] - 1"),
     "nothing is delayed": ("_queue", "if due > now then", "if false then"),
     "no request ids": ("jobs_push", "if before then", "if false then"),
-    "no limit": ("jobs_push", "if waiting > tonumber(ARGV[3]) then", "if false then"),
+    "no limit": ("jobs_push", "if waiting > most then", "if false then"),
     "an id is taken twice": ("jobs_push", "if not known or dead then", "if true then"),
     "the dead are not replaced": ("jobs_push", "if not known or dead then", "if not known then"),
     "given away and still there": ("jobs_claim", "forgotten(records, id, state.unique)", ""),
@@ -430,31 +415,6 @@ PLANTS = {
 }
 
 
-class TestPlantedBugs:
-    """The machine finds them, or could not be believed."""
-
-    @pytest.fixture
-    def messaging_alias(self, messaging_settings: object) -> str:
-        """One server is enough."""
-        return conf.alias()
-
-    @pytest.fixture(autouse=True)
-    def scripts_are_loaded_anew(self) -> Iterable[None]:
-        yield
-        scripts.load.cache_clear()
-
-    @pytest.mark.parametrize("plant", PLANTS)
-    def test_in_a_script(self, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        where, line, mistake = PLANTS[plant]
-        read = scripts.read
-        assert read(f"{where}.lua").count(line) == 1
-
-        def misread(filename: str) -> str:
-            text = read(filename)
-            return text.replace(line, mistake) if filename == f"{where}.lua" else text
-
-        monkeypatch.setattr(scripts, "read", misread)
-        scripts.load.cache_clear()
-        quick = settings(PROFILE, phases=[Phase.generate], max_examples=300, derandomize=True)
-        with pytest.raises(AssertionError):
-            run_state_machine_as_test(QueueMachine, settings=quick)
+class TestPlantedBugs(PlantedBugs):
+    machine = QueueMachine
+    plants = PLANTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import threading
@@ -13,7 +14,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from pytest_django import Settings
 
 from django_redis_messaging.core import clients
@@ -23,14 +23,9 @@ from django_redis_messaging.testing import close_connections
 
 from .asking import DEADLINE, change
 
+pytestmark = pytest.mark.usefixtures("closing")
+
 Works = Callable[..., Any]
-
-
-@pytest_asyncio.fixture(autouse=True)
-async def closing() -> AsyncIterator[None]:
-    """Closes the connections of the test's event loop while it still runs."""
-    yield
-    await clients.aclose()
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +101,48 @@ async def test_coroutines_are_awaited(queue: DelayQueue) -> None:
     async with asyncio.timeout(DEADLINE):
         await queue.awork({"say": say}, stop=stop)
     assert called == ["hi"]
+    assert await is_empty(queue)
+
+
+async def say_nothing() -> None: ...
+
+
+class SaysNothing:
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize("function", [say_nothing, functools.partial(say_nothing), SaysNothing()])
+def test_where_nothing_awaits_them_they_are_refused_at_once(function: Any, queue: DelayQueue) -> None:
+    queue.execute_later("say")
+    with pytest.raises(TypeError, match="'say' is a coroutine function: use awork"):
+        queue.work({"plain": lambda: None, "say": function})
+    assert queue.stats().ready == 1
+
+
+async def test_a_function_that_returns_one_fails_unless_it_is_awaited(working: Works) -> None:
+    queue, called = DelayQueue("calls", max_attempts=1), []
+
+    async def say() -> None:
+        called.append("hi")
+
+    queue.execute_later("say")
+    async with working(queue, {"say": lambda: say()}):
+        await aware(lambda: queue.stats().dead or called)
+    assert queue.stats().dead == 1 - len(called)
+    assert await is_empty(queue)
+
+
+async def test_callable_objects_are_awaited_too(queue: DelayQueue) -> None:
+    stop = asyncio.Event()
+
+    class Stops:
+        async def __call__(self) -> None:
+            await asyncio.sleep(0)
+            stop.set()
+
+    queue.execute_later("stop")
+    async with asyncio.timeout(DEADLINE):
+        await queue.awork({"stop": Stops()}, stop=stop)
     assert await is_empty(queue)
 
 
@@ -221,7 +258,7 @@ class TestLease:
             assert going.wait(DEADLINE)
 
         def loop() -> None:
-            queue.work({"slow": slow}, stop=stop, lease=0.3)
+            queue.work({"slow": slow}, stop=stop, lease=1.0)
             clients.close()
 
         queue.execute_later("slow")
@@ -229,7 +266,7 @@ class TestLease:
             running = pool.submit(loop)
             try:
                 await aware(lambda: calls)
-                assert queue.pop(wait=1) == []
+                assert queue.pop(wait=1.5) == []
             finally:
                 stop.set()
                 going.set()
@@ -247,10 +284,31 @@ class TestLease:
             stop.set()
 
         queue.execute_later("slow")
-        running = asyncio.ensure_future(queue.awork({"slow": slow}, stop=stop, lease=0.3))
+        running = asyncio.ensure_future(queue.awork({"slow": slow}, stop=stop, lease=1.0))
         await aware(lambda: calls)
-        assert await queue.apop(wait=1) == []
+        assert await queue.apop(wait=1.5) == []
         going.set()
+        async with asyncio.timeout(DEADLINE):
+            await running
+        assert calls == ["slow"]
+        assert await is_empty(queue)
+
+    async def test_kept_while_a_function_blocks_beside_an_event_loop(self, queue: DelayQueue) -> None:
+        calls: list[str] = []
+        going, stop = threading.Event(), threading.Event()
+
+        def slow() -> None:
+            calls.append("slow")
+            assert going.wait(DEADLINE)
+
+        queue.execute_later("slow")
+        running = asyncio.ensure_future(queue.awork({"slow": slow}, stop=stop, lease=1.0))
+        try:
+            await aware(lambda: calls)
+            assert await queue.apop(wait=1.5) == []
+        finally:
+            stop.set()
+            going.set()
         async with asyncio.timeout(DEADLINE):
             await running
         assert calls == ["slow"]
@@ -319,7 +377,7 @@ class TestOutage:
             self.fragile = fragile
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": fragile.url}
             settings.CACHES = {**settings.CACHES, "fragile": entry}
-            change(settings, ALIAS="fragile", COMMAND_DEADLINE=0.2)
+            change(settings, ALIAS="fragile", COMMAND_DEADLINE=1.0)
             yield "fragile"
             close_connections("fragile")
 
@@ -333,6 +391,28 @@ class TestOutage:
             self.fragile.start()
             queue.execute_later("call", ["after"])
             await aware(lambda: calls == ["before", "after"])
+
+    @pytest.mark.parametrize("when", ["while it tries", "in the pause after it"])
+    async def test_to_stop_takes_no_longer_than_usual(
+        self,
+        when: str,
+        working: Works,
+        settings: Settings,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        tries = when == "while it tries"
+        change(settings, COMMAND_DEADLINE=60 if tries else 1)
+        monkeypatch.setattr(work, "_after", lambda failures: 60)
+        queue, calls = DelayQueue("calls"), []
+        async with working(queue, {"call": calls.append}):
+            queue.execute_later("call", ["before"])
+            await aware(lambda: calls and is_empty(queue))
+            self.fragile.kill()
+            await asyncio.sleep(0.3) if tries else await aware(lambda: "can't be reached" in caplog.text)
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
+        self.fragile.start()
 
     @pytest.mark.parametrize("how", ["returns", "raises"])
     async def test_while_a_callable_runs(

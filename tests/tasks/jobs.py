@@ -54,6 +54,11 @@ def sleep(seconds: float) -> None:
         time.sleep(0.01)
 
 
+@task(timeout=0.2, max_attempts=3, retry_on=(LookupError,))
+async def asleep_briefly(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
 @task
 async def asleep(seconds: float) -> None:
     await asyncio.sleep(seconds)

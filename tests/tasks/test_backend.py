@@ -19,6 +19,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from pytest_django import Settings
 
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.batches import batched
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.errors import LimitExceeded, TaskCancelled, Unavailable
 from django_redis_messaging.services.jobs.engine import Push, Verdict
@@ -33,7 +34,7 @@ from tests.services.conftest import messaging_alias
 
 from . import jobs
 from .conformance import listening
-from .working import burst, ended, keys, ours, server, until
+from .working import burst, ended, keys, ours, server, server_ms, until
 
 __all__ = ["messaging_alias"]
 READY, SUCCESSFUL, FAILED = TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
@@ -139,6 +140,18 @@ class TestRetries:
         configure(MAX_ATTEMPTS=2)
         result = jobs.raise_by_name.using(retry_on=(KeyError,)).enqueue("KeyError")
         assert (worked_off(result), result.attempts) == ([FAILED], 2)
+
+    def test_using_may_take_back_what_the_decorator_said(self, configure: Configure) -> None:
+        configure(TIMEOUT=0.1)
+        changed = jobs.asleep_briefly.using(timeout=None, max_attempts=None, retry_on=None)
+        result = changed.enqueue(0.3)
+        assert worked_off(result) == [SUCCESSFUL]
+        told = ours().get_result(result.id).task
+        assert (told.timeout, told.max_attempts, told.retry_on) == (None, None, None)
+        assert ours().get_result(jobs.asleep_briefly.enqueue(0).id).task == jobs.asleep_briefly
+        assert ours().timeout(told) is None
+        assert ours().timeout(jobs.asleep_briefly) == 0.2
+        assert ours().timeout(jobs.noop) == 0.1
 
     @pytest.mark.parametrize(
         "fields",
@@ -435,15 +448,15 @@ class TestCommits:
 
 class TestKept:
     def test_results_are_kept_from_completion_on(self, configure: Configure) -> None:
-        configure(RESULT_TTL=0.3)
-        result = jobs.noop.using(run_after=timezone.now() + timedelta(seconds=0.6)).enqueue()
+        configure(RESULT_TTL=0.8)
+        result = jobs.noop.using(run_after=timezone.now() + timedelta(seconds=1.2)).enqueue()
         begun = time.monotonic()
         until(lambda: burst().done)
-        assert time.monotonic() - begun > 0.3, "it waited longer than results are kept"
+        assert time.monotonic() - begun > 0.8, "it waited longer than results are kept"
         result.refresh()
         assert result.status == SUCCESSFUL
         until(lambda: ours().store.look(result.id) is None)
-        assert timezone.now() - result.finished_at >= timedelta(seconds=0.3)
+        assert timezone.now() - result.finished_at >= timedelta(seconds=0.8)
         with pytest.raises(TaskResultDoesNotExist):
             result.refresh()
 
@@ -512,6 +525,29 @@ class TestSecondThoughts:
         assert (await ours().aget_result(soon.id)).status == READY
         assert (await ours().aget_result(later.id)).status == SUCCESSFUL
 
+    async def test_its_result_says_which(self) -> None:
+        """At once for whoever moved it, after a refresh for others; and still when it has ended."""
+        moments = [timezone.now() + timedelta(hours=hours) for hours in (1, 2, -1)]
+        result = await jobs.noop.using(run_after=moments[0]).aenqueue()
+        other = await ours().aget_result(result.id)
+        assert await result.areschedule(moments[1])
+        assert (result.task.run_after, other.task.run_after) == (moments[1], moments[0])
+        await other.arefresh()
+        assert other.task.run_after == moments[1]
+        assert await asyncio.to_thread(other.reschedule, moments[2])
+        await asyncio.to_thread(burst)
+        for told in (result, other):
+            await asyncio.to_thread(told.refresh)
+            assert (told.status, told.task.run_after) == (SUCCESSFUL, moments[2])
+        assert not await result.areschedule(moments[0])
+        assert not await asyncio.to_thread(result.cancel)
+        assert result.task.run_after == moments[2]
+
+    async def test_also_by_its_result(self) -> None:
+        one, two = [await jobs.noop.using(queue_name="other").aenqueue() for _ in range(2)]
+        assert await one.acancel() and await asyncio.to_thread(two.cancel)
+        assert [(await ours().aget_result(each.id)).status for each in (one, two)] == [FAILED, FAILED]
+
     @pytest.mark.parametrize(
         ("moment", "error"), [(datetime(2100, 1, 1), ValueError), (5, TypeError), (None, TypeError)]
     )
@@ -526,6 +562,59 @@ class TestSecondThoughts:
         result = jobs.noop.using(queue_name="other").enqueue()
         assert not jobs.noop.cancel(result.id)
         assert jobs.noop.using(queue_name="other").cancel(result.id)
+
+
+class TestDead:
+    """Jobs that are dead, pushed as the engine takes them."""
+
+    def killed(self, *uniques: str) -> None:
+        store = ours().store
+        for page in batched(enumerate(uniques), 200):
+            store.push("default", [Push(f"{at:05}", '["x"]', 0, 0, 1, unique) for at, unique in page])
+        held = store.claim(["default"], 500, 60_000).jobs
+        assert len(held) == len(uniques)
+        told = [Verdict(*one[:2], one.state.fence, one.state.token, "dead") for one in held]
+        assert all(store.claim(["default"], 0, 1, verdicts=told).settled)
+
+    def test_all_are_redriven_but_those_whose_keys_others_have(self) -> None:
+        held_back = [f"k{number}" for number in range(450)]
+        self.killed(*held_back, "free", "", "")
+        ours().store.push("default", [Push(f"other {key}", '["x"]', 0, 0, 1, key) for key in held_back])
+        assert ours().store.redrive("default") == 3
+        assert ours().store.redrive("default") == 0
+        assert ours().store.stats("default")[:4] == [453, 0, 0, 450]
+
+    def test_those_that_are_over_are_not_known_any_more(self, settings: Settings) -> None:
+        result = jobs.fail.enqueue()
+        assert worked_off(result) == [FAILED]
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_DEAD_TTL": 0.02}
+        until(lambda: ours().store.stats("default")[3] == 0)
+        with pytest.raises(TaskResultDoesNotExist):
+            result.refresh()
+        assert ours().store.redrive("default") == ours().store.redrive("default", [result.id]) == 0
+
+
+class TestAnyQueue:
+    """A backend without a list of queues takes tasks for any."""
+
+    @pytest.fixture(autouse=True)
+    def any_queue(self, settings: Settings) -> None:
+        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
+
+    async def test_it_knows_those_that_were_enqueued_to(self) -> None:
+        assert ours().serving() == []
+        await asyncio.to_thread(jobs.noop.using(queue_name="one").enqueue)
+        await jobs.noop.using(queue_name="two").aenqueue()
+        await jobs.noop.using(queue_name="three").aenqueue_many([([], {})])
+        await asyncio.to_thread(jobs.noop.using(queue_name="four").enqueue_many, [([], {})])
+        assert sorted(ours().serving()) == ["four", "one", "three", "two"]
+
+    def test_that_is_noted_once(self) -> None:
+        jobs.noop.enqueue()
+        before = server().zscore(keys().queues, "default")
+        jobs.noop.enqueue()
+        assert server().zscore(keys().queues, "default") == before
+        assert server().zcard(keys().queue("default").ready) == 2
 
 
 PAYLOADS: list[Any] = [
@@ -602,6 +691,59 @@ def pushed(payload: str) -> str:
     job_id = "0" + "f" * 31
     ours().store.push("default", [Push(job_id, payload, 0, 0, 1)])
     return job_id
+
+
+class TestRepeats:
+    """A push whose reply was lost is sent again, as it was."""
+
+    KEPT = 3_600_000
+
+    def push(self, *ids: str, unique: str = "", ttl: int = KEPT) -> tuple[int, list[str]]:
+        return ours().store.push("default", [Push(one, '["x"]', 0, 0, 1, unique) for one in ids], ttl)
+
+    def settled(self, what: str) -> str:
+        [held] = ours().store.claim(["default"], 1, 60_000).jobs
+        assert ours().store.settle(held.verdict(what, self.KEPT))
+        return held.id
+
+    def test_nothing_is_added_and_the_answer_is_the_first(self) -> None:
+        first = self.push("a", "b")
+        until(lambda: server_ms() > first[0])
+        assert self.push("a", "b") == first
+        assert ours().store.stats("default")[0] == 2
+
+    @pytest.mark.parametrize("what", ["done", "dead"])
+    def test_nor_where_it_has_ended(self, what: str) -> None:
+        self.push("a")
+        assert self.settled(what) == "a"
+        self.push("a")
+        assert ours().store.stats("default")[0] == 0
+
+    def test_nor_where_the_queue_is_full_by_now(self, settings: Settings) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_WAITING": 1}
+        assert self.push("a") == self.push("a")
+
+    def test_who_won_a_unique_key_stays_the_winner(self) -> None:
+        assert self.push("a", unique="k")[1] == self.push("a", unique="k")[1] == ["a"]
+        assert self.push("b", unique="k")[1] == self.push("b", unique="k")[1] == ["a"]
+        assert server().hgetall(keys().aliases) == {b"ab": b"a", b"ja": b"b"}
+
+    def test_and_has_its_own_result_though_another_has_the_key_now(self) -> None:
+        self.push("a", unique="k")
+        self.settled("done")
+        self.push("b", unique="k")
+        assert self.push("a", unique="k")[1] == ["a"]
+        known = ours().store.look("a")
+        assert known is not None and known.state.status == "s"
+
+    def test_what_is_kept_for_less_than_a_repeat_may_take_is_remembered(self) -> None:
+        def requests() -> int:
+            return sum(server().hlen(key) for key in keys().requests)
+
+        self.push("a")
+        assert requests() == 0
+        self.push("b", ttl=0)
+        assert requests() == 1
 
 
 class TestForeignJobs:

@@ -7,7 +7,7 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import pytest
@@ -15,13 +15,14 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.jobs.engine import Verdict
+from django_redis_messaging.services.jobs.engine import Claimed, Verdict
 from django_redis_messaging.tasks import running as running_module
 from django_redis_messaging.tasks.compat import TaskResultStatus, task_finished, task_started
 from django_redis_messaging.tasks.worker import Worker
 
 from . import jobs
 from .working import (
+    PATIENCE,
     at_work,
     burst,
     ended,
@@ -125,6 +126,16 @@ class TestLimits:
         assert jobs.notes == [0]
         assert counts() == [2, 0, 0, 0]
 
+    @pytest.mark.parametrize("busy", [False, True])
+    def test_it_ends_after_so_long(self, busy: bool) -> None:
+        stock = [jobs.sleep.enqueue(0.05) for _ in range(100 if busy else 0)]
+        began = time.monotonic()
+        made = worker(max_time=1.0)
+        made.run()
+        assert 1.0 <= time.monotonic() - began < 4.0
+        assert made.done < 100
+        assert counts() == [len(stock) - made.done, 0, 0, 0]
+
     def test_it_goes_on_while_it_holds_less(self) -> None:
         for number in range(3):
             jobs.note.enqueue(number)
@@ -220,7 +231,7 @@ class TestStopping:
             until(lambda: jobs.notes)
             made.stop()
             jobs.go.set()
-        assert ended(results[0]).return_value == "went"
+            assert ended(results[0]).return_value == "went"
         assert [state(result).attempts for result in results] == [1, 0, 0]
         assert counts() == [2, 0, 0, 0]
 
@@ -238,6 +249,40 @@ class TestStopping:
         until(lambda: "refused" in caplog.text)
         burst()
         assert ended(result).attempts == 1
+
+    def test_a_lane_that_was_asking_gives_back_what_it_got(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It may get the very job that another lane had to give back; its thread dies with the process."""
+        result = jobs.wait.enqueue()
+        asking, given_back, returned, seen = (threading.Event() for _ in range(4))
+        made = worker(concurrency=2)
+        exchange, give_back = made._exchange, made._give_back
+
+        def ask(verdicts: Sequence[Verdict], wanted: int) -> Claimed:
+            if not jobs.notes or asking.is_set():
+                return exchange(verdicts, wanted)
+            asking.set()
+            assert given_back.wait(PATIENCE)
+            claimed = exchange(verdicts, wanted)
+            if returned.wait(0.3):
+                seen.wait(PATIENCE)
+            return claimed
+
+        def give_back_and_tell() -> None:
+            give_back()
+            given_back.set()
+
+        monkeypatch.setattr(made._desk, "_exchange", ask)
+        monkeypatch.setattr(made, "_give_back", give_back_and_tell)
+        with running(made.run, made.stop) as thread:
+            until(asking.is_set)
+            made.stop()
+            made.stop()
+            thread.join(PATIENCE)
+        returned.set()
+        try:
+            assert (state(result).status, state(result).attempts) == ("w", 0)
+        finally:
+            seen.set()
 
     def test_what_runs_has_so_long_to_end(self, caplog: pytest.LogCaptureFixture) -> None:
         result = jobs.wait.enqueue()
@@ -264,7 +309,7 @@ class TestStopping:
         with at_work(concurrency=4) as made:
             until(lambda: liveness(made))
             began = time.monotonic()
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 5
 
 
 class TestAsync:
@@ -280,18 +325,18 @@ class TestAsync:
         results = [jobs.asleep.enqueue(1.0) for _ in range(4)]
         with at_work(concurrency=4):
             first, *_, last = sorted(ended(result).finished_at for result in results)
-        assert last - first < timedelta(seconds=1)
+        assert last - first < timedelta(seconds=2)  # one after the other: 3 s
 
 
 class TestOutage:
     def test_it_consumes_again_afterwards(self, alone: EmbeddedServer, settings: Settings) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 0.3}
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 1.0}
         jobs.note.enqueue("before")
         with at_work(concurrency=2, lease=1.0) as made:
             until(lambda: jobs.notes == ["before"])
             until(lambda: liveness(made))
             alone.kill()
-            threading.Event().wait(1.0)  # so long it has to bear it
+            threading.Event().wait(1.5)  # so long it has to bear it
             alone.start()
             consumed = server_ms()
             jobs.note.enqueue("after")
@@ -301,13 +346,13 @@ class TestOutage:
     def test_what_ended_meanwhile_is_recorded_when_redis_is_back(
         self, alone: EmbeddedServer, settings: Settings
     ) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 0.3}
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 1.0}
         result = jobs.wait.enqueue()
         with at_work(lease=30.0):
             until(lambda: jobs.notes)
             alone.kill()
             jobs.go.set()
-            threading.Event().wait(0.5)
+            threading.Event().wait(1.5)
             alone.start()
             assert ended(result).return_value == "went"
         assert result.attempts == 1
@@ -370,7 +415,8 @@ class TestWaking:
     def test_idle_it_asks_hardly_ever(self, alone: EmbeddedServer) -> None:
         with at_work(concurrency=4) as made, alone.client() as client:
             until(lambda: liveness(made))
-            assert 1 <= sent_in(client, 3.0) <= 6
+            sent, seconds = sent_in(client, 3.0)
+            assert 1 <= sent <= 2 * seconds + 2  # and a look that had begun
 
 
 class TestEnding:
@@ -385,18 +431,36 @@ class TestEnding:
         assert worker_of(8, max_tasks=5).done == 5
         assert counts() == [35, 0, 0, 0]
 
-    def test_an_unexpected_error_of_a_lane_ends_it(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize("part", ["_ask", "_keep_leases"])
+    def test_an_unexpected_error_of_a_lane_or_of_the_heartbeat_ends_it(
+        self, part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         made = worker(concurrency=2)
 
         def break_down(*_: object) -> None:
             raise RuntimeError("nobody expected this")
 
-        monkeypatch.setattr(made, "_claim", break_down)
+        monkeypatch.setattr(made, part, break_down)
         made.run()
         assert made.failed
         assert "nobody expected this" in caplog.text
+
+    def test_a_task_that_is_interrupted_ends_it_and_comes_back_with_its_lease(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        result = jobs.interrupt.enqueue()
+        made = worker(concurrency=2)
+        made.run()
+        assert not made.failed
+        assert "was interrupted" in caplog.text
+        assert (state(result).status, counts()) == ("r", [0, 0, 1, 0])
+
+    def test_stopped_before_it_began_it_begins_nothing(self) -> None:
+        jobs.note.enqueue("never")
+        made = worker()
+        made.stop()
+        made.run()
+        assert (made.done, jobs.notes, counts()) == (0, [], [1, 0, 0, 0])
 
     def test_a_receiver_that_raises_spoils_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
         def refuse(**_: object) -> None:

@@ -27,30 +27,34 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print them."""
         try:
-            rows = [*self._delay_queues(), *self._tasks()]
+            rows = [*delay_queues(), *tasks()]
         except MessagingError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(json.dumps(rows, indent=2) if options["json"] else _table(rows))
 
-    def _delay_queues(self) -> list[dict[str, Any]]:
-        found = []
-        for name in sorted(Queues().names()):
-            stats = DelayQueue(name).stats()
-            found.append({"queue": name, **{column: getattr(stats, column) for column in COLUMNS}})
-        return found
 
-    def _tasks(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        with suppress(ImportError):  # without Django's Tasks there are only delay queues
-            from ...tasks.polling import our_backends
+def delay_queues() -> list[dict[str, Any]]:
+    """One row for each delay queue."""
+    found = []
+    for name in sorted(Queues().names()):
+        stats = DelayQueue(name).stats()
+        found.append({"queue": name, **{column: getattr(stats, column) for column in COLUMNS}})
+    return found
 
-            for backend in our_backends():
-                for queue in backend.queue_names:
-                    *counts, oldest = backend.store.stats(queue)
-                    values = [*counts, None if oldest < 0 else oldest / 1000]
-                    name = f"tasks {backend.alias}/{queue}"
-                    found.append({"queue": name, **dict(zip(COLUMNS, values, strict=True))})
-        return found
+
+def tasks() -> list[dict[str, Any]]:
+    """One row for each queue of tasks."""
+    found: list[dict[str, Any]] = []
+    with suppress(ImportError):  # without Django's Tasks there are only delay queues
+        from ...tasks.polling import our_backends
+
+        for backend in our_backends():
+            for queue in backend.serving():
+                *counts, oldest = backend.store.stats(queue)
+                values = [*counts, None if oldest < 0 else oldest / 1000]
+                name = f"tasks {backend.alias}/{queue}"
+                found.append({"queue": name, **dict(zip(COLUMNS, values, strict=True))})
+    return found
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

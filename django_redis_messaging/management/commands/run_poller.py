@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from argparse import ArgumentParser
-from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from ...services.polling import Poller
+from .. import loops
 
 
 class Command(BaseCommand):
@@ -22,11 +20,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the poller."""
-        with suppress(ImportError):  # without Django's Tasks there are only delay queues
-            from ...tasks import polling  # noqa: F401  (registers its rounds)
-        poller = Poller()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: poller.stop())
+        poller = loops.poller()
+        loops.at_signals(poller.stop)
         if options["verbosity"]:
             self.stdout.write("Polling. Ctrl-C ends it.")
             self.stdout.flush()

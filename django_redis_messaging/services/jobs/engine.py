@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ... import conf
+from ...core.batches import batched
 from ...core.keys import JobKeys, QueueKeys
 from ...core.operations import Script, Steps
 from ...core.steps import Argument
@@ -63,6 +64,15 @@ class Held(NamedTuple):
     payload: bytes
     state: State
 
+    @property
+    def lease(self) -> tuple[str, str, int, str]:
+        """As `Engine.extend` takes it."""
+        return self.queue, self.id, self.state.fence, self.state.token
+
+    def verdict(self, what: str, value: int = 0, line: str = "") -> Verdict:
+        """What its holder says of it."""
+        return Verdict(*self.lease, what, value, line)
+
 
 class Claimed(NamedTuple):
     """What a claim brought."""
@@ -92,7 +102,8 @@ class Engine:
         self.keys = JobKeys(prefix, kind, value)
 
     def push(self, queue: str, request: str, jobs: Sequence[Push]) -> Steps[tuple[int, list[str]]]:
-        """Add jobs. Returns when (ms), and of each with a unique key the id that counts."""
+        """Add jobs. Returns when (ms), and of each with a unique key, or of one alone, the id that counts.
+        `request` may be empty where the ids are new, and their records outlive all repeats."""
         settings, keys, place = conf.current(), self.keys, self.keys.queue(queue)
         reply = yield Script(
             "jobs_push",
@@ -164,18 +175,19 @@ class Engine:
         reply = yield Script("jobs_cancel", (*self.keys.records, *place.all), (job_id, ttl, line))
         return bool(reply)
 
-    def reschedule(self, queue: str, job_id: str, wait: int | str) -> Steps[bool]:
+    def reschedule(self, queue: str, job_id: str, wait: int | str, line: str = "") -> Steps[bool]:
         """Give a job that waits another moment."""
         place = self.keys.queue(queue)
-        keys = (self.keys.states, self.keys.aliases, *place.all)
-        reply = yield Script("jobs_reschedule", keys, (job_id, wait))
+        reply = yield Script("jobs_reschedule", (*self.keys.records, *place.all), (job_id, wait, line))
         return bool(reply)
 
     def look(self, job_id: str) -> Steps[Known | None]:
         """What is known of a job."""
         keys = self.keys
         reply = yield Script(
-            "jobs_look", (keys.jobs, keys.states, keys.outcomes, keys.finished, keys.aliases), (job_id,)
+            "jobs_look",
+            (keys.jobs, keys.states, keys.outcomes, keys.finished, keys.aliases),
+            (job_id, _grave()[1]),
         )
         return _known(reply)[0] if reply else None
 
@@ -196,16 +208,21 @@ class Engine:
         return _known(reply)
 
     def redrive(self, queue: str, job_ids: Sequence[str] | None) -> Steps[int]:
-        """Put dead jobs back, these or all; returns how many."""
+        """Put dead jobs back, these or all that are dead by now; returns how many."""
         keys = (self.keys.states, self.keys.uniques, *self.keys.queue(queue).all)
-        total = 0
+        age: int = _grave()[1]
+        total: int = 0
         if job_ids is not None:
-            for at in range(0, len(job_ids), PAGE):
-                total += yield Script("jobs_redrive", keys, (0, *job_ids[at : at + PAGE]))
+            for page in batched(job_ids, PAGE):
+                done, _ = yield Script("jobs_redrive", keys, (age, 0, "", *page))
+                total += done
             return total
-        while done := (yield Script("jobs_redrive", keys, (PAGE,))):
+        rest: Argument = ""
+        while True:
+            done, rest = yield Script("jobs_redrive", keys, (age, PAGE, rest))
             total += done
-        return total
+            if not rest:
+                return total
 
     def purge(self, queue: str) -> Steps[int]:
         """Remove all jobs of a queue; returns how many."""

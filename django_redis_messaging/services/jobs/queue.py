@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from ... import conf
-from ...core import payloads
+from ...core import keys, payloads
 from ...core.batches import batched
 from ...core.keys import name as checked
 from ...core.operations import Service, Steps, Wait, asynchronous, operation
-from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
-from ..arguments import Duration, count, milliseconds, whole
+from ..arguments import Duration, count, listed, milliseconds, whole
 from ..requests import request
 from . import registry, work
-from .engine import ONLY, PAGE, Engine, Held, Push, Verdict
+from .engine import ONLY, PAGE, Engine, Push, Verdict
+from .making import new_ids, payload, popped
 from .values import DeadJob, Job, QueueStats, moment, reason
 from .work import Stop
-
-_logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 #: seconds after which whoever waits looks again, though nothing woke it
 LOOK = 1.0
@@ -72,7 +66,7 @@ class DelayQueue(Service):
 
         It becomes ready after `delay` (any horizon), behind those of its `priority` (-100 to 100, the
         highest first) that are ready already. An id that waits or runs already is left as it is; one that
-        is dead is replaced. A repeat with the same `request_id` adds nothing.
+        is dead is replaced. A repeat with the same `request_id` adds nothing and returns the first id.
 
         >>> DelayQueue("mail").push("hello", delay=3600, job_id="later")
         'later'
@@ -80,9 +74,8 @@ class DelayQueue(Service):
         Raises LimitExceeded (JOB_MAX_BYTES, JOB_MAX_WAITING).
         """
         asked = request(request_id)
-        chosen = self._ids(request_id, 1)[0] if job_id is None else checked(job_id, "job_id")
-        yield from self._push_one(chosen, asked, data, delay, priority)
-        return chosen
+        chosen = new_ids(request_id, 1)[0] if job_id is None else checked(job_id, "job_id")
+        return (yield from self._push_one(chosen, asked, data, delay, priority))
 
     apush = asynchronous(push)
 
@@ -106,10 +99,10 @@ class DelayQueue(Service):
         wait = milliseconds(delay, "delay")
         place = whole(priority, "priority", least=-100, most=100)
         asked = request(request_id)
-        encoded = [_payload(item) for item in items]
-        ids = self._ids(request_id, len(encoded))
+        encoded = [payload(item) for item in items]
+        ids = new_ids(request_id, len(encoded))
         for number, page in enumerate(batched(zip(ids, encoded, strict=True), PAGE)):
-            jobs = [Push(chosen, payload, wait, place, self._most) for chosen, payload in page]
+            jobs = [Push(chosen, text, wait, place, self._most) for chosen, text in page]
             # no other request is called so: a caller's id has no NUL
             yield from self._engine.push(ONLY, f"{asked}\0{number}", jobs)
         yield from self._noted()
@@ -139,7 +132,7 @@ class DelayQueue(Service):
             claimed = yield from self._engine.claim([ONLY], wanted, held, age=age)
             left = ends - monotonic()
             if claimed.jobs or left <= 0:
-                return self._jobs(claimed.jobs)
+                return popped(claimed.jobs, self.name)
             due_in = LOOK if claimed.due_in is None else claimed.due_in / 1000
             bell = self._engine.place(ONLY).bell
             yield Wait("BZPOPMIN", bell, seconds=min(left, due_in, LOOK), life=left)
@@ -226,7 +219,7 @@ class DelayQueue(Service):
     @operation
     def redrive(self, job_ids: Sequence[str] | None = None) -> Steps[int]:
         """Put dead jobs back, these or all, with all their attempts before them; returns how many."""
-        chosen = None if job_ids is None else [checked(one, "job_id") for one in _listed(job_ids, "job_ids")]
+        chosen = None if job_ids is None else [checked(one, "job_id") for one in listed(job_ids, "job_ids")]
         return (yield from self._engine.redrive(ONLY, chosen))
 
     aredrive = asynchronous(redrive)
@@ -243,10 +236,9 @@ class DelayQueue(Service):
         self, callable_name: str, args: Sequence[Any] = (), *, delay: Duration = 0, priority: int = 0
     ) -> Steps[str]:
         """Push `[callable_name, args]`, which `work` calls by that name; returns the job's id."""
-        named = [checked(callable_name, "callable_name"), list(_listed(args, "args"))]
-        [chosen] = self._ids(None, 1)
-        yield from self._push_one(chosen, chosen, named, delay, priority)
-        return chosen
+        named = [checked(callable_name, "callable_name"), list(listed(args, "args"))]
+        [chosen] = new_ids(None, 1)
+        return (yield from self._push_one(chosen, chosen, named, delay, priority))
 
     aexecute_later = asynchronous(execute_later)
 
@@ -260,9 +252,11 @@ class DelayQueue(Service):
         """Pop jobs `[name, args]` and call what has that name, until `stop` is set.
 
         The lease is extended while a callable runs. One that raises is logged and tried again, later each
-        time; a job that names nothing here is logged and buried.
+        time; a job that names nothing here is logged and buried. While Redis can't be reached, it tries for
+        ever. Coroutine functions are a TypeError: they are for `awork`.
         """
         seconds = milliseconds(lease, "lease", least=1) / 1000
+        work.check(callables)
         work.work(self, callables, stop or threading.Event(), seconds)
 
     async def awork(
@@ -272,37 +266,21 @@ class DelayQueue(Service):
         stop: Stop | None = None,
         lease: Duration = 30,
     ) -> None:
-        """As `work`; `stop` is an asyncio.Event (anything with is_set), coroutine functions are awaited."""
+        """As `work`, for coroutine functions too: they are awaited, others called in a thread. `stop` is an
+        asyncio.Event, or anything with is_set."""
         seconds = milliseconds(lease, "lease", least=1) / 1000
         await work.awork(self, callables, stop or threading.Event(), seconds)
 
-    def _push_one(self, job_id: str, asked: str, data: Any, delay: Duration, priority: int) -> Steps[None]:
+    def _push_one(self, job_id: str, asked: str, data: Any, delay: Duration, priority: int) -> Steps[str]:
         wait = milliseconds(delay, "delay")
         place = whole(priority, "priority", least=-100, most=100)
-        yield from self._engine.push(ONLY, asked, [Push(job_id, _payload(data), wait, place, self._most)])
+        job = Push(job_id, payload(data), wait, place, self._most)
+        _, [counts] = yield from self._engine.push(ONLY, asked, [job])
         yield from self._noted()
+        return counts
 
     def _noted(self) -> Steps[None]:
-        """The job is there: that the poller doesn't know of its queue yet is no failure of the push."""
-        try:
-            yield from registry.noted(self._using, self._prefix, self.name)
-        except (Unavailable, OutcomeUnknown) as error:
-            _logger.warning("The poller does not know of queue %s yet: %s", self.name, error)
-
-    def _jobs(self, held: Sequence[Held]) -> list[Job]:
-        data = payloads.loads_all([one.payload for one in held])
-        return [
-            Job(
-                id=one.id,
-                data=value,
-                attempts=one.state.attempts,
-                fence=one.state.fence,
-                due_at=moment(one.state.moment),
-                queue=self.name,
-                token=one.state.token,
-            )
-            for one, value in zip(held, data, strict=True)
-        ]
+        return registry.noted(self._using, keys.queues(self._prefix), self.name)
 
     def _settle(self, job: Job, what: str, value: int = 0, line: str = "") -> Steps[bool]:
         verdict = Verdict(ONLY, job.id, job.fence, self._token(job), what, value, line)
@@ -312,26 +290,3 @@ class DelayQueue(Service):
         if job.queue != self.name:
             raise ValueError(f"This job is of the queue {job.queue!r}, not of {self.name!r}.")
         return job.token
-
-    def _ids(self, request_id: str | None, count: int) -> list[str]:
-        """New ids, the same ones for repeats of a request; ascending, as that is the order of jobs that
-        become due in the same ms."""
-        if request_id is None:
-            drawn = os.urandom(9).hex()
-        else:
-            drawn = hashlib.sha256(request_id.encode()).hexdigest()[:18]
-        return [f"{drawn}{number:06x}" for number in range(count)]
-
-
-def _payload(data: Any) -> str:
-    encoded = payloads.dumps(data, "data")
-    limit = conf.current().JOB_MAX_BYTES
-    if len(encoded) > limit or len(encoded.encode()) > limit:
-        raise LimitExceeded("a job's payload (JOB_MAX_BYTES)", limit=limit, actual=len(encoded.encode()))
-    return encoded
-
-
-def _listed(items: Sequence[T], what: str) -> Sequence[T]:
-    if isinstance(items, str):
-        raise TypeError(f"{what} must be a list, not one str: put it in a list.")
-    return items

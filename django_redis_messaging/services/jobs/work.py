@@ -1,4 +1,4 @@
-"""The loops that work a queue off: pop, call, ack; and leases that are kept while something is called."""
+"""The loops that work a queue off: pop, call, ack."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import inspect
 import logging
 import random
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import conf
+from ...core.retry import given_up_when
 from ...errors import MessagingError, OutcomeUnknown, Unavailable
+from ..renewing import AwaitingRenewal, Renewal
 from .values import Job
 
 if TYPE_CHECKING:
@@ -38,18 +39,28 @@ def pause(attempts: int) -> float:
     return longest * random.uniform(0.5, 1)  # noqa: S311
 
 
+def check(callables: Mapping[str, Callable[..., Any]]) -> None:
+    """Raises TypeError for what only `awork` can call."""
+    for name, function in callables.items():
+        if _is_coroutine_function(function):
+            raise TypeError(f"{name!r} is a coroutine function: use awork, which awaits it.")
+
+
 def work(queue: DelayQueue, callables: Mapping[str, Callable[..., Any]], stop: Stop, lease: float) -> None:
     """See DelayQueue.work."""
     failures = 0
     while not stop.is_set():
         try:
-            for job in queue.pop(1, lease=lease, wait=PATIENCE):
+            with given_up_when(stop.is_set):
+                jobs = queue.pop(1, lease=lease, wait=PATIENCE)
+            for job in jobs:
                 _do(queue, job, callables, lease)
             failures = 0
         except (Unavailable, OutcomeUnknown) as error:
             failures += 1
             _log_outage(queue, error)
-            threading.Event().wait(_after(failures))
+            for seconds in _pieces(_after(failures), stop):
+                sleep(seconds)
 
 
 async def awork(
@@ -59,13 +70,23 @@ async def awork(
     failures = 0
     while not stop.is_set():
         try:
-            for job in await queue.apop(1, lease=lease, wait=PATIENCE):
+            with given_up_when(stop.is_set):
+                jobs = await queue.apop(1, lease=lease, wait=PATIENCE)
+            for job in jobs:
                 await _ado(queue, job, callables, lease)
             failures = 0
         except (Unavailable, OutcomeUnknown) as error:
             failures += 1
             _log_outage(queue, error)
-            await asyncio.sleep(_after(failures))
+            for seconds in _pieces(_after(failures), stop):
+                await asyncio.sleep(seconds)
+
+
+def _pieces(seconds: float, stop: Stop) -> Iterator[float]:
+    """A pause in pieces, between which it is looked whether to stop."""
+    ends = monotonic() + seconds
+    while (left := ends - monotonic()) > 0 and not stop.is_set():
+        yield min(left, PATIENCE)
 
 
 def _do(queue: DelayQueue, job: Job, callables: Mapping[str, Callable[..., Any]], lease: float) -> None:
@@ -76,8 +97,11 @@ def _do(queue: DelayQueue, job: Job, callables: Mapping[str, Callable[..., Any]]
         return
     function, args = called
     try:
-        with _kept(queue, job, lease):
-            function(*args)
+        with Renewal(lambda: queue.extend(job, lease), lease / 3, job.id):
+            result = function(*args)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError(f"{function!r} returned a coroutine: use awork, which awaits it.")
     except Exception:
         _log_failure(job)
         queue.retry(job, pause(job.attempts))
@@ -95,8 +119,11 @@ async def _ado(
         return
     function, args = called
     try:
-        async with _akept(queue, job, lease):
-            result = function(*args)
+        async with AwaitingRenewal(lambda: queue.aextend(job, lease), lease / 3, job.id):
+            if _is_coroutine_function(function):
+                result = function(*args)
+            else:  # in a thread: it may block, and the lease is to be kept meanwhile
+                result = await asyncio.to_thread(function, *args)
             if inspect.isawaitable(result):
                 await result
     except Exception:
@@ -104,6 +131,12 @@ async def _ado(
         await queue.aretry(job, pause(job.attempts))
     else:
         _log_end(job, await queue.aack(job))
+
+
+def _is_coroutine_function(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )
 
 
 def _after(failures: int) -> float:
@@ -140,40 +173,3 @@ def _log_failure(job: Job) -> None:
 def _log_end(job: Job, ours: bool) -> None:
     if not ours:
         logger.warning("Job %r of queue %r was done, but its lease was lost.", job.id, job.queue)
-
-
-@contextmanager
-def _kept(queue: DelayQueue, job: Job, lease: float) -> Iterator[None]:
-    """Extends the lease while something runs."""
-    over = threading.Event()
-
-    def keep() -> None:
-        while not over.wait(lease / 3):
-            with suppress(MessagingError):  # the lease may end: then the ack says so
-                queue.extend(job, lease)
-
-    keeper = threading.Thread(target=keep, name=f"lease of {job.id}", daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        keeper.join()
-
-
-@asynccontextmanager
-async def _akept(queue: DelayQueue, job: Job, lease: float) -> AsyncIterator[None]:
-    """Extends the lease while something runs."""
-
-    async def keep() -> None:
-        while True:
-            await asyncio.sleep(lease / 3)
-            with suppress(MessagingError):
-                await queue.aextend(job, lease)
-
-    keeper = asyncio.ensure_future(keep())
-    try:
-        yield
-    finally:
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-from ..core import clients
+from ...core import clients
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,29 @@
+"""Every key name, one builder each; the builder's docstring is the key's schema.
+
+PREFIX:1:{chat:42}:log        prefix outside the braces: one ACL pattern covers all
+       |  |                   1: the data format
+       |  what one resource owns shares a slot
+"""
+
+from .chats import ChatKeys, newest_keys
+from .directories import DirectoryKeys, directories
+from .jobs import JobKeys, QueueKeys, queues
+from .names import FORMAT, MAX_NAME_BYTES, checked_prefix, encoded, name, tag
+from .users import UserKeys
+
+__all__ = [
+    "FORMAT",
+    "MAX_NAME_BYTES",
+    "ChatKeys",
+    "DirectoryKeys",
+    "JobKeys",
+    "QueueKeys",
+    "UserKeys",
+    "checked_prefix",
+    "directories",
+    "encoded",
+    "name",
+    "newest_keys",
+    "queues",
+    "tag",
+]

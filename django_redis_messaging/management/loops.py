@@ -1,0 +1,91 @@
+"""What the commands share that run loops: their options, how loops are made of them, signals."""
+
+from __future__ import annotations
+
+import signal
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import CommandError
+
+from ..services.jobs.limits import Limits
+from ..services.polling import Poller
+
+if TYPE_CHECKING:
+    from ..tasks.backend import RedisBackend
+
+#: seconds: more is a mistake
+LONGEST = 86_400
+
+
+def at_signals(stop: Callable[[], None]) -> None:
+    """Have SIGINT and SIGTERM, each time, call this."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop())
+
+
+def add_limits(parser: ArgumentParser, what: str) -> None:
+    """Add the options of whatever executes things under leases."""
+    parser.add_argument("--concurrency", type=int, default=4, help=f"{what}s at a time (4)")
+    parser.add_argument(
+        "--lease",
+        type=float,
+        default=30.0,
+        help=f"seconds until a {what} that was lost with its process is given to another (30)",
+    )
+    parser.add_argument(
+        "--drain", type=float, default=30.0, help=f"seconds that each running {what} gets to end (30)"
+    )
+
+
+def limits(options: dict[str, Any], **more: Any) -> Limits:
+    """What these options say; raises CommandError where that can't be."""
+    if options["concurrency"] < 1 or not 1 <= options["lease"] <= LONGEST:
+        raise CommandError(f"--concurrency is at least 1, --lease is 1 to {LONGEST} seconds.")
+    if not 0 <= options["drain"] <= LONGEST:
+        raise CommandError(f"--drain is 0 to {LONGEST} seconds.")
+    for name in more.keys() & {"max_tasks", "max_memory", "max_time"}:
+        if more[name] is not None and not more[name] >= 1:
+            raise CommandError(f"--{name.replace('_', '-')} is at least 1.")
+    return Limits(concurrency=options["concurrency"], lease=options["lease"], drain=options["drain"], **more)
+
+
+def backends() -> dict[str, RedisBackend]:
+    """The backends of TASKS that are this app's, by alias; ImportError without Django's Tasks."""
+    from ..tasks.polling import our_backends
+
+    return {backend.alias: backend for backend in our_backends()}
+
+
+def chosen_backend(alias: str) -> RedisBackend:
+    """The backend of this alias, or a CommandError that says which there are."""
+    try:
+        found = backends()
+    except ImportError as error:
+        raise CommandError(str(error)) from error
+    if alias not in found:
+        raise CommandError(
+            f"TASKS has no entry {alias!r} whose BACKEND is "
+            f"django_redis_messaging.tasks.RedisBackend (there is: {', '.join(found) or 'none'})."
+        )
+    return found[alias]
+
+
+def chosen_queues(backend: RedisBackend, named: Sequence[str] | None) -> list[str]:
+    """The queues that a worker serves: those named, or all."""
+    queues = list(named or backend.queue_names)
+    if not queues:
+        raise CommandError("QUEUES of this backend is empty, so name the queues to serve: --queue.")
+    unknown = set(queues) - backend.queues if backend.queues else set()
+    if unknown:
+        raise CommandError(f"This backend has no queue {sorted(unknown)[0]!r}: add it to QUEUES.")
+    return queues
+
+
+def poller() -> Poller:
+    """A poller that does all that is due by time."""
+    with suppress(ImportError):  # without Django's Tasks there are only delay queues
+        from ..tasks import polling  # noqa: F401  (registers its rounds)
+    return Poller()

@@ -1,0 +1,136 @@
+"""The services on a Cluster of several nodes, while slots are moved and primaries change."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from django.test import override_settings
+from redis.crc import key_slot
+
+from django_redis_messaging import Chat, DelayQueue, Inbox, conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.keys import ChatKeys, JobKeys
+from tests.core.clusters import NODE_TIMEOUT, Cluster
+
+from .conftest import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("closing")
+#: changes of the Cluster in each test; how often a slot is moved in one of them
+CHANGES, MOVES = 3, 4
+Change = Callable[[str], None]
+
+
+@pytest.fixture(params=[5_000])
+def cluster(request: pytest.FixtureRequest, own_prefix: str) -> Iterator[Cluster]:
+    """One that the test may break, and the alias that leads there. None of its nodes is taken for dead, and
+    what it had not passed on yet for lost, because the machine is busy: after so many ms only."""
+    with Cluster(replicas=True, node_timeout=request.param) as cluster:
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": cluster.url(0)}
+        messaging = {"PREFIX": own_prefix, "COMMAND_DEADLINE": PATIENCE}
+        clients.close()
+        with override_settings(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=messaging):
+            yield cluster
+            clients.close()
+
+
+@pytest.fixture(params=["moves", "fails over"])
+def change(request: pytest.FixtureRequest, cluster: Cluster) -> Change:
+    """Another node has the slot of a key. Nothing that was acknowledged is lost by that."""
+
+    def moves(key: str) -> None:
+        slot = key_slot(key.encode())
+        for _ in range(MOVES):
+            cluster.migrate(slot, cluster.another(slot))
+
+    def fails_over(key: str) -> None:
+        cluster.fail_over(cluster.owner(key_slot(key.encode())))
+
+    return moves if request.param == "moves" else fails_over
+
+
+@contextmanager
+def meanwhile(*acts: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Others act, each until it is told to end."""
+    over = threading.Event()
+    with ThreadPoolExecutor(len(acts)) as pool:
+        acting = [pool.submit(act, over) for act in acts]
+        try:
+            yield
+        finally:
+            over.set()
+        for one in acting:
+            one.result(2 * PATIENCE)
+
+
+def test_a_chat_loses_nothing(change: Change) -> None:
+    chat = Chat.create("ann", ["bob"], chat_id="talk")
+    sent: list[int] = []
+    got: list[int] = []
+
+    def say(over: threading.Event) -> None:
+        while not over.is_set():
+            sent.append(chat.send("ann", "hello").id)
+
+    async def asay(over: threading.Event) -> None:
+        while not over.is_set():
+            sent.append((await chat.asend("ann", "hello")).id)
+
+    def read(over: threading.Event) -> None:
+        while not over.is_set():
+            for pending in Inbox("bob").pending():
+                assert (pending.gap, pending.reset) == (0, False)
+                got.extend(message.id for message in pending.messages)
+                chat.ack("bob", pending.messages[-1].cursor)
+
+    with meanwhile(say, lambda over: asyncio.run(asay(over)), read):
+        for _ in range(CHANGES):
+            change(ChatKeys(conf.prefix(), "talk").log)
+    got += [message.id for pending in Inbox("bob").pending(limit=1000) for message in pending.messages]
+    assert sorted(sent) == list(range(1, len(sent) + 1))
+    assert list(dict.fromkeys(got)) == sorted(sent)
+
+
+def test_a_queue_loses_nothing(change: Change) -> None:
+    queue, numbers = DelayQueue("mail"), itertools.count()
+    pushed: list[int] = []
+    done: list[int] = []
+
+    def push(over: threading.Event) -> None:
+        while not over.is_set():
+            number = next(numbers)
+            queue.push(number)
+            pushed.append(number)
+
+    def work(over: threading.Event) -> None:
+        while not over.is_set():
+            for job in queue.pop(10, lease=2, wait=0.5):
+                done.append(job.data)
+                queue.ack(job)
+
+    with meanwhile(push, work, work):
+        for _ in range(CHANGES):
+            change(JobKeys(conf.prefix(), "queue", "mail").queue("mail").ready)
+    while len(set(done)) < len(pushed):  # the lease of one whose claim was not answered must end
+        done += [job.data for job in queue.pop(100, wait=PATIENCE)]
+    assert sorted(set(done)) == sorted(pushed)
+
+
+@pytest.mark.parametrize("cluster", [NODE_TIMEOUT], indirect=True)
+def test_all_goes_on_after_a_primary_was_killed(cluster: Cluster) -> None:
+    """The one that LOCATION names, too; of what was written nothing is lost that its replica had."""
+    names = [f"n{number}" for number in range(12)]
+    for name in names:
+        Chat.create("ann", ["bob"], "hello", chat_id=name)
+        DelayQueue(name).push("hello")
+    cluster.kill(0)
+    assert {pending.chat_id for pending in Inbox("bob").pending()} == set(names)
+    for name in names:
+        assert Chat(name).send("bob", "yes").id == 2
+        assert [job.data for job in DelayQueue(name).pop()] == ["hello"]
+    assert Inbox("ann").unread() == len(names)

@@ -1,0 +1,330 @@
+"""A Redis Cluster of several primaries, with replicas where wanted, whose slots can be moved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from itertools import count, permutations
+from typing import Any, Self
+
+import redis
+from django_redis.pool import ConnectionFactory
+from redis.crc import key_slot
+
+from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
+
+#: seconds: what should happen has happened by then, also on a busy machine
+PATIENCE = 60.0
+#: looks after which an order to take over is given anew: nodes forget it after five seconds
+ONCE_MORE = 1200
+SLOTS = 16384
+#: milliseconds after which a node that gives no sign is taken for dead
+NODE_TIMEOUT = 2000
+#: keys that are moved at once
+PAGE = 100
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until something holds, and no node is loading what it has got from another."""
+    ends = time.monotonic() + PATIENCE
+    while True:
+        with suppress(redis.BusyLoadingError):
+            if holds():
+                return
+        if time.monotonic() > ends:
+            raise TimeoutError(f"not within {PATIENCE} s")
+        time.sleep(0.005)
+
+
+def slot(name: str) -> int:
+    """The slot of all keys of a thing."""
+    return key_slot(f"thing:{name}".encode())
+
+
+@cache
+def mates(name: str, number: int = 1) -> list[str]:
+    """Names of other things of the same slot."""
+    others = (other for other in map(f"{name}-{{}}".format, count()) if slot(other) == slot(name))
+    return [next(others) for _ in range(number)]
+
+
+class Cluster:
+    """`primaries` nodes that share the slots, and behind them as many replicas, if wanted: with three, the
+    node 3 is the replica of the node 0. Others, as many as `later`, run already and join when they are told
+    to. What a method calls `at` is the number of a node."""
+
+    def __init__(
+        self,
+        primaries: int = 3,
+        *,
+        replicas: bool = False,
+        later: int = 0,
+        node_timeout: int = NODE_TIMEOUT,
+    ) -> None:
+        self._stack = ExitStack()
+        self._primaries = primaries
+        self._replicas = replicas
+        self._later = later
+        self._node_timeout = node_timeout
+        self.servers: list[EmbeddedServer] = []
+        #: for looking at the nodes, and for giving them orders
+        self.clients: list[Any] = []
+        self._ports: list[int] = []
+
+    def __enter__(self) -> Self:
+        try:
+            members = self._primaries * (1 + self._replicas)
+            for _ in range(members + self._later):
+                self._start()
+            self._share_slots()
+            for one, other in permutations(range(members), 2):
+                self._meet(one, other)
+            until(self._whole)
+            for at in range(self._primaries, members):
+                self.clients[at].execute_command("CLUSTER", "REPLICATE", self.id(at - self._primaries))
+            until(self._whole)
+            self.replicated()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def url(self, at: int) -> str:
+        """The LOCATION of a CACHES entry that names this node."""
+        return f"redis://127.0.0.1:{self._ports[at]}?db=0"
+
+    def id(self, at: int) -> str:
+        return str(self.clients[at].execute_command("CLUSTER MYID").decode())
+
+    def owner(self, slot: int) -> int:
+        """The node that has a slot, in the eyes of the first one that runs."""
+        return self._owner(slot, self._running()[0])
+
+    def owners(self, names: Iterable[str]) -> set[int]:
+        """The nodes that have these things."""
+        return {self.owner(slot(name)) for name in names}
+
+    def another(self, slot: int) -> int:
+        """A primary that doesn't have this slot."""
+        return next(at for at in self.primaries() if at != self.owner(slot))
+
+    def primaries(self) -> list[int]:
+        """The nodes that are primaries now."""
+        return [at for at in self._running() if self.clients[at].info("replication")["role"] == "master"]
+
+    def total(self, section: str, field: str, item: str) -> int:
+        """A count of INFO, of all nodes: total("errorstats", "errorstat_MOVED", "count")."""
+        found = (self.clients[at].info(section).get(field, {item: 0}) for at in self._running())
+        return sum(int(one[item]) for one in found)
+
+    @property
+    def redirects(self) -> int:
+        """How often a node has said that another one has the slot."""
+        return self.total("errorstats", "errorstat_MOVED", "count")
+
+    def migrate(self, slot: int, to: int) -> None:
+        """Move a slot and its keys, as `redis-cli --cluster reshard` does."""
+        if self.owner(slot) != to:
+            self._open(slot, to)
+            self._finish(slot, to)
+
+    @contextmanager
+    def half_migrated(self, slot: int, to: int, keys: Sequence[str] = ()) -> Iterator[None]:
+        """The slot is being moved, and of its keys these have been; in the end it is done."""
+        source = self.owner(slot)
+        self._open(slot, to)
+        self._move(source, to, keys)
+        try:
+            yield
+        finally:
+            self._finish(slot, to, source)
+
+    def kill(self, at: int) -> int:
+        """End a node as a crash would, once its replica has all that it has, and wait until that one has
+        taken over; its number."""
+        replica = self._end(at)
+        self.took_over(replica)
+        return replica
+
+    @contextmanager
+    def killed(self, at: int) -> Iterator[int]:
+        """As `kill`, but nobody has taken over yet; in the end the node is back, as a replica."""
+        replica = self._end(at)
+        try:
+            yield replica
+        finally:
+            self.took_over(replica)
+            self._restart(at)
+
+    def fail_over(self, at: int) -> int:
+        """Make the replica of a node take over in agreement with it; the number of the replica."""
+        replica, orders = self._replica_of(at), count()
+
+        def took_over() -> bool:
+            if replica in self.primaries():
+                return True
+            if next(orders) % ONCE_MORE == 0:
+                self.clients[replica].execute_command("CLUSTER", "FAILOVER")
+            return False
+
+        until(took_over)
+        until(self._whole)
+        self.replicated()
+        return replica
+
+    def took_over(self, replica: int) -> None:
+        """Wait until a replica is a primary, and every node knows."""
+        until(lambda: replica in self.primaries())
+        until(lambda: all(_info(self.clients[at])["cluster_state"] == "ok" for at in self._running()))
+
+    def join(self) -> int:
+        """One more node is a member, without slots; its number."""
+        at = len(self.servers) - self._later
+        self._later -= 1
+        for other in range(at):
+            self._meet(at, other)
+        until(self._whole)
+        return at
+
+    def replicated(self) -> None:
+        """Wait until every replica has all that its primary has."""
+        until(lambda: all(self._up_to_date(at) for at in self._running() if at not in self.primaries()))
+
+    def _start(self) -> None:
+        port = _free_port()
+        options: dict[str, str | int] = {
+            "bind": "127.0.0.1",
+            "port": port,
+            "cluster-enabled": "yes",
+            "cluster-port": _free_port(),
+            "cluster-node-timeout": self._node_timeout,
+            "cluster-allow-replica-migration": "no",
+            "repl-diskless-sync-delay": 0,
+        }
+        self.servers.append(self._stack.enter_context(EmbeddedServer(options=options)))
+        self.clients.append(self._stack.enter_context(self.servers[-1].client()))
+        self._ports.append(port)
+
+    def _end(self, at: int) -> int:
+        self.replicated()
+        replica = self._replica_of(at)
+        self.clients[at].connection_pool.disconnect()
+        self.servers[at].kill()
+        return replica
+
+    def _restart(self, at: int) -> None:
+        """It becomes a replica of the one that took over."""
+        self.servers[at].start()
+        until(lambda: self.clients[at].info("replication")["role"] == "slave")
+        until(self._whole)
+        self.replicated()
+
+    def _share_slots(self) -> None:
+        for at, client in enumerate(self.clients):
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", at + 1)
+        bounds = [SLOTS * at // self._primaries for at in range(self._primaries + 1)]
+        for client, first, beyond in zip(self.clients, bounds, bounds[1:], strict=False):
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, beyond - 1)
+
+    def _meet(self, one: int, other: int) -> None:
+        bus = self.clients[other].config_get("cluster-port")["cluster-port"]
+        self.clients[one].execute_command("CLUSTER", "MEET", "127.0.0.1", self._ports[other], bus)
+
+    def _running(self) -> list[int]:
+        members = self.servers[: len(self.servers) - self._later]
+        return [at for at, server in enumerate(members) if server.running]
+
+    def _whole(self) -> bool:
+        """Whether every member knows every other one, who is what, and who has which slot."""
+        members = self._running()
+        views = [_view(self.clients[at]) for at in members]
+        states = [_info(self.clients[at]) for at in members]
+        known = all(len(view) == len(members) for view in views)
+        return (
+            known
+            and views.count(views[0]) == len(views)
+            and all(state["cluster_state"] == "ok" for state in states)
+            and all(state["cluster_slots_ok"] == str(SLOTS) for state in states)
+        )
+
+    def _owner(self, slot: int, seen_by: int) -> int:
+        for port, (_, ranges) in _view(self.clients[seen_by]).items():
+            if any(int(one[0]) <= slot <= int(one[-1]) for one in ranges):
+                return self._ports.index(port)
+        raise LookupError(f"nobody has the slot {slot}")
+
+    def _replica_of(self, at: int) -> int:
+        port = self._ports[at]
+        found = {other: self.clients[other].info("replication") for other in self._running()}
+        return next(other for other, info in found.items() if info.get("master_port") == port)
+
+    def _up_to_date(self, at: int) -> bool:
+        mine = self.clients[at].info("replication")
+        if mine["master_link_status"] != "up":
+            return False
+        theirs = self.clients[self._ports.index(mine["master_port"])].info("replication")
+        return bool(mine["slave_repl_offset"] >= theirs["master_repl_offset"])
+
+    def _open(self, slot: int, to: int) -> None:
+        source = self.owner(slot)
+        self.clients[to].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id(source))
+        self.clients[source].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id(to))
+
+    def _finish(self, slot: int, to: int, source: int | None = None) -> None:
+        source = self.owner(slot) if source is None else source
+        while keys := self.clients[source].execute_command("CLUSTER", "GETKEYSINSLOT", slot, PAGE):
+            self._move(source, to, keys)
+        for at in (to, source):  # the new owner first: at no time has nobody the slot
+            self.clients[at].execute_command("CLUSTER", "SETSLOT", slot, "NODE", self.id(to))
+        until(lambda: self._agreed(slot, to))
+
+    def _agreed(self, slot: int, owner: int) -> bool:
+        """Whether all know that it has the slot, and since which epoch: who doesn't may believe the former
+        owner, and one that takes the same epoch, for another slot, would be believed by some."""
+        members = self._running()
+        epochs = [_epochs(self.clients[at]) for at in members]
+        return all(self._owner(slot, at) == owner for at in members) and epochs.count(epochs[0]) == len(
+            epochs
+        )
+
+    def _move(self, source: int, to: int, keys: Sequence[str | bytes]) -> None:
+        if keys:
+            where = ("127.0.0.1", self._ports[to], "", 0, int(1000 * PATIENCE))
+            self.clients[source].execute_command("MIGRATE", *where, "KEYS", *keys)
+
+
+class RedisClusterFactory(ConnectionFactory):  # type: ignore[misc]
+    """The CONNECTION_FACTORY of an alias whose client is the driver's own for a Cluster."""
+
+    def get_connection(self, params: dict[str, Any]) -> Any:
+        kwargs = {key: value for key, value in params.items() if key not in ("url", "parser_class")}
+        return redis.RedisCluster.from_url(params["url"], **kwargs, **self.pool_cls_kwargs)
+
+    def disconnect(self, connection: Any) -> None:
+        connection.close()
+
+
+def _info(client: Any) -> dict[str, str]:
+    found: dict[str, str] = client.execute_command("CLUSTER INFO")
+    return found
+
+
+def _view(client: Any) -> dict[int, tuple[str, list[list[str]]]]:
+    """Port → who it is a replica of, and ranges of slots, as one node sees it; without what it took for
+    dead or has not shaken hands with."""
+    return {
+        int(address.rpartition(":")[2]): (node["master_id"], node["slots"])
+        for address, node in client.execute_command("CLUSTER NODES").items()
+        if not {"handshake", "noaddr", "fail"} & set(node["flags"].split(","))
+    }
+
+
+def _epochs(client: Any) -> dict[str, str]:
+    """Address → epoch of each primary, as one node sees it."""
+    nodes = client.execute_command("CLUSTER NODES")
+    return {address: node["epoch"] for address, node in nodes.items() if "master" in node["flags"]}

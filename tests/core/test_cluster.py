@@ -1,0 +1,488 @@
+"""A Redis Cluster of several primaries: who is asked for what, while slots move and primaries die."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.embedded import _free_port
+from tests.conftest import Call
+from tests.core.clusters import Cluster, mates, slot, until
+from tests.core.conftest import Connect
+from tests.core.test_retry import takes
+from tests.core.things import Things
+
+pytestmark = pytest.mark.usefixtures("closing")
+
+#: of things of all primaries, several of each
+NAMES = [f"{at}" for at in range(30)]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three primaries; tests move slots, and leave none half moved."""
+    with Cluster() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def sturdy() -> Iterator[Cluster]:
+    """Three primaries, each with a replica; tests kill nodes, and start them again."""
+    with Cluster(replicas=True) as started:
+        yield started
+
+
+@pytest.fixture(params=[0, 1, 2])
+def named(request: pytest.FixtureRequest) -> int:
+    """The node that LOCATION names."""
+    return int(request.param)
+
+
+@pytest.fixture
+def things(connect: Connect, cluster: Cluster) -> Things:
+    return connect(cluster.url(0))
+
+
+def stored(cluster: Cluster, things: Things, names: list[str] = NAMES) -> list[int]:
+    """What the nodes have, each asked for what is its own."""
+    return [int(cluster.clients[cluster.owner(slot(name))].get(things.key(name)) or 0) for name in names]
+
+
+def asked(cluster: Cluster) -> int:
+    """How often the nodes were asked to do a script that they have."""
+    return cluster.total("commandstats", "cmdstat_evalsha", "calls")
+
+
+def flush_scripts(cluster: Cluster) -> None:
+    for at in cluster.primaries():
+        cluster.clients[at].script_flush()
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Does something in a thread; what it raises is raised in the end."""
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(work)
+        yield
+        working.result()
+
+
+class TestRouting:
+    async def test_any_node_may_be_named(
+        self, call: Call, connect: Connect, cluster: Cluster, named: int
+    ) -> None:
+        things = connect(cluster.url(named))
+        assert cluster.owners(NAMES) == {0, 1, 2}
+        assert [await call(things, "add", name, at) for at, name in enumerate(NAMES)] == list(range(30))
+        assert [await call(things, "get", name) for name in NAMES] == [b"%d" % at for at in range(30)]
+        assert stored(cluster, things) == list(range(30))
+
+    async def test_who_has_it_is_asked_at_once(self, call: Call, things: Things, cluster: Cluster) -> None:
+        before = cluster.redirects
+        for name in NAMES:
+            await call(things, "add", name)
+            await call(things, "get", name)
+        assert cluster.redirects - before <= 1  # that one told who has what
+        before = cluster.redirects
+        were_asked = asked(cluster)
+        for name in NAMES:
+            await call(things, "add", name)
+            await call(things, "get", name)
+        await call(things, "add_each", NAMES)
+        assert asked(cluster) - were_asked == 3 * len(NAMES)
+        await call(things, "add_all", NAMES)
+        await call(things, "do", "EXISTS", things.key("a"))
+        await call(things, "take", "empty", 0.01)
+        assert cluster.redirects == before
+
+    async def test_a_step_about_several_slots_may_come_first(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        assert await call(things, "add_all", NAMES) == [1 + at for at in range(30)]
+        assert stored(cluster, things) == [1 + at for at in range(30)]
+
+    async def test_one_that_is_away_may_be_named_first(
+        self, call: Call, connect: Connect, cluster: Cluster
+    ) -> None:
+        things = connect(f"redis://127.0.0.1:{_free_port()}?db=0,{cluster.url(1)}")
+        assert [await call(things, "add", name) for name in NAMES] == [1] * 30
+
+    async def test_the_drivers_own_client_may_be_the_alias(
+        self, call: Call, connect: Connect, cluster: Cluster
+    ) -> None:
+        own = {"CONNECTION_FACTORY": "tests.core.clusters.RedisClusterFactory"}
+        things = connect(cluster.url(1), more=own)
+        assert [await call(things, "add", name) for name in NAMES] == [1] * 30
+        assert [await call(things, "get", name) for name in NAMES] == [b"1"] * 30
+        assert await call(things, "add_each", NAMES) == [2] * 30
+        assert stored(cluster, things) == [2] * 30
+
+
+class TestPipelines:
+    async def test_replies_are_in_order_and_each_is_done_once(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        for at, name in enumerate(NAMES):
+            await call(things, "add", name, at)
+        assert await call(things, "add_each", NAMES) == list(range(1, 31))
+        assert await call(things, "add_each_once", NAMES) == list(range(2, 32))
+        assert stored(cluster, things) == list(range(2, 32))
+
+    async def test_one_script_over_all(self, call: Call, things: Things, cluster: Cluster) -> None:
+        await call(things, "add_each", NAMES)
+        assert await call(things, "add_all", NAMES, 10) == [11 + at for at in range(30)]
+        assert stored(cluster, things) == [11 + at for at in range(30)]
+
+    async def test_what_is_asked_of_one_thing_is_done_in_order(self, call: Call, things: Things) -> None:
+        names = ["a", "b", "c", "a", "b", "a"]
+        assert await call(things, "add_each", names) == [1, 1, 1, 2, 2, 3]
+
+    async def test_an_empty_one(self, call: Call, things: Things) -> None:
+        assert await call(things, "add_each", []) == []
+        assert await call(things, "add_all", []) == []
+
+    @pytest.mark.parametrize("operation", ["add_each", "add_each_once", "add_all"])
+    async def test_nodes_that_have_not_the_script(
+        self, call: Call, things: Things, cluster: Cluster, operation: str
+    ) -> None:
+        await call(things, operation, NAMES)
+        before = stored(cluster, things)
+        flush_scripts(cluster)
+        await call(things, operation, NAMES)
+        assert stored(cluster, things) == [2 * n for n in before]
+
+
+class TestMoved:
+    async def test_who_has_it_now_is_asked(self, call: Call, things: Things, cluster: Cluster) -> None:
+        assert await call(things, "add", "a") == 1
+        cluster.migrate(slot("a"), cluster.another(slot("a")))
+        before = cluster.redirects
+        for n in range(2, 6):
+            assert await call(things, "add", "a", once=True) == n
+            assert await call(things, "get", "a") == b"%d" % n
+        assert cluster.redirects - before == 1
+        assert stored(cluster, things, ["a"]) == [5]
+
+    @pytest.mark.parametrize("operation", ["add_each", "add_each_once"])
+    async def test_of_a_pipeline_only_what_was_refused_is_sent_again(
+        self, call: Call, things: Things, cluster: Cluster, operation: str
+    ) -> None:
+        assert await call(things, operation, NAMES) == [1] * 30
+        for name in NAMES[::3]:
+            cluster.migrate(slot(name), cluster.another(slot(name)))
+        before = cluster.redirects
+        assert await call(things, operation, NAMES) == [2] * 30
+        assert cluster.redirects - before == len(NAMES[::3])
+        assert stored(cluster, things) == [2] * 30
+
+    async def test_to_a_node_that_has_not_the_script(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        await call(things, "add_each_once", NAMES)
+        for name in NAMES[::3]:
+            cluster.migrate(slot(name), cluster.another(slot(name)))
+        flush_scripts(cluster)
+        assert await call(things, "add_each_once", NAMES) == [2] * 30
+
+    async def test_to_a_node_that_joined_later(self, call: Call, connect: Connect) -> None:
+        with Cluster(2, later=1) as growing:
+            things = connect(growing.url(0))
+            assert await call(things, "add_each", NAMES) == [1] * 30
+            newcomer = growing.join()
+            for name in NAMES[::2]:
+                growing.migrate(slot(name), newcomer)
+            assert await call(things, "add_each", NAMES) == [2] * 30
+            before = growing.redirects
+            assert [await call(things, "add", name) for name in NAMES] == [3] * 30
+            assert growing.redirects == before
+            assert growing.owners(NAMES[::2]) == {newcomer}
+            assert stored(growing, things) == [3] * 30
+
+
+class TestWaits:
+    async def test_on_things_of_all_nodes(self, call: Call, things: Things, cluster: Cluster) -> None:
+        for name in NAMES:
+            cluster.clients[cluster.owner(slot(name))].rpush(things.key(name), name)
+        assert [await call(things, "take", name, 10) for name in NAMES] == [name.encode() for name in NAMES]
+
+    async def test_one_that_nothing_comes_for(self, call: Call, things: Things) -> None:
+        for name in NAMES[:5]:
+            with takes(0.1, 5):
+                assert await call(things, "take", name, 0.1) is None
+
+    async def test_one_whose_slot_moves(self, call: Call, things: Things, cluster: Cluster) -> None:
+        source, target = cluster.owner(slot("a")), cluster.another(slot("a"))
+
+        def move_and_push() -> None:
+            until(lambda: blocked(cluster, source))
+            cluster.migrate(slot("a"), target)
+            until(lambda: blocked(cluster, target))
+            cluster.clients[target].rpush(things.key("a"), "x")
+
+        until(lambda: not blocked(cluster, source) and not blocked(cluster, target))
+        with meanwhile(move_and_push), takes(0, 10):
+            assert await call(things, "take", "a", 20) == b"x"
+
+    async def test_one_that_is_outstanding_when_its_slot_moves(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        target = cluster.another(slot("a"))
+        assert await call(things, "take", "a", 0.01) is None
+        cluster.migrate(slot("a"), target)
+        cluster.clients[target].rpush(things.key("a"), "x")
+        with takes(0, 10):
+            assert await call(things, "take", "a", 20) == b"x"
+
+    async def test_one_whose_slot_is_on_its_way(self, call: Call, things: Things, cluster: Cluster) -> None:
+        """It waits where the slot goes: what is pushed meanwhile comes from there."""
+        target = cluster.another(slot("a"))
+
+        def push() -> None:
+            until(lambda: blocked(cluster, target))
+            things.do("RPUSH", things.key("a"), "x")
+
+        until(lambda: not blocked(cluster, target))
+        with cluster.half_migrated(slot("a"), target), meanwhile(push), takes(0, 10):
+            assert await call(things, "take", "a", 20) == b"x"
+
+    async def test_one_that_nothing_comes_for_though_its_slot_is_on_its_way(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        with cluster.half_migrated(slot("a"), cluster.another(slot("a"))), takes(0.3, 2):
+            assert await call(things, "take", "a", 0.3) is None
+
+
+def blocked(cluster: Cluster, at: int) -> int:
+    """How many wait there."""
+    return int(cluster.clients[at].info("clients")["blocked_clients"])
+
+
+class TestHalfMoved:
+    """While a slot is on its way, who had it has some of its keys, and who gets it the others."""
+
+    async def test_what_is_not_there_is_looked_for_where_it_goes(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        (name,) = mates("a")
+        key, other = things.key("a"), things.key(name)
+        await call(things, "add_each", NAMES)
+        await call(things, "do", "SET", other, 5)
+        target = cluster.another(slot("a"))
+        with cluster.half_migrated(slot("a"), target, [other]):
+            assert await call(things, "do", "GET", key, reads=True) is None
+            assert await call(things, "do", "INCR", key) == 1
+            assert await call(things, "do", "GET", other, reads=True) == b"5"
+            assert await call(things, "do", "INCRBY", other, 2) == 7
+            assert on_its_way(cluster, target, key) == b"1"
+        assert stored(cluster, things, ["a", name]) == [1, 7]
+
+    async def test_what_is_there_still_is_done_there(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        """Where it goes would refuse what is not announced."""
+        await call(things, "add_each", [*NAMES, "a"])
+        source, target = cluster.owner(slot("a")), cluster.another(slot("a"))
+        before = cluster.redirects
+        with cluster.half_migrated(slot("a"), target):
+            for n in range(2, 6):
+                assert await call(things, "do", "INCR", things.key("a")) == n
+            assert cluster.clients[source].get(things.key("a")) == b"5"
+        assert cluster.redirects == before
+
+    async def test_a_script_is_not_broken_off_in_the_midst(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        """It waits until the slot has moved, though all of its keys are there: but it removes them."""
+        await call(things, "add_each", [*NAMES, "a"])
+        with refused_until_moved(cluster, "a"):
+            assert await call(things, "renew", "a", 5) == 1
+        assert stored(cluster, things, ["a"]) == [5]
+
+    @pytest.mark.parametrize("operation", ["add_each", "add_each_once"])
+    @pytest.mark.parametrize("knows_scripts", [True, False])
+    async def test_a_pipeline(
+        self, call: Call, things: Things, cluster: Cluster, operation: str, *, knows_scripts: bool
+    ) -> None:
+        """What it asks of others is done once."""
+        names = [*NAMES, *mates(NAMES[0], 3)]
+        await call(things, operation, names[:-1])
+        with refused_until_moved(cluster, NAMES[0], things.key(names[0]), things.key(names[-2])):
+            if not knows_scripts:
+                flush_scripts(cluster)
+            assert await call(things, operation, names) == [2] * (len(names) - 1) + [1]
+        assert stored(cluster, things, names) == [2] * (len(names) - 1) + [1]
+
+    async def test_what_is_at_both_is_tried_until_it_is_at_one(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        (mate,) = mates("a")
+        keys = [things.key("a"), things.key(mate)]
+        await call(things, "do", "MSET", keys[0], 1, keys[1], 2)
+        with refused_until_moved(cluster, "a", keys[0]):
+            assert await call(things, "do", "MGET", *keys, reads=True) == [b"1", b"2"]
+
+
+@contextmanager
+def refused_until_moved(cluster: Cluster, name: str, *keys: str) -> Iterator[None]:
+    """The slot of a thing is on its way to another node, where these keys are already, until somebody has
+    been refused by TRYAGAIN."""
+
+    def refused() -> int:
+        return cluster.total("errorstats", "errorstat_TRYAGAIN", "count")
+
+    moving = cluster.half_migrated(slot(name), cluster.another(slot(name)), keys)
+    moving.__enter__()
+    before = refused()
+
+    def finish() -> None:
+        try:
+            until(lambda: refused() > before)
+        finally:
+            moving.__exit__(None, None, None)
+
+    with meanwhile(finish):
+        yield
+
+
+def on_its_way(cluster: Cluster, at: int, key: str) -> Any:
+    """What a node has got of a slot that is not its own yet."""
+    with cluster.clients[at].pipeline(transaction=False) as pipeline:
+        pipeline.execute_command("ASKING")
+        pipeline.get(key)
+        return pipeline.execute()[1]
+
+
+class Adding:
+    """Threads and tasks that add to things until they are told to stop, and know what they have added."""
+
+    def __init__(self, things: Things, names: list[str]) -> None:
+        self.added: Counter[str] = Counter()
+        self.calls = 0
+        self._things = things
+        self._names = names
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def going_on(self, threads: int, tasks: int) -> Iterator[None]:
+        """Meanwhile they add; what fails is raised in the end."""
+        with ThreadPoolExecutor(threads + 1) as pool:
+            working = [pool.submit(self._block, seed) for seed in range(threads)]
+            working.append(pool.submit(asyncio.run, self._await(range(threads, threads + tasks))))
+            try:
+                yield
+            finally:
+                self._stop.set()
+            for one in working:
+                one.result()
+
+    def more(self, calls: int) -> None:
+        """Wait until they have done so many more."""
+        enough = self.calls + calls
+        until(lambda: self.calls >= enough or self._stop.is_set())
+
+    def _block(self, seed: int) -> None:
+        for name, names in self._choices(seed):
+            getattr(self._things, name)(names)
+            self._count(name, names)
+
+    async def _await(self, seeds: range) -> None:
+        try:
+            await asyncio.gather(*map(self._await_one, seeds))
+        finally:
+            await clients.aclose()
+
+    async def _await_one(self, seed: int) -> None:
+        for name, names in self._choices(seed):
+            await getattr(self._things, f"a{name}")(names)
+            self._count(name, names)
+
+    def _choices(self, seed: int) -> Iterator[tuple[str, Any]]:
+        chance = random.Random(seed)
+        while not self._stop.is_set():
+            name = chance.choice(["add", "add_each", "add_each_once", "add_all"])
+            some = chance.sample(self._names, 4)
+            yield name, some[0] if name == "add" else some
+
+    def _count(self, name: str, names: Any) -> None:
+        of_each = [1, 2, 3, 4] if name == "add_all" else [1] * 4
+        with self._lock:
+            self.calls += 1
+            self.added.update(dict(zip([names] if name == "add" else names, of_each, strict=False)))
+
+
+class TestUnderLoad:
+    def test_no_add_is_lost_or_doubled_while_slots_move(self, things: Things, cluster: Cluster) -> None:
+        names = NAMES[:8]
+        redirects = cluster.redirects
+        adding = Adding(things, names)
+        with adding.going_on(threads=3, tasks=3):
+            for name in itertools.islice(itertools.cycle(names), 60):
+                adding.more(10)
+                with cluster.half_migrated(slot(name), cluster.another(slot(name)), [things.key(name)]):
+                    pass
+        assert stored(cluster, things, names) == [adding.added[name] for name in names]
+        assert cluster.redirects > redirects
+
+    def test_nor_while_replicas_take_over_by_an_order(self, connect: Connect, sturdy: Cluster) -> None:
+        things = connect(sturdy.url(sturdy.primaries()[0]))
+        adding = Adding(things, NAMES)
+        with adding.going_on(threads=2, tasks=2):
+            for at in sturdy.primaries()[:2]:
+                adding.more(50)
+                sturdy.fail_over(at)
+            adding.more(50)
+        assert stored(sturdy, things) == [adding.added[name] for name in NAMES]
+
+
+class TestKilled:
+    @pytest.mark.parametrize("itself", [True, False])
+    async def test_calls_go_on_with_who_takes_over(
+        self, call: Call, connect: Connect, sturdy: Cluster, *, itself: bool
+    ) -> None:
+        """Also where LOCATION names the one that was killed."""
+        victim, other = sturdy.primaries()[:2]
+        things = connect(sturdy.url(victim if itself else other))
+        assert await call(things, "add_each", NAMES) == [1] * 30
+        assert await call(things, "get", NAMES[0]) == b"1"
+        names = [name for name in NAMES if sturdy.owner(slot(name)) == victim]
+        with sturdy.killed(victim) as replica:
+            with takes(0, 10):
+                assert await call(things, "add", names[0], once=True) == 2
+            with takes(0, 2):
+                assert await call(things, "add_each", NAMES) == [2 + (one == names[0]) for one in NAMES]
+                assert await call(things, "add_each_once", names[1:]) == [3] * len(names[1:])
+                assert [await call(things, "get", name) for name in names] == [b"3"] * len(names)
+            assert sturdy.owners(names) == {replica}
+            before = sturdy.redirects
+            await call(things, "add_each", NAMES)
+            assert sturdy.redirects == before
+
+    async def test_a_pipeline_goes_on_too(self, call: Call, connect: Connect, sturdy: Cluster) -> None:
+        """What was answered by the others is not asked for again."""
+        victim = sturdy.primaries()[0]
+        things = connect(sturdy.url(victim))
+        assert await call(things, "add_each_once", NAMES) == [1] * 30
+        with sturdy.killed(victim), takes(0, 10):
+            assert await call(things, "add_each_once", NAMES) == [2] * 30
+
+    async def test_waits_too(self, call: Call, connect: Connect, sturdy: Cluster) -> None:
+        victim = sturdy.primaries()[0]
+        things = connect(sturdy.url(victim))
+        await call(things, "add_each", NAMES)
+        name = next(name for name in map("list-{}".format, range(100)) if sturdy.owner(slot(name)) == victim)
+        with sturdy.killed(victim) as replica:
+            sturdy.took_over(replica)
+            sturdy.clients[replica].rpush(things.key(name), "x")
+            with takes(0, 10):
+                assert await call(things, "take", name, 20) == b"x"

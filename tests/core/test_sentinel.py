@@ -1,0 +1,198 @@
+"""A primary that another server takes over from: as Sentinels tell, or without anybody who tells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from django_redis_messaging.errors import Unavailable
+from tests.conftest import Call
+from tests.core.clusters import until
+from tests.core.conftest import Connect
+from tests.core.sentinels import NAME, Pair, Sentinels
+from tests.core.test_cluster import meanwhile
+from tests.core.test_retry import takes
+from tests.core.things import Things
+
+pytestmark = pytest.mark.usefixtures("closing")
+
+
+@pytest.fixture
+def sentinels() -> Iterator[Sentinels]:
+    with Sentinels() as started:
+        yield started
+
+
+@pytest.fixture
+def watched(connect: Connect, sentinels: Sentinels) -> Things:
+    """The service, on the primary that the Sentinel names."""
+    return connect(
+        f"redis://{NAME}/0?db=0",
+        more={
+            "CLIENT_CLASS": "django_redis.client.SentinelClient",
+            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+            "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
+            "SENTINELS": sentinels.addresses,
+        },
+    )
+
+
+def blocked(pair: Pair, at: int) -> bool:
+    return bool(pair.clients[at].info("clients")["blocked_clients"])
+
+
+def refused(pair: Pair, at: int) -> int:
+    """How many writes it has refused as a replica."""
+    return int(pair.clients[at].info("errorstats").get("errorstat_READONLY", {"count": 0})["count"])
+
+
+class TestSentinel:
+    async def test_the_primary_is_asked(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
+        assert [await call(watched, "add", "a") for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert await call(watched, "get", "a") == b"5"
+        assert await call(watched, "add_each", ["a", "b"]) == [6, 1]
+        assert await call(watched, "add_all", ["a", "b"]) == [7, 3]
+        assert await call(watched, "take", "list", 0.05) is None
+        await call(watched, "do", "RPUSH", watched.key("list"), "x")
+        assert await call(watched, "take", "list", 10) == b"x"
+        assert sentinels.clients[0].get(watched.key("a")) == b"7"
+        assert refused(sentinels, 1) == 0
+
+    async def test_the_sentinel_is_not_asked_each_time(
+        self, call: Call, watched: Things, sentinels: Sentinels
+    ) -> None:
+        await call(watched, "add", "a")
+        before = questions(sentinels)
+        for _ in range(20):
+            await call(watched, "add", "a")
+        assert questions(sentinels) == before
+
+    async def test_a_killed_primary(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
+        await call(watched, "add", "a")
+        sentinels.kill()
+        with takes(0, 10):
+            assert await call(watched, "add", "a", once=True) == 2
+        with takes(0, 2):
+            assert await call(watched, "get", "a") == b"2"
+            assert await call(watched, "add_each", ["a", "b"]) == [3, 1]
+        assert sentinels.clients[1].get(watched.key("a")) == b"3"
+
+    async def test_a_primary_that_takes_leave(
+        self, call: Call, watched: Things, sentinels: Sentinels
+    ) -> None:
+        """No call fails meanwhile, and what the old one gets when it is a replica is not lost."""
+        await call(watched, "add", "a")
+        sentinels.order()
+        with takes(0, 20):
+            while not (sentinels.took_over() and sentinels.follows(0)):
+                await call(watched, "add", "a")
+        first = await call(watched, "add", "a")
+        before = refused(sentinels, 0)
+        assert [await call(watched, "add", "a") for _ in range(20)] == [first + n for n in range(1, 21)]
+        assert refused(sentinels, 0) == before
+        assert sentinels.clients[1].get(watched.key("a")) == b"%d" % (first + 20)
+
+    async def test_connections_that_were_idle_meanwhile(
+        self, call: Call, watched: Things, sentinels: Sentinels
+    ) -> None:
+        await asyncio.gather(*(watched.aadd("a") for _ in range(8)))
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(watched.add, ["a"] * 8))
+        sentinels.order()
+        until(lambda: sentinels.took_over() and sentinels.follows(0))
+        with takes(0, 2):
+            assert [await call(watched, "add", "a", once=True) for _ in range(8)] == list(range(17, 25))
+        assert sentinels.clients[1].get(watched.key("a")) == b"24"
+
+    async def test_a_wait_under_way(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
+        """The Sentinel cuts all connections, so it can't be known whether something was taken: as when a
+        server ends. The next one goes to the new primary."""
+
+        def order() -> None:
+            until(lambda: blocked(sentinels, 0))
+            sentinels.order()
+
+        with meanwhile(order), takes(0, 20), pytest.raises(Unavailable):
+            await call(watched, "take", "list", 30)
+        until(sentinels.took_over)
+        sentinels.clients[1].rpush(watched.key("list"), "x")
+        with takes(0, 10):
+            assert await call(watched, "take", "list", 30) == b"x"
+
+
+def questions(sentinels: Sentinels) -> int:
+    """How often the Sentinel was asked who is the primary."""
+    stats: dict[str, Any] = sentinels.orders.info("commandstats")
+    return sum(int(stat["calls"]) for name, stat in stats.items() if "get-master-addr" in name)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with Pair() as started:
+        yield started
+
+
+class TestAlone:
+    """One server, as far as the alias knows. The address is a link, which is made to lead to another."""
+
+    @pytest.fixture
+    def link(self, pair: Pair, tmp_path: Path) -> Path:
+        path = tmp_path / "it"
+        path.symlink_to(pair.servers[0].socket)
+        return path
+
+    @pytest.fixture
+    def things(self, connect: Connect, link: Path) -> Things:
+        return connect(f"unix://{quote(str(link))}?db=0")
+
+    @pytest.mark.parametrize("once", [True, False])
+    async def test_who_refuses_writes_is_left(
+        self, call: Call, things: Things, pair: Pair, link: Path, *, once: bool
+    ) -> None:
+        await call(things, "add", "a")
+        swap(pair, link)
+        with takes(0, 2):
+            assert await call(things, "add", "a", once=once) == 2
+        assert await call(things, "add_each", ["a", "b"]) == [3, 1]
+        assert pair.clients[1].get(things.key("a")) == b"3"
+        assert refused(pair, 0) == 1
+
+    async def test_with_all_connections_to_it(
+        self, call: Call, things: Things, pair: Pair, link: Path
+    ) -> None:
+        await asyncio.gather(*(things.aadd("a") for _ in range(8)))
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(things.add, ["a"] * 8))
+        swap(pair, link)
+        with takes(0, 2):
+            assert [await call(things, "add", "a") for _ in range(8)] == list(range(17, 25))
+        assert refused(pair, 0) == 1
+
+    async def test_a_pipeline(self, call: Call, things: Things, pair: Pair, link: Path) -> None:
+        await call(things, "add_each", ["a", "b"])
+        swap(pair, link)
+        with takes(0, 2):
+            assert await call(things, "add_each_once", ["a", "b"]) == [2, 2]
+
+    async def test_a_wait_under_way(self, call: Call, things: Things, pair: Pair, link: Path) -> None:
+        def push() -> None:
+            until(lambda: blocked(pair, 0))
+            swap(pair, link)
+            until(lambda: blocked(pair, 1))
+            pair.clients[1].rpush(things.key("list"), "x")
+
+        with meanwhile(push), takes(0, 10):
+            assert await call(things, "take", "list", 20) == b"x"
+
+
+def swap(pair: Pair, link: Path) -> None:
+    """The two change places, and the address leads to the one that is the primary now."""
+    link.unlink()
+    link.symlink_to(pair.servers[1].socket)
+    pair.swap()

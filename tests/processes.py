@@ -1,0 +1,60 @@
+"""Commands in processes of their own, as `manage.py` starts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.conf import settings as configured
+
+from django_redis_messaging import conf
+
+Process = subprocess.Popen[str]
+Start = Callable[..., Process]
+
+ROOT = Path(__file__).parents[1]
+
+
+@contextmanager
+def processes() -> Iterator[Start]:
+    """Starts Python with the arguments and the environment given; kills what is left at the end."""
+    started: list[Process] = []
+
+    def start(*words: str, **environment: str) -> Process:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            env={**os.environ, **environment},
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@contextmanager
+def commands() -> Iterator[Start]:
+    """Starts commands of the site tests.tasks.site, on this test's server (or another, `url`), with its
+    prefix."""
+    with processes() as run:
+
+        def start(*words: str, url: str = "") -> Process:
+            return run(
+                "-m", "django", *words,
+                DJANGO_SETTINGS_MODULE="tests.tasks.site",
+                MESSAGING_URL=url or configured.CACHES["messaging"]["LOCATION"],
+                MESSAGING_PREFIX=conf.prefix(),
+            )  # fmt: skip
+
+        yield start
