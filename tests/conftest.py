@@ -1,4 +1,4 @@
-"""What all tests share: a server of their own, a prefix for each test, browsers last."""
+"""What all tests share: a server of their own, a prefix for each test, the worlds they run in."""
 
 import inspect
 import os
@@ -9,21 +9,33 @@ import pytest
 import pytest_asyncio
 from django.conf import settings
 from django.test import override_settings
-from hypothesis import HealthCheck
-from hypothesis import settings as hypothesis
 from playwright.sync_api import Playwright, expect
 
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.testing import Prefix, close_connections
 
+from . import gate
+
 #: does an operation of an object, by its name
 Call = Callable[..., Awaitable[Any]]
-#: how long an example takes says something of the machine, and nothing of what is tested
-hypothesis.register_profile(
-    "any machine", parent=hypothesis(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-hypothesis.load_profile("any machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    gate.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    gate.configure(config)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    gate.choose_worlds(metafunc)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    gate.arrange(config, items)
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +51,24 @@ async def closing() -> AsyncIterator[None]:
     await clients.aclose()
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
-def call(request: pytest.FixtureRequest, closing: None) -> Call:
-    """Either form of an operation, awaited by the test."""
+@pytest.fixture
+def server_kind(request: pytest.FixtureRequest) -> str:
+    """Which server this run of the test uses: standalone or cluster."""
+    return str(request.param)
+
+
+@pytest.fixture
+def call_style(request: pytest.FixtureRequest) -> str:
+    """Which form of an operation `call` calls: blocking or awaiting."""
+    return str(request.param)
+
+
+@pytest.fixture
+def call(call_style: str, closing: None) -> Call:
+    """Calls an operation in the form of `call_style`; awaited by the test."""
 
     async def do(subject: object, name: str, *arguments: object, **options: object) -> object:
-        form = getattr(subject, name if request.param == "blocking" else f"a{name}")
+        form = getattr(subject, name if call_style == "blocking" else f"a{name}")
         result = form(*arguments, **options)
         return await result if inspect.isawaitable(result) else result
 
@@ -72,9 +96,3 @@ def playwright(playwright: Playwright) -> Playwright:
 @pytest.fixture(scope="session")
 def base_url() -> None:
     """In place of pytest-playwright's, whose form is deprecated by pytest."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browser tests come last: that event loop stays to the end of the session, and no async test runs
-    beside it."""
-    items.sort(key=lambda item: "playwright" in getattr(item, "fixturenames", ()))

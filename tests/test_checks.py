@@ -18,6 +18,8 @@ from django_redis_messaging import checks, conf
 from django_redis_messaging.checks import server as server_checks
 from django_redis_messaging.core.embedded import EmbeddedServer
 
+pytestmark = pytest.mark.versions
+
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
 

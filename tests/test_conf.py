@@ -13,6 +13,8 @@ from django.test import override_settings
 from django_redis_messaging import conf
 from django_redis_messaging.errors import ConfigurationError
 
+pytestmark = pytest.mark.versions
+
 REDIS = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}
 
 

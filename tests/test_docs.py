@@ -16,6 +16,8 @@ import django_redis_messaging
 from django_redis_messaging import conf
 from django_redis_messaging.management import commands
 
+pytestmark = pytest.mark.versions
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

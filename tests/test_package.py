@@ -41,6 +41,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.versions
 class TestImport:
     def test_it_needs_no_settings_and_no_network(self) -> None:
         wanted = [NAME, f"{NAME}.conf", f"{NAME}.testing", *modules("core", "services", "checks")]
@@ -73,6 +74,7 @@ assert not settings.configured, "an import reads the settings"
             }, dotted
 
 
+@pytest.mark.versions
 class TestPublicNames:
     def test_each_is_there_once(self) -> None:
         assert len(PUBLIC) == len(set(PUBLIC))
@@ -112,6 +114,7 @@ def examples() -> list[doctest.DocTest]:
     return [test for test in found.values() if test.examples]
 
 
+@pytest.mark.versions
 class TestExamples:
     def test_there_are_some(self) -> None:
         assert len(examples()) > 5
@@ -144,6 +147,7 @@ def awaits(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
+@pytest.mark.versions
 class TestTwins:
     """Every operation has two forms that differ in nothing but a letter."""
 

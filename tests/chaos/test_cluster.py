@@ -20,7 +20,7 @@ from tests.core.clusters import NODE_TIMEOUT, Cluster
 
 from .conftest import PATIENCE
 
-pytestmark = pytest.mark.usefixtures("closing")
+pytestmark = [pytest.mark.promise, pytest.mark.usefixtures("closing")]
 #: changes of the Cluster in each test; how often a slot is moved in one of them
 CHANGES, MOVES = 3, 4
 Change = Callable[[str], None]
@@ -39,7 +39,7 @@ def cluster(request: pytest.FixtureRequest, own_prefix: str) -> Iterator[Cluster
             clients.close()
 
 
-@pytest.fixture(params=["moves", "fails over"])
+@pytest.fixture(params=["moves", pytest.param("fails over", marks=pytest.mark.long)])
 def change(request: pytest.FixtureRequest, cluster: Cluster) -> Change:
     """Another node has the slot of a key. Nothing that was acknowledged is lost by that."""
 

@@ -16,6 +16,8 @@ from django_redis_messaging.services import inboxes
 from .conftest import Connect
 from .test_interleavings import steps
 
+pytestmark = pytest.mark.timing
+
 Operation = Generator[Any, Any, Any]
 
 

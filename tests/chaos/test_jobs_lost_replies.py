@@ -162,8 +162,8 @@ def test_threads_that_push_pop_and_ack_at_once(lossy: LossyProxy) -> None:
                 queue.ack(job)
         clients.close()
 
-    pushing = [threading.Thread(target=push, args=[start]) for start in (0, 20, 40)]
-    consuming = [threading.Thread(target=consume) for _ in range(3)]
+    pushing = [threading.Thread(target=push, args=[start], daemon=True) for start in (0, 20, 40)]
+    consuming = [threading.Thread(target=consume, daemon=True) for _ in range(3)]
     for thread in pushing + consuming:
         thread.start()
     for thread in pushing:

@@ -84,7 +84,7 @@ def test_threads_that_send_at_once(lossy: LossyProxy) -> None:
         for number in range(15):
             chat.send(user, f"{user} {number}")
 
-    threads = [threading.Thread(target=talk, args=[user]) for user in people]
+    threads = [threading.Thread(target=talk, args=[user], daemon=True) for user in people]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from django_redis_messaging import Chat, Inbox, Message
 from django_redis_messaging.core.embedded import EmbeddedServer
 
 from . import actors
 from .conftest import Cast, Connect
+
+pytestmark = pytest.mark.promise
 
 PEOPLE = [f"p{number}" for number in range(8)]
 EACH = 60

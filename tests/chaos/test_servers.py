@@ -14,6 +14,8 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 from . import actors
 from .conftest import PATIENCE, Connect, cast, processes
 
+pytestmark = pytest.mark.promise
+
 Until = Callable[[Callable[[], object]], None]
 PEOPLE = [f"p{number}" for number in range(4)]
 EACH = 300

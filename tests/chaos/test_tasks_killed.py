@@ -18,13 +18,15 @@ from pytest_django import Settings
 from django_redis_messaging import MessagingError
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.tasks.compat import Task, TaskResult, TaskResultStatus
+from tests.gate import LONG
 from tests.tasks import jobs
 from tests.tasks.working import ended, keys, ours, server_ms, state, until
 
 from .conftest import Connect
 from .workers import POINTS, crew
 
-LONG = "MESSAGING_LONG" in os.environ
+pytestmark = pytest.mark.promise
+
 #: jobs; workers to be killed, half of these by the test, half by themselves; how many are at least, for two
 #: deeds may mean the same one
 SIZE, KILLS, LEAST = (20_000, 72, 60) if LONG else (600, 8, 5)

@@ -16,6 +16,8 @@ from types import ModuleType
 import django
 import pytest
 
+pytestmark = pytest.mark.versions
+
 SOURCE = Path(os.environ.get("DJANGO_SOURCE", ""))
 HERE = "tests.compat.backends"
 #: what is said in place of what

@@ -34,6 +34,7 @@ def connected(server: EmbeddedServer) -> int:
         return sum(client["name"] == name for client in admin.client_list())
 
 
+@pytest.mark.timing
 class TestThreads:
     def test_they_share_a_client_and_get_their_own_replies(self, things: Things) -> None:
         def count(name: str) -> list[int]:
@@ -125,6 +126,7 @@ def forked(work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
     yield lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.timing
 class TestInterruptions:
     def test_an_interrupted_call_does_not_leave_its_reply_to_the_next(
         self, connect: Connect, private: EmbeddedServer
@@ -379,6 +381,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.timing
 def test_dead_connections_are_dropped_by_a_blocking_client_too(
     connect: Connect, private: EmbeddedServer
 ) -> None:

@@ -22,7 +22,7 @@ from tests.core.conftest import Connect
 from tests.core.test_retry import takes
 from tests.core.things import Things
 
-pytestmark = pytest.mark.usefixtures("closing")
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
 #: of things of all primaries, several of each
 NAMES = [f"{at}" for at in range(30)]
@@ -194,6 +194,7 @@ class TestMoved:
         flush_scripts(cluster)
         assert await call(things, "add_each_once", NAMES) == [2] * 30
 
+    @pytest.mark.long
     async def test_to_a_node_that_joined_later(self, call: Call, connect: Connect) -> None:
         with Cluster(2, later=1) as growing:
             things = connect(growing.url(0))
@@ -434,6 +435,7 @@ class TestUnderLoad:
         assert stored(cluster, things, names) == [adding.added[name] for name in names]
         assert cluster.redirects > redirects
 
+    @pytest.mark.long
     def test_nor_while_replicas_take_over_by_an_order(self, connect: Connect, sturdy: Cluster) -> None:
         things = connect(sturdy.url(sturdy.primaries()[0]))
         adding = Adding(things, NAMES)
@@ -446,7 +448,7 @@ class TestUnderLoad:
 
 
 class TestKilled:
-    @pytest.mark.parametrize("itself", [True, False])
+    @pytest.mark.parametrize("itself", [True, pytest.param(False, marks=pytest.mark.long)])
     async def test_calls_go_on_with_who_takes_over(
         self, call: Call, connect: Connect, sturdy: Cluster, *, itself: bool
     ) -> None:
@@ -468,6 +470,7 @@ class TestKilled:
             await call(things, "add_each", NAMES)
             assert sturdy.redirects == before
 
+    @pytest.mark.long
     async def test_a_pipeline_goes_on_too(self, call: Call, connect: Connect, sturdy: Cluster) -> None:
         """What was answered by the others is not asked for again."""
         victim = sturdy.primaries()[0]
@@ -476,6 +479,7 @@ class TestKilled:
         with sturdy.killed(victim), takes(0, 10):
             assert await call(things, "add_each_once", NAMES) == [2] * 30
 
+    @pytest.mark.long
     async def test_waits_too(self, call: Call, connect: Connect, sturdy: Cluster) -> None:
         victim = sturdy.primaries()[0]
         things = connect(sturdy.url(victim))

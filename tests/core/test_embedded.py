@@ -122,6 +122,7 @@ def test_a_frozen_server_gives_no_answer_and_goes_on_later(one: EmbeddedServer) 
     assert got(one) == b"kept"
 
 
+@pytest.mark.timing
 def test_a_frozen_server_can_be_stopped(one: EmbeddedServer) -> None:
     pid = one.pid
     one.freeze()
@@ -168,6 +169,7 @@ def test_a_server_that_dies_says_why() -> None:
     assert not server.running
 
 
+@pytest.mark.timing
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
     silent = tmp_path / "silent"
     silent.write_text('#!/bin/sh\necho "thinking"\nexec sleep 60\n', encoding="utf-8")

@@ -19,7 +19,7 @@ from django_redis_messaging.errors import ConfigurationError, MessagingError
 from tests.core.conftest import Connect
 from tests.core.things import Things
 
-pytestmark = pytest.mark.usefixtures("closing")
+pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("closing")]
 
 
 def test_the_blocking_form_returns_what_the_body_returns(things: Things) -> None:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from django_redis_messaging.core import payloads
 from django_redis_messaging.errors import LimitExceeded
 
+pytestmark = pytest.mark.versions
+
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,

@@ -21,7 +21,7 @@ from tests.core.conftest import Connect
 from tests.core.proxy import LossyProxy
 from tests.core.things import Things
 
-pytestmark = pytest.mark.usefixtures("closing")
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
 #: seconds that an operation is tried, in tests where it fails
 SHORT = 0.6
@@ -303,7 +303,7 @@ class TestRefusals:
         await form(things, "add")("a")
         with private.client() as admin:
             admin.config_set("busy-reply-threshold", 50)
-        endless = threading.Thread(target=run_for_ever, args=[private])
+        endless = threading.Thread(target=run_for_ever, args=[private], daemon=True)
         endless.start()
         until(lambda: is_busy(private))
         killing = threading.Timer(0.4, kill_script, [private])
@@ -360,7 +360,7 @@ class TestWait:
                 until(lambda: other.info("clients")["blocked_clients"] == 1)
                 other.rpush(things.key("list"), "x")
 
-        pushing = threading.Thread(target=push)
+        pushing = threading.Thread(target=push, daemon=True)
         pushing.start()
         with takes(0, 5):
             assert await form(things, "wait")("list", 10) == b"x"
@@ -398,7 +398,7 @@ class TestWait:
                 until(lambda: other.info("clients")["blocked_clients"] == 1)
             private.kill()
 
-        ending = threading.Thread(target=end)
+        ending = threading.Thread(target=end, daemon=True)
         ending.start()
         with pytest.raises(Unavailable, match=r"for \d+\.\d s now"):
             await form(things, "wait")("list", 10)

@@ -8,6 +8,8 @@ from django_redis_messaging.core import scripts
 from django_redis_messaging.core.steps import Script
 from tests.core.things import SCRIPTS
 
+pytestmark = pytest.mark.versions
+
 
 def test_what_a_script_uses_stands_in_front() -> None:
     source = scripts.load("thing_add")

@@ -20,7 +20,7 @@ from tests.core.test_cluster import meanwhile
 from tests.core.test_retry import takes
 from tests.core.things import Things
 
-pytestmark = pytest.mark.usefixtures("closing")
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
 
 @pytest.fixture
@@ -98,6 +98,7 @@ class TestSentinel:
         assert refused(sentinels, 0) == before
         assert sentinels.clients[1].get(watched.key("a")) == b"%d" % (first + 20)
 
+    @pytest.mark.long
     async def test_connections_that_were_idle_meanwhile(
         self, call: Call, watched: Things, sentinels: Sentinels
     ) -> None:
@@ -110,6 +111,7 @@ class TestSentinel:
             assert [await call(watched, "add", "a", once=True) for _ in range(8)] == list(range(17, 25))
         assert sentinels.clients[1].get(watched.key("a")) == b"24"
 
+    @pytest.mark.long
     async def test_a_wait_under_way(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
         """The Sentinel cuts all connections, so it can't be known whether something was taken: as when a
         server ends. The next one goes to the new primary."""
@@ -151,7 +153,7 @@ class TestAlone:
     def things(self, connect: Connect, link: Path) -> Things:
         return connect(f"unix://{quote(str(link))}?db=0")
 
-    @pytest.mark.parametrize("once", [True, False])
+    @pytest.mark.parametrize("once", [pytest.param(True, marks=pytest.mark.long), False])
     async def test_who_refuses_writes_is_left(
         self, call: Call, things: Things, pair: Pair, link: Path, *, once: bool
     ) -> None:
@@ -163,6 +165,7 @@ class TestAlone:
         assert pair.clients[1].get(things.key("a")) == b"3"
         assert refused(pair, 0) == 1
 
+    @pytest.mark.long
     async def test_with_all_connections_to_it(
         self, call: Call, things: Things, pair: Pair, link: Path
     ) -> None:
@@ -174,6 +177,7 @@ class TestAlone:
             assert [await call(things, "add", "a") for _ in range(8)] == list(range(17, 25))
         assert refused(pair, 0) == 1
 
+    @pytest.mark.long
     async def test_a_pipeline(self, call: Call, things: Things, pair: Pair, link: Path) -> None:
         await call(things, "add_each", ["a", "b"])
         swap(pair, link)

@@ -12,7 +12,7 @@ from django_redis_messaging.errors import ConfigurationError
 from tests.core.conftest import Connect
 from tests.core.things import Things
 
-pytestmark = pytest.mark.usefixtures("closing")
+pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("closing")]
 
 
 def flush_scripts(server: EmbeddedServer) -> None:

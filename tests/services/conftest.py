@@ -1,4 +1,4 @@
-"""The services are tested twice: on a standalone server, and on a Redis Cluster of one node."""
+"""The services are tested on a standalone server and on a Redis Cluster of one node: see ../gate.py."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,10 @@ from django_redis_messaging.core import scripts
 from .planting import Planting, planted
 
 
-@pytest.fixture(params=["standalone", "cluster"])
-def messaging_alias(request: pytest.FixtureRequest, settings: Settings) -> str:
-    """The alias of the server that this run of the test uses; `using=None` means it, too."""
-    if request.param == "cluster":
+@pytest.fixture
+def messaging_alias(server_kind: str, request: pytest.FixtureRequest, settings: Settings) -> str:
+    """The alias of that server; `using=None` means it, too."""
+    if server_kind == "cluster":
         request.getfixturevalue("cluster_server")
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "cluster"}
     return conf.alias()

@@ -3,9 +3,8 @@ believed."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -14,12 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import scripts
+from tests.gate import LONG
 
-#: derandomized; MESSAGING_EXAMPLES=2000 looks further, at random
+#: few and always the same; many, at random, under MESSAGING_LONG
 PROFILE = settings(
-    max_examples=int(os.environ.get("MESSAGING_EXAMPLES", "60")),
+    max_examples=2000 if LONG else 30,
     stateful_step_count=30,
-    derandomize="MESSAGING_EXAMPLES" not in os.environ,
+    derandomize=not LONG,
     deadline=None,
     database=None,
     report_multiple_bugs=False,
@@ -28,6 +28,8 @@ PROFILE = settings(
 #: a file of ../lua, some words of it, and what a mistake would have made of them
 Plant = tuple[str, str, str]
 Planting = Callable[[Plant], None]
+#: planted bugs of each machine that every run looks for
+FEW = 4
 
 
 def finds_a_mistake(machine: type[RuleBasedStateMachine], *others: type[Exception]) -> None:
@@ -38,6 +40,13 @@ def finds_a_mistake(machine: type[RuleBasedStateMachine], *others: type[Exceptio
     # also one that can't be repeated was found: by such an error
     if isinstance(found.value, FlakyFailure):
         assert found.value.split((AssertionError, *others))[1] is None, found.value
+
+
+def sample(plants: Iterable[str]) -> list[Any]:
+    """The names of all planted bugs; all but a few are for MESSAGING_LONG."""
+    names = list(plants)
+    few = names[:: max(1, len(names) // FEW)][:FEW]
+    return [pytest.param(name, marks=[] if name in few else pytest.mark.long) for name in names]
 
 
 class PlantedBugs:
@@ -56,7 +65,7 @@ class PlantedBugs:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test for each."""
         if "name" in metafunc.fixturenames:
-            metafunc.parametrize("name", self.plants)
+            metafunc.parametrize("name", sample(self.plants))
 
     def test_in_a_script(self, name: str, plant: Planting) -> None:
         plant(self.plants[name])

@@ -119,7 +119,7 @@ def test_reads_and_cleanup_are_not_atomic() -> None:
                 told[user] += ids(news)
                 chat.ack(user, news.messages[-1].cursor)
 
-    readers = [threading.Thread(target=read, args=[user]) for user in told]
+    readers = [threading.Thread(target=read, args=[user], daemon=True) for user in told]
     for reader in readers:
         reader.start()
     said(chat, "ann", *"x" * 200)

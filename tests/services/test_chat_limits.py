@@ -144,6 +144,7 @@ def test_own_messages_that_a_limit_removed_are_not_subtracted_from_unread(settin
 # age
 
 
+@pytest.mark.timing
 def test_what_is_too_old_goes_on_write(settings: Settings) -> None:
     change(settings, CHAT_MAX_AGE=0.3)
     chat = Chat.create("ann", ["bob"])
@@ -157,6 +158,7 @@ def test_what_is_too_old_goes_on_write(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.timing
 def test_what_is_too_old_goes_on_read(look: Any, settings: Settings) -> None:
     chat = Chat.create("ann", ["bob"])
     said(chat, "ann", "1", "2", "3")

@@ -11,6 +11,7 @@ from .machine import ChatMachine
 from .planting import PROFILE, Plant, PlantedBugs, finds_a_mistake
 
 
+@pytest.mark.worlds
 def test_everything_is_as_in_the_model() -> None:
     run_state_machine_as_test(ChatMachine, settings=PROFILE)
 

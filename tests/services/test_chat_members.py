@@ -206,6 +206,7 @@ def test_rename_and_info(chat: Chat) -> None:
     assert (empty.last_id, empty.first_id, empty.active_at) == (0, 1, empty.created_at)
 
 
+@pytest.mark.timing
 def test_mute_until_a_moment(chat: Chat) -> None:
     inbox = Inbox("bob")
     chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
@@ -221,6 +222,7 @@ def test_mute_until_a_moment(chat: Chat) -> None:
         chat.mute("bob", 5)  # type: ignore[arg-type]
 
 
+@pytest.mark.timing
 def test_typing_expires_by_itself(chat: Chat, settings: Settings) -> None:
     change(settings, TYPING_WINDOW=0.8)
     assert chat.typists() == []

@@ -103,6 +103,7 @@ def test_one_request_id_may_name_a_create_and_a_send() -> None:
         Chat.create("ann", ["bob"], chat_id="trip", request_id="form-2")
 
 
+@pytest.mark.timing
 def test_a_send_is_repeated_for_one_window_at_least_and_then_is_new(settings: Settings) -> None:
     change(settings, REQUEST_WINDOW=0.5)
     chat = Chat.create("ann", ["bob"])
@@ -112,6 +113,7 @@ def test_a_send_is_repeated_for_one_window_at_least_and_then_is_new(settings: Se
     assert chat.send("ann", "a", request_id="r").id == 2
 
 
+@pytest.mark.timing
 def test_a_repeat_in_the_next_turn_of_the_ring_is_still_a_repeat(settings: Settings) -> None:
     change(settings, REQUEST_WINDOW=1)
     chat = Chat.create("ann", ["bob"])

@@ -144,7 +144,7 @@ def test_many_at_once_lose_no_use() -> None:
             RecentContacts("ann").touch(contact)
             RecentContacts("ann").touch("all")
 
-    threads = [threading.Thread(target=use, args=[contact]) for contact in "abcd"]
+    threads = [threading.Thread(target=use, args=[contact], daemon=True) for contact in "abcd"]
     for thread in threads:
         thread.start()
     for thread in threads:

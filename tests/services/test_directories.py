@@ -289,7 +289,7 @@ def run_together(*targets: Any) -> None:
         except BaseException as failure:
             failures.append(failure)
 
-    threads = [threading.Thread(target=guarded, args=[target]) for target in targets]
+    threads = [threading.Thread(target=guarded, args=[target], daemon=True) for target in targets]
     for thread in threads:
         thread.start()
     for thread in threads:

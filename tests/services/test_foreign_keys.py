@@ -11,6 +11,8 @@ from django_redis_messaging import Chat, ConfigurationError, Inbox
 
 from .asking import all_keys, ids, index, keys, server, snapshot
 
+pytestmark = pytest.mark.worlds
+
 
 @pytest.fixture
 def chat() -> Chat:

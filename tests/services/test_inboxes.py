@@ -26,6 +26,8 @@ from .asking import (
     until,
 )
 
+pytestmark = pytest.mark.worlds
+
 
 def found(user: str, **options: Any) -> dict[str, list[int]]:
     return {news.chat_id: ids(news) for news in Inbox(user).pending(**options)}
@@ -239,6 +241,7 @@ def test_a_list_holds_no_other_prefix(settings: Settings) -> None:
     assert (Inbox("bob").chats(), Inbox("bob").unread(), Inbox("bob").pending()) == ([], 0, [])
 
 
+@pytest.mark.timing
 def test_an_entry_that_no_chat_confirms_is_healed_away_after_a_grace(settings: Settings) -> None:
     chat = talk("x", "one")
     server().delete(*snapshot_of(chat))

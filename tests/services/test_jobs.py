@@ -173,6 +173,7 @@ class TestOrder:
             assert data(DelayQueue(name).pop()) == [name]
 
 
+@pytest.mark.timing
 class TestTime:
     async def test_never_early_by_the_servers_clock(self, call: Call, queue: DelayQueue) -> None:
         for _ in range(20):
@@ -268,6 +269,7 @@ GIVEN_BACK: dict[str, Callable[[DelayQueue, Job], object]] = {
 
 
 @pytest.mark.usefixtures("only_woken")
+@pytest.mark.timing
 class TestWaiting:
     def test_who_waits_no_more_takes_no_wake_up_from_others(self, queue: DelayQueue) -> None:
         clients.close()
@@ -411,6 +413,7 @@ class TestLeases:
         assert queue.pop() == []
         assert queue.ack(job)
 
+    @pytest.mark.timing
     async def test_extending(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", "x")
         [job] = await call(queue, "pop", lease=0.2)
@@ -944,6 +947,7 @@ def test_every_operation_has_its_twin() -> None:
         assert twin.parameters == inspect.signature(getattr(DelayQueue, verb[1:])).parameters
 
 
+@pytest.mark.timing
 def test_many_at_once_take_each_job_once(queue: DelayQueue) -> None:
     taken: list[int] = []
     pushed = [list(range(start, start + 100)) for start in (0, 100, 200)]
@@ -960,8 +964,8 @@ def test_many_at_once_take_each_job_once(queue: DelayQueue) -> None:
                 assert queue.ack(job)
         clients.close()
 
-    threads = [threading.Thread(target=push, args=[numbers]) for numbers in pushed]
-    threads += [threading.Thread(target=take) for _ in range(4)]
+    threads = [threading.Thread(target=push, args=[numbers], daemon=True) for numbers in pushed]
+    threads += [threading.Thread(target=take, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

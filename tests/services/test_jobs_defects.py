@@ -34,6 +34,7 @@ def pushed_at(queue: DelayQueue, count: int = 20) -> int:
     return server_ms()
 
 
+@pytest.mark.timing
 class TestAge:
     """A list of items with their moments, of which only those are handed out that are old enough."""
 
@@ -91,6 +92,7 @@ def hang_with_a_job(location: str, prefix: str, told: Connection) -> None:
 
 
 class TestLosses:
+    @pytest.mark.timing
     def test_a_job_whose_consumer_dies_comes_back(self, queue: DelayQueue, messaging_alias: str) -> None:
         job_id = queue.push("x")
         location = caches.settings[messaging_alias]["LOCATION"]
@@ -137,7 +139,7 @@ class TestLosses:
                     assert getattr(queue, verb)(job, 0.001)
             clients.close()
 
-        threads = [threading.Thread(target=juggle, args=["release"]) for _ in range(3)]
+        threads = [threading.Thread(target=juggle, args=["release"], daemon=True) for _ in range(3)]
         for thread in threads:
             thread.start()
         try:
@@ -176,7 +178,7 @@ class TestLosses:
             clients.close()
 
         queue.push_many(range(200))
-        threads = [threading.Thread(target=consume) for _ in range(4)]
+        threads = [threading.Thread(target=consume, daemon=True) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

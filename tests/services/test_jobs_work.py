@@ -146,6 +146,7 @@ async def test_callable_objects_are_awaited_too(queue: DelayQueue) -> None:
     assert await is_empty(queue)
 
 
+@pytest.mark.timing
 async def test_with_a_delay_and_a_priority(working: Works, queue: DelayQueue) -> None:
     calls: list[str] = []
     began = time.monotonic()
@@ -247,6 +248,7 @@ async def test_wrong_args_are_a_failure(working: Works) -> None:
         await aware(lambda: queue.stats().dead == 1)
 
 
+@pytest.mark.timing
 class TestLease:
     async def test_kept_while_a_callable_runs(self, queue: DelayQueue) -> None:
         """Longer than the lease, while somebody else asks for jobs."""
@@ -367,6 +369,7 @@ class TestStop:
         assert (job.data, job.attempts) == (["hang", []], 2)
 
 
+@pytest.mark.timing
 class TestOutage:
     """The server goes away, and comes back with all it had."""
 

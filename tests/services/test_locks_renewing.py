@@ -14,6 +14,8 @@ from django_redis_messaging.services.renewing import AwaitingRenewal, Renewal
 
 from .asking import DEADLINE
 
+pytestmark = pytest.mark.timing
+
 #: seconds between two renewals
 EVERY = 0.01
 

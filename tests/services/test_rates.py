@@ -9,6 +9,8 @@ import pytest
 
 from django_redis_messaging.services.rates import Rate
 
+pytestmark = pytest.mark.timing
+
 
 @pytest.mark.parametrize("limit", [1, 7, 600, 999])
 def test_the_whole_allowance_can_be_used_at_once_and_no_more(limit: int) -> None:

@@ -446,6 +446,7 @@ class TestCommits:
         assert waiting() == 2
 
 
+@pytest.mark.timing
 class TestKept:
     def test_results_are_kept_from_completion_on(self, configure: Configure) -> None:
         configure(RESULT_TTL=0.8)
@@ -807,6 +808,7 @@ class TestIds:
             ours().get_result(result.id)
 
 
+@pytest.mark.timing
 class TestUnavailable:
     @pytest.fixture
     def fragile(self, settings: Settings) -> Iterator[EmbeddedServer]:

@@ -82,6 +82,7 @@ class TestWorker:
         assert ended(first).return_value == process.pid
         assert (state(second).status, state(second).attempts) == ("w", 0)
 
+    @pytest.mark.timing
     def test_the_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
         marker = tmp_path / "begun"
         result = jobs.pid_after.enqueue(str(marker), 30.0)
@@ -95,6 +96,7 @@ class TestWorker:
         assert time.monotonic() - began < 20
         assert (state(result).status, state(result).attempts, state(result).workers) == ("w", 0, [])
 
+    @pytest.mark.timing
     def test_what_does_not_end_in_time_is_given_back(self, start: Start, tmp_path: Path) -> None:
         marker = tmp_path / "begun"
         result = jobs.pid_after.enqueue(str(marker), 30.0)

@@ -11,6 +11,8 @@ from tests.services.conftest import messaging_alias
 from .conformance import Conformance, Queued
 from .working import burst
 
+pytestmark = pytest.mark.versions
+
 __all__ = ["messaging_alias"]
 
 

@@ -49,6 +49,7 @@ def of(name: str) -> QueueKeys:
     return JobKeys(conf.prefix(), "queue", name).queue("jobs")
 
 
+@pytest.mark.timing
 class TestDelayQueues:
     def test_nothing_moves_by_itself(self) -> None:
         DelayQueue("q").push("job", delay=0.01)
@@ -145,6 +146,7 @@ class TestSeveral:
         assert {job.attempts for job in queue.pop(500)} == {2}
 
 
+@pytest.mark.timing
 def test_an_outage_is_survived(
     alone: EmbeddedServer, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,7 +182,8 @@ def test_told_to_end_it_gives_up_what_waits_for_redis_and_begins_nothing_more(
     assert begun == ["one"]
 
 
-@pytest.mark.parametrize("queues", [0, 1, 12])
+@pytest.mark.parametrize("queues", [12, *(pytest.param(few, marks=pytest.mark.long) for few in (0, 1))])
+@pytest.mark.timing
 def test_idle_it_asks_hardly_ever(
     queues: int, alone: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

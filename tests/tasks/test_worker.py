@@ -142,6 +142,7 @@ class TestLimits:
         assert burst(max_memory=100_000).done == 3
 
 
+@pytest.mark.timing
 class TestLeases:
     def test_a_long_task_keeps_its_lease_though_another_worker_stands_by(self) -> None:
         result = jobs.sleep.enqueue(2.5)
@@ -200,6 +201,7 @@ class TestLeases:
         assert jobs.notes == ["closed", "task", "closed", "closed", "closed"]
 
 
+@pytest.mark.timing
 class TestTimeouts:
     @pytest.mark.parametrize("task", [jobs.sleep, jobs.asleep])
     def test_a_task_that_takes_too_long_fails(self, task: jobs.Any) -> None:
@@ -290,7 +292,7 @@ class TestStopping:
         with running(made.run, made.stop) as thread:
             until(lambda: jobs.notes)
             made.stop()
-            thread.join(5)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
         assert (state(result).status, state(result).attempts) == ("w", 0)
         jobs.go.set()
@@ -328,6 +330,7 @@ class TestAsync:
         assert last - first < timedelta(seconds=2)  # one after the other: 3 s
 
 
+@pytest.mark.timing
 class TestOutage:
     def test_it_consumes_again_afterwards(self, alone: EmbeddedServer, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 1.0}
@@ -358,6 +361,7 @@ class TestOutage:
         assert result.attempts == 1
 
 
+@pytest.mark.timing
 class TestLiveness:
     def test_it_says_when_the_worker_last_consumed_and_what_it_has_done(self) -> None:
         began = server_ms()
@@ -382,6 +386,7 @@ class TestLiveness:
             until(lambda: liveness(made)[1] > consumed)
 
 
+@pytest.mark.timing
 class TestWaking:
     def test_an_idle_worker_begins_at_once(self) -> None:
         late = []

@@ -51,8 +51,8 @@ def at_work(*queues: str, **limits: Any) -> Iterator[Worker]:
 
 @contextmanager
 def running(run: Callable[[], None], stop: Callable[[], None]) -> Iterator[threading.Thread]:
-    """Something runs in a thread; it is told to stop, and does."""
-    thread = threading.Thread(target=run)
+    """Something runs in a thread; it is told to stop, and does. A thread that doesn't keeps nobody alive."""
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         yield thread

@@ -18,6 +18,8 @@ from django_redis_messaging.web.identity import Identity
 
 from .accounts.models import Named, Person
 
+pytestmark = pytest.mark.versions
+
 
 class Shouting(Identity):
     """A site's own."""

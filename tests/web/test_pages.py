@@ -19,6 +19,8 @@ from django_redis_messaging.web.identity import Identity
 
 from .conftest import Room, client_of
 
+pytestmark = pytest.mark.versions
+
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>"
 ESCAPED = "&lt;img src=x onerror=alert(1)&gt;"
 

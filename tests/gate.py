@@ -1,0 +1,132 @@
+"""How a run of the tests is put together: in which worlds each runs, which run apart, what is reported.
+
+CONTRIBUTING.md describes the markers and the options.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import engine
+
+#: fixtures that a test is run with each value of: which server it uses, which form of an operation it calls
+WORLDS = {"server_kind": ("standalone", "cluster"), "call_style": ("blocking", "awaiting")}
+#: in one pass, these pairs stand for all: together they meet each value
+PAIRS = (("standalone", "blocking"), ("cluster", "awaiting"))
+#: in one pass, a test that chooses no form runs on the stricter server: it refuses undeclared keys
+STRICTER = "cluster"
+#: whether the searches and the fault tests are the large ones
+LONG = "MESSAGING_LONG" in os.environ
+#: seconds that Hypothesis may take to make a failing example smaller
+SHRINKING = 20
+#: seconds that the threads of tests have to end, after the last test
+ENDING = 5
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--worlds",
+        choices=("pairs", "all"),
+        default="all" if LONG else "pairs",
+        help="pairs: blocking on a standalone server and awaiting on a Cluster; all: every combination",
+    )
+    parser.addoption("--flaky-list", metavar="FILE", help="append each test that passed only when run again")
+
+
+def configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(FlakyTests(config.getoption("--flaky-list")), "flaky-tests")
+    config.pluginmanager.register(LeftThreads(), "left-threads")
+    # how long an example takes depends on the machine, not on what is tested
+    settings.register_profile(
+        "any machine",
+        parent=settings(),
+        deadline=None,
+        derandomize=not LONG,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("any machine")
+    engine.MAX_SHRINKING_SECONDS = SHRINKING
+
+
+def choose_worlds(metafunc: pytest.Metafunc) -> None:
+    """Parametrize a test by the worlds it asks for."""
+    names = [name for name in WORLDS if name in metafunc.fixturenames]
+    whole = metafunc.config.getoption("--worlds") == "all" or metafunc.definition.get_closest_marker("worlds")
+    if len(names) == 2 and not whole:
+        metafunc.parametrize(names, PAIRS, ids=map("-".join, PAIRS), indirect=True)
+        return
+    for name in names:
+        alone = name == "server_kind" and not whole
+        metafunc.parametrize(name, (STRICTER,) if alone else WORLDS[name], indirect=True)
+
+
+def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add the marks that follow from others, leave out the long tests, and put the browser's last.
+
+    Playwright's event loop stays to the end of the session: no async test may run beside it.
+    """
+    if not LONG:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    for item in items:
+        if "playwright" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+            item.add_marker("timing")
+        if item.get_closest_marker("promise"):
+            item.add_marker("timing")
+            item.add_marker(pytest.mark.flaky(reruns=0))
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
+class FlakyTests:
+    """Lists the tests that failed first and passed when run again, each with its first failure."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._first: dict[str, pytest.TestReport] = {}
+        self._failed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome == "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures
+            self._first.setdefault(report.nodeid, report)
+        elif report.failed:
+            self._failed.add(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        flaky = {nodeid: report for nodeid, report in self._first.items() if nodeid not in self._failed}
+        for nodeid, report in flaky.items():
+            terminalreporter.section(f"FLAKY {nodeid}")
+            report.toterminal(terminalreporter._tw)
+        if self._path and flaky:
+            with Path(self._path).open("a") as listed:
+                listed.writelines(f"{nodeid}\n" for nodeid in flaky)
+
+
+class LeftThreads:
+    """Ends the process soon after the run, though a failed test left a thread that would keep it alive."""
+
+    def __init__(self) -> None:
+        self._code = 0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._code = int(exitstatus)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        watchdog = threading.Timer(ENDING, self._leave)
+        watchdog.daemon = True
+        watchdog.start()
+
+    def _leave(self) -> None:
+        stuck = [thread.name for thread in threading.enumerate() if not thread.daemon]
+        sys.stderr.write(f"Left behind: the threads {', '.join(stuck)}.\n")
+        sys.stderr.flush()
+        sys.stdout.flush()
+        os._exit(self._code)
