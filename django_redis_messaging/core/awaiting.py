@@ -13,7 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 
 from .calls import Batch, attempts_at, once, result, spans_slots
-from .cluster import ASKING, Address, Topology, asked_instead
+from .cluster import ASKING, QUESTION, Address, Topology, asked_instead
 from .connections import aalive, aarrives, aconverse, answered_already, areceive, asend
 from .endpoints import aconnected, alook, endpoint
 from .retry import Attempts, NotSent, demoted
@@ -154,6 +154,9 @@ class AwaitingClient:
             await connection.disconnect(nowait=True)
         try:
             async with asyncio.timeout(seconds):
-                return await aconnected(self.endpoint, address)
+                connection = await aconnected(self.endpoint, address)
+                if not self.endpoint.asked:
+                    self.endpoint.learn_kind((await aconverse(connection, [QUESTION]))[0])
+                return connection
         except (RedisError, TimeoutError) as error:
             raise NotSent from error

@@ -15,7 +15,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from .calls import Batch, attempts_at, once, result, spans_slots
-from .cluster import ASKING, Address, Topology, asked_instead
+from .cluster import ASKING, QUESTION, Address, Topology, asked_instead
 from .connections import alive, arrives, converse, exchange, readable, receive, send
 from .endpoints import connected, endpoint, look
 from .retry import Attempts, NotSent, demoted
@@ -177,6 +177,9 @@ class BlockingClient:
                 return connection
             connection.disconnect()
         try:
-            return connected(self.endpoint, address)
+            connection = connected(self.endpoint, address)
+            if not self.endpoint.asked:
+                self.endpoint.learn_kind(exchange(connection, QUESTION))
+            return connection
         except RedisError as error:
             raise NotSent from error

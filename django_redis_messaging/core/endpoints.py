@@ -17,7 +17,7 @@ from django_redis import get_redis_connection
 from redis.asyncio.retry import Retry as AwaitingRetry
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import MovedError, RedisError
+from redis.exceptions import MovedError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool, SentinelManagedConnection
 
@@ -45,6 +45,10 @@ class Endpoint:
         self.alias = alias
         #: True once the server has shown that it is one of a Cluster
         self.apart = False
+        #: whether the server has been asked which kind it is
+        self.asked = False
+        #: True once it has answered that it is none of a Cluster: scripts need no guard
+        self.alone = False
         #: which server has which keys; None: all are where the alias leads, as far as is known
         self.topology: Topology | None = None
         try:
@@ -81,12 +85,15 @@ class Endpoint:
         return {"socket_timeout": seconds, "socket_connect_timeout": seconds}
 
     def route(self, call: Command | Script) -> Address | None:
-        """Where to send a call; None: where the alias leads. What goes into a Cluster is guarded."""
-        if self.topology is None:
-            return None
-        if isinstance(call, Script):
+        """Where to send a call; None: where the alias leads. Guards scripts that may go into a Cluster."""
+        if isinstance(call, Script) and not self.alone:
             call.guard()
-        return self.topology.address(call.key)
+        return None if self.topology is None else self.topology.address(call.key)
+
+    def learn_kind(self, reply: Any) -> None:
+        """Learn which kind of server this is from its reply to QUESTION; an ACL may refuse it."""
+        self.asked = True
+        self.alone = isinstance(reply, ResponseError) and "cluster support disabled" in str(reply)
 
     def connection(self, address: Address | None = None) -> Any:
         """A new blocking connection, not yet open."""

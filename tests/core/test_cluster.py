@@ -309,6 +309,15 @@ class TestHalfMoved:
             assert await call(things, "renew", "a", 5) == 1
         assert stored(cluster, things, ["a"]) == [5]
 
+    async def test_nor_before_a_redirection_has_shown_that_it_is_a_cluster(
+        self, call: Call, connect: Connect, cluster: Cluster
+    ) -> None:
+        things = connect(cluster.url(cluster.owner(slot("a"))))
+        assert await call(things, "add", "a") == 1
+        with refused_until_moved(cluster, "a"):
+            assert await call(things, "renew", "a", 5) == 1
+        assert stored(cluster, things, ["a"]) == [5]
+
     @pytest.mark.parametrize("operation", ["add_each", "add_each_once"])
     @pytest.mark.parametrize("knows_scripts", [True, False])
     async def test_a_pipeline(
