@@ -91,6 +91,7 @@ class TestForks:
             assert finished()
         assert connected(server) == before == 1
 
+    @pytest.mark.timing
     async def test_a_child_of_a_running_loop_may_run_its_own(self, things: Things) -> None:
         await things.aadd("a")
 

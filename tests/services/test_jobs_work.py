@@ -202,6 +202,7 @@ async def test_a_log_line_is_one_line(
     assert ["\n" in record.getMessage() for record in caplog.records] == [False]
 
 
+@pytest.mark.timing
 async def test_what_raises_is_tried_again_later_each_time(
     working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ class TestLimits:
             until(lambda: counts() == [0, 0, 0, 0])
         assert len(jobs.notes) == 4
 
+    @pytest.mark.timing
     def test_a_burst_ends_when_nothing_is_ready(self) -> None:
         jobs.note.using(run_after=timezone.now() + timedelta(seconds=60)).enqueue("later")
         for number in range(5):
@@ -127,6 +128,7 @@ class TestLimits:
         assert counts() == [2, 0, 0, 0]
 
     @pytest.mark.parametrize("busy", [False, True])
+    @pytest.mark.timing
     def test_it_ends_after_so_long(self, busy: bool) -> None:
         stock = [jobs.sleep.enqueue(0.05) for _ in range(100 if busy else 0)]
         began = time.monotonic()
@@ -307,6 +309,7 @@ class TestStopping:
         assert (state(result).status, state(result).attempts) == ("w", 0)
         until(lambda: "refused" in caplog.text)
 
+    @pytest.mark.timing
     def test_an_idle_worker_stops_soon(self) -> None:
         with at_work(concurrency=4) as made:
             until(lambda: liveness(made))
