@@ -1,4 +1,4 @@
-"""What a worker and a poller cost while nothing is due: processor time and commands.
+"""What a worker, a poller and a listener cost while nothing is due: processor time and commands.
 
 uv run python -m benchmarks.idle
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from .harness import driver, server, table
 
-COMMANDS = ("run_worker", "run_poller")
+COMMANDS = ("run_worker", "run_poller", "run_listener")
 MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
 #: seconds until a process has come to rest
 SETTLING = 3.0

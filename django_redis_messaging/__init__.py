@@ -13,9 +13,11 @@ from .errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from .handlers import Expired, KeyEvent, on_expiry, on_key_event
 from .services.chats import Chat, ChatInfo, ChatSummary, Member, Message, Page, Pending
 from .services.contacts import RecentContacts
 from .services.directories import Contact, Directory
+from .services.expiries import Expiry
 from .services.forgetting import aforget, forget
 from .services.inboxes import Inbox
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
@@ -39,6 +41,12 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "Job",
     "DeadJob",
     "QueueStats",
+    # timers, and what happens to keys
+    "Expiry",
+    "Expired",
+    "on_expiry",
+    "KeyEvent",
+    "on_key_event",
     # a user who goes
     "forget",
     "aforget",

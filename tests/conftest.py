@@ -11,6 +11,7 @@ from django.conf import settings
 from django.test import override_settings
 from playwright.sync_api import Playwright, expect
 
+from django_redis_messaging import handlers
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.testing import Prefix, close_connections
@@ -42,6 +43,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def own_prefix(messaging_prefix: str) -> str:
     """Each test has keys of its own."""
     return messaging_prefix
+
+
+@pytest.fixture(autouse=True)
+def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has no handlers of timers and of key events but its own."""
+    monkeypatch.setattr(handlers, "timers", {})
+    monkeypatch.setattr(handlers, "key_events", [])
 
 
 @pytest_asyncio.fixture

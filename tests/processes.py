@@ -16,6 +16,8 @@ from django_redis_messaging import conf
 Process = subprocess.Popen[str]
 Start = Callable[..., Process]
 
+#: seconds: what a process should do it has done by then, also on a busy machine
+PATIENCE = 60.0
 ROOT = Path(__file__).parents[1]
 
 
@@ -46,15 +48,17 @@ def processes() -> Iterator[Start]:
 @contextmanager
 def commands() -> Iterator[Start]:
     """Starts commands of the site tests.tasks.site, on this test's server (or another, `url`), with its
-    prefix."""
+    prefix; `apps` are those of `path` that it has besides."""
     with processes() as run:
 
-        def start(*words: str, url: str = "") -> Process:
+        def start(*words: str, url: str = "", apps: str = "", path: Path = ROOT) -> Process:
             return run(
                 "-m", "django", *words,
                 DJANGO_SETTINGS_MODULE="tests.tasks.site",
                 MESSAGING_URL=url or configured.CACHES["messaging"]["LOCATION"],
                 MESSAGING_PREFIX=conf.prefix(),
+                MESSAGING_APPS=apps,
+                PYTHONPATH=os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH")))),
             )  # fmt: skip
 
         yield start

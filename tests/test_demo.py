@@ -89,6 +89,12 @@ class Browser:
         form = {"csrfmiddlewaretoken": found[1], "item": item, "email": email}
         return self._send("/orders/", urllib.parse.urlencode(form).encode())
 
+    def post(self, path: str) -> str:
+        """The page that follows."""
+        found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get("/orders/"))
+        assert found
+        return self._send(path, urllib.parse.urlencode({"csrfmiddlewaretoken": found[1]}).encode())
+
     def sign_in(self, username: str, **more: str) -> str:
         """The page that follows."""
         found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get("/"))
@@ -185,6 +191,23 @@ def test_an_order_is_confirmed_by_a_task(start: Callable[..., Demo]) -> None:
         time.sleep(0.05)
     assert 'aria-label="1 attempt"' in page
     assert 'aria-label="3 attempts"' in page
+
+
+def test_an_order_that_is_not_paid_in_time_is_cancelled(start: Callable[..., Demo]) -> None:
+    browser = Browser(start(env={"DEMO_TIME_TO_PAY": "3"}).address)
+    browser.order("Tea", "ann@example.com")
+    page = browser.order("Cake", "bob@example.com")
+    assert re.search(r'cancelled in <b data-remaining="[23]">[23]</b> s', page)
+    page = browser.post(re.findall(r'action="(/orders/\d+/pay/)"', page)[0])
+    assert browser.where == "/orders/"
+    assert page.count("payment-paid") == 1
+    ends = time.monotonic() + DEADLINE
+    while "payment-cancelled" not in (page := browser.get("/orders/")):
+        assert time.monotonic() < ends, page
+        time.sleep(0.05)
+    assert (page.count("payment-paid"), page.count("payment-cancelled")) == (1, 1)
+    assert "Pay for" not in page
+    assert "data-remaining" not in page
 
 
 def test_it_can_be_stopped_before_it_answers(start: Callable[..., Demo], tmp_path: Path) -> None:

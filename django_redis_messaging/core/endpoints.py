@@ -68,6 +68,11 @@ class Endpoint:
         self._others = [] if theirs or self.service else _other_pools(alias)
 
     @property
+    def db(self) -> int:
+        """The number of its database."""
+        return int(self._pool.connection_kwargs.get("db") or 0)
+
+    @property
     def patience(self) -> float:
         """Seconds to wait for a reply before asking again: as the alias says, within the deadline."""
         longest = deadline()

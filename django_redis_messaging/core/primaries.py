@@ -1,4 +1,4 @@
-"""The servers that have keys: each primary has its own."""
+"""The servers on which keyspace events happen: each primary tells of its own keys only."""
 
 from __future__ import annotations
 

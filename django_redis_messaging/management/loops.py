@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
+from .. import handlers
+from ..services.expiries import polling as _expiries  # noqa: F401  (registers its round)
 from ..services.jobs.limits import Limits
+from ..services.listening import Listener
 from ..services.polling import Poller
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 #: seconds: more is a mistake
 LONGEST = 86_400
+
+NO_HANDLERS = "There are no handlers: write some in expiries.py of an installed app."
 
 
 def at_signals(stop: Callable[[], None]) -> None:
@@ -86,6 +91,21 @@ def chosen_queues(backend: RedisBackend, named: Sequence[str] | None) -> list[st
 
 def poller() -> Poller:
     """A poller that does all that is due by time."""
-    with suppress(ImportError):  # without Django's Tasks there are only delay queues
+    with suppress(ImportError):  # without Django's Tasks there are only delay queues and timers
         from ..tasks import polling  # noqa: F401  (registers its rounds)
     return Poller()
+
+
+def listener(bounds: Limits, *, configure: bool) -> Listener | None:
+    """A listener for the handlers of all apps; None where there are none."""
+    handlers.discover()
+    if not handlers.timers and not handlers.key_events:
+        return None
+    return Listener(handlers.timers, handlers.key_events, bounds, configure=configure)
+
+
+def heard() -> str:
+    """What a listener listens for, in words."""
+    parts = [f"timers of {namespace}" for namespace in handlers.timers]
+    parts += [f"keys {one.pattern}" for one in handlers.key_events]
+    return ", ".join(parts)

@@ -1,1 +1,1 @@
-"""Orders whose confirmation is sent by a task."""
+"""Orders whose confirmation is sent by a task, and which a timer cancels when they are not paid."""

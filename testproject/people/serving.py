@@ -20,9 +20,11 @@ from django.core.management.base import CommandError
 from django.test import override_settings
 from django_redis import get_redis_connection
 
-from django_redis_messaging import ConfigurationError
+from django_redis_messaging import ConfigurationError, handlers
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.services.listening import Listener
+from django_redis_messaging.services.together import Together
 from django_redis_messaging.tasks.polling import our_backends
 from django_redis_messaging.tasks.worker import Limits, Worker
 
@@ -107,15 +109,18 @@ def bind(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """While this lasts, a worker of this process executes tasks."""
+    """While this lasts, this process executes tasks and calls the handlers of timers."""
     [backend] = our_backends()
     worker = Worker(backend, backend.queue_names, Limits(concurrency=2, drain=PATIENCE))
-    thread = threading.Thread(target=worker.run, name="worker")
+    handlers.discover()
+    listener = Listener(handlers.timers, handlers.key_events, Limits(concurrency=2, drain=PATIENCE))
+    together = Together({"worker": worker, "listener": listener})
+    thread = threading.Thread(target=together.run, name="messaging")
     thread.start()
     try:
         yield
     finally:
-        worker.stop()
+        together.stop()
         thread.join()
 
 

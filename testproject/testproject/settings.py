@@ -73,6 +73,8 @@ CACHES = {
 }
 REDIS_MESSAGING = {"PREFIX": "demo"}
 TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}}
+#: seconds after which an order that is not paid is cancelled
+TIME_TO_PAY = float(os.environ.get("DEMO_TIME_TO_PAY", "30"))
 EMAIL_BACKEND = "orders.mail.MoodyBackend"
 
 TIME_ZONE = "UTC"

@@ -3,7 +3,7 @@
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path
-from orders.views import OrdersView
+from orders.views import OrdersView, PayView
 from people.views import SignInView
 
 urlpatterns = [
@@ -11,5 +11,6 @@ urlpatterns = [
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("messages/", include("django_redis_messaging.urls")),
     path("orders/", OrdersView.as_view(), name="orders"),
+    path("orders/<int:pk>/pay/", PayView.as_view(), name="pay"),
     path("admin/", admin.site.urls),
 ]

@@ -7,7 +7,9 @@ from pytest_django import Settings
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import scripts
+from django_redis_messaging.services.listening import channel, dispatch
 
+from .asking import server
 from .planting import Planting, planted
 
 
@@ -26,3 +28,30 @@ def plant() -> Iterator[Planting]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         yield lambda mistake: planted(mistake, monkeypatch)
     scripts.load.cache_clear()
+
+
+@pytest.fixture
+def telling(own_prefix: str) -> Iterator[None]:
+    """The server tells of everything that happens to keys; afterwards of what it told before."""
+    setting = "notify-keyspace-events"
+    client = server()
+    before = client.config_get(setting)[setting]
+    client.config_set(setting, "KEA")
+    yield
+    client.config_set(setting, before)
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One listener takes over from another soon."""
+    for module in (dispatch, channel):
+        monkeypatch.setattr(module, "LEASE", 600)
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    """What the keys of the site's own begin with, in this test."""
+    start, client = f"site-{conf.prefix()}:", server()
+    yield start
+    for key in client.scan_iter(match=f"{start}*", count=1000):
+        client.delete(key)

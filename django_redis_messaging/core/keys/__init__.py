@@ -7,6 +7,7 @@ PREFIX:1:{chat:42}:log        prefix outside the braces: one ACL pattern covers 
 
 from .chats import ChatKeys, newest_keys
 from .directories import DirectoryKeys, directories
+from .expiries import TIMERS, dispatch, namespaces, timer, timer_name
 from .jobs import JobKeys, QueueKeys, queues
 from .names import FORMAT, MAX_NAME_BYTES, checked_prefix, encoded, name, tag
 from .users import UserKeys
@@ -14,6 +15,7 @@ from .users import UserKeys
 __all__ = [
     "FORMAT",
     "MAX_NAME_BYTES",
+    "TIMERS",
     "ChatKeys",
     "DirectoryKeys",
     "JobKeys",
@@ -21,9 +23,13 @@ __all__ = [
     "UserKeys",
     "checked_prefix",
     "directories",
+    "dispatch",
     "encoded",
     "name",
+    "namespaces",
     "newest_keys",
     "queues",
     "tag",
+    "timer",
+    "timer_name",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import DelayQueue, MessagingError
+from ...services.expiries.store import TimerStore
 from ...services.jobs.registry import Queues
 
 COLUMNS = ("ready", "delayed", "leased", "dead", "oldest_age")
@@ -18,7 +19,7 @@ COLUMNS = ("ready", "delayed", "leased", "dead", "oldest_age")
 class Command(BaseCommand):
     """Prints a table, or JSON."""
 
-    help = "Show the queues of delayed jobs and of tasks: ready, delayed, leased, dead, age of the oldest."
+    help = "Show the queues of jobs, timers and tasks: ready, delayed, leased, dead, age of the oldest."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
@@ -27,7 +28,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print them."""
         try:
-            rows = [*delay_queues(), *tasks()]
+            rows = [*delay_queues(), *timers(), *tasks()]
         except MessagingError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(json.dumps(rows, indent=2) if options["json"] else _table(rows))
@@ -39,6 +40,16 @@ def delay_queues() -> list[dict[str, Any]]:
     for name in sorted(Queues().names()):
         stats = DelayQueue(name).stats()
         found.append({"queue": name, **{column: getattr(stats, column) for column in COLUMNS}})
+    return found
+
+
+def timers() -> list[dict[str, Any]]:
+    """One row for each namespace of timers."""
+    store, found = TimerStore(), []
+    for namespace in sorted(store.namespaces()):
+        *counts, oldest = store.stats(namespace)
+        values = [*counts, None if oldest < 0 else oldest / 1000]
+        found.append({"queue": f"timers {namespace}", **dict(zip(COLUMNS, values, strict=True))})
     return found
 
 

@@ -8,24 +8,31 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import DelayQueue, MessagingError
+from ...core import keys
+from ...services.expiries.store import TimerStore
 
 
 class Command(BaseCommand):
     """Puts jobs that are dead back into their queue."""
 
-    help = "Put dead jobs back, with all their attempts before them: of a delay queue, or of tasks."
+    help = (
+        "Put dead jobs back, with all their attempts before them: of a delay queue, of timers, or of tasks."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
         parser.add_argument("queue", help="name of the queue")
         parser.add_argument("ids", nargs="*", help="ids of jobs (all)")
+        parser.add_argument("--timers", action="store_true", help="the queue is a namespace of timers")
         parser.add_argument("--backend", help="the queue is one of this backend of TASKS")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Put them back."""
         queue, ids = options["queue"], options["ids"] or None
         try:
-            if options["backend"] is None:
+            if options["timers"]:
+                done = TimerStore().redrive(keys.name(queue, "namespace"), ids)
+            elif options["backend"] is None:
                 done = DelayQueue(queue).redrive(ids)
             else:
                 done = self._tasks(options["backend"], queue, ids)

@@ -1,0 +1,5 @@
+"""Who is told of timers and of keyspace events."""
+
+from .listener import Listener
+
+__all__ = ["Listener"]

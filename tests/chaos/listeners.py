@@ -1,0 +1,114 @@
+"""Listeners in processes of their own, that may be killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import django
+from django.conf import settings
+
+from tests.services.listening import jobs
+from tests.tasks.working import server, until
+
+from . import actors
+from .conftest import PATIENCE, processes
+
+#: HASHes of a test: id → "fence ms" of the effect; id → how many times the handler ran
+EFFECTS, RUNS = "effects", "runs"
+WORDS = ("--lease", "1", "--concurrency", "2", "--verbosity", "0")
+
+
+def listen(stage: actors.Stage, log: str) -> None:
+    """What `manage.py run_listener` does, in a process of its own; each timer leaves one effect."""
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
+    settings.configure(
+        INSTALLED_APPS=["django_redis_messaging"],
+        CACHES={"default": entry, "messaging": entry},
+        REDIS_MESSAGING=stage.messaging,
+        USE_TZ=True,
+    )
+    with open(log, "ab", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    django.setup()
+    from django.core.management import call_command
+
+    from django_redis_messaging import Expired, on_expiry
+
+    client: Any = server()
+    prefix = stage.messaging["PREFIX"]
+
+    @on_expiry("order")
+    def effect(expired: Expired) -> None:
+        """The effect is done once: by the id, whoever runs again sees that it was."""
+        with client.pipeline() as together:
+            together.time()
+            together.hincrby(f"{prefix}:{RUNS}", expired.id, 1)
+            (seconds, micros), _ = together.execute()
+        done = f"{expired.fence} {seconds * 1000 + micros // 1000}"
+        client.hsetnx(f"{prefix}:{EFFECTS}", expired.id, done)
+
+    call_command("run_listener", *WORDS)
+
+
+class Crew:
+    """Some listeners; who dies is replaced, unless all are to be away."""
+
+    def __init__(self, stage: actors.Stage, directory: Path, size: int) -> None:
+        self._stage = stage
+        self.log = directory / "listeners.log"
+        self.log.touch()
+        self._size = size
+        self.listeners: list[BaseProcess] = []
+        self.killed = 0
+
+    def fill(self) -> None:
+        """As many as there shall be, all of them listening."""
+        while len(self.listeners) < self._size:
+            process = processes.Process(target=listen, args=(self._stage, str(self.log)), daemon=True)
+            process.start()
+            self.listeners.append(process)
+        wanted = {str(one.pid) for one in self.listeners}
+        until(lambda: wanted <= {name.decode().split("-")[-2] for name in server().hkeys(jobs().workers)})
+
+    def kill(self, one: BaseProcess) -> None:
+        """It is gone at once."""
+        one.kill()
+        one.join(PATIENCE)
+        self.listeners.remove(one)
+        self.killed += 1
+
+    def kill_one(self, chance: random.Random) -> None:
+        self.kill(chance.choice(self.listeners))
+
+    def kill_all(self) -> None:
+        for one in list(self.listeners):
+            self.kill(one)
+
+    def dismiss(self) -> list[int | None]:
+        """Have all drain; their exit codes."""
+        for one in self.listeners:
+            os.kill(one.pid or 0, signal.SIGTERM)
+        for one in self.listeners:
+            one.join(PATIENCE)
+        return [one.exitcode for one in self.listeners]
+
+
+@contextmanager
+def crew(stage: actors.Stage, directory: Path, size: int) -> Iterator[Crew]:
+    """So many listeners; those that are left at the end are killed."""
+    made = Crew(stage, directory, size)
+    try:
+        made.fill()
+        yield made
+    finally:
+        for one in made.listeners:
+            one.kill()
+            one.join(PATIENCE)

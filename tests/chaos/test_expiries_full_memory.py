@@ -1,0 +1,83 @@
+"""Timers on a server that is out of memory: none is started, and those that were go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_messaging import Expiry, Unavailable, conf
+from django_redis_messaging.core import keys
+from django_redis_messaging.services.expiries.store import TimerStore
+from django_redis_messaging.services.listening.dispatch import DispatchLease
+from tests.services.asking import until
+from tests.services.listening import Heard, jobs, listening
+
+#: seconds: longer than any test
+LONG = 1000
+Fill = Callable[[], None]
+
+
+@pytest.fixture
+def messaging() -> dict[str, Any]:
+    return {"JOB_MAX_ATTEMPTS": 2, "JOB_BACKOFF": 0.01}
+
+
+def content(client: redis.Redis) -> dict[bytes, Any]:
+    """Every key of timers, as it is stored."""
+    return {key: client.dump(key) for key in client.scan_iter(match=f"{jobs().tag}:*", count=1000)}
+
+
+@pytest.mark.parametrize("name", ["new", "there"])
+def test_a_start_is_refused_and_changes_nothing(name: str, fill: Fill, client: redis.Redis) -> None:
+    orders = Expiry("order")
+    orders.start("there", LONG, "first")
+    before = content(client)
+    fill()
+    with pytest.raises(Unavailable, match="out of memory"):
+        orders.start(name, LONG, "second")
+    assert content(client) == before
+    assert (orders.remaining("there") or 0) > LONG - 60
+
+
+def test_extend_works_also_where_the_real_key_is_gone(fill: Fill, client: redis.Redis) -> None:
+    orders = Expiry("order")
+    for name in ("one", "two"):
+        orders.start(name, LONG, name)
+    key = keys.timer(conf.prefix(), "order", "two")
+    client.delete(key)
+    fill()
+    assert orders.extend("one", 2 * LONG)
+    assert orders.extend("two", 2 * LONG)
+    assert client.get(key) == b'"two"'
+    assert (orders.remaining("one") or 0) > LONG
+
+
+def test_cancel_works(fill: Fill) -> None:
+    Expiry("order").start("one", LONG)
+    fill()
+    assert Expiry("order").cancel("one")
+    assert Expiry("order").remaining("one") is None
+
+
+def test_what_is_due_fires_fails_and_is_buried(fill: Fill) -> None:
+    heard = Heard()
+
+    def handler(expired: Any) -> None:
+        heard.append(expired)
+        if expired.name == "bad":
+            raise OSError("of a handler")
+
+    for name in ("good", "bad"):
+        Expiry("order").start(name, 0.001, "payload")
+    fill()
+    with listening({"order": handler}):
+        until(lambda: TimerStore().stats("order")[:4] == [0, 0, 0, 1])
+    assert sorted(heard.names) == ["bad", "bad", "good"]
+
+
+def test_a_listener_takes_over(fill: Fill) -> None:
+    fill()
+    assert DispatchLease("node", "token").take()

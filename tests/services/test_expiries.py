@@ -1,0 +1,297 @@
+"""Timers: started, extended, cancelled; what is refused; and who looks after them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from django_redis_messaging import (
+    ConfigurationError,
+    Expired,
+    Expiry,
+    LimitExceeded,
+    handlers,
+    on_expiry,
+)
+from django_redis_messaging.services.expiries.polling import timers as timers_round
+from django_redis_messaging.services.expiries.store import TimerStore
+
+from .asking import all_keys, change, crash_after, server, server_ms, snapshot, until
+from .listening import LATER, SOON, Heard, jobs, left_over, listening, real_key, unused
+
+
+class TestStart:
+    def test_a_real_key_with_the_payload_and_its_time_to_live(self) -> None:
+        Expiry("order").start("17", 30, {"total": 9.5})
+        key = real_key("order", "17")
+        assert json.loads(server().get(key)) == {"total": 9.5}
+        assert 29_000 < server().pttl(key) <= 30_000
+        assert 29 < (Expiry("order").remaining("17") or 0) <= 30
+
+    @pytest.mark.timing
+    def test_the_real_key_is_there_until_it_is_due_and_not_longer(self) -> None:
+        Expiry("order").start("17", 30)
+        due = int(server().zscore(jobs().queue("order").delayed, server().hget(jobs().uniques, "order:17")))
+        assert 0 <= due - (server_ms() + server().pttl(real_key("order", "17"))) <= 2
+
+    def test_an_id_that_is_new_each_time(self) -> None:
+        orders = Expiry("order")
+        assert orders.start("17", 30) != orders.start("17", 30)
+
+    @pytest.mark.timing
+    def test_a_timer_of_that_name_is_replaced(self) -> None:
+        orders, heard = Expiry("order"), Heard()
+        orders.start("17", SOON, "first")
+        second = orders.start("17", 2 * SOON, "second")
+        with listening({"order": heard}):
+            until(lambda: heard)
+            unused(server_ms() + 150)
+        assert [(one.payload, one.id) for one in heard] == [("second", second)]
+        assert left_over() == []
+
+    def test_names_are_of_their_namespace(self) -> None:
+        Expiry("order").start("17", 30)
+        Expiry("cart").start("17", 60)
+        assert (Expiry("order").remaining("17") or 0) <= 30 < (Expiry("cart").remaining("17") or 0)
+        assert Expiry("order").cancel("17")
+        assert Expiry("cart").remaining("17") is not None
+
+    @pytest.mark.parametrize(("namespace", "name"), [("a:b", "c"), ("a", "b:c"), ("{x}", "%"), ("é ", "\n☃")])
+    def test_whatever_names_have_in_them(self, namespace: str, name: str) -> None:
+        heard = Heard()
+        Expiry(namespace).start(name, SOON, name)
+        Expiry("a").start("b", LATER)
+        with listening({namespace: heard}):
+            until(lambda: heard)
+        [told] = heard
+        assert (told.namespace, told.name, told.payload) == (namespace, name, name)
+        assert server().exists(real_key("a", "b"))
+
+    def test_a_repeat_changes_nothing_and_returns_the_first_id(self) -> None:
+        orders = Expiry("order")
+        first = orders.start("17", 30, "first", request_id="r")
+        before = snapshot()
+        assert orders.start("17", 60, "second", request_id="r") == first
+        assert snapshot() == before
+
+    def test_a_repeat_of_what_was_cancelled_starts_nothing(self) -> None:
+        orders = Expiry("order")
+        orders.start("17", 30, request_id="r")
+        orders.cancel("17")
+        orders.start("17", 30, request_id="r")
+        assert orders.remaining("17") is None
+
+    def test_one_request_may_start_timers_of_several_names(self) -> None:
+        ids = {Expiry(space).start(name, 30, request_id="r") for space in "ab" for name in "xy"}
+        assert len(ids) == 4
+
+    @pytest.mark.parametrize("after", [timedelta(seconds=30), 30, 30.0])
+    def test_after_is_seconds_or_a_timedelta(self, after: Any) -> None:
+        Expiry("order").start("17", after)
+        assert 29 < (Expiry("order").remaining("17") or 0) <= 30
+
+    def test_any_horizon(self) -> None:
+        Expiry("order").start("17", timedelta(days=36_000))
+        assert (Expiry("order").remaining("17") or 0) > 35_999 * 86_400
+
+
+class TestExtendAndCancel:
+    @pytest.mark.parametrize("after", [60, 10])
+    def test_extend_counts_from_now_later_or_earlier(self, after: int) -> None:
+        orders = Expiry("order")
+        orders.start("17", 30)
+        assert orders.extend("17", after)
+        assert after - 1 < (orders.remaining("17") or 0) <= after
+        assert after * 1000 - 1000 < server().pttl(real_key("order", "17")) <= after * 1000
+
+    def test_extend_brings_back_a_real_key_that_somebody_deleted(self) -> None:
+        Expiry("order").start("17", 30, ["payload\n"])
+        server().delete(real_key("order", "17"))
+        assert Expiry("order").extend("17", 60)
+        assert json.loads(server().get(real_key("order", "17"))) == ["payload\n"]
+        assert server().pttl(real_key("order", "17")) > 50_000
+
+    def test_an_earlier_timer_fires_earlier(self) -> None:
+        heard = Heard()
+        Expiry("order").start("17", LATER)
+        with listening({"order": heard}):
+            Expiry("order").extend("17", SOON)
+            until(lambda: heard)
+
+    def test_cancel_leaves_nothing(self) -> None:
+        orders = Expiry("order")
+        orders.start("17", 30)
+        assert orders.cancel("17")
+        assert left_over() == []
+        assert (orders.cancel("17"), orders.extend("17", 30), orders.remaining("17")) == (False, False, None)
+
+    def test_of_nothing(self) -> None:
+        before = all_keys()
+        orders = Expiry("order")
+        assert (orders.cancel("x"), orders.extend("x", 1), orders.remaining("x")) == (False, False, None)
+        assert all_keys() == before
+
+    def test_one_that_has_fired_is_gone(self) -> None:
+        orders, heard = Expiry("order"), Heard()
+        with listening({"order": heard}):
+            orders.start("17", SOON)
+            until(lambda: heard)
+        assert (orders.cancel("17"), orders.extend("17", 30), orders.remaining("17")) == (False, False, None)
+        assert left_over() == []
+
+
+class TestRegistration:
+    def test_a_function_is_returned_as_it_is(self) -> None:
+        heard = Heard()
+        assert on_expiry("order")(heard) is heard
+        assert handlers.timers["order"].function is heard
+
+    def test_the_same_one_twice_is_the_same(self) -> None:
+        def handler(expired: Expired) -> None: ...
+
+        on_expiry("order")(handler)
+        on_expiry("order")(handler)
+        assert list(handlers.timers) == ["order"]
+
+    def test_a_second_one_for_a_namespace_is_refused(self) -> None:
+        def one(expired: Expired) -> None: ...
+        def other(expired: Expired) -> None: ...
+
+        on_expiry("order")(one)
+        with pytest.raises(ConfigurationError, match=r"'order' has a handler already, .*one: call both"):
+            on_expiry("order")(other)
+        assert handlers.timers["order"].function is one
+
+    def test_two_without_a_name_are_two(self) -> None:
+        on_expiry("order")(lambda expired: None)
+        with pytest.raises(ConfigurationError, match="a handler already"):
+            on_expiry("order")(lambda expired: 1)
+
+    @pytest.mark.parametrize("namespace", ["", "a\0b", "x" * 256, "\ud800"])
+    def test_bad_namespaces(self, namespace: str) -> None:
+        with pytest.raises(ValueError, match="namespace"):
+            on_expiry(namespace)
+
+    @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+    def test_bad_timeouts(self, timeout: float) -> None:
+        with pytest.raises(ValueError, match="timeout"):
+            on_expiry("order", timeout=timeout)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("operation", ["start", "extend"])
+    @pytest.mark.parametrize("after", [0, -1, 0.0, timedelta(0), timedelta(seconds=-1), float("nan"), 1e12])
+    def test_after(self, operation: str, after: Any) -> None:
+        with pytest.raises(ValueError, match="after is"):
+            getattr(Expiry("order"), operation)("17", after)
+        assert all_keys() == []
+
+    @pytest.mark.parametrize("after", ["30", None, True])
+    def test_after_of_another_type(self, after: Any) -> None:
+        with pytest.raises(TypeError, match="after must be seconds"):
+            Expiry("order").start("17", after)
+
+    @pytest.mark.parametrize("name", ["", "a\0b", "x" * 256, "\ud800"])
+    def test_names(self, name: str) -> None:
+        with pytest.raises(ValueError, match="namespace"):
+            Expiry(name)
+        for act in (
+            lambda: Expiry("order").start(name, 1),
+            lambda: Expiry("order").extend(name, 1),
+            lambda: Expiry("order").cancel(name),
+            lambda: Expiry("order").remaining(name),
+        ):
+            with pytest.raises(ValueError, match="name"):
+                act()
+        assert all_keys() == []
+
+    @pytest.mark.parametrize("payload", [{1: 2}, object(), {"x": b"bytes"}])
+    def test_payloads_that_are_no_json(self, payload: Any) -> None:
+        with pytest.raises(TypeError, match="payload"):
+            Expiry("order").start("17", 1, payload)
+
+    def test_a_payload_over_the_cap(self, settings: Settings) -> None:
+        change(settings, JOB_MAX_BYTES=100)
+        Expiry("order").start("17", LATER, "é" * 49)
+        with pytest.raises(LimitExceeded, match="JOB_MAX_BYTES") as caught:
+            Expiry("order").start("18", LATER, "é" * 50)
+        assert (caught.value.limit, caught.value.actual) == (100, 102)
+        assert not server().exists(real_key("order", "18"))
+
+    def test_too_many(self, settings: Settings) -> None:
+        change(settings, JOB_MAX_WAITING=2)
+        orders = Expiry("order")
+        orders.start("1", LATER)
+        orders.start("2", LATER)
+        before = snapshot()
+        with pytest.raises(LimitExceeded, match="JOB_MAX_WAITING"):
+            orders.start("3", LATER)
+        assert snapshot() == before
+        orders.start("2", 60)
+        Expiry("other").start("3", LATER)
+
+
+class TestLookedAfter:
+    @pytest.mark.timing
+    def test_the_poller_makes_ready_what_is_due_where_nobody_listens(self) -> None:
+        Expiry("order").start("1", 0.001)
+        Expiry("cart").start("1", LATER)
+        unused(server_ms() + 5)
+        [sweep] = timers_round()
+        left = sweep()
+        assert left is not None
+        assert 3599 < left <= 3600
+        assert server().zcard(jobs().queue("order").ready) == 1
+
+    def test_namespaces_are_forgotten_long_after_their_last_timer(self) -> None:
+        Expiry("order").start("1", 0.001)
+        Expiry("cart").start("1", LATER)
+        Expiry("cart").start("2", 1)
+        key = f"{jobs().tag}:namespaces"
+        assert server().zscore(key, "cart") > server_ms() + 3_590_000
+        Expiry("cart").extend("1", 2 * LATER)
+        assert server().zscore(key, "cart") > server_ms() + 7_190_000
+        server().zadd(key, {"order": server_ms() - 31 * 86_400_000})
+        assert TimerStore().namespaces() == ["cart"]
+
+    def test_nothing_is_due_where_nothing_is(self) -> None:
+        assert TimerStore().sweep() is None
+
+
+class TestCrashes:
+    @pytest.mark.parametrize("operation", ["start", "extend", "cancel"])
+    def test_each_operation_is_one_step(self, operation: str) -> None:
+        Expiry("order").start("17", 30)
+        words: tuple[Any, ...] = () if operation == "cancel" else (60,)
+        crash_after(getattr(Expiry("order"), operation), 1, "17", *words)
+        left = Expiry("order").remaining("17")
+        assert left is None if operation == "cancel" else (left or 0) > 59
+
+
+async def test_the_awaiting_world() -> None:
+    orders, heard = Expiry("order"), Heard()
+    id_ = await orders.astart("17", LATER, {"total": 1}, request_id="r")
+    assert await orders.astart("17", 1, request_id="r") == id_
+    assert 3599 < (await orders.aremaining("17") or 0) <= LATER
+    assert await orders.aextend("17", 60)
+    assert (await orders.aremaining("17") or 0) <= 60
+    assert (await orders.acancel("17"), await orders.acancel("17")) == (True, False)
+    assert await orders.aremaining("17") is None
+    with pytest.raises(ValueError, match="after"):
+        await orders.astart("17", 0)
+    await orders.astart("18", SOON)
+    store = TimerStore()
+    with listening({"order": heard}):
+        await asyncio.to_thread(until, lambda: heard)
+    assert await store.anamespaces() == ["order"]
+    assert await store.astats("order") == [0, 0, 0, 0, -1]
+    assert (await store.asweep(), await store.aredrive("order")) == (None, 0)
+
+
+def test_it_is_told_apart_in_logs() -> None:
+    assert repr(Expiry("order")) == "Expiry('order')"

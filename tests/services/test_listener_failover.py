@@ -1,0 +1,129 @@
+"""A Cluster whose replica is promoted while a listener listens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+from redis.crc import key_slot
+
+from django_redis_messaging import conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
+from django_redis_messaging.testing import Prefix
+
+from .asking import until
+from .listening import ALL, NOTIFY, Heard, key_handler, listening, told
+
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("short_lease")]
+#: of each primary; the last one has all that are the app's
+SLOTS = [range(101), range(101, 201), range(201, 16384)]
+
+
+@pytest.fixture
+def messaging_alias(messaging_settings: Prefix) -> str:
+    """These have servers of their own."""
+    return conf.alias()
+
+
+class Cluster:
+    """Three primaries, and a replica of the first."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.servers = [stack.enter_context(EmbeddedServer(options=options())) for _ in range(4)]
+        self.clients: list[Any] = [stack.enter_context(one.client()) for one in self.servers]
+        for number, one in enumerate(self.clients):
+            one.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for one, slots in zip(self.clients, SLOTS, strict=False):
+            one.execute_command("CLUSTER", "ADDSLOTSRANGE", slots[0], slots[-1])
+        for one in self.clients[1:]:
+            ports = [one.config_get(name)[name] for name in ("port", "cluster-port")]
+            self.clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", *ports)
+        until(lambda: all(info(one)["cluster_known_nodes"] == "4" for one in self.clients))
+        first = self.clients[0].execute_command("CLUSTER MYID")
+        self.clients[3].execute_command("CLUSTER", "REPLICATE", first)
+        until(lambda: all(info(one)["cluster_state"] == "ok" for one in self.clients))
+        self.follows(3)
+
+    def follows(self, number: int) -> None:
+        """Wait until this one is a replica that is up to date."""
+        until(lambda: self.clients[number].info("replication").get("master_link_status") == "up")
+
+    def leads(self, number: int) -> None:
+        """Wait until this one is a primary."""
+        until(lambda: self.clients[number].info("replication")["role"] == "master")
+
+
+def options() -> dict[str, str | int]:
+    return {
+        "bind": "127.0.0.1",
+        "port": _free_port(),
+        "cluster-enabled": "yes",
+        "cluster-port": _free_port(),
+        "cluster-node-timeout": 1000,
+        "repl-diskless-sync-delay": 0,
+        NOTIFY: ALL,
+    }
+
+
+def info(client: Any) -> dict[str, str]:
+    found: dict[str, str] = client.execute_command("CLUSTER INFO")
+    return found
+
+
+@pytest.fixture
+def cluster(settings: Settings) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        made = Cluster(stack)
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": made.servers[2].url}
+        settings.CACHES = {**settings.CACHES, "several": entry}
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "several"}
+        yield made
+        clients.close()
+
+
+@pytest.mark.long
+def test_who_is_promoted_is_listened_to(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """When its primary is killed; and when that one, back as a replica, takes over again by an order."""
+    caplog.set_level(logging.INFO, "django_redis_messaging")
+    heard = Heard()
+    names = (name for name in map("k{}".format, range(10**6)) if key_slot(name.encode()) in SLOTS[0])
+    with listening(key_events=[key_handler("k*", heard, "set")]) as listener:
+        assert listener.events is not None
+
+        def delivers(number: int, *, gone: int) -> None:
+            """Whatever happens there is heard from now on, each event once; so many primaries were left."""
+
+            def hears() -> bool:
+                cluster.clients[number].set(next(names), 1)
+                return bool(heard)
+
+            # before that, its replica may tell of what it gets from it
+            until(lambda: len(left(caplog)) == gone)
+            heard.clear()
+            until(hears)
+            until(lambda: len(listener.events.channels) == 3 and told(listener))
+            last = [next(names) for _ in range(20)]
+            for name in last:
+                cluster.clients[number].set(name, 1)
+            until(lambda: (last[-1], "set") in heard.keys)
+            assert [key for key, _ in heard.keys if key in last] == last
+
+        delivers(0, gone=0)
+        cluster.servers[0].kill()
+        cluster.leads(3)
+        delivers(3, gone=1)
+        cluster.clients[0].connection_pool.disconnect()
+        cluster.servers[0].start()
+        cluster.follows(0)
+        cluster.clients[0].execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+        cluster.leads(0)
+        delivers(0, gone=2)
+
+
+def left(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in caplog.messages if message.endswith("is gone.")]

@@ -1,0 +1,166 @@
+"""The primaries of a Cluster, and servers that come and go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+from redis.crc import key_slot
+from redis.exceptions import RedisError
+
+from django_redis_messaging import conf
+from django_redis_messaging.core import clients, keys
+from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
+from django_redis_messaging.core.endpoints import Endpoint
+from django_redis_messaging.core.primaries import Primaries, Primary, parsed
+from django_redis_messaging.services.listening import listener as listener_module
+from django_redis_messaging.testing import Prefix
+
+from .asking import server, until
+from .listening import ALL, NOTIFY, Heard, key_handler, listening, told
+
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("telling", "short_lease")]
+
+
+class TestPrimaries:
+    @pytest.fixture
+    def messaging_alias(self, messaging_settings: Prefix) -> str:
+        """These have servers of their own."""
+        return conf.alias()
+
+    @pytest.fixture
+    def second(self, telling: None) -> Iterator[EmbeddedServer]:
+        with EmbeddedServer(cluster=True, options={"port": _free_port()}) as started:
+            yield started
+
+    @pytest.mark.long
+    def test_every_one_of_a_cluster_is_listened_to(
+        self, second: EmbeddedServer, settings: Settings, site: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Also one that joins later, and one that was away."""
+        caplog.set_level(logging.INFO, "django_redis_messaging")
+        heard, name = Heard(), in_slots(site, 100)
+        with EmbeddedServer(cluster=True, options={"port": _free_port()}) as first:
+            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": first.url}
+            settings.CACHES = {**settings.CACHES, "two": entry}
+            settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "two"}
+            with first.client() as here, second.client() as there:
+                for one in (here, there):
+                    one.config_set(NOTIFY, ALL)
+                with listening(key_events=[key_handler(f"{site}*", heard, "set")]) as listener:
+                    assert listener.events is not None
+                    split(first, second)
+                    until(lambda: len(listener.events.channels) == 2)
+                    until(lambda: told(listener))
+                    there.set(name, 1)
+                    here.set(in_slots(site, 16383, above=100), 1)
+                    until(lambda: len(heard) == 2)
+                    there.connection_pool.disconnect()
+                    second.kill()
+                    until(lambda: "reconnecting" in caplog.text)
+                    second.start()
+                    there.config_set(NOTIFY, ALL)
+
+                    def again() -> bool:
+                        there.set(name, 2)
+                        return len(heard) > 2
+
+                    until(again)
+            clients.close()
+        assert heard[-1].key == name
+
+    def test_one_that_is_gone_is_not_listened_to_any_more(
+        self, second: EmbeddedServer, settings: Settings, site: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found = [Primary("alone")]
+        monkeypatch.setattr(Primaries, "look", lambda self: list(found))
+        monkeypatch.setattr(listener_module, "LOOK", 0.05)
+        with listening(key_events=[key_handler(f"{site}*", Heard(), "set")]) as listener:
+            assert listener.events is not None
+            with second.client() as there:
+                port = int(there.config_get("port")["port"])
+            found.append(Primary("other", ("127.0.0.1", port)))
+            until(lambda: len(listener.events.channels) == 2)
+            until(lambda: told(listener))
+            assert server().exists(keys.dispatch(conf.prefix(), "other"))
+            del found[1]
+            until(lambda: len(listener.events.channels) == 1)
+            until(lambda: not server().exists(keys.dispatch(conf.prefix(), "other")))
+
+    @pytest.mark.long
+    def test_any_that_is_known_tells_of_the_others(self, second: EmbeddedServer, settings: Settings) -> None:
+        """Where the one that the alias names is away."""
+        with EmbeddedServer(cluster=True, options={"port": _free_port()}) as first:
+            settings.CACHES = {
+                **settings.CACHES,
+                "two": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": first.url},
+            }
+            split(first, second)
+            primaries = Primaries(Endpoint("two"))
+            both = primaries.look()
+            assert [one.address is None for one in both].count(True) == 1
+            first.kill()
+            again = primaries.look()
+            assert {one.id for one in again} == {one.id for one in both}
+            second.kill()
+            with pytest.raises(RedisError):
+                primaries.look()
+
+    def test_a_refusal_does_not_make_it_alone(self, second: EmbeddedServer, settings: Settings) -> None:
+        """One that is busy with a script, say: it stays the Cluster that it was."""
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": second.url}
+        settings.CACHES = {**settings.CACHES, "one": entry}
+        primaries = Primaries(Endpoint("one"))
+        before = primaries.look()
+        assert before != [Primary("alone")]
+        with second.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-cluster")
+            with pytest.raises(RedisError):
+                primaries.look()
+            client.execute_command("ACL", "SETUSER", "default", "+cluster")
+        assert primaries.look() == before
+
+    def test_as_redis_lists_them(self) -> None:
+        lines = (
+            b"aa 10.0.0.1:7000@17000,host myself,master - 0 0 1 connected 0-5460\n"
+            b"bb 10.0.0.2:7000@17000 slave aa 0 0 1 connected\n"
+            b"cc ::1:7001@17001 master - 0 0 2 connected 5461-10922\n"
+            b"dd 10.0.0.4:7000@17000 master,fail - 0 0 3 connected 10923-16383\n"
+            b"ee 10.0.0.5:7000@17000 master,fail? - 0 0 3 connected 10923\n"
+            b"ff 10.0.0.6:7000@17000 master - 0 0 3 connected\n"
+            b"gg :0@0 master,noaddr - 0 0 3 disconnected 10924\n"
+        )
+        asked = Primary("alone")
+        assert parsed(lines, asked=asked) == [
+            Primary("aa", None),
+            Primary("cc", ("::1", 7001)),
+            Primary("ee", ("10.0.0.5", 7000)),
+        ]
+
+
+def in_slots(start: str, upto: int, *, above: int = -1) -> str:
+    return next(
+        name for number in range(10**6) if above < key_slot((name := f"{start}{number}").encode()) <= upto
+    )
+
+
+def split(first: EmbeddedServer, second: EmbeddedServer) -> None:
+    """Two clusters of one node become one of two: the second has the first slots, none of the app's."""
+    with first.client() as here, second.client() as there:
+        there.execute_command("CLUSTER", "RESET", "HARD")
+        here.execute_command("CLUSTER", "DELSLOTS", *range(101))
+        there.execute_command("CLUSTER", "ADDSLOTS", *range(101))
+        port = there.config_get("port")["port"]
+        bus = there.config_get("cluster-port")["cluster-port"]
+        there.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 7)
+        here.execute_command("CLUSTER", "MEET", "127.0.0.1", port, bus)
+        for one in (here, there):
+            until(lambda: state(one)["cluster_state"] == "ok" and state(one)["cluster_size"] == "2")  # noqa: B023
+
+
+def state(client: Any) -> dict[str, str]:
+    answer: dict[str, str] = client.execute_command("CLUSTER INFO")
+    return answer

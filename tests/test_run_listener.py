@@ -1,0 +1,262 @@
+"""`manage.py run_listener`, what `check` says of handlers, and timers in the other commands."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import CommandError, call_command
+from pytest_django import Settings
+
+from django_redis_messaging import ConfigurationError, Expiry, conf, handlers, on_expiry, on_key_event
+from django_redis_messaging.checks.handlers import check_flags, check_handlers
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.services.expiries.store import TimerStore
+from tests.processes import PATIENCE, Process, Start, processes
+from tests.services.asking import server, until
+from tests.services.listening import Heard
+
+PROGRAM = """
+import sys
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django_redis_messaging", *{apps!r}],
+    CACHES={{
+        "default": {{"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
+        "messaging": {{"BACKEND": "django_redis.cache.RedisCache", "LOCATION": {url!r}}},
+    }},
+    REDIS_MESSAGING={{"PREFIX": {prefix!r}}},
+    USE_TZ=True,
+)
+import django
+django.setup()
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", *sys.argv[1:]])
+"""
+EXPIRIES = """
+import time
+from pathlib import Path
+from django_redis_messaging import on_expiry, on_key_event
+
+@on_expiry("order")
+def unpaid(expired):
+    if expired.payload:
+        Path(expired.payload["marker"]).write_text(expired.name)
+        time.sleep(expired.payload["seconds"])
+
+@on_key_event("session:*", events={"expired"})
+async def gone(event):
+    pass
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, messaging_server: EmbeddedServer) -> Iterator[Start]:
+    """Runs manage.py of a site that has an app `shop` with handlers, in a process of its own."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "expiries.py").write_text(EXPIRIES)
+    with processes() as run:
+
+        def start(*words: str, apps: tuple[str, ...] = ("shop",), url: str = "") -> Process:
+            program = PROGRAM.format(apps=apps, url=url or messaging_server.url, prefix=conf.prefix())
+            path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[1]}"
+            return run("-W", "error", "-c", program, *words, PYTHONPATH=path)
+
+        yield start
+
+
+def said(command: str, *words: str) -> str:
+    out = io.StringIO()
+    call_command(command, *words, stdout=out)
+    return out.getvalue()
+
+
+class TestCommand:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_the_first_signal_drains(self, number: signal.Signals, start: Start, tmp_path: Path) -> None:
+        marker = tmp_path / "marker"
+        Expiry("order").start("17", 0.001, {"marker": str(marker), "seconds": 1})
+        process = start("run_listener", "--concurrency", "1")
+        until(marker.exists)
+        Expiry("order").start("18", 0.001)
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, errors
+        assert out == (
+            "Listening for timers of order, keys session:*. Ctrl-C ends it.\nEnded after 1 timers.\n"
+        )
+        assert "needs Kx too. Add that, or run with --configure." in errors
+        assert TimerStore().stats("order")[:4] == [1, 0, 0, 0]
+
+    @pytest.mark.timing
+    def test_the_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
+        marker = tmp_path / "marker"
+        Expiry("order").start("17", 0.001, {"marker": str(marker), "seconds": 60})
+        process = start("run_listener", "--verbosity", "0")
+        until(marker.exists)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out) == (0, "")
+        assert time.monotonic() - began < 10
+        assert TimerStore().stats("order")[:4] == [1, 0, 0, 0]
+
+    def test_only_key_events(self, start: Start, tmp_path: Path) -> None:
+        text = EXPIRIES[: EXPIRIES.index("@on_expiry")] + EXPIRIES[EXPIRIES.index("@on_key_event") :]
+        (tmp_path / "shop" / "expiries.py").write_text(text)
+        process = start("run_listener", "--configure")
+        assert process.stdout
+        assert process.stdout.readline() == "Listening for keys session:*. Ctrl-C ends it.\n"
+        before = server().config_get("notify-keyspace-events")
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out) == (0, "Ended after 0 timers.\n"), errors
+        assert before is not None
+        server().config_set("notify-keyspace-events", "")
+
+    def test_no_handlers_is_one_line_that_helps(self, start: Start) -> None:
+        process = start("run_listener", apps=())
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out) == (1, "")
+        assert errors.startswith("CommandError: There are no handlers: write some in expiries.py")
+        assert errors.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("words", "text"),
+        [
+            (["--concurrency", "0"], "--concurrency is at least 1"),
+            (["--lease", "0.5"], "--lease is 1 to"),
+            (["--lease", "nan"], "--lease is 1 to"),
+            (["--drain", "-1"], "--drain is 0 to"),
+            (["--concurrency", "many"], "invalid int value"),
+        ],
+    )
+    def test_bad_options(self, words: list[str], text: str) -> None:
+        with pytest.raises(CommandError) as error:
+            call_command("run_listener", *words)
+        assert text in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+class TestChecks:
+    def ids(self) -> list[str | None]:
+        return [message.id for message in check_handlers()]
+
+    def test_good_handlers_are_not_spoken_of(self) -> None:
+        on_expiry("order")(Heard())
+        on_key_event("order:*", events={"expired", "set"})(Heard())
+        on_key_event(f"{conf.prefix()}:mine:*")(Heard())
+        on_key_event("*")(Heard())
+        assert check_handlers() == []
+
+    def test_one_that_waits_for_keys_of_ours(self) -> None:
+        on_key_event(f"{conf.prefix()}:1:{{chat:*")(Heard.__call__)
+        [message] = check_handlers()
+        assert message.id == "messaging.W009"
+        assert "tests.services.listening.Heard.__call__ waits for keys" in message.msg
+
+    def test_one_that_waits_for_an_event_that_nobody_sends(self) -> None:
+        on_key_event("order:*", events={"expire", "expird"})(Heard.__call__)
+        [message] = check_handlers()
+        assert message.id == "messaging.W010"
+        assert "'expird'" in message.msg
+        assert message.hint == "Did you mean 'expired'?"
+        handlers.key_events.clear()
+        on_key_event("order:*", events={"§"})(Heard())
+        [message] = check_handlers()
+        assert "table" in str(message.hint)
+
+    def test_a_namespace_with_two_handlers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def discover() -> None:
+            raise ConfigurationError("The namespace 'order' has a handler already.")
+
+        monkeypatch.setattr(handlers, "discover", discover)
+        assert self.ids() == ["messaging.E009"]
+        assert check_flags() == []
+
+    @pytest.mark.parametrize("given", [[], "wrong", {"PREFIX": "a b"}])
+    def test_settings_that_are_wrong_are_not_their_business(self, given: Any, settings: Settings) -> None:
+        on_key_event("order:*")(Heard())
+        settings.REDIS_MESSAGING = given
+        assert check_handlers() == []
+
+    def test_they_are_registered(self) -> None:
+        on_key_event("order:*", events={"expird"})(Heard())
+        assert "messaging.W010" in [message.id for message in run_checks(tags=["messaging"])]
+
+
+class TestChecksOfTheServer:
+    @pytest.fixture(autouse=True)
+    def flags(self, own_prefix: str) -> Iterator[None]:
+        yield
+        server().config_set("notify-keyspace-events", "")
+
+    def test_flags_that_deliver_nothing(self) -> None:
+        """The original's example: `K$e` delivers no expiry."""
+        on_key_event("order:*", events={"expired"})(Heard.__call__)
+        server().config_set("notify-keyspace-events", "K$e")
+        [message] = check_flags()
+        assert message.id == "messaging.W011"
+        assert "without 'x'" in message.msg
+        assert "'$Kex'" in str(message.hint)
+
+    def test_flags_that_do(self) -> None:
+        on_key_event("order:*", events={"expired"})(Heard())
+        server().config_set("notify-keyspace-events", "AKE")
+        assert check_flags() == []
+
+    def test_nobody_waits_for_events(self) -> None:
+        on_expiry("order")(Heard())
+        assert check_flags() == []
+
+    def test_a_server_that_is_not_there_is_not_its_business(self, settings: Settings) -> None:
+        on_key_event("order:*", events={"expired"})(Heard())
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere?db=0"}
+        settings.CACHES = {**settings.CACHES, "nowhere": entry}
+        settings.REDIS_MESSAGING = {"ALIAS": "nowhere", "COMMAND_DEADLINE": 0.1}
+        assert check_flags() == []
+
+
+class TestOtherCommands:
+    def dead(self) -> None:
+        """One timer that is dead, and one that waits."""
+        store = TimerStore()
+        Expiry("order").start("17", 0.001)
+        until(lambda: (found := store.claim(["order"], 1, 1000).jobs) and self.bury(found[0]))
+        Expiry("order").start("18", 60)
+
+    def bury(self, held: Any) -> bool:
+        return TimerStore().settle(held.verdict("dead", line='F"no"'))
+
+    def test_stats(self) -> None:
+        self.dead()
+        [row] = [row for row in json.loads(said("messaging_stats", "--json")) if "timers" in row["queue"]]
+        expected = {"ready": 0, "delayed": 1, "leased": 0, "dead": 1, "oldest_age": None}
+        assert row == {"queue": "timers order", **expected}
+
+    def test_redrive(self) -> None:
+        self.dead()
+        assert said("redrive", "order", "--timers") == "1 put back into order.\n"
+        assert said("redrive", "order", "--timers") == "0 put back into order.\n"
+        with pytest.raises(CommandError, match="namespace is empty"):
+            call_command("redrive", "", "--timers")
+
+    def test_the_poller_knows_of_timers(self, start: Start) -> None:
+        Expiry("order").start("17", 0.2)
+        process = start("run_poller")
+        from tests.services.listening import jobs
+
+        until(lambda: server().zcard(jobs().queue("order").ready) == 1)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, errors) == (0, "")
