@@ -14,6 +14,7 @@ from .errors import (
     Unavailable,
 )
 from .handlers import Expired, KeyEvent, on_expiry, on_key_event
+from .services.broadcasts import Batch, Broadcast, Event
 from .services.chats import Chat, ChatInfo, ChatSummary, Member, Message, Page, Pending
 from .services.contacts import RecentContacts
 from .services.directories import Contact, Directory
@@ -32,6 +33,10 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "ChatSummary",
     "ChatInfo",
     "Member",
+    # broadcast
+    "Broadcast",
+    "Event",
+    "Batch",
     # contacts
     "Directory",
     "RecentContacts",

@@ -73,6 +73,15 @@ class Settings:
     #: the longest pause between two attempts
     JOB_BACKOFF_MAX: float = 3600.0
 
+    #: how long an event of a broadcast is kept, at least; one bucket more at most
+    BROADCAST_RETENTION: float = 300.0
+    #: the time that the events of one bucket were published in: they expire together
+    BROADCAST_BUCKET: float = 10.0
+    #: events that a channel keeps at most; the oldest go first
+    BROADCAST_MAX_LENGTH: int = 100_000
+    #: size of an event's payload
+    BROADCAST_MAX_BYTES: int = 64 * 1024
+
     #: dotted path of the class that says who is who: see web/identity.py
     IDENTITY: str = "django_redis_messaging.web.identity.Identity"
     #: messages a user may send through the pages in a minute

@@ -210,6 +210,41 @@ def test_an_order_that_is_not_paid_in_time_is_cancelled(start: Callable[..., Dem
     assert "data-remaining" not in page
 
 
+def test_an_option_that_another_process_changes_is_in_force_at_once(
+    start: Callable[..., Demo], tmp_path: Path
+) -> None:
+    browser = Browser(start().address)
+    page = browser.get("/shop/")
+    assert '<span id="discount">0 %</span>' in page
+    made = re.findall(r'<time id="made" datetime="([^"]+)"', page)
+
+    def option(*words: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
+        environment |= {"DEMO_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "testproject.settings"}
+        done = subprocess.run(
+            [sys.executable, str(MANAGE), "option", *words],
+            env=environment, capture_output=True, text=True, timeout=DEADLINE,
+        )  # fmt: skip
+        return done.stdout or done.stderr
+
+    assert option("discount", "20") == '{"discount": 20, "open": true}\n'
+    ends = time.monotonic() + DEADLINE
+    while '<span id="discount">20 %</span>' not in (page := browser.get("/shop/")):
+        assert time.monotonic() < ends, page
+        time.sleep(0.02)
+    while re.findall(r'<time id="made" datetime="([^"]+)"', page) == made:
+        assert time.monotonic() < ends, page
+        time.sleep(0.3)
+        page = browser.get("/shop/")
+    assert option("discount", "many").startswith("CommandError: discount can't be 'many': ")
+
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+    assert token
+    form = {"csrfmiddlewaretoken": token[1], "discount": "30"}
+    assert '<span id="discount">30 %</span>' in browser._send("/shop/", urllib.parse.urlencode(form).encode())
+    assert option() == '{"discount": 30, "open": false}\n'
+
+
 def test_it_can_be_stopped_before_it_answers(start: Callable[..., Demo], tmp_path: Path) -> None:
     demo = start("--contacts", "6000")
     ends = time.monotonic() + DEADLINE

@@ -23,9 +23,20 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from .. import conf
 from . import clients, keys, observers
-from .steps import Command, Fan, Gather, Script, Step, Wait
+from .steps import Command, Fan, Gather, Listen, Script, Step, Wait
 
-__all__ = ["Command", "Fan", "Gather", "Script", "Service", "Steps", "Wait", "asynchronous", "operation"]
+__all__ = [
+    "Command",
+    "Fan",
+    "Gather",
+    "Listen",
+    "Script",
+    "Service",
+    "Steps",
+    "Wait",
+    "asynchronous",
+    "operation",
+]
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -90,6 +90,23 @@ class Wait(Command):
         self.sent: Words = (*words, f"{min(max(life, 0.01), self.LIFE):.3f}")
 
 
+class Listen(Wait):
+    """Waits until a stream has an entry above `last`; wakes all who wait, and takes nothing away. None when
+    there was none for `seconds`."""
+
+    __slots__ = ()
+    once = False
+
+    def __init__(self, stream: str, last: int, *, seconds: float) -> None:
+        super().__init__("XREAD", "STREAMS", stream, f"{last}-0", seconds=seconds)
+        self.sent = ("XREAD", "BLOCK", int(1000 * self.LIFE), *self.words[1:])
+
+    @property
+    def key(self) -> Argument:
+        """The stream."""
+        return self.words[2]
+
+
 class Many:
     """Calls about many resources of different slots: one server takes them together, some hundreds a call;
     a Cluster gets one for each resource, in a pipeline. The reply is a list, one item for each."""

@@ -25,6 +25,26 @@ LONGEST = 86_400
 NO_HANDLERS = "There are no handlers: write some in expiries.py of an installed app."
 
 
+class Stopping:
+    """Set by the first signal; the second one ends the process."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Whether to end."""
+        return self._is_set
+
+    def listen(self) -> None:
+        """Be set by a signal from now on."""
+        at_signals(self._stop)
+
+    def _stop(self) -> None:
+        self._is_set = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+
+
 def at_signals(stop: Callable[[], None]) -> None:
     """Have SIGINT and SIGTERM, each time, call this."""
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -19,6 +19,7 @@ from django.core.asgi import get_asgi_application
 from django.core.management.base import CommandError
 from django.test import override_settings
 from django_redis import get_redis_connection
+from shop import following
 
 from django_redis_messaging import ConfigurationError, handlers
 from django_redis_messaging.core import clients
@@ -109,7 +110,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """While this lasts, this process executes tasks and calls the handlers of timers."""
+    """While this lasts, this process executes tasks, calls the handlers of timers, and hears of changes."""
     [backend] = our_backends()
     worker = Worker(backend, backend.queue_names, Limits(concurrency=2, drain=PATIENCE))
     handlers.discover()
@@ -117,10 +118,12 @@ def working() -> Iterator[None]:
     together = Together({"worker": worker, "listener": listener})
     thread = threading.Thread(target=together.run, name="messaging")
     thread.start()
+    unfollow = following.start()
     try:
         yield
     finally:
         together.stop()
+        unfollow()
         thread.join()
 
 

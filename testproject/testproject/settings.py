@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 #: where the demo keeps everything; ignored by git
@@ -27,6 +28,7 @@ INSTALLED_APPS = [
     "django_redis_messaging",
     "people",
     "orders",
+    "shop",
 ]
 
 MIDDLEWARE = [
@@ -63,12 +65,14 @@ DATABASES = {
     }
 }
 
+# Where `manage.py demo` starts a server; other commands find it there while it runs. REDIS_URL goes first.
+_SOCKET = DATA_DIR / "redis" / "server.sock"
+_LOCATION = f"unix://{quote(str(_SOCKET))}?db=0" if _SOCKET.exists() else "redis://127.0.0.1:6379/1"
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
-    # `manage.py demo` puts the server it starts in place of this one, unless REDIS_URL names one
     "messaging": {
         "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/1"),
+        "LOCATION": os.environ.get("REDIS_URL", _LOCATION),
     },
 }
 REDIS_MESSAGING = {"PREFIX": "demo"}

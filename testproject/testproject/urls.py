@@ -1,10 +1,11 @@
-"""Sign-in at /, the app's pages at /messages/, orders at /orders/, Django's admin at /admin/."""
+"""Sign-in at /, the app's pages at /messages/, orders at /orders/, options at /shop/, and the admin."""
 
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 from orders.views import OrdersView, PayView
 from people.views import SignInView
+from shop.views import ShopView
 
 urlpatterns = [
     path("", SignInView.as_view(), name="sign-in"),
@@ -12,5 +13,6 @@ urlpatterns = [
     path("messages/", include("django_redis_messaging.urls")),
     path("orders/", OrdersView.as_view(), name="orders"),
     path("orders/<int:pk>/pay/", PayView.as_view(), name="pay"),
+    path("shop/", ShopView.as_view(), name="shop"),
     path("admin/", admin.site.urls),
 ]

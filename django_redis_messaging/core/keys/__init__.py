@@ -5,6 +5,7 @@ PREFIX:1:{chat:42}:log        prefix outside the braces: one ACL pattern covers 
        |  what one resource owns shares a slot
 """
 
+from .broadcasts import BroadcastKeys
 from .chats import ChatKeys, newest_keys
 from .directories import DirectoryKeys, directories
 from .expiries import TIMERS, dispatch, namespaces, timer, timer_name
@@ -16,6 +17,7 @@ __all__ = [
     "FORMAT",
     "MAX_NAME_BYTES",
     "TIMERS",
+    "BroadcastKeys",
     "ChatKeys",
     "DirectoryKeys",
     "JobKeys",

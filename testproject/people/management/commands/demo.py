@@ -83,7 +83,7 @@ class Command(BaseCommand):
         shown = f"[{host}]" if ":" in host else host
         self._say(self.style.SUCCESS(f"\nOpen http://{shown}:{port}/"))
         self._say(f"and sign in by a click as {', '.join(person.full_name for person in CAST)}.")
-        self._say("Background tasks and timers: see /orders/.")
+        self._say("Background tasks and timers: see /orders/. Options of all processes: see /shop/.")
         self._say("Use two browsers, or a private window, to be two people. Ctrl-C stops everything.")
         if host not in LOOPBACK:
             self._say(self.style.WARNING("Whoever reaches this address can sign in as anybody."))

@@ -1,0 +1,77 @@
+"""`manage.py consume_broadcast`: calls a function with each event of a channel, or prints them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils.module_loading import import_string
+
+from ...errors import MessagingError
+from ...services.broadcasts import Broadcast, Event
+from ..loops import Stopping
+
+
+class Command(BaseCommand):
+    """Consumes until a signal ends it."""
+
+    help = "Call a function with each event of a channel, in their order; without one, print them."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the options."""
+        parser.add_argument("channel", help="whose events")
+        parser.add_argument("handler", nargs="?", help="dotted path of a function (Event); it may be async")
+        parser.add_argument("--name", help="keep the place in Redis, under this name: one for each process")
+        parser.add_argument(
+            "--on-missed", help="dotted path of a function, called where events may be missing"
+        )
+        parser.add_argument("--attempts", type=int, default=3, help="calls before an event is given up (3)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the loop."""
+        handler = _function(options["handler"], "handler") if options["handler"] else self._print
+        on_missed = _function(options["on_missed"], "--on-missed") if options["on_missed"] else None
+        stop = Stopping()
+        try:
+            channel = Broadcast(options["channel"])
+            words: dict[str, Any] = {
+                "name": options["name"],
+                "on_missed": on_missed,
+                "attempts": options["attempts"],
+                "stop": stop,
+            }
+            stop.listen()
+            if options["verbosity"]:
+                self.stderr.write(f"Consuming {channel.channel!r}. Ctrl-C ends it.")
+            if any(map(inspect.iscoroutinefunction, (handler, on_missed))):
+                asyncio.run(channel.aconsume(handler, **words))
+            else:
+                channel.consume(handler, **words)
+        except (ValueError, MessagingError) as error:
+            raise CommandError(str(error)) from error
+
+    def _print(self, event: Event) -> None:
+        line = {"id": event.id, "published_at": event.published_at.isoformat(), "payload": event.payload}
+        try:
+            self.stdout.write(json.dumps(line))
+            self.stdout.flush()
+        except BrokenPipeError:  # `| head` has enough; what is left must not be flushed at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit()
+
+
+def _function(path: str, what: str) -> Callable[..., Any]:
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise CommandError(f"{what} {path!r} can't be imported: {error}") from error
+    if not callable(found):
+        raise CommandError(f"{what} {path!r} is no function: give the dotted path of one.")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,102 @@
+"""Publishers and readers in processes whose clocks are wrong by an hour: each reader gets exactly what was
+published, in one order."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redis_messaging import Broadcast, conf
+from django_redis_messaging.core.embedded import EmbeddedServer
+from tests.gate import LONG
+
+from .broadcasting import PATIENCE, TICK
+from .conftest import Connect
+
+#: the library that shifts a process's clock
+FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
+#: events of each of the publishers
+EACH = 5000 if LONG else 150
+PUBLISHERS, READERS = 8, 4
+SHIFTS = [-3600, 3600, 0, 1800]
+
+pytestmark = [
+    pytest.mark.promise,
+    pytest.mark.skipif(
+        FAKETIME is None and "CI" not in os.environ, reason="needs libfaketime: apt-get install faketime"
+    ),
+]
+Process = subprocess.Popen[str]
+
+
+@contextmanager
+def actors(url: str, cursor: str) -> Iterator[list[tuple[str, Process]]]:
+    """All publishers and readers, each with a clock of its own."""
+    roles = [("publish", number, EACH) for number in range(PUBLISHERS)]
+    roles += [("read", number, EACH * PUBLISHERS) for number in range(READERS)]
+    started = []
+    for role, number, count in roles:
+        shifted = {
+            "LD_PRELOAD": str(FAKETIME),
+            "FAKETIME": f"{SHIFTS[number % len(SHIFTS)]:+d}s",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        words = [role, url, conf.prefix(), str(number), str(count), cursor]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.broadcasting", *words],
+            env={**os.environ, **shifted}, cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append((role, process))
+    try:
+        yield started
+    finally:
+        for _, process in started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def clock_of(process: Process) -> float:
+    """What time it is there; it has begun then."""
+    assert process.stdout is not None
+    return float(json.loads(process.stdout.readline())["clock"])
+
+
+def test_each_reader_gets_exactly_what_was_published(lasting: EmbeddedServer, connect: Connect) -> None:
+    stage = connect(lasting, BROADCAST_BUCKET=0.05, BROADCAST_RETENTION=5)
+    cursor = Broadcast("chaos").cursor()
+    with actors(stage.url, cursor) as started:
+        shifts = [round((clock_of(process) - time.time()) / 600) * 600 for _, process in started]
+        assert shifts == [SHIFTS[at % 4] for at in range(8)] + SHIFTS
+        for _, process in started:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        done = [(role, json.loads(process.communicate(timeout=2 * PATIENCE)[0])) for role, process in started]
+    ids = [found for role, said in done if role == "publish" for found in said]
+    check([said for role, said in done if role == "read"], ids)
+
+
+def check(readers: list[Any], ids: list[int]) -> None:
+    """Each reader has every event, once, in the order of the ids; equal payloads are all there."""
+    assert sorted(ids) == list(range(1, PUBLISHERS * EACH + 1))
+    for said in readers:
+        assert not said["missed"]
+        assert [number for number, _ in said["seen"]] == sorted(ids)
+        assert said["seen"] == readers[0]["seen"]
+    payloads = Counter(json.dumps(payload) for _, payload in readers[0]["seen"])
+    assert payloads.pop(json.dumps(TICK)) == PUBLISHERS * EACH // 5
+    assert payloads == Counter(
+        json.dumps([who, number]) for who in range(PUBLISHERS) for number in range(EACH) if number % 5
+    )

@@ -1,0 +1,195 @@
+"""Broadcasts where replies are lost and servers are killed: nothing is doubled, and no loss is silent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import OutOfMemoryError
+
+from django_redis_messaging import Batch, Broadcast, OutcomeUnknown, Unavailable, conf
+from django_redis_messaging.core import clients, scripts
+from django_redis_messaging.core.embedded import EmbeddedServer
+from tests.core.proxy import LossyProxy
+
+from ..conftest import Call
+from .conftest import Connect
+
+
+def payloads(batch: Batch) -> list[Any]:
+    return [event.payload for event in batch.events]
+
+
+class TestLostReplies:
+    async def test_each_event_is_there_once(self, call: Call, lossy: LossyProxy) -> None:
+        channel = Broadcast("news")
+        events = [await call(channel, "publish", number) for number in range(50)]
+        assert lossy.lost > 10
+        lossy.lose_next(0)
+        assert channel.fetch().events == events
+        assert payloads(channel.fetch()) == list(range(50))
+
+    async def test_a_reader_has_each_once(self, call: Call, lossy: LossyProxy) -> None:
+        channel = Broadcast("news")
+        cursor, seen = await call(channel, "cursor"), []
+        for number in range(30):
+            await call(channel, "publish", number)
+            batch = await call(channel, "fetch", cursor)
+            cursor = batch.cursor
+            seen += payloads(batch)
+        assert lossy.lost > 10
+        assert seen == list(range(30))
+
+    async def test_a_repeat_by_the_caller_makes_sure(
+        self, call: Call, connect: Connect, proxy: LossyProxy
+    ) -> None:
+        connect(proxy, COMMAND_DEADLINE=0.3)
+        channel = Broadcast("news")
+        proxy.lose_next(1000)
+        with pytest.raises(OutcomeUnknown):
+            await call(channel, "publish", "x", request_id="r")
+        proxy.lose_next(0)
+        event = await call(channel, "publish", "x", request_id="r")
+        assert channel.fetch().events == [event]
+
+    async def test_without_request_ids_they_would_be_doubled(
+        self, call: Call, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = scripts.read
+        broken = read("broadcast_publish.lua").replace("if before then", "if false then")
+        monkeypatch.setattr(
+            scripts, "read", lambda name: broken if name == "broadcast_publish.lua" else read(name)
+        )
+        scripts.load.cache_clear()
+        try:
+            channel = Broadcast("news")
+            for number in range(50):
+                await call(channel, "publish", number)
+            lossy.lose_next(0)
+            assert len(channel.fetch().events) > 55
+        finally:
+            scripts.load.cache_clear()
+
+
+class TestKilled:
+    @pytest.fixture
+    def forgetful(self) -> Iterator[EmbeddedServer]:
+        """A server that stores nothing but what it is told to save."""
+        with EmbeddedServer(options={"save": "3600 1"}) as server:
+            yield server
+
+    async def test_nothing_is_missed_where_nothing_is_lost(
+        self, call: Call, fragile: EmbeddedServer, connect: Connect
+    ) -> None:
+        connect(fragile)
+        channel = Broadcast("news")
+        cursor = channel.publish("read").cursor
+        await call(channel, "publish", "unread")
+        fragile.kill()
+        fragile.start()
+        await call(channel, "publish", "after")
+        batch = await call(channel, "fetch", cursor)
+        assert (payloads(batch), batch.missed) == (["unread", "after"], False)
+
+    async def test_all_is_lost(self, call: Call, forgetful: EmbeddedServer, connect: Connect) -> None:
+        connect(forgetful)
+        channel = Broadcast("news")
+        idle, cursor = channel.cursor(), channel.publish("lost").cursor
+        forgetful.kill()
+        forgetful.start()
+        assert (await call(channel, "fetch", cursor)).missed
+        await call(channel, "publish", "after")
+        for lost in (idle, cursor):
+            batch = await call(channel, "fetch", lost)
+            assert (payloads(batch), batch.missed) == (["after"], True)
+
+    @pytest.mark.parametrize("others", [0, 1, 2, 3])
+    async def test_the_latest_are_lost(
+        self, others: int, call: Call, forgetful: EmbeddedServer, connect: Connect
+    ) -> None:
+        connect(forgetful)
+        channel = Broadcast("news")
+        channel.publish("saved")
+        behind = channel.cursor()
+        with forgetful.client() as client:
+            client.save()
+        channel.publish("lost")
+        cursor = channel.publish("lost too").cursor
+        forgetful.kill()
+        forgetful.start()
+        for number in range(others):
+            await call(channel, "publish", number)
+        batch = await call(channel, "fetch", cursor)
+        assert (payloads(batch), batch.missed) == (["saved", *range(others)], True)
+        # who had not read them is told too: a reader who had has found it out
+        assert (await call(channel, "fetch", behind)).missed
+
+    async def test_who_waits_goes_on(self, call: Call, fragile: EmbeddedServer, connect: Connect) -> None:
+        connect(fragile)
+        channel = Broadcast("news")
+        start = channel.cursor()
+
+        def read() -> Batch:
+            try:
+                return channel.fetch(start, wait=20)
+            finally:
+                clients.close()
+
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(read)
+            with fragile.client() as client:
+                while not client.info("clients")["blocked_clients"]:
+                    threading.Event().wait(0.002)
+            fragile.kill()
+            fragile.start()
+            await call(channel, "publish", "after")
+            batch = waiting.result(30)
+        assert (payloads(batch), batch.missed) == (["after"], False)
+
+
+class TestFullMemory:
+    @pytest.fixture
+    def client(self, fragile: EmbeddedServer, connect: Connect) -> Iterator[redis.Redis]:
+        connect(fragile)
+        with fragile.client() as client:
+            yield client
+
+    @pytest.fixture
+    def fill(self, client: redis.Redis) -> Callable[[], None]:
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 2_000_000)
+
+        def until_it_is_full() -> None:
+            size = 100_000
+            while size:
+                try:
+                    client.set(f"{conf.prefix()}:filler:{size}:{client.dbsize()}", b"x" * size)
+                except OutOfMemoryError:
+                    size //= 10
+
+        return until_it_is_full
+
+    async def test_publishing_is_refused_whole_and_reading_goes_on(
+        self, call: Call, client: redis.Redis, fill: Callable[[], None]
+    ) -> None:
+        channel, other = Broadcast("news"), Broadcast("new")
+        other.cursor()  # makes the channel
+        first = channel.publish(1)
+        channel.publish(2)
+        fill()
+        keys = set(client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000))
+        for one in (channel, other):
+            with pytest.raises(Unavailable, match="out of memory"):
+                await call(one, "publish", "more", request_id="r")
+        assert set(client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)) == keys
+        batch = await call(channel, "fetch", first.cursor, wait=0.05)
+        assert payloads(batch) == [2]
+        assert (await call(channel, "fetch", batch.cursor, wait=0.05)).events == []
+        assert (await call(other, "fetch", wait=0.05)) == Batch([], other.cursor(), missed=False)
+        await call(channel, "keep", "me", batch.cursor)
+        assert channel.position("me") == batch.cursor
+        client.config_set("maxmemory", 0)
+        assert (await call(channel, "publish", "more", request_id="r")).id == 3
