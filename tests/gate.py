@@ -25,7 +25,7 @@ LONG = "MESSAGING_LONG" in os.environ
 #: seconds that Hypothesis may take to make a failing example smaller
 SHRINKING = 20
 #: seconds that the threads of tests have to end, after the last test
-ENDING = 5
+ENDING = 30
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -35,7 +35,7 @@ def add_options(parser: pytest.Parser) -> None:
         default="all" if LONG else "pairs",
         help="pairs: blocking on a standalone server and awaiting on a Cluster; all: every combination",
     )
-    parser.addoption("--flaky-list", metavar="FILE", help="append each test that passed only when run again")
+    parser.addoption("--flaky-list", metavar="FILE", help="append what passed only when run again")
 
 
 def configure(config: pytest.Config) -> None:
@@ -103,9 +103,10 @@ class FlakyTests:
         for nodeid, report in flaky.items():
             terminalreporter.section(f"FLAKY {nodeid}")
             report.toterminal(terminalreporter._tw)
-        if self._path and flaky:
+        if self._path:
             with Path(self._path).open("a") as listed:
-                listed.writelines(f"{nodeid}\n" for nodeid in flaky)
+                for nodeid, report in flaky.items():
+                    listed.write(f"FLAKY {nodeid}\n{report.longreprtext}\n")
 
 
 class LeftThreads:
@@ -125,7 +126,8 @@ class LeftThreads:
         watchdog.start()
 
     def _leave(self) -> None:
-        stuck = [thread.name for thread in threading.enumerate() if not thread.daemon]
+        threads = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
+        stuck = [thread.name for thread in threads if not thread.daemon]
         sys.stderr.write(f"Left behind: the threads {', '.join(stuck)}.\n")
         sys.stderr.flush()
         sys.stdout.flush()

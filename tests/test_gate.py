@@ -17,6 +17,7 @@ CONFTEST = """
 import pytest
 from tests import gate
 
+gate.ENDING = 1
 pytest_addoption, pytest_configure = gate.add_options, gate.configure
 pytest_generate_tests, pytest_collection_modifyitems = gate.choose_worlds, gate.arrange
 
@@ -117,7 +118,9 @@ class TestFlaky:
         self, run: Run, tmp_path: Path
     ) -> None:
         output = run(FLAKY, "--reruns", "2", "--flaky-list", str(tmp_path / "list"))
-        assert (tmp_path / "list").read_text() == "test_some.py::test_second_time\n"
+        listed = (tmp_path / "list").read_text()
+        assert listed.startswith("FLAKY test_some.py::test_second_time\n")
+        assert listed.count("FLAKY") == listed.count("AssertionError: the first failure") == 1
         assert "FLAKY test_some.py::test_second_time" in output
         assert output.count("AssertionError: the first failure") == 1
 

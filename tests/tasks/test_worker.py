@@ -234,6 +234,7 @@ class TestStopping:
         with at_work() as made:
             until(lambda: jobs.notes)
             made.stop()
+            until(made._stopping.is_set)
             jobs.go.set()
             assert ended(results[0]).return_value == "went"
         assert [state(result).attempts for result in results] == [1, 0, 0]
