@@ -22,6 +22,9 @@ from .services.expiries import Expiry
 from .services.forgetting import aforget, forget
 from .services.inboxes import Inbox
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
+from .services.mailboxes import Mailbox
+from .services.mails import Mail, MailboxStatus, MailPage
+from .services.notifications import anotify, notify
 
 __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     # group chat
@@ -33,6 +36,13 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "ChatSummary",
     "ChatInfo",
     "Member",
+    # notifications
+    "Mailbox",
+    "Mail",
+    "MailPage",
+    "MailboxStatus",
+    "notify",
+    "anotify",
     # broadcast
     "Broadcast",
     "Event",

@@ -73,6 +73,13 @@ class Settings:
     #: the longest pause between two attempts
     JOB_BACKOFF_MAX: float = 3600.0
 
+    #: mails a mailbox holds at most, read or not; the oldest go first
+    MAILBOX_MAX_LENGTH: int = 1000
+    #: age at which a mail is removed, read or not; None: never
+    MAILBOX_MAX_AGE: float | None = 90 * 86_400.0
+    #: size of a mail's payload
+    MAIL_MAX_BYTES: int = 64 * 1024
+
     #: how long an event of a broadcast is kept, at least; one bucket more at most
     BROADCAST_RETENTION: float = 300.0
     #: the time that the events of one bucket were published in: they expire together

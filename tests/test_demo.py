@@ -183,6 +183,7 @@ def test_it_goes_on_where_it_was_unless_fresh(start: Callable[..., Demo]) -> Non
 
 def test_an_order_is_confirmed_by_a_task(start: Callable[..., Demo]) -> None:
     browser = Browser(start().address)
+    browser.sign_in("bob")
     browser.order("Tea", "ann@example.com")
     browser.order("Cake", "later@example.com")  # whose mail server refuses twice
     ends = time.monotonic() + DEADLINE
@@ -191,6 +192,10 @@ def test_an_order_is_confirmed_by_a_task(start: Callable[..., Demo]) -> None:
         time.sleep(0.05)
     assert 'aria-label="1 attempt"' in page
     assert 'aria-label="3 attempts"' in page
+    while 'aria-label="Notifications: 2 unread"' not in (page := browser.get("/orders/")):
+        assert time.monotonic() < ends, page
+        time.sleep(0.05)
+    assert "Your order is confirmed: Cake." in browser.get("/messages/notifications/")
 
 
 def test_an_order_that_is_not_paid_in_time_is_cancelled(start: Callable[..., Demo]) -> None:

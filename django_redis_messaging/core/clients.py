@@ -13,20 +13,23 @@ from .. import conf
 from .awaiting import AwaitingClient
 from .blocking import BlockingClient
 from .endpoints import endpoint
+from .retry import hurry
 
 __all__ = ["AwaitingClient", "BlockingClient", "aclose", "awaiting", "blocking", "close"]
 
-_blocking: dict[str, BlockingClient] = {}
+#: whoever is in a hurry has connections of their own, whose time limits are shorter
+_blocking: dict[tuple[str, float | None], BlockingClient] = {}
 _awaiting: dict[tuple[str, int], tuple[asyncio.AbstractEventLoop, AwaitingClient]] = {}
 _inherited: list[object] = []
 
 
 def blocking(alias: str) -> BlockingClient:
     """The blocking client of an alias."""
+    whose = (alias, hurry())
     try:
-        return _blocking[alias]
+        return _blocking[whose]
     except KeyError:
-        return _blocking.setdefault(alias, BlockingClient(alias))
+        return _blocking.setdefault(whose, BlockingClient(alias))
 
 
 def awaiting(alias: str) -> AwaitingClient:

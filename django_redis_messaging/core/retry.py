@@ -59,9 +59,28 @@ def given_up_when(holds: Callable[[], bool]) -> Iterator[None]:
         _given_up.reset(before)
 
 
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Steps sent in this block have this deadline, if COMMAND_DEADLINE is not earlier."""
+    before = _deadline.set(seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(before)
+
+
+def hurry() -> float | None:
+    """The deadline of the block of `within` that this is, if any."""
+    return _deadline.get()
+
+
 def deadline() -> float:
     """Seconds that a step may take, with all its attempts."""
-    return conf.current().COMMAND_DEADLINE
+    longest, hurried = conf.current().COMMAND_DEADLINE, hurry()
+    return longest if hurried is None else min(hurried, longest)
 
 
 class NotSent(Exception):

@@ -7,6 +7,7 @@ from ..core.keys import ChatKeys, UserKeys, name
 from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
 from .contacts import forget_contacts
 from .directories import forget_member
+from .mailboxes import forget_mail
 from .requests import window
 
 #: chats left in one pipeline
@@ -14,7 +15,7 @@ _PAGE = 100
 
 
 def forget(user: str, *, using: str | None = None) -> None:
-    """Leave all chats of a user, and delete the user's contacts and directory entries.
+    """Leave all chats of a user, and delete the user's contacts, directory entries and mail.
 
     What the user said stays with the others; chats without other members are deleted. May be repeated.
     """
@@ -42,6 +43,7 @@ class _Departure(Service):
             yield Command("HDEL", index, *page)
         yield from forget_contacts(self._prefix, self.user)
         yield from forget_member(self._prefix, self.user)
+        yield from forget_mail(self._prefix, self.user)
 
     acomplete = asynchronous(complete)
 

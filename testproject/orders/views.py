@@ -13,6 +13,7 @@ from django.urls import reverse_lazy
 from django.views.generic import CreateView, View
 
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultDoesNotExist
+from django_redis_messaging.web import identity
 
 from .expiries import await_payment, payments
 from .models import Order
@@ -46,10 +47,15 @@ class OrdersView(CreateView):  # type: ignore[type-arg]
             answer = super().form_valid(form)
             order = self.object
             assert order is not None  # noqa: S101
-            order.confirmation = confirm.enqueue_on_commit().enqueue(order.pk).id
+            order.confirmation = confirm.enqueue_on_commit().enqueue(order.pk, self.member()).id
             order.save()
             transaction.on_commit(lambda: await_payment(order))
         return answer
+
+    def member(self) -> str:
+        """Who orders, as the notifications know people; empty where nobody is signed in."""
+        user = self.request.user
+        return identity.current().member_id(user) if user.is_authenticated else ""
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         lines = [Line(order, _result(order), _remaining(order)) for order in Order.objects.all()[:SHOWN]]

@@ -13,7 +13,7 @@ import pytest
 from django.test import override_settings
 from redis.crc import key_slot
 
-from django_redis_messaging import Broadcast, Chat, DelayQueue, Inbox, conf
+from django_redis_messaging import Broadcast, Chat, DelayQueue, Inbox, Mailbox, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.keys import ChatKeys, JobKeys
 from tests.core.clusters import NODE_TIMEOUT, Cluster
@@ -127,12 +127,14 @@ def test_all_goes_on_after_a_primary_was_killed(cluster: Cluster) -> None:
     names = [f"n{number}" for number in range(12)]
     for name in names:
         Chat.create("ann", ["bob"], "hello", chat_id=name)
+        Mailbox(name).send("hello")
         Broadcast(name).publish("hello")
         DelayQueue(name).push("hello")
     cluster.kill(0)
     assert {pending.chat_id for pending in Inbox("bob").pending()} == set(names)
     for name in names:
         assert Chat(name).send("bob", "yes").id == 2
+        assert Mailbox(name).unread() == 1
         assert [event.payload for event in Broadcast(name).fetch().events] == ["hello"]
         assert [job.data for job in DelayQueue(name).pop()] == ["hello"]
     assert Inbox("ann").unread() == len(names)

@@ -195,7 +195,8 @@ class TestServerDown:
         }  # fmt: skip
 
     def test_pages_say_so(self, room: Room, away: None) -> None:
-        for name, args in (("chats", ()), ("room", (room.chat.id,)), ("contacts", ()), ("new", ())):
+        for name in ("chats", "room", "contacts", "new", "notifications"):
+            args = [room.chat.id] if name == "room" else []
             answer = room.client("owner").get(reverse(f"messaging:{name}", args=args))
             assert answer.status_code == 503
             assert answer["Retry-After"] == "5"

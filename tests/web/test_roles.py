@@ -44,6 +44,11 @@ TABLE: dict[tuple[str, str], Row] = {
     ("contacts", "get"): Row(*EVERYBODY),
     ("suggest", "get"): Row(*EVERYBODY),
     ("forget_contact", "post"): Row(*EVERYBODY, {"contact": "ANYBODY"}),
+    ("notifications", "get"): Row(*EVERYBODY),
+    ("notifications_feed", "get"): Row(*EVERYBODY),
+    ("bell", "get"): Row(*EVERYBODY),
+    ("read_notifications", "post"): Row(*EVERYBODY, {"id": "1"}),
+    ("discard_notification", "post"): Row(*EVERYBODY, {"id": "1"}),
     ("room", "get"): Row(*MEMBERS),
     ("room_feed", "get"): Row(*MEMBERS),
     ("send", "post"): Row(*MEMBERS, {"body": "Hello"}),
@@ -120,7 +125,7 @@ def test_as_a_page(room: Room, name: str, method: str, role: str) -> None:
     answer = ask(room, role, name, method, json=False)
 
     expected = getattr(TABLE[name, method], role)
-    if name in ("chats_feed", "room_feed", "suggest"):
+    if name in ("chats_feed", "room_feed", "suggest", "notifications_feed", "bell"):
         assert answer.status_code == expected
     elif expected == 401:
         assert answer.status_code == 302

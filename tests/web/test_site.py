@@ -31,7 +31,7 @@ from django_redis_messaging.web.urls import urlpatterns
 from .conftest import Room, client_of
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
-PAGES = ("chats", "new", "contacts", "room", "add")
+PAGES = ("chats", "new", "contacts", "notifications", "room", "add")
 
 
 def address(name: str, room: Room) -> str:
@@ -170,6 +170,9 @@ class TestStaticFiles:
             "composer.js",
             "picker.js",
             "contacts.js",
+            "notifications.js",
+            "bell.js",
+            "bell.css",
         }
         assert all(finders.find(f"django_redis_messaging/{name}") for name in names)
 

@@ -10,6 +10,7 @@ from .chats import ChatKeys, newest_keys
 from .directories import DirectoryKeys, directories
 from .expiries import TIMERS, dispatch, namespaces, timer, timer_name
 from .jobs import JobKeys, QueueKeys, queues
+from .mailboxes import MailboxKeys
 from .names import FORMAT, MAX_NAME_BYTES, checked_prefix, encoded, name, tag
 from .users import UserKeys
 
@@ -21,6 +22,7 @@ __all__ = [
     "ChatKeys",
     "DirectoryKeys",
     "JobKeys",
+    "MailboxKeys",
     "QueueKeys",
     "UserKeys",
     "checked_prefix",

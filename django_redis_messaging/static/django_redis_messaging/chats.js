@@ -1,6 +1,6 @@
 // The list of chats: kept fresh by polls; only rows that changed are touched.
 
-const { get, element, poll } = await import(document.getElementById("drm-common").href);
+const { ago, get, element, poll } = await import(document.getElementById("drm-common").href);
 
 const list = document.getElementById("drm-rows");
 const title = document.title;
@@ -8,20 +8,9 @@ const here = list.querySelector('[aria-current="page"]')?.closest("li").dataset.
 const markup = new Map();
 
 function showTimes() {
-  const language = document.documentElement.lang || undefined;
-  const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "narrow" });
   for (const time of list.querySelectorAll("time")) {
-    time.textContent = ago(new Date(time.dateTime), relative, language);
+    time.textContent = ago(new Date(time.dateTime), list.dataset.now);
   }
-}
-
-function ago(moment, relative, language) {
-  const minutes = Math.round((Date.now() - moment) / 60000);
-  if (minutes < 1) return list.dataset.now;
-  if (minutes < 60) return relative.format(-minutes, "minute");
-  if (minutes < 60 * 12) return relative.format(-Math.round(minutes / 60), "hour");
-  if (minutes < 60 * 24 * 7) return moment.toLocaleDateString(language, { weekday: "short" });
-  return moment.toLocaleDateString(language, { day: "numeric", month: "short" });
 }
 
 function place(row, at) {

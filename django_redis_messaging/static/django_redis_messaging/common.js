@@ -32,11 +32,11 @@ export function get(address, parameters = {}) {
   return ask(url, { headers: json });
 }
 
-export function post(address, fields = {}, { html = false } = {}) {
+export function post(address, fields = {}, { html = false, keepalive = false } = {}) {
   const url = new URL(address, location.href);
   if (html) url.searchParams.set("html", "1");
   const headers = { ...json, "X-CSRFToken": root.dataset.csrf };
-  return ask(url, { method: "POST", headers, body: new URLSearchParams(fields) });
+  return ask(url, { method: "POST", headers, keepalive, body: new URLSearchParams(fields) });
 }
 
 // One element made of markup that the server escaped.
@@ -46,13 +46,23 @@ export function element(html) {
   return holder.content.firstElementChild;
 }
 
-const SOON = 2000;
-const LATE = 15000;
+// How long ago a moment was, shortly; `now` is what stands for less than a minute.
+export function ago(moment, now) {
+  const language = document.documentElement.lang || undefined;
+  const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "narrow" });
+  const minutes = Math.round((Date.now() - moment) / 60000);
+  if (minutes < 1) return now;
+  if (minutes < 60) return relative.format(-minutes, "minute");
+  if (minutes < 60 * 12) return relative.format(-Math.round(minutes / 60), "hour");
+  if (minutes < 60 * 24 * 7) return moment.toLocaleDateString(language, { weekday: "short" });
+  return moment.toLocaleDateString(language, { day: "numeric", month: "short" });
+}
 
-// Calls `look` every 2 s while it finds something (returns true), ever more rarely up to 15 s while it
-// doesn't. `soon()` makes the next look the near one: something was done, or somebody is back.
-export function poll(look, { away = () => {} } = {}) {
-  let pause = SOON;
+// Calls `look` every 2 s (`near`) while it finds something (returns true), ever more rarely up to 15 s
+// (`far`) while it doesn't, or the tab is hidden. `soon()` makes the next look the near one: something was
+// done, or somebody is back.
+export function poll(look, { away = () => {}, near = 2000, far = 15000, hidden = far } = {}) {
+  let pause = near;
   let timer;
   let looking = false;
   const later = (ms) => {
@@ -64,24 +74,25 @@ export function poll(look, { away = () => {} } = {}) {
     if (looking) return;
     looking = true;
     try {
-      pause = (await look()) ? SOON : Math.min(pause * 1.4, LATE);
+      pause = (await look()) ? near : Math.min(pause * 1.4, far);
       away(null);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      pause = Math.max(Math.min(pause * 2, LATE), error.retry);
+      pause = Math.max(Math.min(pause * 2, far), error.retry);
       away(error);
       if ([401, 403, 404].includes(error.status)) return;
     } finally {
       looking = false;
     }
-    later(document.hidden ? LATE : pause);
+    later(document.hidden ? hidden : pause);
   }
   function soon() {
-    pause = SOON;
-    later(document.hidden ? LATE : SOON / 4);
+    pause = near;
+    later(document.hidden ? hidden : near / 4);
   }
   document.addEventListener("visibilitychange", () => document.hidden || soon());
   addEventListener("online", soon);
+  addEventListener("pageshow", (event) => event.persisted && soon());
   later(pause);
   return { soon };
 }

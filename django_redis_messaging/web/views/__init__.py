@@ -15,21 +15,33 @@ from .actions import (
 from .chats import ChatsFeedView, ChatsView
 from .contacts import ContactsView, ForgetContactView, SuggestView
 from .new import NewChatView
+from .notifications import (
+    BellView,
+    DiscardNotificationView,
+    NotificationsFeedView,
+    NotificationsView,
+    ReadNotificationsView,
+)
 from .rooms import RoomFeedView, RoomView
 
 __all__ = [
     "AckView",
     "AddView",
+    "BellView",
     "ChatsFeedView",
     "ChatsView",
     "ContactsView",
     "DeleteChatView",
     "DeleteMessageView",
+    "DiscardNotificationView",
     "EditView",
     "ForgetContactView",
     "LeaveView",
     "MuteView",
     "NewChatView",
+    "NotificationsFeedView",
+    "NotificationsView",
+    "ReadNotificationsView",
     "RemoveView",
     "RenameView",
     "RoomFeedView",

@@ -1,0 +1,71 @@
+"""The keys of mailboxes."""
+
+from __future__ import annotations
+
+import functools
+
+from .names import tag
+
+
+class MailboxKeys:
+    """The keys of one user's mailbox, in one slot. Capped on write; deleted by forget()."""
+
+    def __init__(self, prefix: str, user: str) -> None:
+        self.tag = tag(prefix, "mailbox", user)
+
+    @property
+    def newest(self) -> str:
+        """STRING "last-ms-epoch-acked": id and time of the newest mail ever, the mailbox's epoch (µs), and
+        the id up to which the user has acked."""
+        return self.tag + ":newest"
+
+    @property
+    def order(self) -> str:
+        """ZSET id → id: the mail that is there."""
+        return self.tag + ":order"
+
+    @property
+    def mail(self) -> str:
+        """HASH id → entry; its form is in lua/_mailbox.lua. Expires when the newest is too old."""
+        return self.tag + ":mail"
+
+    @property
+    def marked(self) -> str:
+        """ZSET id → id: those of `order` above the position that were marked as read."""
+        return self.tag + ":marked"
+
+    @property
+    def groups(self) -> str:
+        """ZSET group → id of its unread mail."""
+        return self.tag + ":groups"
+
+    @property
+    def lost(self) -> str:
+        """ZSET first id → last id: runs of mail that a limit removed; the latest 1000 runs."""
+        return self.tag + ":lost"
+
+    @property
+    def fetched(self) -> str:
+        """STRING: ms at which the user last fetched."""
+        return self.tag + ":fetched"
+
+    @property
+    def requests(self) -> list[str]:
+        """Two HASHes request id → first answer, used in turn, a window each; each expires when its turn
+        comes again."""
+        return [self.tag + ":requests:0", self.tag + ":requests:1"]
+
+    @functools.cached_property
+    def changing(self) -> list[str]:
+        """What changes take, in the order of the scripts."""
+        return [self.newest, self.order, self.mail, self.marked, self.groups, self.lost]
+
+    @functools.cached_property
+    def sending(self) -> list[str]:
+        """What sending takes."""
+        return [*self.changing, *self.requests]
+
+    @property
+    def every(self) -> list[str]:
+        """All of them."""
+        return [*self.sending, self.fetched]

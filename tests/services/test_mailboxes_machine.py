@@ -1,0 +1,324 @@
+"""Mailbox is what a plain model is; and the machine that says so finds the bugs that are planted."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from typing import Any
+from unittest import mock
+
+from django_redis import get_redis_connection
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from django_redis_messaging import Mail, Mailbox, MailPage, MessagingError, conf, forget
+from django_redis_messaging.core.keys import MailboxKeys
+
+from .planting import PROFILE, Plant, PlantedBugs
+
+#: seconds: longer than any run; nothing becomes old but by the rule that says so
+LONG = 3600.0
+_runs = itertools.count()
+
+
+@dataclasses.dataclass
+class Ideal:
+    """A mail, as the model knows it."""
+
+    id: int
+    payload: Any
+    group: str | None
+    count: int
+    read: bool = False
+    cursor: str = ""
+
+
+class Model:
+    """What a mailbox is: mail in its order, a position, and what limits removed."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.mails: list[Ideal] = []
+        self.last = self.acked = 0
+        self.lost: set[int] = set()
+        self.requests: dict[str, Ideal] = {}
+        self.fetched = False
+
+    def send(self, payload: Any, group: str | None, request: str | None) -> Ideal:
+        if request in self.requests:
+            return self.requests[request]
+        self.last += 1
+        made = Ideal(self.last, payload, group, 1)
+        for mail in self.mails:
+            if group is not None and mail.group == group and not mail.read:
+                made.count += mail.count
+                self.mails.remove(mail)
+                break
+        self.mails.append(made)
+        self.lose(len(self.mails) - self.most)
+        if request is not None:
+            self.requests[request] = dataclasses.replace(made)
+        return made
+
+    def lose(self, count: int) -> None:
+        for mail in self.mails[: max(count, 0)]:
+            self.mails.remove(mail)
+            self.lost.add(mail.id)
+
+    def fetch(
+        self, after: int | None, limit: int, unread: bool | None, newest_first: bool
+    ) -> tuple[list[Ideal], int, bool]:
+        fitting = [mail for mail in self.mails if unread is None or mail.read is not unread]
+        if newest_first:
+            fitting = [mail for mail in reversed(fitting) if after is None or mail.id < after]
+        else:
+            fitting = [mail for mail in fitting if after is None or mail.id > after]
+        more = len(fitting) > limit
+        begin = self.acked if after is None or newest_first else after
+        gap = 0 if newest_first and more else sum(lost > begin for lost in self.lost)
+        return fitting[:limit], gap, more
+
+    def ack(self, up_to: int) -> None:
+        self.acked = max(self.acked, min(up_to, self.last))
+        for mail in self.mails:
+            mail.read = mail.read or mail.id <= self.acked
+
+    def mark(self, ids: Iterable[int]) -> int:
+        marked = [mail for mail in self.mails if mail.id in set(ids) and not mail.read]
+        for mail in marked:
+            mail.read = True
+        return len(marked)
+
+    def discard(self, number: int) -> bool:
+        there = [mail for mail in self.mails if mail.id == number]
+        self.mails = [mail for mail in self.mails if mail.id != number]
+        return bool(there)
+
+    def clear(self) -> int:
+        count = len(self.mails)
+        self.mails, self.lost, self.acked = [], set(), self.last
+        return count
+
+
+numbers = st.integers(0, 9)
+
+
+class MailboxMachine(RuleBasedStateMachine):
+    """One user's mailbox, its senders, its reader's devices, time that passes and data that is lost."""
+
+    @initialize(most=st.sampled_from([1, 3, 5, 1000]))
+    def begin(self, most: int) -> None:
+        self.model = Model(most)
+        changed = dataclasses.replace(conf.current(), MAILBOX_MAX_LENGTH=most, MAILBOX_MAX_AGE=LONG)
+        self.limits = mock.patch.object(conf, "current", return_value=changed)
+        self.limits.start()
+        self.user = f"u {next(_runs)}"
+        self.box = Mailbox(self.user)
+        self.client: Any = get_redis_connection(conf.alias())
+        self.keys = MailboxKeys(conf.prefix(), self.user)
+        self.payloads = itertools.count()
+        #: cursors of the mail of this mailbox, with their ids; and those that nothing stands behind any more
+        self.places: dict[str, int] = {}
+        self.strange: list[str] = []
+
+    def teardown(self) -> None:
+        self.limits.stop()
+
+    @rule(
+        group=st.sampled_from([None, None, "a", "b:{c}"]),
+        request=st.sampled_from([None] * 4 + ["r1", "r2"]),
+    )
+    def send(self, group: str | None, request: str | None) -> None:
+        payload = next(self.payloads)
+        expected = self.model.send(payload, group, request)
+        found = self.box.send(payload, group=group, request_id=request)
+        assert (found.id, found.count, found.read) == (expected.id, expected.count, False)
+        if found.payload == expected.payload:
+            expected.cursor = expected.cursor or found.cursor
+            assert found.cursor == expected.cursor
+            self.places[found.cursor] = found.id
+
+    @rule(count=st.integers(2, 6), group=st.sampled_from([None, "a"]))
+    def send_some(self, count: int, group: str | None) -> None:
+        for at in range(count):
+            self.send(group if at == count // 2 else None, None)
+
+    @rule(
+        at=st.none() | numbers,
+        by_cursor=st.booleans(),
+        limit=st.sampled_from([1, 2, 100]),
+        unread=st.sampled_from([None, True, False]),
+        newest_first=st.booleans(),
+    )
+    def fetch(
+        self, at: int | None, by_cursor: bool, limit: int, unread: bool | None, newest_first: bool
+    ) -> None:
+        after, number = self.place(at, by_cursor=by_cursor)
+        page = self.box.fetch(after=after, limit=limit, unread=unread, newest_first=newest_first)
+        self.model.fetched = True
+        expected = self.model.fetch(number, limit, unread, newest_first)
+        self.compare(page, expected)
+        assert not page.reset
+        again = self.box.fetch(after=page.cursor, limit=limit, unread=unread, newest_first=newest_first)
+        end = expected[0][-1].id if expected[0] else number
+        if end is None:
+            end = self.model.last + 1 if newest_first else 0
+        self.compare(again, self.model.fetch(end, limit, unread, newest_first))
+
+    @precondition(lambda self: self.strange)
+    @rule(at=numbers, newest_first=st.booleans())
+    def fetch_after_what_was_lost(self, at: int, newest_first: bool) -> None:
+        cursor = self.strange[-1 - at % len(self.strange)]
+        page = self.box.fetch(after=cursor, newest_first=newest_first)
+        self.model.fetched = True
+        assert page.reset
+        self.compare(page, self.model.fetch(None, 100, None, newest_first))
+        assert self.box.ack(cursor) == self.model.acked
+
+    @rule(at=numbers, by_cursor=st.booleans())
+    def ack(self, at: int, by_cursor: bool) -> None:
+        up_to, number = self.place(at, by_cursor=by_cursor)
+        assert up_to is not None
+        assert number is not None
+        self.model.ack(number)
+        assert self.box.ack(up_to) == self.model.acked
+
+    @rule(some=st.lists(numbers, max_size=3))
+    def mark_read(self, some: list[int]) -> None:
+        ids = [self.any_id(at) for at in some]
+        assert self.box.mark_read(ids) == self.model.mark(ids)
+
+    @rule(at=numbers)
+    def discard(self, at: int) -> None:
+        assert self.box.discard(self.any_id(at)) is self.model.discard(self.any_id(at))
+
+    @rule(sure=st.integers(0, 3))
+    def clear(self, sure: int) -> None:
+        if sure == 0:
+            assert self.box.clear() == self.model.clear()
+
+    @rule(sure=st.integers(0, 5))
+    def forget(self, sure: int) -> None:
+        if sure == 0:
+            forget(self.user)
+            self.model = Model(self.model.most)
+            self.strange += self.places
+            self.places = {}
+
+    @precondition(lambda self: self.model.mails)
+    @rule(count=st.integers(1, 3))
+    def grow_old(self, count: int) -> None:
+        """The oldest were sent long ago: no cursor has that moment, so none is of them."""
+        for mail in self.model.mails[:count]:
+            raw = self.client.hget(self.keys.mail, mail.id)
+            self.client.hset(self.keys.mail, mail.id, b"[1," + raw.partition(b",")[2])
+            self.places.pop(mail.cursor, None)
+        self.model.lose(count)
+
+    # What always holds
+
+    @invariant()
+    def all_is_as_in_the_model(self) -> None:
+        status, model = self.box.status(), self.model
+        unread = sum(not mail.read for mail in model.mails)
+        assert (status.unread, status.acked_id, status.full) == (
+            unread, model.acked, len(model.mails) >= model.most,
+        )  # fmt: skip
+        assert (status.last_fetched_at is not None) is model.fetched
+        assert self.box.unread() == unread
+        self.compare(self.box.fetch(), model.fetch(None, 100, None, False))
+        model.fetched = True
+
+    @invariant()
+    def nothing_is_left_over(self) -> None:
+        order = set(self.client.zrange(self.keys.order, 0, -1))
+        assert set(self.client.hkeys(self.keys.mail)) == order
+        marked = set(self.client.zrange(self.keys.marked, 0, -1))
+        groups = self.client.zrange(self.keys.groups, 0, -1, withscores=True)
+        assert marked <= order
+        assert {b"%d" % score for _, score in groups} <= order - marked
+
+    def compare(self, page: MailPage, expected: tuple[list[Ideal], int, bool]) -> None:
+        mails, gap, more = expected
+        assert [self.seen(mail) for mail in page.messages] == [
+            (mail.id, mail.payload, mail.group, mail.count, mail.read, mail.cursor) for mail in mails
+        ]
+        assert (page.gap, page.has_more) == (gap, more)
+
+    def seen(self, mail: Mail) -> tuple[Any, ...]:
+        return (mail.id, mail.payload, mail.group, mail.count, mail.read, mail.cursor)
+
+    def any_id(self, at: int) -> int:
+        known = [mail.id for mail in self.model.mails]
+        return known[at % len(known)] if known and at < 7 else at * 5 % (self.model.last + 1) + 1
+
+    def place(self, at: int | None, *, by_cursor: bool) -> tuple[str | int | None, int | None]:
+        """A place to read on after: as it is given, and its id."""
+        if at is None:
+            return None, None
+        if by_cursor and self.places:
+            cursor = list(self.places)[-1 - at % len(self.places)]
+            return cursor, self.places[cursor]
+        number = max(self.model.last - at, 0) if at < 9 else self.model.last + 5
+        return number, number
+
+
+def test_everything_is_as_in_the_model() -> None:
+    run_state_machine_as_test(MailboxMachine, settings=PROFILE)
+
+
+#: a file of ../lua, some words of it, and what a mistake would have made of them
+PLANTS: dict[str, Plant] = {
+    "no limit of age": ("_mailbox", "max_age > 0 and now - max_age or 0", "0"),
+    "one too many goes": ("mailbox_send", "length + 1 - max_length", "length + 2 - max_length"),
+    "what is lost is not noted": ("_mailbox", "    note_lost(box, ids)\n", ""),
+    "runs are not told apart": ("_mailbox", "if tonumber(id) ~= (to or -1) + 1 then", "if not from then"),
+    "a gap counts from the run's begin": ("_mailbox", "math.max(runs[at] - 1, id)", "(runs[at] - 1)"),
+    "a group's mail is left": ("mailbox_send", "removed(box, earlier, earlier)", ""),
+    "a group is counted when read": (
+        "mailbox_ack",
+        "redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)",
+        "",
+    ),
+    "the count begins anew": ("mailbox_send", "'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
+    "replacing makes no room": ("mailbox_send", "length = length - 1", ""),
+    "no request ids": ("mailbox_send", "if answered then", "if false then"),
+    "the position moves back": ("mailbox_ack", "if id <= (acked or 0) then", "if id == 0 then"),
+    "the position is beyond the newest": ("mailbox_ack", "math.min(id, last or 0)", "id"),
+    "any cursor is ours": ("_mailbox", "if cursor_epoch ~= epoch or id > last then", "if false then"),
+    "marking forgets the group": ("mailbox_mark", "redis.call('ZREMRANGEBYSCORE', box.groups, id, id)", ""),
+    "what is too old can be marked": ("mailbox_mark", "tonumber(id) >= first and", ""),
+    "discarding leaves its group": (
+        "mailbox_discard",
+        "removed(box, ARGV[1], ARGV[1])",
+        "redis.call('ZREM', box.order, ARGV[1])",
+    ),
+    "clearing leaves groups": (
+        "mailbox_clear",
+        "box.marked, box.groups, box.lost)\nredis.call('SET'",
+        "box.marked, box.lost)\nredis.call('SET'",
+    ),
+    "clearing acks nothing": ("mailbox_clear", "epoch, last))", "epoch, 0))"),
+    "a page too long": ("mailbox_fetch", "  found[#found], states[#states] = nil, nil\n", ""),
+    "read ones are unread": ("mailbox_fetch", "unread and 1 or 0", "1"),
+    "older ones begin with the last": (
+        "mailbox_fetch",
+        "at and '(' .. at or '+inf', lowest",
+        "at or '+inf', lowest",
+    ),
+    "the gap is told too early": ("mailbox_fetch", "(newer or not more)", "true"),
+}
+
+
+class TestPlantedBugs(PlantedBugs):
+    machine = MailboxMachine
+    plants = PLANTS
+    errors = (MessagingError,)  # a script that fails is found too
