@@ -7,10 +7,13 @@ from .errors import (
     ConfigurationError,
     LeaseLost,
     LimitExceeded,
+    LockError,
+    LockNotOwnedError,
     MessagingError,
     NotAMember,
     NotPermitted,
     OutcomeUnknown,
+    SemaphoreError,
     Unavailable,
 )
 from .handlers import Expired, KeyEvent, on_expiry, on_key_event
@@ -22,9 +25,12 @@ from .services.expiries import Expiry
 from .services.forgetting import aforget, forget
 from .services.inboxes import Inbox
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
+from .services.locks import Lock
 from .services.mailboxes import Mailbox
 from .services.mails import Mail, MailboxStatus, MailPage
 from .services.notifications import anotify, notify
+from .services.permits import SemaphoreInfo
+from .services.semaphores import Semaphore
 
 __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     # group chat
@@ -56,6 +62,10 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "Job",
     "DeadJob",
     "QueueStats",
+    # locks
+    "Lock",
+    "Semaphore",
+    "SemaphoreInfo",
     # timers, and what happens to keys
     "Expiry",
     "Expired",
@@ -74,6 +84,9 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "ChatExists",
     "LimitExceeded",
     "LeaseLost",
+    "LockError",
+    "LockNotOwnedError",
+    "SemaphoreError",
     "Unavailable",
     "OutcomeUnknown",
     # watching it

@@ -3,6 +3,8 @@
 Bad arguments are not here: they are `ValueError` or `TypeError`, raised before anything is sent.
 """
 
+from redis import exceptions as driver
+
 
 class MessagingError(Exception):
     """The root of every error this app raises by itself."""
@@ -50,6 +52,18 @@ class OutcomeUnknown(MessagingError):
 
 class LeaseLost(MessagingError):
     """The lease of a job ended before the job did: somebody else may have it now."""
+
+
+class LockError(MessagingError, driver.LockError):
+    """A lock was not acquired, or isn't held by this thread or task. redis-py's own class is a base."""
+
+
+class LockNotOwnedError(LockError, driver.LockNotOwnedError):
+    """The lease of a lock ended before it was released: somebody else may have had it since."""
+
+
+class SemaphoreError(MessagingError):
+    """No permit of a semaphore is held by this caller, or not any more."""
 
 
 class TaskCancelled(MessagingError):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Self
 
 from ..core.retry import given_up_when
@@ -36,6 +37,10 @@ class Renewal:
     def start(self) -> None:
         """Begin to renew; the first time is one turn from now."""
         self._thread.start()
+
+    def abandon(self) -> None:
+        """Renew no more, and wait for nothing: also for those who can't await, or are being destroyed."""
+        self._over.set()
 
     def stop(self) -> None:
         """Renew no more."""
@@ -76,6 +81,12 @@ class AwaitingRenewal:
     def start(self) -> None:
         """Begin to renew; the first time is one turn from now."""
         self._task = asyncio.ensure_future(self._run())
+
+    def abandon(self) -> None:
+        """Renew no more, and wait for nothing; any thread may say so."""
+        if self._task is not None:
+            with suppress(RuntimeError):  # the loop is closed: nothing renews there
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     async def stop(self) -> None:
         """Renew no more."""

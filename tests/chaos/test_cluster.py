@@ -13,7 +13,7 @@ import pytest
 from django.test import override_settings
 from redis.crc import key_slot
 
-from django_redis_messaging import Broadcast, Chat, DelayQueue, Inbox, Mailbox, conf
+from django_redis_messaging import Broadcast, Chat, DelayQueue, Inbox, Lock, Mailbox, Semaphore, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.keys import ChatKeys, JobKeys
 from tests.core.clusters import NODE_TIMEOUT, Cluster
@@ -121,6 +121,25 @@ def test_a_queue_loses_nothing(change: Change) -> None:
     assert sorted(set(done)) == sorted(pushed)
 
 
+def test_a_lock_has_one_holder(change: Change) -> None:
+    inside, most, fences = [0], [0], [0]
+
+    def hold(over: threading.Event) -> None:
+        while not over.is_set():
+            with Lock("door", timeout=2 * PATIENCE) as lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                fences.append(lock.fence)
+                inside[0] -= 1
+
+    with meanwhile(hold, hold, hold):
+        for _ in range(CHANGES):
+            change(Lock("door").key)
+    assert most == [1]
+    assert fences == sorted(set(fences))
+    assert len(fences) > CHANGES
+
+
 @pytest.mark.parametrize("cluster", [NODE_TIMEOUT], indirect=True)
 def test_all_goes_on_after_a_primary_was_killed(cluster: Cluster) -> None:
     """The one that LOCATION names, too; of what was written nothing is lost that its replica had."""
@@ -137,4 +156,6 @@ def test_all_goes_on_after_a_primary_was_killed(cluster: Cluster) -> None:
         assert Mailbox(name).unread() == 1
         assert [event.payload for event in Broadcast(name).fetch().events] == ["hello"]
         assert [job.data for job in DelayQueue(name).pop()] == ["hello"]
+        with Lock(name) as lock, Semaphore(name, 1):
+            assert lock.owned()
     assert Inbox("ann").unread() == len(names)

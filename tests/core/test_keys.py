@@ -90,6 +90,8 @@ def _made(prefix: str, kind: type, name: str) -> object:
         return keys.JobKeys(prefix, "tasks", name)
     if kind is keys.QueueKeys:
         return keys.JobKeys(prefix, "tasks", name).queue(name)
+    if kind is keys.LockKeys:
+        return keys.LockKeys(prefix, keys.lock_key(prefix, name))
     return kind(prefix, name)
 
 
@@ -116,6 +118,24 @@ class TestKeys:
         for attribute, member in vars(kind).items():
             if isinstance(member, property | functools.cached_property):
                 assert member.__doc__, f"{kind.__name__}.{attribute}"
+
+
+class TestLocksOfOthers:
+    @given(names)
+    def test_what_is_beside_a_key_is_in_its_slot_and_under_our_prefix(self, key: str) -> None:
+        try:
+            keys.checked_lock_key(key)
+        except ValueError:
+            assert "}" in key
+            return
+        made = keys.LockKeys("site", key)
+        assert {key_slot(one.encode()) for one in made.acquiring} == {key_slot(key.encode())}
+        assert all(one.startswith("site:1:{") for one in made.acquiring[1:])
+
+    @given(names, names)
+    def test_two_keys_share_nothing(self, one: str, other: str) -> None:
+        first, second = (keys.LockKeys("site", key) for key in (one, other))
+        assert (first.fence == second.fence) == (one == other)
 
 
 class TestPrefixes:

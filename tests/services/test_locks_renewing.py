@@ -12,7 +12,7 @@ import pytest
 from django_redis_messaging import Unavailable
 from django_redis_messaging.services.renewing import AwaitingRenewal, Renewal
 
-from .asking import DEADLINE
+from .asking import DEADLINE, until
 
 pytestmark = pytest.mark.timing
 
@@ -113,6 +113,19 @@ async def test_stopped_at_once_though_the_server_is_dead() -> None:
             await stopped
         assert time.monotonic() - began < DEADLINE / 2
     over.set()
+
+
+async def test_whoever_is_destroyed_abandons_it() -> None:
+    server = Server(True)
+    blocking, awaiting = Renewal(server.renew, EVERY, "door"), AwaitingRenewal(server.arenew, EVERY, "door")
+    awaiting.abandon()
+    await awaiting.stop()
+    blocking.start()
+    awaiting.start()
+    blocking.abandon()
+    awaiting.abandon()
+    await awaiting.stop()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "lease of door"])
 
 
 def test_it_may_be_stopped_by_what_it_calls() -> None:

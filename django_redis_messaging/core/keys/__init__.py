@@ -10,8 +10,10 @@ from .chats import ChatKeys, newest_keys
 from .directories import DirectoryKeys, directories
 from .expiries import TIMERS, dispatch, namespaces, timer, timer_name
 from .jobs import JobKeys, QueueKeys, queues
+from .locks import LockKeys, checked_lock_key, lock_key
 from .mailboxes import MailboxKeys
 from .names import FORMAT, MAX_NAME_BYTES, checked_prefix, encoded, name, tag
+from .semaphores import SemaphoreKeys
 from .users import UserKeys
 
 __all__ = [
@@ -22,13 +24,17 @@ __all__ = [
     "ChatKeys",
     "DirectoryKeys",
     "JobKeys",
+    "LockKeys",
     "MailboxKeys",
     "QueueKeys",
+    "SemaphoreKeys",
     "UserKeys",
+    "checked_lock_key",
     "checked_prefix",
     "directories",
     "dispatch",
     "encoded",
+    "lock_key",
     "name",
     "namespaces",
     "newest_keys",

@@ -1,0 +1,154 @@
+"""Locks: acquire and release against a bare PING, redis-py's Lock and the original algorithm; and eight
+processes that want the same lock.
+
+uv run python -m benchmarks.locks
+uv run python -m benchmarks.locks --rounds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import itertools
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+
+from redis.exceptions import WatchError
+
+from .harness import Contest, driver, processes, server, table
+
+PING, OURS, DRIVER, ORIGINAL, OTHER = (
+    "PING",
+    "Lock",
+    "redis-py's Lock",
+    "original algorithm",
+    "python-redis-lock",
+)
+CONTENDERS = 8
+
+#: acquires and releases once
+Pair = Callable[[], object]
+
+
+def ours(name: str) -> Pair:
+    from django_redis_messaging import Lock
+
+    lock = Lock(name)
+
+    def pair() -> None:
+        lock.acquire()
+        lock.release()
+
+    return pair
+
+
+def drivers(name: str) -> Pair:
+    """As it is: who finds it taken sleeps for 100 ms."""
+    lock = driver().lock(f"driver:{name}", timeout=10)
+
+    def pair() -> None:
+        lock.acquire()
+        lock.release()
+
+    return pair
+
+
+def original(name: str) -> Pair:
+    """SETNX each ms, EXPIRE; released in a transaction that watches the key."""
+    client, key = driver(), f"lock:{name}"
+
+    def pair() -> None:
+        token = str(uuid.uuid4()).encode()
+        while not client.setnx(key, token):
+            if client.ttl(key) < 0:
+                client.expire(key, 10)
+            time.sleep(0.001)
+        client.expire(key, 10)
+        with client.pipeline() as pipe:
+            while True:
+                try:
+                    pipe.watch(key)
+                    if pipe.get(key) != token:
+                        raise RuntimeError("somebody else has it")
+                    pipe.multi()
+                    pipe.delete(key)
+                    pipe.execute()
+                    return
+                except WatchError:
+                    continue
+
+    return pair
+
+
+def other(name: str) -> Pair:
+    redis_lock, client = importlib.import_module("redis_lock"), driver()
+
+    def pair() -> None:
+        lock = redis_lock.Lock(client, f"other:{name}", expire=10)
+        lock.acquire()
+        lock.release()
+
+    return pair
+
+
+def kinds() -> dict[str, Callable[[str], Pair]]:
+    """Those that can be had here."""
+    found = {OURS: ours, DRIVER: drivers, ORIGINAL: original}
+    return found | ({OTHER: other} if importlib.util.find_spec("redis_lock") else {})
+
+
+def alone(rounds: int) -> list[list[str]]:
+    """Nobody else wants it."""
+    contest = Contest("acquire and release", rounds)
+    contest.add(PING, driver().ping)
+    for name, kind in kinds().items():
+        contest.add(name, kind("alone"))
+    standings = contest.run()
+    print(standings)
+    return [
+        [name, f"{standings[name].ratio:.2f} of PING", f"{standings.times(OURS, name):.2f} times"]
+        for name in kinds()
+    ]
+
+
+def contended(rounds: int, seconds: float = 1.0) -> list[list[str]]:
+    """Eight processes acquire and release as fast as they can: pairs a second of all, and the worst wait."""
+    rates: dict[str, list[float]] = {name: [] for name in kinds()}
+    worst: dict[str, list[float]] = {name: [] for name in kinds()}
+    for turn, (name, kind) in itertools.product(range(rounds), kinds().items()):
+        found = processes(CONTENDERS, lambda _, kind=kind, turn=turn: _contend(kind(f"all:{turn}"), seconds))
+        rates[name].append(sum(done for done, _ in found) / seconds)
+        worst[name].append(max(longest for _, longest in found))
+    lines = []
+    for name in kinds():
+        times = statistics.median(mine / its for mine, its in zip(rates[OURS], rates[name], strict=True))
+        rate, wait = statistics.median(rates[name]), statistics.median(worst[name])
+        lines.append([name, f"{rate:,.0f} pairs/s", f"{wait * 1000:.0f} ms", f"{times:.2f} times"])
+    return lines
+
+
+def _contend(pair: Pair, seconds: float) -> tuple[int, float]:
+    done, longest = 0, 0.0
+    pair()
+    ends = time.monotonic() + seconds
+    while (began := time.monotonic()) < ends:
+        pair()
+        longest = max(longest, time.monotonic() - began)
+        done += 1
+    return done, longest
+
+
+def main(rounds: int) -> None:
+    with server():
+        summary = [["", "alone", "ours is"], *alone(rounds)]
+        rivals = [["", f"{CONTENDERS} processes", "worst wait", "ours is"], *contended(max(rounds // 3, 3))]
+    print(f"\n{table(summary)}\n\n{table(rivals)}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    main(parser.parse_args().rounds)

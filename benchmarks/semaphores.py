@@ -1,0 +1,134 @@
+"""Semaphores: acquire and release, against a bare PING and the original fair semaphore.
+
+uv run python -m benchmarks.semaphores
+uv run python -m benchmarks.semaphores --rounds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import uuid
+from typing import Any
+
+from .harness import Contest, driver, server, table
+
+PING, OURS, FAIR, LOCKED = "PING", "Semaphore", "original", "original with its lock"
+#: processes that contend, and permits
+CALLERS, LIMIT = 8, 3
+#: seconds
+TIMEOUT, POLL = 10, 0.001
+
+
+class Original:
+    """Holders by the caller's clock, order by a counter that is drawn in one transaction and inserted in the
+    next; `locked`: with a lock around it, as its race demands."""
+
+    def __init__(self, client: Any, name: str, limit: int, *, locked: bool) -> None:
+        self.client = client
+        self.limit = limit
+        self.locked = locked
+        self.times, self.owners, self.counter, self.lock = (
+            f"{{{name}}}:{part}" for part in ("times", "owners", "counter", "lock")
+        )
+        self.token = ""
+
+    def acquire(self) -> bool:
+        """Once."""
+        if not self.locked:
+            return self._acquire()
+        holder = self._lock()
+        if holder is None:
+            return False
+        try:
+            return self._acquire()
+        finally:
+            self._unlock(holder)
+
+    def release(self) -> None:
+        """Give it back."""
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.zrem(self.times, self.token).zrem(self.owners, self.token).execute()
+
+    def pair(self) -> None:
+        """Acquire, polling as the original's callers do, and release."""
+        while not self.acquire():
+            time.sleep(POLL)
+        self.release()
+
+    def _acquire(self) -> bool:
+        token, now = uuid.uuid4().hex, time.time()
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.zremrangebyscore(self.times, "-inf", now - TIMEOUT)
+        pipeline.zinterstore(self.owners, {self.owners: 1, self.times: 0})
+        pipeline.incr(self.counter)
+        drawn = pipeline.execute()[-1]
+        pipeline.zadd(self.times, {token: now}).zadd(self.owners, {token: drawn})
+        pipeline.zrank(self.owners, token)
+        if pipeline.execute()[-1] < self.limit:
+            self.token = token
+            return True
+        pipeline.zrem(self.times, token).zrem(self.owners, token).execute()
+        return False
+
+    def _lock(self) -> str | None:
+        holder, ends = uuid.uuid4().hex, time.time() + 0.01
+        while time.time() < ends:
+            if self.client.setnx(self.lock, holder):
+                self.client.expire(self.lock, TIMEOUT)
+                return holder
+            time.sleep(POLL)
+        return None
+
+    def _unlock(self, holder: str) -> None:
+        with self.client.pipeline(transaction=True) as pipeline:
+            pipeline.watch(self.lock)
+            if pipeline.get(self.lock) == holder.encode():
+                pipeline.multi()
+                pipeline.delete(self.lock)
+                pipeline.execute()
+            pipeline.unwatch()
+
+
+def contended(title: str, rounds: int, *, callers: int, limit: int) -> list[list[str]]:
+    """Pairs of acquire and release, by so many processes at once."""
+    from django_redis_messaging import Semaphore
+
+    client, name = driver(), f"{callers} of {limit}"
+    ours = Semaphore(name, limit, timeout=TIMEOUT)
+
+    def pair() -> None:
+        with ours:
+            pass
+
+    contest = Contest(title, rounds, callers=callers)
+    contest.add(PING, client.ping)
+    contest.add(OURS, pair)
+    for other, locked in ((FAIR, False), (LOCKED, True)):
+        contest.add(other, Original(client, f"{name} {other}", limit, locked=locked).pair)
+    standings = contest.run()
+    print(standings)
+    return [
+        [
+            title,
+            f"{standings[OURS].ratio:.2f}",
+            f"{standings.times(OURS, FAIR):.1f}",
+            f"{standings.times(OURS, LOCKED):.1f}",
+        ]
+    ]
+
+
+def main(rounds: int) -> None:
+    with server():
+        summary = [
+            ["Semaphore, acquire and release", "of PING", f"times the {FAIR}", f"times the {LOCKED}"],
+            *contended("one caller", rounds, callers=1, limit=LIMIT),
+            *contended(f"{CALLERS} processes, {LIMIT} permits", rounds, callers=CALLERS, limit=LIMIT),
+        ]
+    print(f"\n{table(summary)}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    main(parser.parse_args().rounds)

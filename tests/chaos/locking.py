@@ -1,0 +1,67 @@
+"""What other processes do with locks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+
+import redis
+
+from django_redis_messaging import Lock, LockNotOwnedError, conf
+
+from . import actors
+
+#: seconds: the lease of holders that are stopped
+LEASE = 0.15
+
+#: what a protected resource does: it refuses a fence that is smaller than one it has seen, or the same by
+#: another; and it notes who came in any case
+WRITE = """
+redis.call('RPUSH', KEYS[2], ARGV[1] .. ' ' .. ARGV[2])
+local fence, who = string.match(redis.call('GET', KEYS[1]) or '0 -', '(%d+) (%S+)')
+if tonumber(ARGV[1]) < tonumber(fence) then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])
+redis.call('RPUSH', KEYS[3], ARGV[1] .. ' ' .. ARGV[2])
+return 1
+"""
+
+
+def count_up(url: str, name: str, times: int) -> list[int]:
+    """Read a number and write the next one: nobody else may do it meanwhile. The fences."""
+    fences, key = [], f"{conf.prefix()}:1:number"
+    with redis.Redis.from_url(url) as client:
+        for _ in range(times):
+            with Lock(name) as lock:
+                before = int(client.get(key) or 0)
+                client.set(key, before + 1)
+                fences.append(lock.fence)
+    return fences
+
+
+def write_late(url: str, prefix: str) -> int:
+    """Acquire, and write to the resource, which may be after the lease has ended. How many writes it took."""
+    taken, lock = 0, Lock("resource", timeout=LEASE)
+    names = [f"{prefix}:1:{part}" for part in ("newest", "came", "taken")]
+    with redis.Redis.from_url(url) as client:
+        write, who = client.register_script(WRITE), os.getpid()
+        client.sadd(f"{prefix}:1:pids", who)
+        while not client.exists(f"{prefix}:1:over"):
+            lock.acquire()
+            client.set(f"{prefix}:1:holder", who)
+            time.sleep(0.002)  # the work: this is where it is stopped
+            taken += write(names, [lock.fence, who])
+            with suppress(LockNotOwnedError):
+                lock.release()
+    return taken
+
+
+def wait_for(stage: actors.Stage, name: str) -> None:
+    """Wait in the line, then hold the lock for ever."""
+    actors.enter(stage, threading.Barrier(1))
+    Lock(name, timeout=1000).acquire()
+    signal.pause()

@@ -1,0 +1,75 @@
+"""What other processes do with a semaphore, and the room that it guards."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+import redis
+from django.conf import settings
+
+from django_redis_messaging import Semaphore, conf
+
+from .actors import Stage
+
+#: permits, and places in the room
+LIMIT = 3
+#: seconds: longer than a process stands still, even on a busy machine
+LEASE = 3.0
+
+
+def enter(stage: Stage) -> None:
+    """Set this process up."""
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
+    settings.configure(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=stage.messaging)
+
+
+class Room:
+    """Has `LIMIT` places, each a locked file: the kernel frees that of a process that is killed."""
+
+    def __init__(self, directory: str) -> None:
+        self._files = [os.open(f"{directory}/{number}", os.O_RDWR | os.O_CREAT) for number in range(LIMIT)]
+
+    @contextmanager
+    def inside(self) -> Iterator[bool]:
+        """Whether there was a place."""
+        place = next((file for file in self._files if self._taken(file)), None)
+        yield place is not None
+        if place is not None:
+            fcntl.flock(place, fcntl.LOCK_UN)
+
+    def _taken(self, file: int) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def work(stage: Stage, directory: str, seed: int) -> None:
+    """Go in and out, by the semaphore, for ever."""
+    enter(stage)
+    room, chance, client = Room(directory), random.Random(seed), redis.Redis.from_url(stage.url)
+    semaphore, prefix = Semaphore("room", LIMIT, timeout=LEASE), conf.prefix()
+    while True:
+        with semaphore, room.inside() as found:
+            client.incr(f"{prefix}:{'passed' if found else 'crowded'}")
+            time.sleep(chance.uniform(0, 0.003))
+
+
+def hold(stage: Stage, lease: float, connection: Connection) -> None:
+    """Take a permit, and keep it."""
+    enter(stage)
+    connection.send(Semaphore("room", 1, timeout=lease).acquire())
+    connection.recv()
+
+
+def wait(stage: Stage) -> None:
+    """Wait for a permit."""
+    enter(stage)
+    Semaphore("room", 1).acquire(blocking=True)

@@ -1,0 +1,111 @@
+"""redis-py's own tests of its Lock, blocking and awaiting, against ours.
+
+They are in redis-py's source distribution only: REDIS_SOURCE names the directory where that is unpacked.
+Their Lock is ours here; nothing else in them is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+import redis.asyncio
+
+from django_redis_messaging.core import clients
+
+from . import locks
+
+HERE = "tests.compat.locks"
+#: what is said in place of what
+OURS = {
+    "from redis.lock import Lock\n": f"from {HERE} import Lock\n",
+    "from redis.asyncio.lock import Lock\n": f"from {HERE} import AwaitingLock as Lock\n",
+    "from .conftest import _get_client\n": f"from {HERE} import _get_client\n",
+    # a mark of their own
+    "@pytest.mark.onlynoncluster\n": "",
+}
+#: why tests are skipped that replace the clock and the sleep of redis-py's own module
+SLEEPS = "it is about how redis-py's lock sleeps between two looks: ours does not"
+
+REASON = (
+    None
+    if "REDIS_SOURCE" in os.environ
+    else f"REDIS_SOURCE is not set: unpack the source distribution of redis {redis.__version__} (pip "
+    "download --no-deps --no-binary redis) and name its directory."
+)
+
+
+def cases(path: str, name: str) -> dict[str, type]:
+    """The test classes of one module, with our lock, under names of their own."""
+    source = Path(os.environ["REDIS_SOURCE"]) / "tests" / path
+    text = source.read_text(encoding="utf-8")
+    for theirs, ours in OURS.items():
+        text = text.replace(theirs, ours)
+    sys.modules[name] = module = ModuleType(name)
+    exec(compile(text, source, "exec"), module.__dict__)  # noqa: S102
+    return {key: value for key, value in vars(module).items() if key.startswith("Test")}
+
+
+class WithoutFlush(redis.asyncio.Redis):
+    """The server is not theirs alone."""
+
+    async def flushall(self, *_: Any, **__: Any) -> bool:
+        return bool(await self.delete("foo"))
+
+
+@pytest.fixture(autouse=True)
+def tidy(own_prefix: str) -> Iterator[None]:
+    """Nothing is left of the key that all of them use."""
+    with redis.Redis.from_url(locks.server_url()) as client:
+        client.delete("foo")
+        yield
+        client.delete("foo")
+
+
+if REASON is None:
+    # pytest collects them from here
+
+    class TestBlocking(cases("test_lock.py", "redis_lock_tests")["TestLock"]):  # type: ignore[misc]
+        @pytest.fixture
+        def r(self) -> Iterator[redis.Redis]:
+            with redis.Redis.from_url(locks.server_url()) as client:
+                yield client
+
+        @pytest.fixture
+        def fake_lock_time(self) -> None:
+            pytest.skip(SLEEPS)
+
+    class TestAwaiting(cases("test_asyncio/test_lock.py", "redis_asyncio_lock_tests")["TestLock"]):  # type: ignore[misc]
+        @pytest_asyncio.fixture
+        async def create_redis(self) -> AsyncIterator[Callable[..., Awaitable[WithoutFlush]]]:
+            made = []
+
+            async def create(**options: Any) -> WithoutFlush:
+                made.append(WithoutFlush.from_url(locks.server_url(), **options))
+                return made[-1]
+
+            yield create
+            for client in made:
+                await client.aclose()
+            await clients.aclose()
+
+        @pytest_asyncio.fixture
+        async def r(self, create_redis: Callable[..., Awaitable[WithoutFlush]]) -> WithoutFlush:
+            return await create_redis()
+
+        @pytest.fixture
+        def fake_lock_time(self) -> None:
+            pytest.skip(SLEEPS)
+
+
+@pytest.mark.skipif(REASON is not None, reason=REASON or "")
+def test_both_forms_are_here() -> None:
+    for name, least in {"TestBlocking": 30, "TestAwaiting": 25}.items():
+        assert sum(test.startswith("test_") for test in dir(globals()[name])) >= least

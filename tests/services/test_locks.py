@@ -1,0 +1,738 @@
+"""A lock: who has it, for how long, who is next, and its fences."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis import exceptions
+from redis.crc import key_slot
+from redis.lock import Lock as DriversLock
+
+from django_redis_messaging import (
+    ConfigurationError,
+    LimitExceeded,
+    Lock,
+    LockError,
+    LockNotOwnedError,
+    MessagingError,
+    conf,
+)
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.keys import LockKeys
+from django_redis_messaging.core.scripts import load
+from django_redis_messaging.services.locks import steps
+
+from ..conftest import Call
+from .asking import DEADLINE, all_keys, server, snapshot, until
+from .planting import Planting
+
+#: seconds: longer than any test
+LONG = 1000
+#: seconds that a busy machine may be late
+SLACK = 2.0
+pytestmark = pytest.mark.usefixtures("messaging_alias", "closing")
+
+
+@pytest.fixture
+def only_woken(plant: Planting) -> None:
+    """Who waits doesn't look by itself, and counts as alive all the time."""
+    plant(("_locks", "TICKET = 2000", "TICKET = 36e5"))
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+
+
+def keys(lock: Lock) -> LockKeys:
+    return LockKeys(conf.prefix(), lock.key)
+
+
+def waiting(lock: Lock) -> int:
+    """How many are in the line."""
+    return int(server().zcard(keys(lock).line))
+
+
+def ttl(lock: Lock) -> int:
+    """ms"""
+    return int(server().pttl(lock.key))
+
+
+def source(script: str) -> str:
+    return load(script).text
+
+
+async def aware(holds: Callable[[], object]) -> None:
+    """Wait until something holds, while the event loop goes on."""
+    async with asyncio.timeout(DEADLINE):
+        while not holds():  # noqa: ASYNC110 (it is in Redis, which sets no asyncio.Event)
+            await asyncio.sleep(0.002)
+
+
+class Waiter:
+    """Another thread, that waits for a lock."""
+
+    def __init__(self, lock: Lock, pool: ThreadPoolExecutor, **options: Any) -> None:
+        before = waiting(lock)
+        self.lock = lock
+        self.fence = 0
+        #: where it goes on once it has the lock
+        self.go_on = threading.Event()
+        self.acquired: Future[bool] = Future()
+        self.ended = pool.submit(self._run, {"blocking_timeout": DEADLINE, **options})
+        until(lambda: waiting(lock) == before + 1)
+
+    def _run(self, options: dict[str, Any]) -> None:
+        got = self.lock.acquire(**options)
+        self.fence = self.lock.fence
+        self.acquired.set_result(got)
+        if got:
+            self.go_on.wait(DEADLINE)
+            self.lock.release()
+
+    def leave(self) -> None:
+        """Has acquired it, and gives it back."""
+        assert self.acquired.result(DEADLINE)
+        self.go_on.set()
+        self.ended.result(DEADLINE)
+
+
+class TestOne:
+    async def test_acquired_once_until_it_is_released(self, call: Call) -> None:
+        one, other = Lock("door"), Lock("door")
+        assert await call(one, "acquire")
+        assert not await call(other, "acquire", blocking=False)
+        assert (await call(one, "locked"), await call(other, "locked")) == (True, True)
+        assert (await call(one, "owned"), await call(other, "owned")) == (True, False)
+        await call(one, "release")
+        assert (await call(one, "locked"), await call(one, "owned")) == (False, False)
+        assert await call(other, "acquire", blocking=False)
+
+    async def test_the_key_holds_the_token_for_the_time_of_the_lease(self, call: Call) -> None:
+        lock = Lock("door", timeout=timedelta(seconds=7))
+        assert await call(lock, "acquire", token="mine")
+        assert lock.key == f"{conf.prefix()}:1:{{lock:door}}"
+        assert server().get(lock.key) == b"mine"
+        assert 6000 < ttl(lock) <= 7000
+
+    async def test_without_a_timeout_there_is_no_lease(self, call: Call) -> None:
+        lock = Lock("door", timeout=None)
+        assert await call(lock, "acquire")
+        assert (ttl(lock), lock.timeout) == (-1, None)
+        for verb, words in {"extend": (1,), "reacquire": ()}.items():
+            with pytest.raises(LockError, match="timeout is None"):
+                await call(lock, verb, *words)
+        await call(lock, "release")
+        assert not await call(lock, "locked")
+
+    async def test_it_ends_with_its_lease(self, call: Call) -> None:
+        lock, other = Lock("door", timeout=0.05), Lock("door")
+        assert await call(lock, "acquire")
+        assert await call(other, "acquire")
+        assert not await call(lock, "owned")
+        with pytest.raises(LockNotOwnedError, match="its lease had ended"):
+            await call(lock, "release")
+        assert await call(other, "owned")
+        with pytest.raises(LockError, match="hasn't acquired"):
+            await call(lock, "release")
+
+    async def test_only_the_owner_releases(self, call: Call) -> None:
+        lock = Lock("door")
+        assert await call(lock, "acquire")
+        server().set(lock.key, "somebody else")
+        for verb, words in {"extend": (1,), "reacquire": (), "release": ()}.items():
+            with pytest.raises(LockNotOwnedError):
+                await call(lock, verb, *words)
+        assert server().get(lock.key) == b"somebody else"
+
+    async def test_what_was_not_acquired_is_an_error(self, call: Call) -> None:
+        for verb, words in {"extend": (1,), "reacquire": (), "release": ()}.items():
+            with pytest.raises(LockError, match=f"can't {verb}"):
+                await call(Lock("door"), verb, *words)
+
+    async def test_extended_by_or_to_a_time(self, call: Call) -> None:
+        lock = Lock("door", timeout=10)
+        await call(lock, "acquire")
+        assert await call(lock, "extend", 10) is True
+        assert 18_000 < ttl(lock) <= 20_000
+        assert await call(lock, "extend", 5, replace_ttl=True) is True
+        assert 4000 < ttl(lock) <= 5000
+        assert await call(lock, "reacquire") is True
+        assert 8000 < ttl(lock) <= 10_000
+
+    def test_extended_once_though_the_call_is_repeated(self) -> None:
+        lock = Lock("door", timeout=10)
+        lock.acquire(token="mine")
+        for _ in range(2):
+            [extended] = (
+                server().eval(
+                    source("lock_extend"), 2, lock.key, keys(lock).fence, "mine", 10_000, "add", "one"
+                ),
+            )
+            assert extended == 1
+        assert ttl(lock) <= 20_000
+
+    def test_a_repeat_of_acquire_has_the_same_fence(self) -> None:
+        lock = Lock("door")
+        words = ("mine", 10_000, 10, 0)
+        text, names = source("lock_acquire"), keys(lock).acquiring
+        first = server().eval(text, len(names), *names, *words)
+        assert server().eval(text, len(names), *names, *words) == first > 0
+        assert waiting(lock) == 0
+
+    def test_a_repeat_of_release_is_fine_and_takes_nothing_from_who_came_since(self) -> None:
+        lock, other = Lock("door"), Lock("door")
+        lock.acquire(token="mine")
+        lock.release()
+        assert other.acquire()
+        assert lock._give_back(b"mine")
+        assert other.owned()
+        assert not lock._give_back(b"never")
+
+
+class TestForms:
+    def test_a_context(self) -> None:
+        with Lock("door") as lock:
+            assert lock.owned()
+        assert not lock.locked()
+
+    async def test_an_awaiting_context(self) -> None:
+        async with Lock("door") as lock:
+            assert await lock.aowned()
+        assert not await lock.alocked()
+
+    async def test_what_is_not_acquired_is_an_error_with_the_name(self) -> None:
+        Lock("door").acquire()
+        with pytest.raises(LockError, match="not to be had") as found, Lock("door", blocking=False):
+            pytest.fail("it has been acquired")
+        assert found.value.lock_name == "door"
+        assert isinstance(found.value, exceptions.LockError)
+        assert isinstance(found.value, MessagingError)
+        with pytest.raises(LockError):
+            async with Lock("door", blocking_timeout=0.01):
+                pytest.fail("it has been acquired")
+
+    async def test_a_lease_that_was_lost_inside_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        with pytest.raises(LockNotOwnedError) as found, Lock("door") as lock:
+            server().delete(lock.key)
+        assert isinstance(found.value, exceptions.LockNotOwnedError)
+        with pytest.raises(LockNotOwnedError):
+            async with Lock("door") as lock:
+                server().delete(lock.key)
+        with Lock("door", raise_on_release_error=False) as lock:
+            server().delete(lock.key)
+        async with Lock("door", raise_on_release_error=False) as lock:
+            server().delete(lock.key)
+        assert caplog.text.count("its lease had ended") == 2
+
+    async def test_a_decorator(self) -> None:
+        lock = Lock("door")
+
+        @lock
+        def blocking(word: str) -> tuple[str, bool]:
+            return word, lock.owned()
+
+        @lock
+        async def awaiting(word: str) -> tuple[str, bool]:
+            return word, await lock.aowned()
+
+        assert blocking("a") == ("a", True)
+        assert await awaiting("b") == ("b", True)
+        assert blocking.__name__ == "blocking"
+        assert not lock.locked()
+
+
+class TestOwners:
+    def test_what_a_thread_acquired_is_its_own(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door")
+        assert lock.acquire()
+        assert not pool.submit(lock.owned).result(DEADLINE)
+        with pytest.raises(LockError, match="this thread"):
+            pool.submit(lock.release).result(DEADLINE)
+        assert lock.owned()
+        assert pool.submit(lambda: lock.fence).result(DEADLINE) == 0
+
+    async def test_what_a_task_acquired_is_its_own(self) -> None:
+        lock = Lock("door")
+        assert await lock.aacquire()
+
+        async def another() -> None:
+            assert not await lock.aowned()
+            with pytest.raises(LockError, match="task"):
+                await lock.arelease()
+
+        await asyncio.create_task(another())
+        assert await lock.aowned()
+        await lock.arelease()
+
+    async def test_tasks_take_turns_with_one_object(self) -> None:
+        lock, inside, fences = Lock("door"), 0, []
+
+        async def turn() -> None:
+            nonlocal inside
+            async with lock:
+                inside += 1
+                assert inside == 1
+                fences.append(lock.fence)
+                await asyncio.sleep(0)
+                inside -= 1
+
+        await asyncio.gather(*(turn() for _ in range(12)))
+        assert fences == sorted(set(fences))
+        assert len(fences) == 12
+
+    def test_without_thread_local_another_thread_may_release(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", thread_local=False)
+        assert lock.acquire()
+        pool.submit(lock.release).result(DEADLINE)
+        assert not lock.locked()
+
+
+class TestFences:
+    def test_each_is_greater_than_those_before(self) -> None:
+        lock, fences = Lock("door", timeout=0.3), []
+        assert lock.fence == 0
+        for lost in ["", "expiry", "delete", "flush", "", "everything"]:
+            assert lock.acquire(blocking_timeout=DEADLINE)
+            fences.append(lock.fence)
+            match lost:
+                case "expiry":
+                    until(lambda: not lock.locked())
+                case "delete":
+                    server().delete(lock.key)
+                case "flush":
+                    server().script_flush()
+                    server().delete(lock.key)
+                case "everything":
+                    server().delete(*all_keys())
+                case _:
+                    lock.release()
+        assert lock.acquire(blocking_timeout=DEADLINE)
+        fences.append(lock.fence)
+        assert fences == sorted(set(fences))
+
+    def test_they_grow_though_the_clock_goes_back(self) -> None:
+        """As after a failover to a server whose clock is behind."""
+        lock = Lock("door")
+        ahead = 2 * int(time.time() * 1_000_000)
+        server().set(keys(lock).fence, f"{ahead} - x", px=LONG * 1000)
+        fences = []
+        for _ in range(3):
+            with lock:
+                fences.append(lock.fence)
+        assert fences == [ahead + 1, ahead + 2, ahead + 3]
+
+    def test_it_is_the_servers_time_at_least(self) -> None:
+        seconds, us = server().time()
+        with Lock("door") as lock:
+            assert lock.fence > seconds * 1_000_000 + us
+
+    def test_a_resource_is_safe_that_refuses_a_smaller_one(self) -> None:
+        paused, other, seen = Lock("door", timeout=0.02), Lock("door"), 0
+        assert paused.acquire()
+        assert other.acquire(blocking_timeout=DEADLINE)
+        seen = max(seen, other.fence)
+        assert paused.fence < seen
+
+    def test_nothing_is_left_without_an_expiry(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=None)
+        lock.acquire()
+        Waiter(lock, pool, blocking_timeout=0.1).ended.result(DEADLINE)
+        waiter = Waiter(lock, pool)
+        lock.release()
+        waiter.leave()
+        lock.acquire()
+        left = {key: server().pttl(key) for key in all_keys() if key != lock.key}
+        assert len(left) >= 3
+        assert min(left.values()) > 0
+        assert left[keys(lock).fence] > 80_000_000
+
+
+@pytest.mark.timing
+class TestWaiting:
+    def test_in_the_order_of_coming(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        waiters = [Waiter(lock, pool) for _ in range(5)]
+        lock.release()
+        fences = [lock.fence]
+        for at, waiter in enumerate(waiters):
+            assert waiter.acquired.result(DEADLINE)
+            assert not any(later.acquired.done() for later in waiters[at + 1 :])
+            waiter.leave()
+            fences.append(waiter.fence)
+        assert fences == sorted(set(fences))
+        assert waiting(lock) == 0
+
+    def test_who_comes_later_does_not_overtake(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        waiter = Waiter(lock, pool)
+        lock.release()
+        assert not lock.acquire(blocking=False)
+        assert not Lock("door").acquire(blocking_timeout=0.02)
+        waiter.leave()
+        assert lock.acquire(blocking=False)
+
+    def test_nor_where_the_key_is_gone(self, pool: ThreadPoolExecutor) -> None:
+        """The first to look hands it over to the first in the line."""
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        waiter = Waiter(lock, pool)
+        server().delete(lock.key)
+        assert not Lock("door").acquire(blocking=False)
+        waiter.leave()
+
+    def test_woken_at_once(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=LONG)
+        waits = []
+        for _ in range(5):
+            lock.acquire()
+            waiter = Waiter(lock, pool)
+            began = time.monotonic()
+            lock.release()
+            assert waiter.acquired.result(DEADLINE)
+            waits.append(time.monotonic() - began)
+            waiter.leave()
+        assert min(waits) < 0.25, "it looked by itself"
+
+    def test_woken_by_the_end_of_a_lease(self, pool: ThreadPoolExecutor) -> None:
+        waits = []
+        for _ in range(3):
+            began = time.monotonic()
+            Lock("door", timeout=0.25).acquire()
+            waiter = Waiter(Lock("door"), pool)
+            assert waiter.acquired.result(DEADLINE)
+            waits.append(time.monotonic() - began)
+            waiter.leave()
+        assert 0.25 <= min(waits) < 0.45
+
+    def test_a_key_that_was_deleted_is_found_out_within_a_second(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        waiter = Waiter(lock, pool)
+        server().delete(lock.key)
+        began = time.monotonic()
+        waiter.leave()
+        assert time.monotonic() - began < 0.5 + SLACK
+
+    def test_who_gives_up_leaves_the_line(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        began = time.monotonic()
+        one = Waiter(lock, pool, blocking_timeout=0.2)
+        other = Waiter(lock, pool)
+        assert not one.acquired.result(DEADLINE)
+        assert 0.15 < time.monotonic() - began < 0.2 + SLACK
+        assert waiting(lock) == 1
+        lock.release()
+        other.leave()
+
+    def test_what_it_left_outstanding_takes_no_wakeup_from_others(
+        self, only_woken: None, pool: ThreadPoolExecutor
+    ) -> None:
+        """The pop of who has given up is outstanding for two seconds, at the very place of who comes next."""
+
+        def blocked() -> int:
+            return sum("b" in client["flags"] for client in server().client_list())
+
+        until(lambda: not blocked())  # those that tests before have left
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        assert not Waiter(lock, pool, blocking_timeout=0.05).acquired.result(DEADLINE)
+        waiter = Waiter(lock, pool, blocking_timeout=LONG)
+        until(lambda: blocked() == 2)
+        lock.release()
+        waiter.leave()
+
+    def test_two_at_the_same_place_of_the_ring(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        first = Waiter(lock, pool)
+        between = [f"gone {at}" for at in range(7)]
+        server().zadd(keys(lock).line, {name: at for at, name in enumerate(between, 2)})
+        second = Waiter(lock, pool)
+        tickets = dict(server().zrange(keys(lock).line, 0, -1, withscores=True))
+        assert sorted(tickets.values()) == list(range(1, 10))
+        lock.release()
+        first.leave()
+        second.leave()
+
+    def test_who_died_costs_the_others_a_second(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        names = keys(lock).acquiring
+        server().eval(source("lock_acquire"), len(names), *names, "dead", LONG, 100, 0)
+        waiter = Waiter(lock, pool)
+        began = time.monotonic()
+        lock.release()
+        waiter.leave()
+        assert 0.9 < time.monotonic() - began < 1 + SLACK
+
+    def test_who_died_long_ago_costs_nothing(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        dead = {f"dead {at}": at for at in range(-150, 0)}
+        server().zadd(keys(lock).line, dead)
+        server().zadd(keys(lock).seen, dict.fromkeys(dead, 1))
+        lock.release()
+        assert lock.acquire(blocking=False)
+
+    def test_nor_does_it_let_others_overtake(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        dead = {f"dead {at}": at for at in range(-250, 0)}
+        server().zadd(keys(lock).line, dead)
+        server().zadd(keys(lock).seen, dict.fromkeys(dead, 1))
+        waiter = Waiter(Lock("door"), pool)
+        lock.release()
+        assert not lock.acquire(blocking=False)
+        waiter.leave()
+
+    async def test_who_is_cancelled_leaves_the_line(self) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        task = asyncio.create_task(Lock("door").aacquire())
+        await aware(lambda: waiting(lock))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert waiting(lock) == 0
+        await Lock("other").aacquire()
+
+    def test_who_is_interrupted_leaves_the_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+
+        def interrupted(*_: object, **__: object) -> None:
+            assert waiting(lock) == 1
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(steps, "Listen", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Lock("door").acquire()
+        assert waiting(lock) == 0
+
+    def test_the_line_has_a_cap(self, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor) -> None:
+        monkeypatch.setattr(steps, "MOST_WAITING", 1)
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        waiter = Waiter(lock, pool)
+        with pytest.raises(LimitExceeded) as found:
+            Lock("door").acquire()
+        assert (found.value.limit, found.value.actual) == (1, 2)
+        lock.release()
+        waiter.leave()
+
+    async def test_a_task_waits_while_the_loop_goes_on(self) -> None:
+        lock, other = Lock("door", timeout=LONG), Lock("door", timeout=LONG)
+        await lock.aacquire()
+        task = asyncio.create_task(other.aacquire())
+        await aware(lambda: waiting(lock))
+        await lock.arelease()
+        assert await asyncio.wait_for(task, DEADLINE)
+        assert other.fence == 0, "it is the task's"
+
+    def test_one_round_trip_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        lock, sent = Lock("door"), []
+        client = clients.blocking(conf.alias())
+        execute = client.execute
+        monkeypatch.setattr(client, "execute", lambda step: (sent.append(step), execute(step))[1])
+        lock.acquire()
+        lock.release()
+        assert len(sent) == 2
+
+
+@pytest.mark.timing
+class TestRenewal:
+    async def test_kept_longer_than_its_lease(self, call: Call) -> None:
+        lock = Lock("door", timeout=1.5, renew=True)
+        assert await call(lock, "acquire")
+        ends = time.monotonic() + 2.0
+        while time.monotonic() < ends:
+            await asyncio.sleep(0.02)
+            assert await call(lock, "owned")
+        await call(lock, "release")
+        assert not await call(lock, "locked")
+
+    async def test_no_longer_than_it_is_held(self, call: Call) -> None:
+        lock = Lock("door", timeout=1, renew=True)
+        for _ in range(3):
+            await call(lock, "acquire")
+            await call(lock, "release")
+        await asyncio.sleep(0)
+        until(lambda: not [one for one in threading.enumerate() if one.name.startswith("lease of door")])
+
+    async def test_an_extension_is_not_cut_short(self, call: Call) -> None:
+        lock = Lock("door", timeout=0.3, renew=True)
+        await call(lock, "acquire")
+        await call(lock, "extend", LONG)
+        await asyncio.sleep(0.25)  # two renewals
+        assert ttl(lock) > 900_000
+        await call(lock, "release")
+
+    async def test_a_lease_that_is_lost_is_told(self, call: Call, caplog: pytest.LogCaptureFixture) -> None:
+        lock = Lock("door", timeout=0.06, renew=True)
+        await call(lock, "acquire")
+        server().set(lock.key, "somebody else")
+        await aware(lambda: "was lost" in caplog.text)
+        assert not await call(lock, "owned")
+        with pytest.raises(LockNotOwnedError):
+            await call(lock, "release")
+
+    def test_a_thread_that_ended_keeps_nothing(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=0.6, renew=True)
+        thread = threading.Thread(target=lock.acquire, daemon=True)
+        thread.start()
+        thread.join()
+        assert Lock("door").acquire(blocking_timeout=DEADLINE)
+
+    def test_nor_does_a_lock_that_nobody_has_any_more(self) -> None:
+        Lock("door", timeout=0.6, renew=True).acquire()
+        gc.collect()
+        assert Lock("door").acquire(blocking_timeout=3)
+
+    async def test_nor_does_a_task_that_ended(self) -> None:
+        lock = Lock("door", timeout=0.6, renew=True)
+        await asyncio.create_task(lock.aacquire())
+        gc.collect()
+        assert await Lock("door").aacquire(blocking_timeout=DEADLINE)
+
+
+class TestSharedWithTheDriver:
+    """The same key, by redis-py's own Lock."""
+
+    @pytest.fixture(params=["{0}shop-lock", "{{{0}}}:shop lock", "{0}{{a}}:x"])
+    def key(self, request: pytest.FixtureRequest, site: str) -> str:
+        """Of the site's own, beside our prefix."""
+        return str(request.param.format(site))
+
+    def theirs(self, key: str, **options: Any) -> Any:
+        return DriversLock(server(), key, timeout=LONG, sleep=0.01, **options)
+
+    def test_theirs_is_respected(self, key: str) -> None:
+        lock, theirs = Lock("door", key=key), self.theirs(key)
+        assert theirs.acquire()
+        assert lock.locked()
+        assert not lock.acquire(blocking=False)
+        theirs.release()
+        assert lock.acquire(blocking=False)
+        lock.release()
+
+    def test_ours_is_respected(self, key: str) -> None:
+        lock, theirs = Lock("door", key=key), self.theirs(key)
+        assert lock.acquire()
+        assert theirs.locked()
+        assert not theirs.acquire(blocking=False)
+        with pytest.raises(exceptions.LockNotOwnedError):
+            theirs.do_release(b"not ours")
+        lock.release()
+        assert theirs.acquire(blocking=False)
+        theirs.release()
+
+    @pytest.mark.timing
+    def test_who_waits_finds_out_that_theirs_was_released(self, key: str, pool: ThreadPoolExecutor) -> None:
+        lock, theirs = Lock("door", key=key), self.theirs(key)
+        theirs.acquire()
+        waiter = Waiter(lock, pool)
+        began = time.monotonic()
+        theirs.release()
+        waiter.leave()
+        assert time.monotonic() - began < 0.1 + SLACK
+
+    def test_they_get_it_where_nobody_of_ours_waits(self, key: str, pool: ThreadPoolExecutor) -> None:
+        lock, theirs = Lock("door", key=key), self.theirs(key, thread_local=False)
+        lock.acquire()
+        waits = pool.submit(theirs.acquire)
+        lock.release()
+        assert waits.result(DEADLINE)
+        theirs.release()
+
+    def test_all_keys_are_in_one_slot_and_the_rest_under_our_prefix(self, key: str) -> None:
+        lock = Lock("door", key=key)
+        assert lock.key == key
+        names = [*keys(lock).acquiring, *keys(lock).releasing]
+        slots = {key_slot(name.encode()) for name in names}
+        assert len(slots) == 1
+        assert all(name.startswith(conf.prefix() + ":") for name in names if name != key)
+
+    def test_the_lines_of_two_keys_are_not_the_same(self, site: str) -> None:
+        names = [f"{site}a", f"{{{site}a}}", f"{{{site}a}}:fence", f"{{{site}a}}:b"]
+        assert len({Lock("door", key=name)._keys.fence for name in names}) == 4
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("options", "error", "words"),
+        [
+            ({"name": ""}, ValueError, "empty"),
+            ({"name": b"x"}, TypeError, "must be a str"),
+            ({"timeout": 0}, ValueError, "timeout"),
+            ({"timeout": -1}, ValueError, "timeout"),
+            ({"timeout": float("nan")}, ValueError, "timeout"),
+            ({"timeout": "10"}, TypeError, "timeout"),
+            ({"blocking": 1}, TypeError, "blocking"),
+            ({"blocking_timeout": -1}, ValueError, "blocking_timeout"),
+            ({"renew": None}, TypeError, "renew"),
+            ({"renew": True, "timeout": None}, ValueError, "needs a timeout"),
+            ({"key": ""}, ValueError, "key is empty"),
+            ({"key": "a}b"}, ValueError, "outside a hash tag"),
+            ({"key": "{}b"}, ValueError, "outside a hash tag"),
+            ({"thread_local": "no"}, TypeError, "thread_local"),
+            ({"raise_on_release_error": 0}, TypeError, "raise_on_release_error"),
+        ],
+    )
+    def test_of_the_constructor(self, options: dict[str, Any], error: type[Exception], words: str) -> None:
+        with pytest.raises(error, match=words):
+            Lock(**{"name": "door", **options})
+
+    @pytest.mark.parametrize(
+        ("verb", "words", "error"),
+        [
+            ("acquire", {"token": ""}, ValueError),
+            ("acquire", {"token": b"x" * 256}, ValueError),
+            ("acquire", {"token": 7}, TypeError),
+            ("acquire", {"blocking": "yes"}, TypeError),
+            ("acquire", {"blocking_timeout": -1}, ValueError),
+            ("extend", {"additional_time": 0}, ValueError),
+            ("extend", {"additional_time": "1"}, TypeError),
+            ("extend", {"additional_time": 1, "replace_ttl": 1}, TypeError),
+        ],
+    )
+    async def test_of_an_operation(
+        self, verb: str, words: dict[str, Any], error: type[Exception], call: Call
+    ) -> None:
+        before = snapshot()
+        with pytest.raises(error):
+            await call(Lock("door"), verb, **words)
+        assert snapshot() == before
+
+    @pytest.mark.parametrize("odd", ["{}", "a:b", "%", " ", "\n", "é😀", "x" * 255, "{lock:door}"])
+    def test_odd_names_are_legal(self, odd: str) -> None:
+        with Lock(odd) as lock:
+            assert not Lock(odd).acquire(blocking=False)
+            assert lock.name == odd
+            assert Lock("door").acquire(blocking=False)
+
+    @pytest.mark.parametrize("part", ["lock", "fence", "line"])
+    def test_a_key_that_holds_another_type(self, part: str) -> None:
+        lock = Lock("door")
+        lock.acquire(token="mine")
+        others = getattr(keys(lock), part)
+        server().delete(others)
+        server().sadd(others, "not ours")
+        before = snapshot()
+        refused = [lambda: Lock("door").acquire(blocking_timeout=LONG), lambda: lock._give_back(b"mine")]
+        for act in refused if part != "fence" else refused[:1]:
+            with pytest.raises(ConfigurationError, match="another type"):
+                act()
+            assert snapshot() == before

@@ -1,0 +1,719 @@
+"""A semaphore: who is given a permit, in which order, for how long, and how who waits is woken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_redis_messaging import ConfigurationError, Semaphore, SemaphoreError, SemaphoreInfo, conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.keys import SemaphoreKeys
+from django_redis_messaging.services import semaphores
+
+from ..conftest import Call
+from .asking import DEADLINE, all_keys, reply_to, server, snapshot, steps, until
+
+pytestmark = pytest.mark.usefixtures("closing")
+#: seconds: longer than any test
+LONG = 1000
+#: seconds
+SHORT = 0.15
+#: seconds that who is to be woken waits: who isn't is too late
+PATIENCE = 3 * DEADLINE
+#: seconds that a busy machine may be late
+SLACK = 2.0
+
+
+@pytest.fixture
+def only_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits doesn't look by itself."""
+    monkeypatch.setattr(semaphores, "LOOK", 3600.0)
+    monkeypatch.setattr(semaphores, "ALIVE", 3_600_000)
+
+
+def printer(limit: int = 1, *, timeout: float = LONG, **options: Any) -> Semaphore:
+    """One more object for the same semaphore."""
+    return Semaphore("printer", limit, timeout=timeout, **options)
+
+
+def keys() -> SemaphoreKeys:
+    return SemaphoreKeys(conf.prefix(), "printer")
+
+
+def info(limit: int, held: int, waiting: int) -> SemaphoreInfo:
+    return SemaphoreInfo(limit=limit, held=held, waiting=waiting)
+
+
+def taken(limit: int = 1, *, timeout: float = LONG) -> Semaphore:
+    """A semaphore that the main thread has a permit of."""
+    semaphore = printer(limit, timeout=timeout)
+    assert semaphore.acquire()
+    return semaphore
+
+
+@contextmanager
+def in_line(*names: str, got: list[str] | None = None) -> Iterator[list[Future[None]]]:
+    """Threads that wait for a permit, in this order; who gets one writes its name down and gives it back."""
+    nobody_is_blocked()
+    passed = [] if got is None else got
+
+    def wait(name: str) -> None:
+        semaphore = printer()
+        assert semaphore.acquire(True, PATIENCE), "nobody woke it"
+        passed.append(name)
+        semaphore.release()
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        futures = []
+        for at, name in enumerate(names, 1):
+            futures.append(pool.submit(wait, name))
+            until(lambda: blocked() == at)  # noqa: B023
+        yield futures
+
+
+def blocked() -> int:
+    """How many wait on the server."""
+    return int(server().info("clients")["blocked_clients"])
+
+
+def nobody_is_blocked() -> None:
+    """What outlived those who waited in other tests has ended."""
+    clients.close()
+    until(lambda: blocked() == 0)
+
+
+async def queued(semaphore: Semaphore, count: int) -> None:
+    """Let other tasks run until so many wait."""
+    ends = time.monotonic() + DEADLINE
+    while (await semaphore.ainfo()).waiting < count:
+        assert time.monotonic() < ends
+
+
+class TestPermits:
+    async def test_there_are_so_many(self, call: Call) -> None:
+        one = printer(2)
+        assert [await call(one, "acquire") for _ in range(3)] == [True, True, False]
+        assert await call(printer(), "acquire") is False
+        assert await call(one, "info") == info(2, 2, 0)
+        await call(one, "release")
+        assert await call(printer(), "acquire") is True
+
+    async def test_each_name_has_its_own(self, call: Call) -> None:
+        assert await call(Semaphore("a:{b}", 1), "acquire")
+        assert await call(Semaphore("a%3A{b}", 1), "acquire")
+        assert not await call(Semaphore("a:{b}", 1), "acquire")
+
+    async def test_the_first_limit_is_stored(self, call: Call) -> None:
+        assert await call(printer(5), "info") == info(5, 0, 0)
+        assert await call(printer(2), "acquire")
+        assert await call(printer(5), "info") == info(2, 1, 0)
+        assert [await call(printer(5), "acquire") for _ in range(2)] == [True, False]
+
+    async def test_a_raised_limit_counts_for_all(self, call: Call) -> None:
+        first = taken()
+        await call(printer(7), "set_limit", 2)
+        assert [await call(first, "acquire") for _ in range(2)] == [True, False]
+
+    async def test_a_lowered_one_takes_nobodys_permit(self, call: Call) -> None:
+        one = printer(3)
+        for _ in range(3):
+            assert await call(one, "acquire")
+        await call(one, "set_limit", 1)
+        assert await call(one, "info") == info(1, 3, 0)
+        assert await call(one, "refresh")
+        for _ in range(2):
+            await call(one, "release")
+            assert not await call(printer(), "acquire")
+        await call(one, "release")
+        assert await call(printer(), "acquire")
+
+    async def test_none_at_all(self, call: Call) -> None:
+        await call(printer(), "set_limit", 0)
+        assert not await call(printer(), "acquire")
+        assert not await call(printer(), "acquire", True, 0.01)
+
+    async def test_a_lowered_limit_below_a_thousand_forgets_nobody(self, call: Call) -> None:
+        """Of what is over a thousand are remembered, besides all who hold one."""
+        one = printer(1005)
+        for _ in range(1003):
+            assert one.acquire()
+        await call(one, "set_limit", 1)
+        assert not await call(printer(), "acquire")
+        assert (await call(one, "info")).held == 1003
+
+    async def test_what_is_over_is_not_kept_for_ever(self, call: Call) -> None:
+        one = printer()
+        server().zadd(keys().holders, {f"dead {number}": number + 1 for number in range(1500)})
+        assert await call(one, "acquire")
+        assert server().zcard(keys().holders) == 1001
+        await call(one, "release")
+        assert await call(one, "acquire")
+        assert server().zcard(keys().holders) <= 1001
+
+
+class TestHolders:
+    async def test_only_who_acquired_releases(self, call: Call) -> None:
+        taken()
+        with pytest.raises(SemaphoreError, match="acquire one first"):
+            await call(printer(), "release")
+        with pytest.raises(SemaphoreError, match="holds no permit"):
+            await call(printer(), "refresh")
+        assert printer().info().held == 1
+
+    async def test_once(self, call: Call) -> None:
+        one = printer()
+        assert await call(one, "acquire")
+        await call(one, "release")
+        with pytest.raises(SemaphoreError):
+            await call(one, "release")
+
+    def test_a_permit_belongs_to_its_thread(self) -> None:
+        shared = taken(2)
+        with ThreadPoolExecutor(1) as pool:
+            with pytest.raises(SemaphoreError, match="thread"):
+                pool.submit(shared.release).result()
+            assert pool.submit(shared.acquire).result()
+            assert shared.info().held == 2
+            shared.release()
+            with pytest.raises(SemaphoreError):
+                shared.release()
+            pool.submit(shared.release).result()
+        assert shared.info().held == 0
+
+    async def test_and_to_its_task(self) -> None:
+        shared = printer(2)
+        assert await shared.aacquire()
+        with pytest.raises(SemaphoreError, match="task"):
+            await asyncio.create_task(shared.arelease())
+
+        async def hold() -> None:
+            async with shared:
+                assert (await shared.ainfo()).held == 2
+
+        await asyncio.create_task(hold())
+        await shared.arelease()
+        assert (await shared.ainfo()).held == 0
+
+    async def test_the_latest_is_released_first(self, call: Call) -> None:
+        one = printer(2)
+        assert await call(one, "acquire")
+        [first] = server().zrange(keys().holders, 0, -1)
+        assert await call(one, "acquire")
+        await call(one, "release")
+        assert server().zrangebyscore(keys().holders, 0, "inf") == [first]
+
+
+class TestForms:
+    async def test_with_waits_and_releases(self) -> None:
+        semaphore = printer()
+        with semaphore as entered:
+            assert entered is semaphore
+            assert not printer().acquire()
+        async with semaphore as entered:
+            assert entered is semaphore
+            assert not await printer().aacquire()
+        assert semaphore.info().held == 0
+
+    async def test_what_the_body_raises_releases(self) -> None:
+        with pytest.raises(ZeroDivisionError), printer():
+            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            async with printer():
+                raise ZeroDivisionError
+        assert printer().info().held == 0
+
+    @pytest.mark.timing
+    async def test_a_lost_lease_is_told_at_the_end(self) -> None:
+        with pytest.raises(SemaphoreError, match=r"0\.01 s.* had ended"), printer(timeout=0.01):
+            until(lambda: printer().info().held == 0)
+        with pytest.raises(SemaphoreError, match="renew=True"):
+            async with printer(timeout=0.01):
+                until(lambda: printer().info().held == 0)
+
+    @pytest.mark.timing
+    async def test_but_does_not_hide_what_the_body_raises(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.WARNING)
+        with pytest.raises(ZeroDivisionError), printer(timeout=0.01):
+            until(lambda: printer().info().held == 0)
+            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            async with printer(timeout=0.01):
+                until(lambda: printer().info().held == 0)
+                raise ZeroDivisionError
+        assert caplog.text.count("was not released") == 2
+
+    async def test_a_decorated_function_holds_one(self) -> None:
+        @printer()
+        def held(number: int) -> tuple[int, int]:
+            """Says how many."""
+            return number, printer().info().held
+
+        @printer()
+        async def aheld(number: int) -> tuple[int, int]:
+            return number, (await printer().ainfo()).held
+
+        assert (held(1), await aheld(2), printer().info().held) == ((1, 1), (2, 1), 0)
+        assert (held.__name__, held.__doc__) == ("held", "Says how many.")
+
+    def test_it_says_what_it_is(self) -> None:
+        assert repr(printer(3)) == "Semaphore('printer', 3)"
+
+
+@pytest.mark.timing
+class TestLeases:
+    async def test_a_permit_is_back_when_its_lease_ends(self, call: Call) -> None:
+        lost = printer(timeout=SHORT)
+        assert await call(lost, "acquire")
+        began = time.monotonic()
+        assert await call(printer(), "acquire", True, DEADLINE)
+        assert SHORT - 0.01 <= time.monotonic() - began < DEADLINE
+        assert await call(lost, "refresh") is False
+        with pytest.raises(SemaphoreError, match=r"0\.15 s.* had ended"):
+            await call(lost, "release")
+        assert printer().info().held == 1
+
+    async def test_who_waits_looks_when_the_next_lease_ends(self, call: Call, only_woken: None) -> None:
+        assert await call(printer(2, timeout=SHORT), "acquire")
+        assert await call(printer(), "acquire")
+        began = time.monotonic()
+        assert await call(printer(), "acquire", True, PATIENCE)
+        assert time.monotonic() - began < DEADLINE, "only its last look found it"
+        assert printer().info() == info(2, 2, 0)
+
+    def test_each_in_the_line_is_told_when_enough_leases_will_have_ended(self, only_woken: None) -> None:
+        for lease in (100, 200, 300):
+            taken(3, timeout=lease)
+        looks = [reply_to(next(steps(printer()._acquire, token, LONG)))[1] for token in "abc"]
+        assert [round(ms / 100_000, 1) for ms in looks] == [1, 2, 3]
+        printer().set_limit(2)
+        look = reply_to(next(steps(printer()._acquire, "a", LONG)))[1]
+        assert round(look / 100_000, 1) == 2
+
+    async def test_refreshed_it_lasts(self, call: Call) -> None:
+        one = printer(2, timeout=SHORT)
+        assert await call(one, "acquire")
+        assert await call(one, "acquire")
+        ends = time.monotonic() + 3 * SHORT
+        while time.monotonic() < ends:
+            assert await call(one, "refresh") is True
+            assert not await call(printer(), "acquire")
+        until(lambda: one.info().held == 0)
+        assert await call(one, "refresh") is False
+
+    async def test_refresh_tells_of_each_permit(self, call: Call) -> None:
+        one = printer(2)
+        assert await call(one, "acquire")
+        assert await call(one, "acquire")
+        server().zrem(keys().holders, server().zrange(keys().holders, 0, 0)[0])
+        assert await call(one, "refresh") is False
+        assert one.info().held == 1
+
+    async def test_what_redis_lost_is_told(self, call: Call) -> None:
+        one = printer()
+        assert await call(one, "acquire")
+        server().delete(keys().holders)
+        assert await call(one, "refresh") is False
+        with pytest.raises(SemaphoreError):
+            await call(one, "release")
+
+    async def test_leases_may_differ(self, call: Call) -> None:
+        short = printer(2, timeout=SHORT)
+        taken(2)
+        assert await call(short, "acquire")
+        until(lambda: short.info().held == 1)
+        assert await call(short, "refresh") is False
+
+    async def test_renewed_it_lasts_until_released(self, call: Call) -> None:
+        kept = printer(timeout=SHORT, renew=True)
+        assert await call(kept, "acquire")
+        assert not await call(printer(), "acquire", True, 3 * SHORT)
+        await call(kept, "release")
+        until(lambda: not [one for one in threading.enumerate() if one.name == "lease of printer"])
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert await call(printer(), "acquire")
+
+    def test_or_until_its_thread_has_ended(self) -> None:
+        kept = printer(timeout=SHORT, renew=True)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(kept.acquire).result()
+            assert not printer().acquire(True, 2 * SHORT)
+        assert printer().acquire(True, DEADLINE)
+
+    async def test_or_its_task(self) -> None:
+        kept = printer(timeout=SHORT, renew=True)
+        assert await asyncio.create_task(kept.aacquire())
+        assert await printer().aacquire(True, DEADLINE)
+
+
+@pytest.mark.timing
+class TestWaiting:
+    async def test_who_has_no_time_left_leaves_the_line(self, call: Call) -> None:
+        taken()
+        began = time.monotonic()
+        assert await call(printer(), "acquire", True, SHORT) is False
+        assert SHORT <= time.monotonic() - began < DEADLINE
+        assert await call(printer(), "acquire", True, timedelta(seconds=0)) is False
+        assert printer().info() == info(1, 1, 0)
+
+    def test_one_that_is_released_wakes_the_first(self, only_woken: None) -> None:
+        semaphore, got = taken(), list[str]()
+        with in_line("a", "b", "c", got=got):
+            assert semaphore.info() == info(1, 1, 3)
+            semaphore.release()
+        assert got == ["a", "b", "c"]
+
+    async def test_tasks_too(self, only_woken: None) -> None:
+        semaphore, got = printer(), list[int]()
+        assert await semaphore.aacquire()
+
+        async def wait(number: int) -> None:
+            async with semaphore:
+                got.append(number)
+
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+            for number in range(5):
+                group.create_task(wait(number))
+                await queued(semaphore, number + 1)
+            await semaphore.arelease()
+        assert got == [0, 1, 2, 3, 4]
+
+    def test_a_raised_limit_wakes_as_many(self, only_woken: None) -> None:
+        semaphore, together = taken(), threading.Barrier(3)
+
+        def wait() -> None:
+            assert printer().acquire(True, PATIENCE), "nobody woke it"
+            together.wait(PATIENCE)
+
+        with ThreadPoolExecutor(2) as pool:
+            waits = [pool.submit(wait) for _ in range(2)]
+            until(lambda: semaphore.info().waiting == 2)
+            semaphore.set_limit(3)
+            together.wait(PATIENCE)
+            for one in waits:
+                one.result()
+
+    async def test_nobody_overtakes_who_waits(self, call: Call, only_woken: None) -> None:
+        semaphore = taken()
+        waiting = joined("first")
+        semaphore.release()
+        assert not await call(printer(), "acquire")
+        assert not await call(printer(), "acquire", True, 0.01)
+        assert looked(waiting) is True
+
+    async def test_who_comes_later_is_given_what_is_left(self, call: Call, only_woken: None) -> None:
+        semaphore = taken()
+        waiting = joined("first")
+        semaphore.set_limit(3)
+        assert await call(printer(), "acquire")
+        assert not await call(printer(), "acquire")
+        assert looked(waiting) is True
+
+    async def test_who_died_waiting_costs_a_second(self, call: Call) -> None:
+        semaphore = taken()
+        joined("dead")
+        semaphore.release()
+        began = time.monotonic()
+        assert not await call(printer(), "acquire")
+        assert await call(printer(), "acquire", True, DEADLINE)
+        # it may have been alive until then
+        assert time.monotonic() - began < 1.0 + SLACK
+
+    def test_the_next_is_woken_when_the_dead_is_found(self, only_woken: None) -> None:
+        semaphore = taken()
+        joined("dead")
+        with in_line("alive"):
+            server().zadd(keys().waiting, {"dead": 1})
+            semaphore.release()
+
+    def test_by_whoever_finds_it(self, only_woken: None) -> None:
+        semaphore = taken()
+        for name in ("dead", "second"):
+            joined(name)
+        third = joined("third")
+        semaphore.release()
+        server().zadd(keys().waiting, {"dead": 1})
+        assert looked(third) is None
+        assert gate() == ticket("second")
+
+    def test_a_waiter_that_gave_up_takes_nothing_with_it(self, only_woken: None) -> None:
+        """Its read on the server outlives it, for two seconds; it is woken, and that harms nobody."""
+        semaphore = taken()
+        nobody_is_blocked()
+        assert not printer().acquire(True, 0.05)
+        assert blocked() == 1
+        got = list[str]()
+        with in_line("next", got=got):
+            semaphore.release()
+        assert got == ["next"]
+
+    async def test_who_is_cancelled_leaves_the_line_at_once(self, only_woken: None) -> None:
+        semaphore = printer()
+        assert await semaphore.aacquire()
+        nobody_is_blocked()
+        waiting = asyncio.create_task(printer().aacquire(True))
+        while blocked() == 0:  # noqa: ASYNC110 (the server's state)
+            await asyncio.sleep(0.002)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await semaphore.ainfo() == info(1, 1, 0)
+
+    def test_who_is_interrupted_too(self, only_woken: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        semaphore = taken()
+
+        def interrupted(*_: object) -> None:
+            assert semaphore.info().waiting == 1
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(clients.BlockingClient, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            printer().acquire(True)
+        assert semaphore.info() == info(1, 1, 0)
+
+    def test_a_permit_granted_to_who_is_interrupted_is_given_back(self, only_woken: None) -> None:
+        semaphore = taken()
+        waiting = joined("gone")
+        with in_line("next"):
+            semaphore.release()
+            assert looked(waiting) is True
+            reply_to(next(steps(semaphore._leave, "gone")))
+
+    def test_a_gate_that_was_opened_for_nothing_shuts(self, only_woken: None) -> None:
+        """Else who listens there would look all the time."""
+        semaphore = taken()
+        first, second = joined("first"), joined("second")
+        semaphore.set_limit(3)
+        semaphore.set_limit(2)
+        assert looked(second) is None
+        assert gate() == ticket("first")
+        semaphore.set_limit(1)
+        assert looked(first) is None
+        assert gate() == 0
+        semaphore.set_limit(3)
+        assert gate() == ticket("second")
+        assert looked(first) is True
+        assert looked(second) is True
+
+
+def joined(token: str) -> Any:
+    """The body of one who waits in the line, asleep."""
+    body = steps(printer()._acquire, token, float("inf"))
+    body.send(reply_to(next(body)))
+    return body
+
+
+def looked(body: Any) -> bool | None:
+    """It looks again; None where it goes on waiting."""
+    try:
+        body.send(reply_to(body.send(None)))
+    except StopIteration as stop:
+        return bool(stop.value)
+    return None
+
+
+def gate() -> int:
+    """The last ticket that the gate is open for; 0 where it is shut."""
+    entries = server().xrange(keys().gate)
+    return int(entries[-1][0].partition(b"-")[0]) if entries else 0
+
+
+def ticket(token: str) -> int:
+    return int(server().zscore(keys().line, token))
+
+
+class TestRepeats:
+    def test_an_acquire_whose_reply_was_lost_takes_one(self) -> None:
+        semaphore = printer(2)
+        asking = next(steps(semaphore._acquire, "token", 0))
+        assert [reply_to(asking) for _ in range(3)] == [1, 1, 1]
+        assert semaphore.info().held == 1
+        assert semaphore.acquire()
+        assert reply_to(asking) == 1
+        assert semaphore.info().held == 2
+
+    def test_one_that_joined_the_line_has_one_place(self, only_woken: None) -> None:
+        taken()
+        asking = next(steps(printer()._acquire, "token", LONG))
+        assert len({reply_to(asking)[0] for _ in range(3)}) == 1
+        assert printer().info().waiting == 1
+
+    def test_a_release_whose_reply_was_lost_is_one(self) -> None:
+        semaphore = printer()
+        assert reply_to(next(steps(semaphore._acquire, "token", 0))) == 1
+        releasing = next(steps(semaphore._release, "token"))
+        assert [reply_to(releasing) for _ in range(2)] == [1, 1]
+        assert semaphore.acquire()
+        assert reply_to(releasing) == 1
+        assert semaphore.info().held == 1
+
+    @pytest.mark.timing
+    def test_though_its_lease_would_have_ended_meanwhile(self) -> None:
+        semaphore, clock = printer(timeout=SHORT), Semaphore("clock", 1, timeout=SHORT)
+        assert reply_to(next(steps(semaphore._acquire, "token", 0))) == 1
+        assert clock.acquire()
+        releasing = next(steps(semaphore._release, "token"))
+        assert reply_to(releasing) == 1
+        until(lambda: not server().exists(SemaphoreKeys(conf.prefix(), "clock").holders))
+        assert reply_to(releasing) == 1
+
+
+class TestCost:
+    def test_acquire_and_release_are_a_round_trip_each(self) -> None:
+        semaphore = printer()
+        with semaphore:
+            pass  # the scripts are loaded
+        for act in (semaphore.acquire, semaphore.refresh, semaphore.release, semaphore.info):
+            before = evalshas()
+            act()
+            assert evalshas() - before == 1
+
+    def test_whoever_gives_up_has_looked_twice(self, only_woken: None) -> None:
+        taken()
+        printer().acquire(True, 0.01)
+        before = evalshas()
+        assert not printer().acquire(True, 0.05)
+        assert evalshas() - before == 2
+
+    def test_each_key_expires(self, only_woken: None) -> None:
+        with printer(2, timeout=60):
+            taken(2, timeout=LONG)
+            joined("a")
+            joined("b")
+            printer().set_limit(3)
+            ttls = {key.rpartition(":")[2]: server().pttl(key) for key in all_keys()}
+        assert ttls.keys() == {"holders", "limit", "line", "waiting", "gate"}
+        assert ttls["limit"] > 29 * 86_400_000
+        assert 1000 * LONG - 10_000 < ttls["holders"] <= 2 * 1000 * LONG + 1
+        assert 0 < ttls["gate"] <= 60_000
+        assert all(0 < ttls[part] <= semaphores.ALIVE + 1 for part in ("line", "waiting"))
+
+    def test_a_lease_may_be_longer_than_the_limit_is_kept(self) -> None:
+        semaphore = Semaphore("printer", 1, timeout=timedelta(days=36_500))
+        assert semaphore.acquire()
+        assert semaphore.refresh()
+        assert min(server().pttl(key) for key in all_keys()) > 36_499 * 86_400_000
+        assert not printer().acquire()
+        semaphore.release()
+        assert printer().acquire()
+
+    def test_use_keeps_the_limit(self) -> None:
+        uses: list[Callable[[Semaphore], object]] = [
+            lambda one: one.acquire(), lambda one: one.refresh(), lambda one: one.set_limit(1),
+        ]  # fmt: skip
+        semaphore = printer()
+        for use in uses:
+            server().pexpire(keys().limit, 1000)
+            use(semaphore)
+            assert server().pttl(keys().limit) > 29 * 86_400_000
+
+
+def evalshas() -> int:
+    return int(server().info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "name": (lambda: Semaphore("", 1), ValueError, "name is empty"),
+    "name None": (lambda: Semaphore(None, 1), TypeError, "name must be a str"),  # type: ignore[arg-type]
+    "limit 0": (lambda: printer(0), ValueError, "limit is 0"),
+    "limit huge": (lambda: printer(10_001), ValueError, "limit"),
+    "limit bool": (lambda: printer(True), TypeError, "limit"),
+    "limit float": (lambda: printer(1.0), TypeError, "limit"),  # type: ignore[arg-type]
+    "timeout": (lambda: printer(timeout=0), ValueError, "timeout"),
+    "timeout None": (lambda: printer(timeout=None), TypeError, "timeout"),  # type: ignore[arg-type]
+    "timeout nan": (lambda: printer(timeout=float("nan")), ValueError, "timeout"),
+    "renew": (lambda: printer(renew=1), TypeError, "renew"),
+    "blocking": (lambda: printer().acquire(1), TypeError, "blocking"),  # type: ignore[arg-type]
+    "blocking_timeout": (lambda: printer().acquire(True, -1), ValueError, "blocking_timeout"),
+    "blocking_timeout inf": (lambda: printer().acquire(True, float("inf")), ValueError, "blocking_timeout"),
+    "blocking_timeout alone": (lambda: printer().acquire(False, 1), ValueError, "give blocking=True"),
+    "blocking_timeout 0 alone": (lambda: printer().acquire(blocking_timeout=0), ValueError, "blocking=True"),
+    "set_limit": (lambda: printer().set_limit(-1), ValueError, "limit is -1"),
+    "set_limit huge": (lambda: printer().set_limit(10_001), ValueError, "limit"),
+    "set_limit None": (lambda: printer().set_limit(None), TypeError, "limit"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_are_told_before_anything_is_sent(case: str) -> None:
+    act, error, words = BAD[case]
+    with pytest.raises(error, match=words):
+        act()
+    assert all_keys() == []
+
+
+async def test_the_awaiting_forms_refuse_as_well() -> None:
+    with pytest.raises(ValueError, match="blocking=True"):
+        await printer().aacquire(False, 1)
+    with pytest.raises(ValueError, match="limit"):
+        await printer().aset_limit(-1)
+    assert all_keys() == []
+
+
+#: what each operation takes, and so must find out
+TAKES: dict[str, tuple[Callable[[Semaphore], object], str]] = {
+    "acquire": (lambda one: printer().acquire(), "holders limit line waiting gate"),
+    "wait": (lambda one: printer().acquire(True, 0.01), "holders limit line waiting gate"),
+    "release": (lambda one: one.release(), "holders limit line waiting gate"),
+    "refresh": (lambda one: one.refresh(), "holders"),
+    "set_limit": (lambda one: one.set_limit(9), "holders limit line waiting gate"),
+    "info": (lambda one: one.info(), "holders limit waiting"),
+}
+
+
+@pytest.mark.parametrize("part", ["holders", "limit", "line", "waiting", "gate"])
+@pytest.mark.parametrize("operation", TAKES)
+def test_a_key_that_holds_another_type(operation: str, part: str, only_woken: None) -> None:
+    act, takes = TAKES[operation]
+    semaphore = taken()
+    joined("one")
+    server().delete(getattr(keys(), part))
+    server().sadd(getattr(keys(), part), "not ours")
+    before = snapshot()
+    if part in takes.split():
+        with pytest.raises(ConfigurationError, match="another type"):
+            act(semaphore)
+        assert snapshot() == before
+    else:
+        act(semaphore)
+        assert snapshot()[getattr(keys(), part)] == before[getattr(keys(), part)]
+
+
+async def test_a_script_cache_that_is_flushed_is_not_noticed(call: Call) -> None:
+    semaphore = printer()
+    for name, answer in [("acquire", True), ("refresh", True), ("info", info(1, 1, 0)), ("release", None)]:
+        server().script_flush()
+        assert await call(semaphore, name) == answer
+
+
+@pytest.mark.timing
+class TestManyAtOnce:
+    def test_there_are_never_more_than_the_limit(self) -> None:
+        inside, most, guard = 0, 0, threading.Lock()
+        semaphore = printer(3)
+
+        def work() -> None:
+            nonlocal inside, most
+            for _ in range(30):
+                with semaphore:
+                    with guard:
+                        inside += 1
+                        most = max(most, inside)
+                    with guard:
+                        inside -= 1
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert 1 <= most <= 3
+        assert semaphore.info() == info(3, 0, 0)
