@@ -15,6 +15,7 @@ from itertools import islice
 
 from .. import conf
 from ..core import payloads
+from ..core.batches import batched
 from ..core.keys import DirectoryKeys, directories, name
 from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ..errors import LimitExceeded
@@ -73,7 +74,7 @@ class Directory(Service):
         LimitExceeded, as where the directory would get more than DIRECTORY_MAX_ENTRIES entries. One round
         trip; who looks meanwhile sees all of the old or all of the new.
         """
-        yield from self._store([_record(member, label, _several(aliases))])
+        yield from self._store([_record(member, label, _several(aliases, "aliases"))])
 
     aadd = asynchronous(add)
 
@@ -96,9 +97,17 @@ class Directory(Service):
     @operation
     def remove(self, member: str) -> Steps[None]:
         """Remove `member`; nothing happens where it isn't there."""
-        yield from _remove(self._prefix, [self.guild], name(member, "member"))
+        yield from _remove(self._prefix, [(self.guild, name(member, "member"))])
 
     aremove = asynchronous(remove)
+
+    @operation
+    def remove_many(self, members: Iterable[str]) -> Steps[None]:
+        """Remove members, in any number, some hundreds at a time; those that aren't there don't matter."""
+        for page in batched((name(member, "member") for member in _several(members, "members")), PAGE):
+            yield from _remove(self._prefix, [(self.guild, member) for member in page])
+
+    aremove_many = asynchronous(remove_many)
 
     @operation
     def suggest(self, prefix: str, limit: int = 10) -> Steps[list[Contact]]:
@@ -200,10 +209,10 @@ def _without_nul(value: str, what: str) -> str:
     return value
 
 
-def _several(aliases: Iterable[str]) -> list[str]:
-    if isinstance(aliases, str | bytes):
-        raise TypeError("aliases must be several, such as a list: this is one.")
-    return list(aliases)
+def _several(values: Iterable[str], what: str) -> list[str]:
+    if isinstance(values, str | bytes):
+        raise TypeError(f"{what} must be several, such as a list: this is one.")
+    return list(values)
 
 
 def _pair(item: object) -> tuple[str, str]:
@@ -237,10 +246,14 @@ def _contacts(pairs: Iterable[tuple[str, str]]) -> list[Contact]:
     return made
 
 
-def _remove(prefix: str, guilds: Sequence[str], member: str) -> Steps[None]:
-    every = [DirectoryKeys(prefix, guild) for guild in guilds]
-    left = yield [Script("directory_remove", [keys.entries, keys.records], [member]) for keys in every]
-    empty = [guild for guild, members in zip(guilds, left, strict=True) if not members]
+def _remove(prefix: str, pairs: Sequence[tuple[str, str]]) -> Steps[None]:
+    """Remove (guild, member) pairs."""
+    every = [(DirectoryKeys(prefix, guild), member) for guild, member in pairs]
+    left = yield [
+        Script("directory_remove", [keys.entries, keys.records, keys.indexed], [member])
+        for keys, member in every
+    ]
+    empty = {guild for (guild, _), members in zip(pairs, left, strict=True) if not members}
     if empty:
         grace = int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
         yield Script("directory_prune", [directories(prefix)], [grace, *empty])
@@ -254,6 +267,6 @@ def forget_member(prefix: str, member: str) -> Steps[None]:
         cursor, flat = yield Command("ZSCAN", directories(prefix), cursor, "COUNT", 100, reads=True)
         guilds = [guild.decode() for guild in flat[::2]]
         if guilds:
-            yield from _remove(prefix, guilds, member)
+            yield from _remove(prefix, [(guild, member) for guild in guilds])
         if cursor == b"0":
             return

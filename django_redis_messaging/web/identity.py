@@ -40,6 +40,11 @@ class Identity:
         """The directories (guilds) whose members the user may find and write to."""
         return ("everyone",)
 
+    def users(self) -> Any:
+        """All users, as a QuerySet, for `manage.py index_contacts`. Where `directories` or `may_use` look at
+        something related, override it with prefetch_related() of that."""
+        return get_user_model()._default_manager.all()
+
     def may_use(self, user: Any) -> bool:
         """Whether the pages are for this user at all."""
         return bool(user.is_authenticated and user.is_active)

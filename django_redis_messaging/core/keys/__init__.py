@@ -7,8 +7,9 @@ PREFIX:1:{chat:42}:log        prefix outside the braces: one ACL pattern covers 
 
 from .broadcasts import BroadcastKeys
 from .chats import ChatKeys, newest_keys
-from .directories import DirectoryKeys, directories
+from .directories import DirectoryKeys, directories, indexing
 from .expiries import TIMERS, dispatch, namespaces, timer, timer_name
+from .health import PROBES, probe
 from .jobs import JobKeys, QueueKeys, queues
 from .locks import LockKeys, checked_lock_key, lock_key
 from .mailboxes import MailboxKeys
@@ -19,6 +20,7 @@ from .users import UserKeys
 __all__ = [
     "FORMAT",
     "MAX_NAME_BYTES",
+    "PROBES",
     "TIMERS",
     "BroadcastKeys",
     "ChatKeys",
@@ -34,10 +36,12 @@ __all__ = [
     "directories",
     "dispatch",
     "encoded",
+    "indexing",
     "lock_key",
     "name",
     "namespaces",
     "newest_keys",
+    "probe",
     "queues",
     "tag",
     "timer",
