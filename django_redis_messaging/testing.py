@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,7 +127,9 @@ def remove_keys(alias: str, prefix: str) -> int:
     from .core.primaries import Primaries
 
     removed, where = 0, endpoint(alias)
-    for primary in Primaries(where).look():
+    with closing(Primaries(where)) as primaries:
+        found = primaries.look()
+    for primary in found:
         with primary.connected(where) as connection:
             removed += _removed(connection, f"{_literal(prefix)}:*")
     return removed

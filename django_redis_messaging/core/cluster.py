@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import AskError, MovedError
+from redis.exceptions import AskError, MovedError, ResponseError
 
 from .steps import Argument, Words
 
@@ -56,6 +56,11 @@ def parsed(slots: Any, *, asked: Address | None) -> Topology | None:
         owner = named(host, port, asked=asked)
         owners[first : last + 1] = [owner] * (last + 1 - first)
     return Topology(owners) if slots else None
+
+
+def is_alone(reply: object) -> bool:
+    """Whether a reply to QUESTION says that the server is no part of a Cluster."""
+    return isinstance(reply, ResponseError) and "cluster support disabled" in str(reply)
 
 
 def asked_instead(refusal: object) -> Address | None:

@@ -17,13 +17,13 @@ from django_redis import get_redis_connection
 from redis.asyncio.retry import Retry as AwaitingRetry
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import MovedError, RedisError, ResponseError
+from redis.exceptions import MovedError, RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool, SentinelManagedConnection
 
 from .. import conf
 from ..errors import ConfigurationError, Unavailable
-from .cluster import QUESTION, Address, Topology, parsed
+from .cluster import QUESTION, Address, Topology, is_alone, parsed
 from .connections import PATIENCE, afirst_told, first_told
 from .retry import deadline, may_have_changed
 from .steps import Command, Script, Words
@@ -98,7 +98,7 @@ class Endpoint:
     def learn_kind(self, reply: Any) -> None:
         """Learn which kind of server this is from its reply to QUESTION; an ACL may refuse it."""
         self.asked = True
-        self.alone = isinstance(reply, ResponseError) and "cluster support disabled" in str(reply)
+        self.alone = is_alone(reply)
 
     def connection(self, address: Address | None = None) -> Any:
         """A new blocking connection, not yet open."""
@@ -193,6 +193,12 @@ async def aconnected(endpoint: Endpoint, address: Address | None = None) -> Any:
     return connection
 
 
+def location(connection: Any) -> Address | None:
+    """Where a connection leads; a unix socket has no address."""
+    host = getattr(connection, "host", None)
+    return None if host is None else (host, connection.port)
+
+
 def look(endpoint: Endpoint, error: Exception) -> None:
     """Ask who has which slots, after an error that may come of a change."""
     endpoint.learn(first_told(endpoint.nodes(error, _blocking), QUESTION, _slots), error)
@@ -247,5 +253,4 @@ def _found(address: Address | None, endpoint: Endpoint) -> Address:
 
 
 def _slots(reply: Any, connection: Any) -> Topology | None:
-    host = getattr(connection, "host", None)  # a unix socket has none
-    return parsed(reply, asked=None if host is None else (host, connection.port))
+    return parsed(reply, asked=location(connection))

@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from .cluster import Address
+from .cluster import QUESTION, Address, is_alone, named
 from .connections import exchange
-from .endpoints import Endpoint, connected
-
-#: what a server is called that is no part of a Cluster
-ALONE = "alone"
+from .endpoints import Endpoint, connected, location
 
 
 class Primary(NamedTuple):
@@ -33,49 +30,76 @@ class Primary(NamedTuple):
             connection.disconnect()
 
 
+#: a server that is no part of a Cluster, or whose user may not ask for the others
+ALONE = Primary("alone")
+
+
 class Primaries:
-    """Asks which primaries there are."""
+    """Asks which primaries there are, over a connection that it keeps. One thread may use it at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._known: list[Primary] = []
+        self._asked: Any = None
 
     def look(self) -> list[Primary]:
-        """The primaries there are; raises RedisError where nobody that was known can tell."""
+        """The primaries there are; raises RedisError where none that is known answers.
+
+        A server that is no part of a Cluster is not asked again: it can't become one while it runs.
+        """
+        if self._known != [ALONE]:
+            self._known = self._kept() or self._first_told()
+        return self._known
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._asked is not None:
+            self._asked.disconnect()
+            self._asked = None
+
+    def _kept(self) -> list[Primary]:
+        """What the server tells that was asked last; nothing where it does not answer any more."""
+        if self._asked is None:
+            return []
+        try:
+            return self._ask()
+        except (RedisError, OSError):
+            return []
+
+    def _first_told(self) -> list[Primary]:
+        """What the first one tells that answers: where the alias leads, or any that was known."""
         troubles: list[Exception] = []
-        for one in (Primary(ALONE), *(known for known in self._known if known.address)):
+        for address in (None, *(one.address for one in self._known if one.address)):
+            self.close()
             try:
-                self._known = self._told_by(one)
-                return self._known
+                self._asked = connected(self._endpoint, address)
+                return self._ask()
             except (RedisError, OSError) as trouble:
                 troubles.append(trouble)
+        self.close()
         raise troubles[0]
 
-    def _told_by(self, one: Primary) -> list[Primary]:
-        with one.connected(self._endpoint) as connection:
-            reply = exchange(connection, ("CLUSTER", "NODES"))
-        if not isinstance(reply, ResponseError):
-            return parsed(reply, asked=one)
-        if self._known and self._known != [Primary(ALONE)]:
+    def _ask(self) -> list[Primary]:
+        reply = exchange(self._asked, QUESTION)
+        if is_alone(reply) or (isinstance(reply, NoPermissionError) and not self._known):
+            self.close()
+            return [ALONE]
+        if isinstance(reply, ResponseError):
             raise reply  # a script keeps it busy, say: it is the Cluster that it was
-        return [Primary(ALONE)]  # it is no Cluster, or this user may not ask
+        return parsed(reply, asked=location(self._asked))
 
 
-def parsed(nodes: bytes, *, asked: Primary) -> list[Primary]:
-    """The primaries with slots, of a reply to CLUSTER NODES.
+def parsed(slots: Any, *, asked: Address | None) -> list[Primary]:
+    """The primaries that a reply to QUESTION names, of the node at `asked`; raises RedisError where it
+    names none.
 
-    >>> parsed(b"a1 10.0.0.1:7000@17000 master - 0 0 1 connected 0-16383", asked=Primary("alone"))
+    >>> parsed([[0, 16383, [b"10.0.0.1", 7000, b"a1"], [b"10.0.0.2", 7000, b"b2"]]], asked=None)
     [Primary(id='a1', address=('10.0.0.1', 7000))]
     """
-    found = []
-    for line in nodes.decode().splitlines():
-        name, address, flags, *rest = line.split(" ")
-        kinds = set(flags.split(","))
-        if "master" not in kinds or kinds & {"fail", "noaddr", "handshake"} or len(rest) < 6:
-            continue
-        if "myself" in kinds:
-            found.append(Primary(name, asked.address))
-            continue
-        host, _, port = address.partition("@")[0].rpartition(":")
-        found.append(Primary(name, (host, int(port))))
-    return found
+    found = {
+        Primary(node.decode(), named(host, port, asked=asked)): None
+        for _, _, (host, port, node, *_), *_ in slots
+    }
+    if not found:
+        raise RedisError("no slot of the Cluster has an owner")
+    return list(found)

@@ -20,6 +20,7 @@
 -- ARGV  1 unique key
 -- Returns 1, or 0 when it has begun, or there is none
 local records, queue = records_at(KEYS), queue_at(KEYS, 7)
+looked_at(records, queue)
 local id = waiting_timer(records, ARGV[1])
 if not id or taken_out(queue, id) == 0 then
   return 0

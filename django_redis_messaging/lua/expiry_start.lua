@@ -40,6 +40,7 @@ local before = answer_to(ARGV[1], memory, window, now)
 if before then
   return before
 end
+looked_at(records, queue, KEYS[15])
 local id, unique = ARGV[5], ARGV[10]
 local other = waiting_timer(records, unique)
 local count = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed) + (other and 0 or 1)

@@ -1,11 +1,11 @@
-"""Listeners in processes of their own, that may be killed."""
+"""Listeners and pollers in processes of their own, that may be killed."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import django
 from django.conf import settings
+from django.core.management import call_command
 
 from tests.services.listening import jobs
 from tests.tasks.working import server, until
@@ -25,8 +26,8 @@ EFFECTS, RUNS = "effects", "runs"
 WORDS = ("--lease", "1", "--concurrency", "2", "--verbosity", "0")
 
 
-def listen(stage: actors.Stage, log: str) -> None:
-    """What `manage.py run_listener` does, in a process of its own; each timer leaves one effect."""
+def enter(stage: actors.Stage, log: str) -> None:
+    """Be a process of the site; what it says is appended to a file."""
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
     settings.configure(
         INSTALLED_APPS=["django_redis_messaging"],
@@ -38,8 +39,17 @@ def listen(stage: actors.Stage, log: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     django.setup()
-    from django.core.management import call_command
 
+
+def poll(stage: actors.Stage, log: str) -> None:
+    """What `manage.py run_poller` does, in a process of its own."""
+    enter(stage, log)
+    call_command("run_poller")
+
+
+def listen(stage: actors.Stage, log: str) -> None:
+    """What `manage.py run_listener` does, in a process of its own; each timer leaves one effect."""
+    enter(stage, log)
     from django_redis_messaging import Expired, on_expiry
 
     client: Any = server()
@@ -59,7 +69,7 @@ def listen(stage: actors.Stage, log: str) -> None:
 
 
 class Crew:
-    """Some listeners; who dies is replaced, unless all are to be away."""
+    """Some listeners, and two pollers; who dies is replaced, unless all listeners are to be away."""
 
     def __init__(self, stage: actors.Stage, directory: Path, size: int) -> None:
         self._stage = stage
@@ -67,38 +77,52 @@ class Crew:
         self.log.touch()
         self._size = size
         self.listeners: list[BaseProcess] = []
+        self.pollers: list[BaseProcess] = []
+        #: listeners that were
         self.killed = 0
+        #: pollers that were started
+        self._polling = 0
 
     def fill(self) -> None:
-        """As many as there shall be, all of them listening."""
-        while len(self.listeners) < self._size:
-            process = processes.Process(target=listen, args=(self._stage, str(self.log)), daemon=True)
-            process.start()
-            self.listeners.append(process)
+        """As many as there shall be, all of them at work."""
+        self._fill(self.listeners, self._size, listen)
+        self._polling += self._fill(self.pollers, 2, poll)
         wanted = {str(one.pid) for one in self.listeners}
         until(lambda: wanted <= {name.decode().split("-")[-2] for name in server().hkeys(jobs().workers)})
+        until(lambda: self.log.read_text().count("Polling.") == self._polling)
 
-    def kill(self, one: BaseProcess) -> None:
-        """It is gone at once."""
-        one.kill()
-        one.join(PATIENCE)
-        self.listeners.remove(one)
-        self.killed += 1
+    def _fill(self, there: list[BaseProcess], size: int, target: Callable[..., None]) -> int:
+        missing = size - len(there)
+        for _ in range(missing):
+            process = processes.Process(target=target, args=(self._stage, str(self.log)), daemon=True)
+            process.start()
+            there.append(process)
+        return missing
 
     def kill_one(self, chance: random.Random) -> None:
-        self.kill(chance.choice(self.listeners))
+        """A listener and a poller are gone at once."""
+        self._kill(self.listeners, chance.choice(self.listeners))
+        self._kill(self.pollers, chance.choice(self.pollers))
+        self.killed += 1
 
-    def kill_all(self) -> None:
+    def kill_listeners(self) -> None:
+        """All of them."""
+        self.killed += len(self.listeners)
         for one in list(self.listeners):
-            self.kill(one)
+            self._kill(self.listeners, one)
 
-    def dismiss(self) -> list[int | None]:
+    def _kill(self, there: list[BaseProcess], one: BaseProcess) -> None:
+        one.kill()
+        one.join(PATIENCE)
+        there.remove(one)
+
+    def dismiss(self) -> set[int | None]:
         """Have all drain; their exit codes."""
-        for one in self.listeners:
+        for one in self.listeners + self.pollers:
             os.kill(one.pid or 0, signal.SIGTERM)
-        for one in self.listeners:
+        for one in self.listeners + self.pollers:
             one.join(PATIENCE)
-        return [one.exitcode for one in self.listeners]
+        return {one.exitcode for one in self.listeners + self.pollers}
 
 
 @contextmanager
@@ -109,6 +133,6 @@ def crew(stage: actors.Stage, directory: Path, size: int) -> Iterator[Crew]:
         made.fill()
         yield made
     finally:
-        for one in made.listeners:
+        for one in made.listeners + made.pollers:
             one.kill()
             one.join(PATIENCE)

@@ -1,5 +1,5 @@
-"""Timers whose listeners are killed, whose server is killed, and to whom nobody listens for a while: each
-fires, its effect once, and soon where a listener is up."""
+"""Timers whose listeners and pollers are killed, whose server is killed, and to whom nobody listens for a
+while: each fires, its effect once, and soon where a listener is up."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def forbid_config(where: EmbeddedServer) -> None:
 
 
 def harm(where: EmbeddedServer, workers: Crew) -> list[tuple[int, int]]:
-    """Kill listeners, the server, all listeners; when nobody could listen (ms of the server)."""
+    """Kill listeners and pollers, the server, all listeners; when nobody could listen (ms of the server)."""
     chance, away = random.Random(4), []
     pause = SECONDS / (KILLS + 3)
     for number in range(KILLS + 2):
@@ -80,7 +80,7 @@ def harm(where: EmbeddedServer, workers: Crew) -> list[tuple[int, int]]:
             away.append((began, server_ms()))
         elif number == 2 * KILLS // 3 + 1:
             began = server_ms()
-            workers.kill_all()
+            workers.kill_listeners()
             time.sleep(AWAY)
             workers.fill()
             away.append((began, server_ms()))
@@ -105,7 +105,7 @@ def test_each_fires_its_effect_once(
         until(lambda: sum(TimerStore().stats("order")[:3]) == 0, PATIENCE)
         effects = seen(EFFECTS)
         runs = seen(RUNS)
-        assert workers.dismiss() == [0, 0, 0]
+        assert workers.dismiss() == {0}
     late, meanwhile = lateness(due, effects, away)
     if LONG:
         with capsys.disabled():
@@ -114,8 +114,8 @@ def test_each_fires_its_effect_once(
     assert sum(int(times) - 1 for times in runs.values()) <= 4 * workers.killed
     assert min(int(told.split()[1]) - earliest[id_] for id_, told in effects.items()) >= -5
     if LONG:  # the small size shares machine and disk with other tests: it is no measure of lateness
-        assert statistics.median(late) <= 50
-        assert sorted(late)[int(len(late) * 0.99)] <= 1000
+        assert statistics.median(late) <= 10
+        assert sorted(late)[int(len(late) * 0.99)] <= 500
 
 
 def seen(name: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,9 +16,11 @@ from django_redis_messaging import (
     Expired,
     Expiry,
     LimitExceeded,
+    conf,
     handlers,
     on_expiry,
 )
+from django_redis_messaging.core import keys
 from django_redis_messaging.services.expiries.polling import timers as timers_round
 from django_redis_messaging.services.expiries.store import TimerStore
 
@@ -295,3 +298,37 @@ async def test_the_awaiting_world() -> None:
 
 def test_it_is_told_apart_in_logs() -> None:
     assert repr(Expiry("order")) == "Expiry('order')"
+
+
+#: what each operation takes beside the real key, and so must find out
+CHANGED = "jobs states outcomes uniques ready delayed leased bell"
+TAKES: dict[str, tuple[Callable[[Expiry], Any], str]] = {
+    "start": (lambda orders: orders.start("new", LATER), f"{CHANGED} requests:0 requests:1 namespaces"),
+    "start again": (lambda orders: orders.start("17", LATER), f"{CHANGED} requests:0 requests:1 namespaces"),
+    "extend": (lambda orders: orders.extend("17", 60), f"{CHANGED} namespaces"),
+    "cancel": (lambda orders: orders.cancel("17"), CHANGED),
+    "remaining": (lambda orders: orders.remaining("17"), "states uniques"),
+}
+
+
+@pytest.mark.worlds
+@pytest.mark.parametrize("operation", TAKES)
+def test_a_key_that_holds_another_type(operation: str) -> None:
+    """It is an error with nothing changed, or no business of the operation."""
+    act, takes = TAKES[operation]
+    orders, place = Expiry("order"), jobs().queue("order")
+    for key in (*jobs().records, *place.all, *jobs().requests, keys.namespaces(conf.prefix())):
+        for name in all_keys():
+            server().delete(name)
+        orders.start("17", LATER)
+        server().delete(key)
+        server().sadd(key, "not ours")
+        before = snapshot()
+        part = key.removeprefix(jobs().tag + ":").removeprefix("queue:order:")
+        if part in takes.split():
+            with pytest.raises(ConfigurationError, match="another type"):
+                act(orders)
+            assert snapshot() == before, part
+        else:
+            act(orders)
+            assert server().type(key) == b"set", part

@@ -69,10 +69,13 @@ class Model:
     def push(self, jobs: list[Ideal], request: str | None, *, delayed: bool) -> None:
         if request is not None and request in self.requests:
             return
-        if self.waiting + len(jobs) > MAX_WAITING:
-            raise LimitExceeded("jobs", limit=MAX_WAITING, actual=self.waiting + len(jobs))
+        places = (self.ready, self.delayed, self.due, self.lost, self.leased)
+        # what stays as it is takes no more room
+        waiting = self.waiting + sum(self.find(job.id, *places) is None for job in jobs)
+        if waiting > MAX_WAITING:
+            raise LimitExceeded("jobs", limit=MAX_WAITING, actual=waiting)
         for job in jobs:
-            if not self.find(job.id, self.ready, self.delayed, self.due, self.lost, self.leased):
+            if not self.find(job.id, *places):
                 self.dead = [other for other in self.dead if other.id != job.id]
                 (self.delayed if delayed else self.ready).append(job)
         if request is not None:

@@ -1,4 +1,4 @@
-"""A Cluster whose replica is promoted while a listener listens."""
+"""A replica is promoted while a listener listens: of a Cluster, and of a primary that Sentinels watch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 from pytest_django import Settings
 from redis.crc import key_slot
 
-from django_redis_messaging import conf
+from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
 from django_redis_messaging.testing import Prefix
+from tests.core.sentinels import NAME, Sentinels
 
 from .asking import until
 from .listening import ALL, NOTIFY, Heard, key_handler, listening, told
@@ -127,3 +128,40 @@ def test_who_is_promoted_is_listened_to(cluster: Cluster, caplog: pytest.LogCapt
 
 def left(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if message.endswith("is gone.")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("harm", ["kill", "order"])
+def test_who_takes_over_as_a_sentinel_says_is_listened_to(harm: str, settings: Settings) -> None:
+    """When the primary is killed; and when it lives on as a replica."""
+    heard, fired = Heard(), Heard()
+    with Sentinels() as pair:
+        for client in pair.clients:
+            client.config_set(NOTIFY, ALL)
+        settings.CACHES = {
+            **settings.CACHES,
+            "watched": {
+                "BACKEND": "django_redis.cache.RedisCache",
+                # django-redis keeps its pools by URL: a name makes this one another
+                "LOCATION": f"redis://{NAME}/0?client_name={harm}",
+                "OPTIONS": {
+                    "CLIENT_CLASS": "django_redis.client.SentinelClient",
+                    "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+                    "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
+                    "SENTINELS": pair.addresses,
+                },
+            },
+        }
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "watched"}
+        with listening({"order": fired}, [key_handler("k*", heard, "set")]):
+            Expiry("order").start("17", 1)
+            getattr(pair, harm)()
+            until(pair.took_over)
+
+            def hears() -> bool:
+                pair.clients[1].set("k", 1)
+                return bool(heard)
+
+            until(hears)
+            until(lambda: fired.names == ["17"])
+        clients.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from django_redis_messaging import conf
 from django_redis_messaging.core import clients, keys
 from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
 from django_redis_messaging.core.endpoints import Endpoint
-from django_redis_messaging.core.primaries import Primaries, Primary, parsed
+from django_redis_messaging.core.primaries import ALONE, Primaries, Primary, parsed
 from django_redis_messaging.services.listening import listener as listener_module
 from django_redis_messaging.testing import Prefix
 
@@ -101,7 +102,7 @@ class TestPrimaries:
             split(first, second)
             primaries = Primaries(Endpoint("two"))
             both = primaries.look()
-            assert [one.address is None for one in both].count(True) == 1
+            assert len(both) == 2
             first.kill()
             again = primaries.look()
             assert {one.id for one in again} == {one.id for one in both}
@@ -123,22 +124,44 @@ class TestPrimaries:
             client.execute_command("ACL", "SETUSER", "default", "+cluster")
         assert primaries.look() == before
 
+    def test_it_keeps_its_connection(self, second: EmbeddedServer, settings: Settings) -> None:
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": second.url}
+        settings.CACHES = {**settings.CACHES, "one": entry}
+        with closing(Primaries(Endpoint("one"))) as primaries, second.client() as client:
+            before = primaries.look()
+            connected = connections(client)
+            assert [primaries.look() for _ in range(5)] == [before] * 5
+            assert connections(client) == connected
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            assert primaries.look() == before
+            assert connections(client) == connected + 1
+
+    def test_a_server_that_is_no_cluster_is_asked_once(self, settings: Settings) -> None:
+        with EmbeddedServer() as alone, alone.client() as client:
+            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": alone.url}
+            settings.CACHES = {**settings.CACHES, "alone": entry}
+            primaries = Primaries(Endpoint("alone"))
+            assert primaries.look() == [ALONE]
+            before = connections(client)
+            assert primaries.look() == [ALONE]
+            assert connections(client) == before
+
     def test_as_redis_lists_them(self) -> None:
-        lines = (
-            b"aa 10.0.0.1:7000@17000,host myself,master - 0 0 1 connected 0-5460\n"
-            b"bb 10.0.0.2:7000@17000 slave aa 0 0 1 connected\n"
-            b"cc ::1:7001@17001 master - 0 0 2 connected 5461-10922\n"
-            b"dd 10.0.0.4:7000@17000 master,fail - 0 0 3 connected 10923-16383\n"
-            b"ee 10.0.0.5:7000@17000 master,fail? - 0 0 3 connected 10923\n"
-            b"ff 10.0.0.6:7000@17000 master - 0 0 3 connected\n"
-            b"gg :0@0 master,noaddr - 0 0 3 disconnected 10924\n"
-        )
-        asked = Primary("alone")
-        assert parsed(lines, asked=asked) == [
-            Primary("aa", None),
-            Primary("cc", ("::1", 7001)),
-            Primary("ee", ("10.0.0.5", 7000)),
+        replica = [b"10.0.0.9", 7009, b"ii"]
+        slots = [
+            [0, 100, [b"10.0.0.1", 7000, b"aa", []], replica],
+            [101, 200, [b"", 7001, b"bb", []]],
+            [201, 16383, [b"10.0.0.1", 7000, b"aa", []], replica],
         ]
+        aa, bb = Primary("aa", ("10.0.0.1", 7000)), Primary("bb", ("here", 7001))
+        assert parsed(slots, asked=("here", 7001)) == [aa, bb]
+        with pytest.raises(RedisError, match="no slot"):
+            parsed([], asked=None)
+
+
+def connections(client: Any) -> int:
+    """How many were made to a server so far."""
+    return int(client.info("stats")["total_connections_received"])
 
 
 def in_slots(start: str, upto: int, *, above: int = -1) -> str:

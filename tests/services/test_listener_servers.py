@@ -17,10 +17,12 @@ from django_redis_messaging.services.expiries.firing import Firing
 from django_redis_messaging.services.expiries.store import TimerStore
 from django_redis_messaging.services.jobs.loops import Loop
 from django_redis_messaging.services.jobs.running import Running
+from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.listening import channel as channels
 from django_redis_messaging.services.listening.dispatch import DispatchLease
 from django_redis_messaging.services.listening.listener import Events
 from django_redis_messaging.testing import Prefix
+from tests.tasks.working import running
 
 from .asking import all_keys, change, server, server_ms, until
 from .listening import ALL, NOTIFY, Heard, key_handler, listening, told
@@ -126,6 +128,7 @@ class TestReconnecting:
         """Its signs of life are answered; when they aren't, the connection counts as dead."""
         change(settings, COMMAND_DEADLINE=0.2)
         monkeypatch.setattr(channels, "ALIVE", 0.3)
+        monkeypatch.setattr(channels, "NOTICE", 0.1)
         with listening(key_events=[key_handler(f"{site}*", Heard(), "set")]) as listener:
             [channel] = listener.events.channels.values()
             ends = threading.Event()
@@ -157,6 +160,7 @@ class TestReconnecting:
             return arrived
 
         monkeypatch.setattr(channels, "ALIVE", 0.3)
+        monkeypatch.setattr(channels, "NOTICE", 0.1)
         monkeypatch.setattr(channels, "arrives", arrive)
         heard = Heard()
         with listening(key_events=[key_handler(f"{site}*", heard, "set")]):
@@ -191,7 +195,7 @@ class TestServersThatComeAndGo:
             with listening({"order": fired}, wanted) as listener, alone.client() as client:
                 Expiry("order").start("17", 0.5)
                 alone.kill()
-                for words in ("Nobody tells which primaries", "reconnecting", "can't be asked for jobs"):
+                for words in ("reconnecting", "can't be asked for jobs"):
                     until(lambda: words in caplog.text)  # noqa: B023
                 alone.start()
                 until(lambda: fired)
@@ -204,6 +208,24 @@ class TestServersThatComeAndGo:
                 until(again)
             clients.close()
         assert fired.names == ["17"]
+
+    def test_a_listener_may_begin_before_its_server(
+        self, settings: Settings, site: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        heard = Heard()
+        with EmbeddedServer(options={NOTIFY: ALL}) as late:
+            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": late.url}
+            settings.CACHES = {**settings.CACHES, "late": entry}
+            change(settings, ALIAS="late", COMMAND_DEADLINE=0.2)
+            late.kill()
+            listener = Listener({}, [key_handler(f"{site}*", heard, "set")])
+            with running(listener.run, listener.stop), late.client() as client:
+                until(lambda: "Looking for the primaries failed" in caplog.text)
+                late.start()
+                until(lambda: listener.events and listener.events.channels and told(listener))
+                client.set(f"{site}a", 1)
+                until(lambda: heard)
+            clients.close()
 
     def test_it_comes_back_after_any_number_of_attempts(
         self,

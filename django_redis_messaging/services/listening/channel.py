@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 #: seconds between two signs of life from the server; after three that don't come, the connection is dead
 ALIVE = 5.0
+#: seconds until it notices that it is to end, or that its lease is to be renewed
+NOTICE = 0.5
 #: seconds: the longest pause between two attempts to reach a primary
 LONGEST_PAUSE = 5.0
 
@@ -115,12 +117,12 @@ class Channel:
     def _listen(self, connection: Any) -> None:
         heard = asked = alone = monotonic()
         while not self._closing.is_set():
-            if arrives(connection, 0.2):
+            if arrives(connection, NOTICE):
                 heard = monotonic()
                 self._received(receive(connection))
             elif asked > heard and monotonic() > alone + 2 * ALIVE:
                 raise TimeoutError("the server does not answer")
-            if monotonic() > self._renewed + LEASE / 3000:
+            if monotonic() > self._renewed + LEASE / 2000:
                 self._keep_lease()
             if monotonic() > asked + ALIVE:
                 # what wasn't answered counts, not what wasn't asked because this process was held

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from inspect import iscoroutine
-from queue import Empty, Full, Queue
+from queue import Full, Queue
 from time import monotonic
 
 from django.db import close_old_connections
@@ -17,8 +18,8 @@ from ..jobs.loops import Loop
 
 logger = logging.getLogger(__name__)
 
-#: ms that a listener may dispatch, unless it says that it goes on
-LEASE = 3000
+#: ms that a listener may dispatch, unless it says that it goes on: it does twice in that time
+LEASE = 4000
 #: events that wait for a handler at most: what comes then is lost, as it would be in the server's own buffer
 WAITING = 10_000
 #: seconds after which a handler that does not return lets another listener take over
@@ -53,7 +54,8 @@ class Dispatcher:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._events: Queue[tuple[KeyHandler, KeyEvent]] = Queue(WAITING)
+        #: None: only to look whether it is to end
+        self._events: Queue[tuple[KeyHandler, KeyEvent] | None] = Queue(WAITING)
         self._ended = threading.Event()
         self._abandoned = False
         self._began: float | None = None
@@ -79,6 +81,8 @@ class Dispatcher:
     def end(self) -> None:
         """Let it call what waits, and end."""
         self._ended.set()
+        with suppress(Full):  # then it looks as soon as it has called what waits
+            self._events.put_nowait(None)
 
     def ended(self, seconds: float) -> bool:
         """Whether it ends within this time."""
@@ -90,16 +94,12 @@ class Dispatcher:
         self._abandoned = True
 
     def _run(self) -> None:
-        while not self._abandoned:
-            try:
-                handler, event = self._events.get(timeout=0.1)
-            except Empty:
-                if self._ended.is_set():
-                    return
-                continue
-            self._began = monotonic()
-            self._call(handler, event)
-            self._began = None
+        while not self._abandoned and not (self._ended.is_set() and self._events.empty()):
+            next_one = self._events.get()
+            if next_one is not None:
+                self._began = monotonic()
+                self._call(*next_one)
+                self._began = None
 
     def _call(self, handler: KeyHandler, event: KeyEvent) -> None:
         close_old_connections()

@@ -150,10 +150,11 @@ class Events:
             except Exception as error:  # also one that nobody expected: nobody would ask any more
                 told = None if isinstance(error, RedisError | OSError) else error
                 logger.warning(
-                    "Nobody tells which primaries there are, asking again: %s", error, exc_info=told
+                    "Looking for the primaries failed, retrying in %g s: %s", LOOK, error, exc_info=told
                 )
             with suppress(Empty):
                 self._woken.get(timeout=LOOK)
+        self._primaries.close()
         self._end_channels()
 
     def _follow(self, primaries: Sequence[Primary]) -> None:
