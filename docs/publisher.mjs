@@ -18,6 +18,16 @@ const LIFE = 7 * 86_400_000;
 // What stands percent-encoded in a key.
 const UNSAFE = /[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000{}%:]/g;
 
+// What the app takes for the name of a channel, or for a request id.
+function checked(name, what) {
+  if (typeof name !== "string") throw new TypeError(`${what} must be a string.`);
+  const bytes = Buffer.byteLength(name);
+  if (bytes < 1 || bytes > 255 || /\u0000|\p{Surrogate}/u.test(name)) {
+    throw new RangeError(`${what} must be 1 to 255 bytes of UTF-8, without NUL and lone surrogates.`);
+  }
+  return name;
+}
+
 function encoded(name) {
   return name.replace(UNSAFE, (found) =>
     [...Buffer.from(found)].map((byte) => "%" + byte.toString(16).toUpperCase().padStart(2, "0")).join(""),
@@ -37,7 +47,7 @@ function script(directory, name) {
 class Connection {
   #waiting = [];
   #data = Buffer.alloc(0);
-  #broken = null;
+  broken = null;
 
   constructor(connect) {
     this.socket = net.connect(connect);
@@ -47,7 +57,7 @@ class Connection {
   }
 
   call(...words) {
-    if (this.#broken) return Promise.reject(this.#broken);
+    if (this.broken) return Promise.reject(this.broken);
     const parts = words.map((word) => Buffer.from(String(word)));
     const head = Buffer.from(`*${parts.length}\r\n`);
     const rest = parts.flatMap((part) => [Buffer.from(`$${part.length}\r\n`), part, Buffer.from("\r\n")]);
@@ -85,7 +95,7 @@ class Connection {
   }
 
   #ended(error) {
-    this.#broken ??= error;
+    this.broken ??= error;
     for (const { reject } of this.#waiting.splice(0)) reject(error);
   }
 }
@@ -102,21 +112,20 @@ export class Publisher {
     this.life = Math.max(LIFE, 2 * (retention + this.bucket));
     const names = ["publish", "open", "trim"];
     this.scripts = Object.fromEntries(names.map((name) => [name, script(scripts, `broadcast_${name}`)]));
-    this.connection = new Connection(connect);
-    this.ready = (async () => {
-      if (password) await this.connection.call("AUTH", username, password);
-      if (database) await this.connection.call("SELECT", database);
-    })();
-    this.ready.catch(() => {}); // publish() says so
+    this.server = { connect, username, password, database };
+    this.connection = null;
   }
 
-  // To repeat safely after an error, give a requestId, and the same one again.
+  // To repeat safely after an error, give a requestId, and the same one again. The next call after a connection
+  // broke makes another one.
   async publish(channel, payload, { requestId = randomBytes(8).toString("hex") } = {}) {
+    checked(channel, "channel");
+    checked(requestId, "requestId");
     const { prefix, retention, maxLength, maxBytes, requestWindow } = this.settings;
     const text = JSON.stringify(payload);
     if (text === undefined) throw new TypeError("JSON has no form for this payload.");
     if (Buffer.byteLength(text) > maxBytes) throw new RangeError(`The payload has more than ${maxBytes} bytes.`);
-    await this.ready;
+    await this.#connected();
     const tag = `${prefix}:1:{broadcast:${encoded(channel)}}`;
     const key = (number) => `${tag}:${this.bucket}x${this.count}:${number % this.count}`;
     const keys = ["head", "requests:0", "requests:1", "bell", "waiting"].map((name) => `${tag}:${name}`);
@@ -137,14 +146,36 @@ export class Publisher {
       }
     }
     if (reply.endsWith("+")) {
-      await this.#run("trim", [keys[0], ...ring], [this.bucket, maxLength, this.life]);
+      // the event is published; what can't be trimmed now, the next publisher does
+      await this.#run("trim", [keys[0], ...ring], [this.bucket, maxLength, this.life]).catch(() => {});
     }
     const [id, microseconds] = reply.split("-").map(Number);
     return { id, publishedAt: new Date(microseconds / 1000) };
   }
 
+  // It can be used again: then it connects anew.
   close() {
-    this.connection.socket.end();
+    this.connection?.socket.end();
+    this.connection = null;
+  }
+
+  // Whoever comes while it connects waits for the same.
+  async #connected() {
+    const { connect, username, password, database } = this.server;
+    if (!this.connection || this.connection.broken) {
+      const connection = new Connection(connect);
+      this.connection = connection;
+      connection.ready = (async () => {
+        if (password) await connection.call("AUTH", username, password);
+        if (database) await connection.call("SELECT", database);
+      })();
+    }
+    const { connection } = this;
+    await connection.ready.catch((error) => {
+      connection.socket.destroy();
+      if (this.connection === connection) this.connection = null;
+      throw error;
+    });
   }
 
   async #run(name, keys, args) {

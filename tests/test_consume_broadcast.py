@@ -91,8 +91,8 @@ def test_it_calls_a_function(path: str, monkeypatch: pytest.MonkeyPatch) -> None
     old = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         call_command(
-            "consume_broadcast", "news", f"{__name__}.{path}", "--name", "me", "--on-missed",
-            f"{__name__}.miss", "--verbosity", "0",
+            "consume_broadcast", "news", "--handler", f"{__name__}.{path}", "--name", "me",
+            "--on-missed", f"{__name__}.miss", "--verbosity", "0",
         )  # fmt: skip
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), old, strict=True):
@@ -119,8 +119,8 @@ def miss() -> None:
     ("words", "text"),
     [
         ([""], "channel is empty"),
-        (["news", "nowhere.at.all"], "handler 'nowhere.at.all' can't be imported"),
-        (["news", "json.__name__"], "handler 'json.__name__' is no function"),
+        (["news", "--handler", "nowhere.at.all"], "--handler 'nowhere.at.all' can't be imported"),
+        (["news", "--handler", "json.__name__"], "--handler 'json.__name__' is no function"),
         (["news", "--on-missed", "nothing"], "--on-missed 'nothing' can't be imported"),
         (["news", "--name", ""], "name is empty"),
         (["news", "--attempts", "0"], "attempts is 0"),

@@ -4,13 +4,12 @@ when it hears of a change."""
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 
-from django_redis_messaging import Broadcast
+from django_redis_messaging import Broadcast, Lock
 
 CHANNEL = "options"
 DEFAULTS: dict[str, Any] = {"discount": 0, "open": True}
@@ -26,9 +25,10 @@ def get(name: str) -> Any:
 
 def change(name: str, value: Any) -> None:
     """Change an option, for all processes."""
-    changed = _file().with_suffix(f".{os.getpid()}")
-    changed.write_text(json.dumps({**_stored(), name: value}), encoding="utf-8")
-    changed.replace(_file())
+    with Lock("shop options"):  # two changes at once are two changes
+        changed = _file().with_suffix(".changed")
+        changed.write_text(json.dumps({**_stored(), name: value}), encoding="utf-8")
+        changed.replace(_file())
     load()
     Broadcast(CHANNEL).publish(name)
 

@@ -1,5 +1,5 @@
-"""Publishers and readers in processes whose clocks are wrong by an hour: each reader gets exactly what was
-published, in one order."""
+"""Publishers and readers in processes whose clocks are wrong by an hour: each reader gets what was published,
+in one order, also while the server is killed again and again; who was away for too long is told."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 from django_redis_messaging import Broadcast, conf
 from django_redis_messaging.core.embedded import EmbeddedServer
 from tests.gate import LONG
+from tests.tasks.working import server, until
 
 from .broadcasting import PATIENCE, TICK
 from .conftest import Connect
@@ -29,6 +32,8 @@ FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), No
 EACH = 5000 if LONG else 150
 PUBLISHERS, READERS = 8, 4
 SHIFTS = [-3600, 3600, 0, 1800]
+#: seconds between two kills of the server; for which events are kept
+PAUSE, RETENTION = 1.5, 5
 
 pytestmark = [
     pytest.mark.promise,
@@ -40,10 +45,8 @@ Process = subprocess.Popen[str]
 
 
 @contextmanager
-def actors(url: str, cursor: str) -> Iterator[list[tuple[str, Process]]]:
-    """All publishers and readers, each with a clock of its own."""
-    roles = [("publish", number, EACH) for number in range(PUBLISHERS)]
-    roles += [("read", number, EACH * PUBLISHERS) for number in range(READERS)]
+def actors(url: str, cursor: str, roles: list[tuple[str, int, int]]) -> Iterator[list[tuple[str, Process]]]:
+    """Publishers and readers (role, number, events), each with a clock of its own."""
     started = []
     for role, number, count in roles:
         shifted = {
@@ -73,17 +76,69 @@ def clock_of(process: Process) -> float:
     return float(json.loads(process.stdout.readline())["clock"])
 
 
+def begin(process: Process) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def result(process: Process) -> Any:
+    return json.loads(process.communicate(timeout=2 * PATIENCE)[0])
+
+
+@contextmanager
+def killed_again_and_again(server: EmbeddedServer) -> Iterator[list[float]]:
+    """A server whose log has all that it has acknowledged; when it was killed."""
+    kills: list[float] = []
+    over = threading.Event()
+
+    def harm() -> None:
+        while not over.wait(PAUSE):
+            kills.append(time.monotonic())
+            server.kill()
+            server.start()
+
+    with ThreadPoolExecutor(1) as pool:
+        harming = pool.submit(harm)
+        try:
+            yield kills
+        finally:
+            over.set()
+            harming.result(PATIENCE)
+
+
 def test_each_reader_gets_exactly_what_was_published(lasting: EmbeddedServer, connect: Connect) -> None:
-    stage = connect(lasting, BROADCAST_BUCKET=0.05, BROADCAST_RETENTION=5)
+    stage = connect(lasting, BROADCAST_BUCKET=0.05, BROADCAST_RETENTION=RETENTION)
+    each_gets_everything(stage.url, Broadcast("chaos").cursor())
+
+
+@pytest.mark.long
+def test_also_while_the_server_is_killed(fragile: EmbeddedServer, connect: Connect) -> None:
+    stage = connect(fragile, BROADCAST_BUCKET=0.05, BROADCAST_RETENTION=RETENTION)
     cursor = Broadcast("chaos").cursor()
-    with actors(stage.url, cursor) as started:
-        shifts = [round((clock_of(process) - time.time()) / 600) * 600 for _, process in started]
-        assert shifts == [SHIFTS[at % 4] for at in range(8)] + SHIFTS
+    with killed_again_and_again(fragile) as kills:
+        each_gets_everything(stage.url, cursor)
+    assert len(kills) >= 3
+    until(lambda: not any(server().exists(key) for key in Broadcast("chaos")._keys.buckets))
+    Broadcast("chaos").publish("late")
+    with actors(stage.url, cursor, [("read", number, 1) for number in range(READERS)]) as started:
         for _, process in started:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        done = [(role, json.loads(process.communicate(timeout=2 * PATIENCE)[0])) for role, process in started]
+            clock_of(process)
+            begin(process)
+        for said in [result(process) for _, process in started]:
+            assert said["missed"]
+            assert [payload for _, payload in said["seen"]] == ["late"]
+
+
+def each_gets_everything(url: str, cursor: str) -> None:
+    roles = [("publish", number, EACH) for number in range(PUBLISHERS)]
+    roles += [("read", number, EACH * PUBLISHERS) for number in range(READERS)]
+    with actors(url, cursor, roles) as started:
+        shifts = [round((clock_of(process) - time.time()) / 600) * 600 for _, process in started]
+        assert shifts == [SHIFTS[number % 4] for _, number, _ in roles]
+        for _, process in started:
+            begin(process)
+        done = [(role, result(process)) for role, process in started]
     ids = [found for role, said in done if role == "publish" for found in said]
     check([said for role, said in done if role == "read"], ids)
 

@@ -157,8 +157,8 @@ class ChannelMachine(RuleBasedStateMachine):
         for key, dump in dumps.items():
             self.client.restore(key, 0, dump)
         self.model = dataclasses.replace(model, events=list(model.events))
-        if not dumps:
-            self.model.epoch = -next(self.histories)  # it has none yet
+        if self.channel._keys.head.encode() not in dumps:
+            self.model.epoch = -next(self.histories)  # it had none then, and gets another
         self.requests = dict(requests)
         self.history = next(self.histories)
         self.parents[self.history] = (history, self.model.last)

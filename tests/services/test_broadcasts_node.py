@@ -17,7 +17,7 @@ from django_redis_messaging import Broadcast, conf
 from .asking import all_keys, change, server
 
 ROOT = Path(__file__).parents[2]
-#: publishes what stdin lists, and says what came of each
+#: publishes what stdin lists, and says what came of each; `cut` breaks the connection before
 PROGRAM = """
 import { readFileSync } from "node:fs";
 import { Publisher } from "%(module)s";
@@ -25,6 +25,7 @@ const { options, calls } = JSON.parse(readFileSync(0, "utf8"));
 const publisher = new Publisher(options);
 const said = [];
 for (const [channel, payload, more] of calls) {
+  if (more?.cut) publisher.connection.socket.destroy();
   try {
     said.push(await publisher.publish(channel, payload, more ?? {}));
   } catch (error) {
@@ -97,6 +98,32 @@ def test_bad_input() -> None:
     said = node([["news", "x" * 9], ["news", "ok"]], maxBytes=8)
     assert said[0] == "The payload has more than 8 bytes."
     assert [event.payload for event in Broadcast("news").fetch().events] == ["ok"]
+
+
+def test_names() -> None:
+    bad = ["", "x" * 256, "a\0b", "\ud800", 5]
+    calls = [*([name, "x"] for name in bad), *(["news", "x", {"requestId": name}] for name in bad)]
+    said = node(calls)
+    assert [text.split(" must be ")[0] for text in said] == ["channel"] * 5 + ["requestId"] * 5
+    assert all_keys() == []
+
+
+def test_a_connection_that_broke_is_made_again() -> None:
+    first, cut, last = node([["news", 1], ["news", 2, {"cut": True}], ["news", 3]])
+    assert (first["id"], last["id"]) == (1, 2)
+    assert isinstance(cut, str)
+    assert [event.payload for event in Broadcast("news").fetch().events] == [1, 3]
+
+
+def test_what_can_not_be_trimmed_is_published_all_the_same(settings: Settings) -> None:
+    change(settings, BROADCAST_BUCKET=1, BROADCAST_RETENTION=250)
+    channel = Broadcast("news")
+    for number in range(4):
+        channel.publish(number)
+    oldest = next(key for key in channel._keys.buckets if not server().exists(key))
+    server().set(oldest, "not ours")
+    [said] = node([["news", 4]], bucket=1000, retention=250_000, maxLength=3)
+    assert said["id"] == 5
 
 
 def test_refusals_are_errors() -> None:

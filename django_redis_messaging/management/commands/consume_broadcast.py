@@ -27,7 +27,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
         parser.add_argument("channel", help="whose events")
-        parser.add_argument("handler", nargs="?", help="dotted path of a function (Event); it may be async")
+        parser.add_argument("--handler", help="dotted path of a function (Event); it may be async")
         parser.add_argument("--name", help="keep the place in Redis, under this name: one for each process")
         parser.add_argument(
             "--on-missed", help="dotted path of a function, called where events may be missing"
@@ -36,7 +36,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the loop."""
-        handler = _function(options["handler"], "handler") if options["handler"] else self._print
+        handler = _function(options["handler"], "--handler") if options["handler"] else self._print
         on_missed = _function(options["on_missed"], "--on-missed") if options["on_missed"] else None
         stop = Stopping()
         try:
