@@ -50,6 +50,14 @@ class Original:
         return self.fetch()
 
 
+def line(what: str, ours: str, contest: Contest) -> list[str]:
+    """Run a contest and print it; a line of the summary."""
+    standings = contest.run()
+    print(standings)
+    times = f"{standings.times(ours, ORIGINAL):.1f} times the original"
+    return [what, f"{standings[ours].ratio:.2f}", times]
+
+
 def publishing(rounds: int) -> list[str]:
     """One event; a line of the summary."""
     from django_redis_messaging import Broadcast
@@ -59,10 +67,7 @@ def publishing(rounds: int) -> list[str]:
     contest.add(PING, driver().ping)
     contest.add(PUBLISH, lambda: channel.publish(PAYLOAD))
     contest.add(ORIGINAL, original.publish)
-    standings = contest.run()
-    print(standings)
-    times = f"{standings.times(PUBLISH, ORIGINAL):.1f} times the original"
-    return ["publish", f"{standings[PUBLISH].ratio:.2f}", times]
+    return line("publish", PUBLISH, contest)
 
 
 def idle(rounds: int) -> list[str]:
@@ -76,10 +81,7 @@ def idle(rounds: int) -> list[str]:
     contest.add(PING, driver().ping)
     contest.add(FETCH, lambda: channel.fetch(cursor))
     contest.add(ORIGINAL, original.fetch)
-    standings = contest.run()
-    print(standings)
-    times = f"{standings.times(FETCH, ORIGINAL):.1f} times the original"
-    return ["fetch of nothing", f"{standings[FETCH].ratio:.2f}", times]
+    return line("fetch of nothing", FETCH, contest)
 
 
 def reading(rounds: int, many: int = 100) -> list[str]:
@@ -99,10 +101,7 @@ def reading(rounds: int, many: int = 100) -> list[str]:
     contest.add(PING, client.ping)
     contest.add(FETCH, lambda: channel.fetch(start))
     contest.add(ORIGINAL, original.fetch_all, prepare=published)
-    standings = contest.run()
-    print(standings)
-    times = f"{standings.times(FETCH, ORIGINAL):.1f} times the original"
-    return [f"fetch of {many}", f"{standings[FETCH].ratio:.2f}", times]
+    return line(f"fetch of {many}", FETCH, contest)
 
 
 def waking(count: int = 200) -> str:

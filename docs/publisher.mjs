@@ -18,14 +18,13 @@ const LIFE = 7 * 86_400_000;
 // What stands percent-encoded in a key.
 const UNSAFE = /[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000{}%:]/g;
 
-// What the app takes for the name of a channel, or for a request id.
-function checked(name, what) {
+// Throws where the app would not take this as the name of a channel, or as a request id.
+function check(name, what) {
   if (typeof name !== "string") throw new TypeError(`${what} must be a string.`);
   const bytes = Buffer.byteLength(name);
   if (bytes < 1 || bytes > 255 || /\u0000|\p{Surrogate}/u.test(name)) {
     throw new RangeError(`${what} must be 1 to 255 bytes of UTF-8, without NUL and lone surrogates.`);
   }
-  return name;
 }
 
 function encoded(name) {
@@ -119,8 +118,8 @@ export class Publisher {
   // To repeat safely after an error, give a requestId, and the same one again. The next call after a connection
   // broke makes another one.
   async publish(channel, payload, { requestId = randomBytes(8).toString("hex") } = {}) {
-    checked(channel, "channel");
-    checked(requestId, "requestId");
+    check(channel, "channel");
+    check(requestId, "requestId");
     const { prefix, retention, maxLength, maxBytes, requestWindow } = this.settings;
     const text = JSON.stringify(payload);
     if (text === undefined) throw new TypeError("JSON has no form for this payload.");

@@ -45,7 +45,7 @@ class Primaries:
     def look(self) -> list[Primary]:
         """The primaries there are; raises RedisError where none that is known answers.
 
-        A server that is no part of a Cluster is not asked again: it can't become one while it runs.
+        A server that is no part of a Cluster, or that refuses this user the question, is not asked again.
         """
         if self._known != [ALONE]:
             self._known = self._kept() or self._first_told()

@@ -4,9 +4,6 @@
 -- the one before, a reader can tell from the next one whether its own is still the one that was there.
 --
 -- Events are in lists, one for each `length` ms: bucket n is at place n % count of a ring of keys.
-local function digits(number)
-  return string.format('%.0f', number)
-end
 
 -- Of a channel: last, us, epoch, first; nil where there is none.
 local function head_of(key)

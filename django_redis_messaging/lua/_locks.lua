@@ -5,12 +5,6 @@ local GRANT = 1000 -- ms within which who was given the lock must confirm it
 local TICKET = 2000 -- ms after its last look that a ticket ends
 local MOST_LOOKED_AT = 1000 -- tickets a script looks at
 
--- The server's clock, in µs.
-local function microseconds()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
 local function left(line, seen, token)
   redis.call('ZREM', line, token)
   redis.call('ZREM', seen, token)

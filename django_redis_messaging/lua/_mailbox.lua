@@ -29,13 +29,6 @@ local function id_at(box, rank)
   return redis.call('ZRANGE', box.order, rank, rank)[1]
 end
 
--- Looks at some ZSETs: one that holds another type must say so before the first write.
-local function looked_at(...)
-  for _, key in ipairs({...}) do
-    redis.call('ZCARD', key)
-  end
-end
-
 -- How many mails, the oldest, are beyond the limits of length and age (0: none), and how many there are. The
 -- former count as removed for reads too, though only writes remove them. Times in a mailbox never go back.
 -- Without `max_age` only the length is looked at.

@@ -2,16 +2,6 @@
 -- each priority, the highest first; in a band, in the order of becoming ready.
 local BAND = 2 ^ 45
 
-local function digits(number)
-  return string.format('%.0f', number)
-end
-
--- The server's clock, in µs.
-local function microseconds()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
 local function queue_at(keys, at)
   return {ready = keys[at], delayed = keys[at + 1], leased = keys[at + 2], dead = keys[at + 3], bell = keys[at + 4]}
 end

@@ -13,16 +13,6 @@
 local RELEASED = -2 ^ 52
 local REMEMBERED = 60000 -- ms for which a release is remembered at least, if no 1000 others follow
 
-local function digits(number)
-  return string.format('%.0f', number)
-end
-
--- The server's clock, in µs.
-local function microseconds()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
 -- How many hold a permit.
 local function held(holders, now)
   return redis.call('ZCOUNT', holders, '(' .. digits(now), '+inf')

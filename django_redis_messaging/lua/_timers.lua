@@ -1,15 +1,10 @@
 -- Timers that have not begun. Until then the unique key of a timer's job is its name; whatever is done to
 -- it takes the job from wherever it is, also from a listener that has claimed it and not begun.
 
--- Looks at the keys that a change of a timer may write: one that holds another type says so before the first
--- write.
-local function looked_at(records, queue, ...)
-  for _, key in ipairs({records.jobs, records.states, records.outcomes}) do
-    redis.call('HLEN', key)
-  end
-  for _, key in ipairs({queue.ready, queue.delayed, queue.leased, queue.bell, ...}) do
-    redis.call('ZCARD', key)
-  end
+-- Checks the keys that a change of a timer may write.
+local function check_timer(records, queue, ...)
+  check_types('HLEN', records.jobs, records.states, records.outcomes)
+  check_types('ZCARD', queue.ready, queue.delayed, queue.leased, queue.bell, ...)
 end
 
 local function waiting_timer(records, unique)

@@ -1,6 +1,7 @@
 -- Reads the events after a place, in their order.
 --
 -- reads only
+-- uses _digits.lua
 -- uses _channel.lua
 --
 -- KEYS  1 head

@@ -1,5 +1,7 @@
 -- Makes a channel that isn't there, keeps one that is, and begins a new epoch where data was lost.
 --
+-- uses _digits.lua
+-- uses _types.lua
 -- uses _channel.lua
 --
 -- KEYS  1 head
@@ -10,11 +12,8 @@
 -- Returns "last-us-epoch-first"
 local last, us, epoch, first = head_of(KEYS[1])
 if not last then
-  -- Keys of another type say so before anything is changed.
-  redis.call('XLEN', KEYS[2])
-  for at = 3, #KEYS do
-    redis.call('LLEN', KEYS[at])
-  end
+  check_types('XLEN', KEYS[2])
+  check_types('LLEN', unpack(KEYS, 3))
 end
 -- Redis refuses no PEXPIRE for want of memory, nor what a script writes after it: reading works when it is full.
 redis.call('PEXPIRE', KEYS[1], ARGV[1])

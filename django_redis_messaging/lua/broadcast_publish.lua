@@ -1,6 +1,7 @@
 -- Publishes an event.
 --
 -- uses _requests.lua
+-- uses _digits.lua
 -- uses _channel.lua
 --
 -- KEYS  1 head

@@ -1,5 +1,6 @@
 -- Removes the oldest events of a channel that has more than it may have.
 --
+-- uses _digits.lua
 -- uses _channel.lua
 --
 -- KEYS  1 head

@@ -3,6 +3,7 @@
 -- uses _states.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _types.lua
 -- uses _timers.lua
 --
 -- KEYS  1 jobs
@@ -20,7 +21,7 @@
 -- ARGV  1 unique key
 -- Returns 1, or 0 when it has begun, or there is none
 local records, queue = records_at(KEYS), queue_at(KEYS, 7)
-looked_at(records, queue)
+check_timer(records, queue)
 local id = waiting_timer(records, ARGV[1])
 if not id or taken_out(queue, id) == 0 then
   return 0

@@ -1,8 +1,11 @@
 -- Lets a timer that has not begun be due at another moment.
 --
 -- uses _states.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _types.lua
 -- uses _timers.lua
 --
 -- KEYS  1 jobs
@@ -23,7 +26,7 @@
 -- ARGV  3 ms until it is due
 -- Returns 1, or 0 when it has begun, or there is none
 local records, queue = records_at(KEYS), queue_at(KEYS, 7)
-looked_at(records, queue, KEYS[13])
+check_timer(records, queue, KEYS[13])
 local id, state = waiting_timer(records, ARGV[1])
 -- Removing is first: without memory the rest is refused, unless a removal came before.
 if not id or taken_out(queue, id) == 0 then

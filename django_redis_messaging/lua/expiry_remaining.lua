@@ -1,7 +1,7 @@
 -- How long it is until a timer is due.
 --
 -- uses _states.lua
--- uses _queue.lua
+-- uses _microseconds.lua
 -- reads only
 --
 -- KEYS  1 states

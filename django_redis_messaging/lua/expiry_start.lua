@@ -2,8 +2,11 @@
 --
 -- uses _requests.lua
 -- uses _states.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _types.lua
 -- uses _timers.lua
 --
 -- KEYS  1 jobs
@@ -40,7 +43,7 @@ local before = answer_to(ARGV[1], memory, window, now)
 if before then
   return before
 end
-looked_at(records, queue, KEYS[15])
+check_timer(records, queue, KEYS[15])
 local id, unique = ARGV[5], ARGV[10]
 local other = waiting_timer(records, unique)
 local count = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed) + (other and 0 or 1)

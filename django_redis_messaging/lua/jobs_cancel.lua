@@ -1,6 +1,8 @@
 -- Takes a job out that has not begun.
 --
 -- uses _states.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _queue.lua
 -- uses _records.lua
 --

@@ -1,6 +1,8 @@
 -- Settles jobs that were done, does what is due by time, and leases the next jobs.
 --
 -- uses _states.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _leases.lua

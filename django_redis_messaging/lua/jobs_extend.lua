@@ -1,7 +1,8 @@
 -- Lets leases end later; never earlier.
 --
 -- uses _states.lua
--- uses _queue.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 --
 -- KEYS  1 states
 -- KEYS  2… leased, of each job's queue

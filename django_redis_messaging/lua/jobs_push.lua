@@ -2,6 +2,8 @@
 --
 -- uses _requests.lua
 -- uses _states.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _queue.lua
 --
 -- KEYS  1 jobs

@@ -2,6 +2,8 @@
 -- those with certain ids.
 --
 -- uses _states.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _queue.lua
 --
 -- KEYS  1 states

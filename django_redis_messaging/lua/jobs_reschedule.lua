@@ -1,6 +1,8 @@
 -- Gives a job that waits another moment.
 --
 -- uses _states.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _queue.lua
 -- uses _records.lua
 --

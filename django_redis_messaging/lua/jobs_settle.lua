@@ -1,6 +1,8 @@
 -- Settles one job: what its holder says of it.
 --
 -- uses _states.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _leases.lua

@@ -1,6 +1,8 @@
 -- How many jobs of a queue are where, as they would be if everything due by time had been done.
 --
 -- uses _states.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _queue.lua
 -- reads only
 --

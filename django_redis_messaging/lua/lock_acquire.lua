@@ -1,5 +1,6 @@
 -- Takes a lock that is free, or that was handed over to the caller; else lets it wait in the line.
 --
+-- uses _microseconds.lua
 -- uses _locks.lua
 --
 -- KEYS  1 lock

@@ -1,5 +1,6 @@
 -- Gives a lock back: to the first who waits, or to all.
 --
+-- uses _microseconds.lua
 -- uses _locks.lua
 --
 -- KEYS  1 lock

@@ -1,5 +1,6 @@
 -- Moves the position of a mailbox, never back: what is up to it is read.
 --
+-- uses _types.lua
 -- uses _mailbox.lua
 --
 -- KEYS  1 newest
@@ -22,7 +23,7 @@ id = math.min(id, last or 0)
 if id <= (acked or 0) then
   return acked or 0
 end
-looked_at(box.marked, box.groups)
+check_types('ZCARD', box.marked, box.groups)
 redis.call('ZREMRANGEBYSCORE', box.marked, '-inf', id)
 redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)
 redis.call('SET', box.newest, string.format('%.0f-%.0f-%s-%.0f', last, ms, epoch, id))

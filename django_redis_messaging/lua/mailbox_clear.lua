@@ -1,6 +1,7 @@
 -- Removes all mails, and acks them: what a limit removed before is not told any more.
 --
 -- uses _clock.lua
+-- uses _types.lua
 -- uses _mailbox.lua
 --
 -- KEYS  1 newest
@@ -18,7 +19,7 @@ if not last then
   return 0
 end
 local over, length = beyond(box, clock(), tonumber(ARGV[1]), tonumber(ARGV[2]))
-looked_at(box.marked, box.groups, box.lost)
+check_types('ZCARD', box.marked, box.groups, box.lost)
 redis.call('HLEN', box.mail)
 redis.call('UNLINK', box.order, box.mail, box.marked, box.groups, box.lost)
 redis.call('SET', box.newest, string.format('%.0f-%.0f-%s-%.0f', last, ms, epoch, last))

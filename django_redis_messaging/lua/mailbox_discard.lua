@@ -1,6 +1,7 @@
 -- Removes one mail.
 --
 -- uses _clock.lua
+-- uses _types.lua
 -- uses _mailbox.lua
 --
 -- KEYS  1 newest
@@ -18,7 +19,7 @@ local first = first_mail(box, beyond(box, clock(), tonumber(ARGV[2]), tonumber(A
 if tonumber(ARGV[1]) < first or not redis.call('ZSCORE', box.order, ARGV[1]) then
   return 0
 end
-looked_at(box.marked, box.groups)
+check_types('ZCARD', box.marked, box.groups)
 redis.call('HDEL', box.mail, ARGV[1])
 removed(box, ARGV[1], ARGV[1])
 return 1

@@ -1,6 +1,7 @@
 -- Marks some mails as read.
 --
 -- uses _clock.lua
+-- uses _types.lua
 -- uses _mailbox.lua
 --
 -- KEYS  1 newest
@@ -16,7 +17,7 @@
 local box, unread = mailbox_at(KEYS), 0
 local first = first_mail(box, beyond(box, clock(), tonumber(ARGV[1]), tonumber(ARGV[2])))
 local _, __, ___, acked = newest_mail(box)
-looked_at(box.marked, box.groups)
+check_types('ZCARD', box.marked, box.groups)
 for at = 3, #ARGV do
   local id = ARGV[at]
   if tonumber(id) >= first and tonumber(id) > (acked or 0) and redis.call('ZSCORE', box.order, id) then

@@ -2,6 +2,7 @@
 --
 -- uses _clock.lua
 -- uses _requests.lua
+-- uses _types.lua
 -- uses _mailbox.lua
 --
 -- KEYS  1 newest
@@ -37,7 +38,7 @@ end
 over = math.max(over, length + 1 - max_length)
 redis.call('HEXISTS', box.mail, '')
 if over > 0 or count > 1 then
-  looked_at(box.marked, box.groups, box.lost)
+  check_types('ZCARD', box.marked, box.groups, box.lost)
 end
 -- Every key has been read by now: one that holds another type has said so before the first write.
 

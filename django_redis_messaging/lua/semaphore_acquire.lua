@@ -1,5 +1,7 @@
 -- Takes a permit if one is free and nobody waits for it before this caller; else the caller waits in the line.
 --
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _semaphores.lua
 --
 -- KEYS  1 holders

@@ -1,5 +1,7 @@
 -- Looks at a semaphore.
 --
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _semaphores.lua
 -- reads only
 --

@@ -1,5 +1,7 @@
 -- Takes a caller who was interrupted out of the line, and gives back the permit that it may have been granted.
 --
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _semaphores.lua
 --
 -- KEYS  1 holders

@@ -1,5 +1,7 @@
 -- Sets how many permits there are, and wakes whoever may go now.
 --
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _semaphores.lua
 --
 -- KEYS  1 holders

@@ -1,6 +1,7 @@
 -- Lets the leases of permits end later.
 --
--- uses _semaphores.lua
+-- uses _digits.lua
+-- uses _microseconds.lua
 --
 -- KEYS  1 holders
 -- KEYS  2 limit

@@ -1,5 +1,7 @@
 -- Gives a permit back, and wakes whoever is next.
 --
+-- uses _digits.lua
+-- uses _microseconds.lua
 -- uses _semaphores.lua
 --
 -- KEYS  1 holders

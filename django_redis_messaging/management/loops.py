@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import autoreload
 
 from .. import handlers
 from ..services.expiries import polling as _expiries  # noqa: F401  (registers its round)
@@ -43,6 +44,39 @@ class Stopping:
         self._is_set = True
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+
+
+class LoopCommand(BaseCommand):
+    """A command that runs a loop until a signal ends it; with --reload, until its code changes."""
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run it, again and again where that is wanted."""
+        if options.get("reload"):
+            autoreload.run_with_reloader(self.run, **options)
+        else:
+            self.run(**options)
+
+    def run(self, **options: Any) -> None:
+        """Make the loop of its options, and run it."""
+        raise NotImplementedError
+
+    def say(self, options: dict[str, Any], text: str) -> None:
+        """A line for whoever watches."""
+        if options["verbosity"]:
+            self.stdout.write(text)
+            self.stdout.flush()
+
+
+def add_reload(parser: ArgumentParser) -> None:
+    """Add the option to begin anew."""
+    parser.add_argument("--reload", action="store_true", help="begin anew when code changes (development)")
+
+
+def add_queues(parser: ArgumentParser) -> None:
+    """Add the option that names queues of tasks."""
+    parser.add_argument(
+        "--queue", action="append", help="a queue to serve, again for more: the first one first (all)"
+    )
 
 
 def at_signals(stop: Callable[[], None]) -> None:

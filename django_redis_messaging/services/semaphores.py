@@ -108,14 +108,9 @@ class Semaphore(Service):
             with suppress(MessagingError), within(LEAVING):
                 self._leave(token)
             raise
-        if granted:
-            permit = Permit(token)
-            self._owners.now.push(permit)
-            if self._renew:
-                keeper = self._keeper()
-                permit.renewal = Renewal(lambda: keeper._refresh([token]), self._every, self.name)
-                permit.renewal.start()
-        return granted
+        return self._held(
+            token, granted, lambda keeper: Renewal(lambda: keeper._refresh([token]), self._every, self.name)
+        )
 
     async def aacquire(self, blocking: bool = False, blocking_timeout: Duration | None = None) -> bool:
         """As `acquire`, for the task that runs; one that is cancelled leaves the line."""
@@ -128,14 +123,11 @@ class Semaphore(Service):
             with suppress(MessagingError), within(LEAVING):
                 await self._aleave(token)
             raise
-        if granted:
-            permit = Permit(token)
-            self._owners.now.push(permit)
-            if self._renew:
-                keeper = self._keeper()
-                permit.renewal = AwaitingRenewal(lambda: keeper._arefresh([token]), self._every, self.name)
-                permit.renewal.start()
-        return granted
+        return self._held(
+            token,
+            granted,
+            lambda keeper: AwaitingRenewal(lambda: keeper._arefresh([token]), self._every, self.name),
+        )
 
     def release(self) -> None:
         """Give back the permit that this thread or task acquired last; whoever is next is woken.
@@ -199,6 +191,16 @@ class Semaphore(Service):
         return SemaphoreInfo(limit=self._limit if stored is None else int(stored), held=held, waiting=queued)
 
     ainfo = asynchronous(info)
+
+    def _held(self, token: str, granted: bool, renewal: Callable[[Self], Renewal | AwaitingRenewal]) -> bool:
+        """Note the permit, if it was granted, and begin to renew."""
+        if granted:
+            permit = Permit(token)
+            self._owners.now.push(permit)
+            if self._renew:
+                permit.renewal = renewal(self._keeper())
+                permit.renewal.start()
+        return granted
 
     def __enter__(self) -> Self:
         self.acquire(blocking=True)

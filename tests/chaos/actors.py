@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from threading import Barrier
 from typing import Any
 
+import django
 from django.conf import settings
 
 from django_redis_messaging import Chat, Inbox, Message, OutcomeUnknown, Unavailable
@@ -46,6 +48,22 @@ def enter(stage: Stage, barrier: Barrier) -> None:
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
     settings.configure(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=stage.messaging)
     _together.append(barrier)
+
+
+def serve(stage: Stage, log: str, **more: Any) -> None:
+    """Set this process up as one of a site that runs a command; what it says is appended to a file."""
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
+    settings.configure(
+        INSTALLED_APPS=["django_redis_messaging"],
+        CACHES={"default": entry, "messaging": entry},
+        REDIS_MESSAGING=stage.messaging,
+        USE_TZ=True,
+        **more,
+    )
+    with open(log, "ab", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    django.setup()
 
 
 def begin(act: Callable[..., Any], *arguments: Any) -> Any:

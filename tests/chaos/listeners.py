@@ -11,8 +11,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import django
-from django.conf import settings
 from django.core.management import call_command
 
 from tests.services.listening import jobs
@@ -26,30 +24,15 @@ EFFECTS, RUNS = "effects", "runs"
 WORDS = ("--lease", "1", "--concurrency", "2", "--verbosity", "0")
 
 
-def enter(stage: actors.Stage, log: str) -> None:
-    """Be a process of the site; what it says is appended to a file."""
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
-    settings.configure(
-        INSTALLED_APPS=["django_redis_messaging"],
-        CACHES={"default": entry, "messaging": entry},
-        REDIS_MESSAGING=stage.messaging,
-        USE_TZ=True,
-    )
-    with open(log, "ab", buffering=0) as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    django.setup()
-
-
 def poll(stage: actors.Stage, log: str) -> None:
     """What `manage.py run_poller` does, in a process of its own."""
-    enter(stage, log)
+    actors.serve(stage, log)
     call_command("run_poller")
 
 
 def listen(stage: actors.Stage, log: str) -> None:
     """What `manage.py run_listener` does, in a process of its own; each timer leaves one effect."""
-    enter(stage, log)
+    actors.serve(stage, log)
     from django_redis_messaging import Expired, on_expiry
 
     client: Any = server()
@@ -78,9 +61,9 @@ class Crew:
         self._size = size
         self.listeners: list[BaseProcess] = []
         self.pollers: list[BaseProcess] = []
-        #: listeners that were
+        #: listeners killed so far
         self.killed = 0
-        #: pollers that were started
+        #: pollers started so far
         self._polling = 0
 
     def fill(self) -> None:

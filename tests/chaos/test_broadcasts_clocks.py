@@ -87,7 +87,7 @@ def result(process: Process) -> Any:
 
 
 @contextmanager
-def killed_again_and_again(server: EmbeddedServer) -> Iterator[list[float]]:
+def killed_again_and_again(where: EmbeddedServer) -> Iterator[list[float]]:
     """A server whose log has all that it has acknowledged; when it was killed."""
     kills: list[float] = []
     over = threading.Event()
@@ -95,8 +95,8 @@ def killed_again_and_again(server: EmbeddedServer) -> Iterator[list[float]]:
     def harm() -> None:
         while not over.wait(PAUSE):
             kills.append(time.monotonic())
-            server.kill()
-            server.start()
+            where.kill()
+            where.start()
 
     with ThreadPoolExecutor(1) as pool:
         harming = pool.submit(harm)

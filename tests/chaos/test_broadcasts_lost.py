@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import OutOfMemoryError
 
 from django_redis_messaging import Batch, Broadcast, OutcomeUnknown, Unavailable, conf
 from django_redis_messaging.core import clients, scripts
@@ -152,26 +151,6 @@ class TestKilled:
 
 
 class TestFullMemory:
-    @pytest.fixture
-    def client(self, fragile: EmbeddedServer, connect: Connect) -> Iterator[redis.Redis]:
-        connect(fragile)
-        with fragile.client() as client:
-            yield client
-
-    @pytest.fixture
-    def fill(self, client: redis.Redis) -> Callable[[], None]:
-        client.config_set("maxmemory", client.info("memory")["used_memory"] + 2_000_000)
-
-        def until_it_is_full() -> None:
-            size = 100_000
-            while size:
-                try:
-                    client.set(f"{conf.prefix()}:filler:{size}:{client.dbsize()}", b"x" * size)
-                except OutOfMemoryError:
-                    size //= 10
-
-        return until_it_is_full
-
     async def test_publishing_is_refused_whole_and_reading_goes_on(
         self, call: Call, client: redis.Redis, fill: Callable[[], None]
     ) -> None:

@@ -11,7 +11,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import django
 from django.conf import settings
 
 from tests.tasks.working import keys, server, until
@@ -29,18 +28,7 @@ POINTS = ("after the claim", "in the callback", "before the ack")
 
 def serve(stage: actors.Stage, tasks: dict[str, Any], log: str, words: list[str]) -> None:
     """What `manage.py run_worker` does, in a process of its own."""
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
-    settings.configure(
-        INSTALLED_APPS=["django_redis_messaging"],
-        CACHES={"default": entry, "messaging": entry},
-        REDIS_MESSAGING=stage.messaging,
-        TASKS=tasks,
-        USE_TZ=True,
-    )
-    with open(log, "ab", buffering=0) as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    django.setup()
+    actors.serve(stage, log, TASKS=tasks)
     _arm()
     from django.core.management import call_command
 

@@ -50,7 +50,28 @@ def mates(name: str, number: int = 1) -> list[str]:
     return [next(others) for _ in range(number)]
 
 
-class Cluster:
+class Servers:
+    """Several servers that begin and end together."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+
+class Cluster(Servers):
     """`primaries` nodes that share the slots, and behind them as many replicas, if wanted: with three, the
     node 3 is the replica of the node 0. Others, as many as `later`, run already and join when they are told
     to. What a method calls `at` is the number of a node."""
@@ -63,7 +84,7 @@ class Cluster:
         later: int = 0,
         node_timeout: int = NODE_TIMEOUT,
     ) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self._primaries = primaries
         self._replicas = replicas
         self._later = later
@@ -73,26 +94,18 @@ class Cluster:
         self.clients: list[Any] = []
         self._ports: list[int] = []
 
-    def __enter__(self) -> Self:
-        try:
-            members = self._primaries * (1 + self._replicas)
-            for _ in range(members + self._later):
-                self._start()
-            self._share_slots()
-            for one, other in permutations(range(members), 2):
-                self._meet(one, other)
-            until(self._whole)
-            for at in range(self._primaries, members):
-                self.clients[at].execute_command("CLUSTER", "REPLICATE", self.id(at - self._primaries))
-            until(self._whole)
-            self.replicated()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def _begin(self) -> None:
+        members = self._primaries * (1 + self._replicas)
+        for _ in range(members + self._later):
+            self._start()
+        self._share_slots()
+        for one, other in permutations(range(members), 2):
+            self._meet(one, other)
+        until(self._whole)
+        for at in range(self._primaries, members):
+            self.clients[at].execute_command("CLUSTER", "REPLICATE", self.id(at - self._primaries))
+        until(self._whole)
+        self.replicated()
 
     def url(self, at: int) -> str:
         """The LOCATION of a CACHES entry that names this node."""

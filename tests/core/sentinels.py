@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any
 
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from django_redis_messaging.core.embedded import EmbeddedServer, _free_port, find_program
-from tests.core.clusters import until
+from tests.core.clusters import Servers, until
 
 #: what the Sentinel calls the two
 NAME = "messaging-primary"
@@ -42,22 +41,8 @@ class Sentinel(EmbeddedServer):
         return [find_program(), str(file), "--sentinel"]
 
 
-class Pair:
+class Pair(Servers):
     """Two servers, 0 and 1, of which 0 is the primary first, and 1 its replica."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def follows(self, at: int) -> bool:
         """Whether this one is a replica that has all that its primary has."""
@@ -71,7 +56,7 @@ class Pair:
         self.clients[1].replicaof("NO", "ONE")
         self.clients[0].replicaof("127.0.0.1", self._ports[1])
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
         self._ports = [_free_port(), _free_port()]
         self.servers = [self._stack.enter_context(_server(port)) for port in self._ports]
         # a Sentinel that makes a replica of one cuts all its connections
@@ -85,9 +70,14 @@ class Sentinels(Pair):
     """The pair, and the Sentinel that watches it."""
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
-        """SENTINELS of a CACHES entry. At the first of them is none: nobody depends on a single one."""
-        return [("127.0.0.1", _free_port()), ("127.0.0.1", self.sentinel.port)]
+    def options(self) -> dict[str, Any]:
+        """OPTIONS of a CACHES entry. At the first address is no Sentinel: nobody depends on a single one."""
+        return {
+            "CLIENT_CLASS": "django_redis.client.SentinelClient",
+            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+            "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
+            "SENTINELS": [("127.0.0.1", _free_port()), ("127.0.0.1", self.sentinel.port)],
+        }
 
     def kill(self) -> None:
         """End the primary, 0, as a crash would, once the replica has all that it has."""
@@ -105,8 +95,8 @@ class Sentinels(Pair):
         _, port = self.orders.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
         return int(port) == self._ports[1] and self.clients[1].info("replication")["role"] == "master"
 
-    def _start(self) -> None:
-        super()._start()
+    def _begin(self) -> None:
+        super()._begin()
         self.sentinel = self._stack.enter_context(Sentinel(self._ports[0]))
         self.orders: Any = self._stack.enter_context(self.sentinel.client())
         for period, milliseconds in PERIODS.items():

@@ -34,12 +34,7 @@ def watched(connect: Connect, sentinels: Sentinels) -> Things:
     """The service, on the primary that the Sentinel names."""
     return connect(
         f"redis://{NAME}/0?db=0",
-        more={
-            "CLIENT_CLASS": "django_redis.client.SentinelClient",
-            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-            "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
-            "SENTINELS": sentinels.addresses,
-        },
+        more=sentinels.options,
     )
 
 

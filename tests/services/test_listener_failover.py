@@ -144,12 +144,7 @@ def test_who_takes_over_as_a_sentinel_says_is_listened_to(harm: str, settings: S
                 "BACKEND": "django_redis.cache.RedisCache",
                 # django-redis keeps its pools by URL: a name makes this one another
                 "LOCATION": f"redis://{NAME}/0?client_name={harm}",
-                "OPTIONS": {
-                    "CLIENT_CLASS": "django_redis.client.SentinelClient",
-                    "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-                    "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
-                    "SENTINELS": pair.addresses,
-                },
+                "OPTIONS": pair.options,
             },
         }
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "watched"}

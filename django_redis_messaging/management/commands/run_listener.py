@@ -5,13 +5,13 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from ...errors import MessagingError
 from .. import loops
 
 
-class Command(BaseCommand):
+class Command(loops.LoopCommand):
     """Runs a listener until a signal ends it."""
 
     help = "Call the handlers of timers (on_expiry) and of key events (on_key_event) of all apps."
@@ -25,7 +25,7 @@ class Command(BaseCommand):
             help="add the flags that handlers need to the server's notify-keyspace-events",
         )
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def run(self, **options: Any) -> None:
         """Run the listener."""
         limits = loops.limits(options)
         try:
@@ -35,13 +35,8 @@ class Command(BaseCommand):
         if listener is None:
             raise CommandError(loops.NO_HANDLERS)
         loops.at_signals(listener.stop)
-        self._say(options, f"Listening for {loops.heard()}. Ctrl-C ends it.")
+        self.say(options, f"Listening for {loops.heard()}. Ctrl-C ends it.")
         listener.run()
-        self._say(options, f"Ended after {listener.done} timers.")
+        self.say(options, f"Ended after {listener.done} timers.")
         if listener.failed:
             raise CommandError("The listener ended by an error: see the log.")
-
-    def _say(self, options: dict[str, Any], text: str) -> None:
-        if options["verbosity"]:
-            self.stdout.write(text)
-            self.stdout.flush()

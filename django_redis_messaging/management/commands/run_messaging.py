@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand, CommandError
-from django.utils import autoreload
+from django.core.management.base import CommandError
 
 from ...errors import MessagingError
 from ...services.jobs.limits import Limits
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from ...tasks.backend import RedisBackend
 
 
-class Command(BaseCommand):
+class Command(loops.LoopCommand):
     """Runs all that there is to run until a signal ends it."""
 
     help = (
@@ -29,9 +28,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
         parser.add_argument("--backend", help="alias in TASKS (all that are of this app)")
-        parser.add_argument(
-            "--queue", action="append", help="a queue to serve, again for more: the first one first (all)"
-        )
+        loops.add_queues(parser)
         loops.add_limits(parser, "task or timer")
         parser.add_argument("--max-time", type=float, help="end after so many seconds")
         parser.add_argument(
@@ -39,18 +36,10 @@ class Command(BaseCommand):
             action="store_true",
             help="add the flags that handlers need to the server's notify-keyspace-events",
         )
-        parser.add_argument(
-            "--reload", action="store_true", help="begin anew when code changes (development)"
-        )
+        loops.add_reload(parser)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def run(self, **options: Any) -> None:
         """Run them."""
-        if options["reload"]:
-            autoreload.run_with_reloader(self._run, **options)
-        else:
-            self._run(**options)
-
-    def _run(self, **options: Any) -> None:
         max_time = loops.limits(options, max_time=options["max_time"]).max_time
         limits = loops.limits(options)  # it is for all together to end in time
         try:
@@ -60,9 +49,9 @@ class Command(BaseCommand):
         together = Together(running, max_time=max_time)
         if not options["reload"]:
             loops.at_signals(together.stop)
-        self._say(options, f"Running {'; '.join(told)}. Ctrl-C ends it.")
+        self.say(options, f"Running {'; '.join(told)}. Ctrl-C ends it.")
         together.run()
-        self._say(options, f"Ended after {_done(running)}.")
+        self.say(options, f"Ended after {_done(running)}.")
         if together.failed:
             names = " and ".join(together.failed)
             raise CommandError(f"Ended by an error of the {names}: see the log.")
@@ -93,11 +82,6 @@ class Command(BaseCommand):
             running[f"worker of {backend.alias}"] = worker = Worker(backend, queues, limits)
             told.append(f"worker {worker.id} of {', '.join(queues)}")
         return running, told
-
-    def _say(self, options: dict[str, Any], text: str) -> None:
-        if options["verbosity"]:
-            self.stdout.write(text)
-            self.stdout.flush()
 
 
 def _chosen(options: dict[str, Any]) -> list[RedisBackend]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from .. import loops
 
 
-class Command(BaseCommand):
+class Command(loops.LoopCommand):
     """Polls until a signal ends it."""
 
     help = "Move everything that is due: delayed jobs, leases that ran out, results that are over."
@@ -18,11 +16,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """There is nothing to choose: any number of pollers does the same."""
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def run(self, **options: Any) -> None:
         """Run the poller."""
         poller = loops.poller()
         loops.at_signals(poller.stop)
-        if options["verbosity"]:
-            self.stdout.write("Polling. Ctrl-C ends it.")
-            self.stdout.flush()
+        self.say(options, "Polling. Ctrl-C ends it.")
         poller.run()

@@ -122,7 +122,7 @@ class Channel:
                 self._received(receive(connection))
             elif asked > heard and monotonic() > alone + 2 * ALIVE:
                 raise TimeoutError("the server does not answer")
-            if monotonic() > self._renewed + LEASE / 2000:
+            if monotonic() > self._renewed + LEASE / 1000 / 2:
                 self._keep_lease()
             if monotonic() > asked + ALIVE:
                 # what wasn't answered counts, not what wasn't asked because this process was held

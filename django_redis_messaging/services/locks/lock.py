@@ -78,14 +78,11 @@ class Lock(LockSteps):
             with suppress(MessagingError), within(LEAVING):
                 self._give_back(attempt.token)
             raise
-        if fence:
-            own = self._own
-            own.hold(attempt.token, fence)
-            if self.renew:
-                keeper, every = self._keeper(), self._lease / 3000
-                own.renewal = Renewal(lambda: keeper._keep(attempt.token), every, self.name)
-                own.renewal.start()
-        return fence > 0
+        return self._held(
+            attempt.token,
+            fence,
+            lambda keeper: Renewal(lambda: keeper._keep(attempt.token), self._lease / 3000, self.name),
+        )
 
     async def aacquire(
         self,
@@ -103,14 +100,13 @@ class Lock(LockSteps):
             with suppress(MessagingError), within(LEAVING):
                 await self._agive_back(attempt.token)
             raise
-        if fence:
-            own = self._own
-            own.hold(attempt.token, fence)
-            if self.renew:
-                keeper, every = self._keeper(), self._lease / 3000
-                own.renewal = AwaitingRenewal(lambda: keeper._akeep(attempt.token), every, self.name)
-                own.renewal.start()
-        return fence > 0
+        return self._held(
+            attempt.token,
+            fence,
+            lambda keeper: AwaitingRenewal(
+                lambda: keeper._akeep(attempt.token), self._lease / 3000, self.name
+            ),
+        )
 
     @operation
     def release(self) -> Steps[None]:
@@ -210,6 +206,16 @@ class Lock(LockSteps):
         'done'
         """
         return within_each_call(self, function)
+
+    def _held(self, token: bytes, fence: int, renewal: Callable[[Self], Renewal | AwaitingRenewal]) -> bool:
+        """Note the fence that was granted, if one was, and begin to renew."""
+        if fence:
+            own = self._own
+            own.hold(token, fence)
+            if self.renew:
+                own.renewal = renewal(self._keeper())
+                own.renewal.start()
+        return fence > 0
 
     def _released_too_late(self, error: LockError) -> None:
         if self._raises:
