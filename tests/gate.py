@@ -39,8 +39,8 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(FlakyTests(config.getoption("--flaky-list")), "flaky-tests")
-    if not hasattr(config, "workerinput"):  # pytest-xdist ends its own workers
+    if not hasattr(config, "workerinput"):  # workers of pytest-xdist report to this process, which ends them
+        config.pluginmanager.register(FlakyTests(config.getoption("--flaky-list")), "flaky-tests")
         config.pluginmanager.register(LeftThreads(), "left-threads")
     # how long an example takes depends on the machine, not on what is tested
     settings.register_profile(

@@ -114,10 +114,11 @@ class TestWorlds:
 
 
 class TestFlaky:
+    @pytest.mark.parametrize("beside", [[], ["-n2"]])
     def test_what_passed_when_run_again_is_listed_with_its_first_failure(
-        self, run: Run, tmp_path: Path
+        self, run: Run, tmp_path: Path, beside: list[str]
     ) -> None:
-        output = run(FLAKY, "--reruns", "2", "--flaky-list", str(tmp_path / "list"))
+        output = run(FLAKY, "--reruns", "2", "--flaky-list", str(tmp_path / "list"), *beside)
         listed = (tmp_path / "list").read_text()
         assert listed.startswith("FLAKY test_some.py::test_second_time\n")
         assert listed.count("FLAKY") == listed.count("AssertionError: the first failure") == 1
