@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -79,6 +79,8 @@ class Settings:
     MAILBOX_MAX_AGE: float | None = 90 * 86_400.0
     #: size of a mail's payload
     MAIL_MAX_BYTES: int = 64 * 1024
+    #: hosts that notifications may lead to besides ALLOWED_HOSTS, written as there; "*": any
+    LINK_HOSTS: Sequence[str] = ()
 
     #: how long an event of a broadcast is kept, at least; one bucket more at most
     BROADCAST_RETENTION: float = 300.0

@@ -99,6 +99,10 @@ class TestSettings:
         [
             ("ALIAS", 5),
             ("ALIAS", b"messaging"),
+            ("LINK_HOSTS", "example.com"),
+            ("LINK_HOSTS", ["example.com", None]),
+            ("LINK_HOSTS", {"example.com"}),
+            ("CHAT_MAX_LENGTH", [5]),
             ("PREFIX", None),
             ("PREFIX", 5),
             ("PREFIX", ""),
@@ -140,6 +144,8 @@ class TestSettings:
         ("key", "value"),
         [
             ("ALIAS", None),
+            ("LINK_HOSTS", ["example.com"]),
+            ("LINK_HOSTS", ("example.com", ".example.org")),
             ("PREFIX", "site:shop-7"),
             ("PREFIX", lambda: "tenant"),
             ("COMMAND_DEADLINE", 1),

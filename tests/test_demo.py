@@ -22,6 +22,7 @@ import pytest
 MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
 #: seconds within which the demo must answer
 DEADLINE = 90.0
+NOTIFICATIONS = "/messages/notifications/"
 
 
 class Demo:
@@ -82,25 +83,25 @@ class Browser:
     def get(self, path: str) -> str:
         return self._send(path, None)
 
-    def order(self, item: str, email: str) -> str:
-        """The page that follows."""
-        found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get("/orders/"))
+    def post(self, path: str, *, at: str = "/orders/", **form: str) -> str:
+        """The page that follows a form of the page `at`."""
+        found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get(at))
         assert found
-        form = {"csrfmiddlewaretoken": found[1], "item": item, "email": email}
-        return self._send("/orders/", urllib.parse.urlencode(form).encode())
+        return self._send(path, urllib.parse.urlencode({"csrfmiddlewaretoken": found[1], **form}).encode())
 
-    def post(self, path: str) -> str:
-        """The page that follows."""
-        found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get("/orders/"))
-        assert found
-        return self._send(path, urllib.parse.urlencode({"csrfmiddlewaretoken": found[1]}).encode())
+    def order(self, item: str, email: str) -> str:
+        return self.post("/orders/", item=item, email=email)
 
     def sign_in(self, username: str, **more: str) -> str:
-        """The page that follows."""
-        found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get("/"))
-        assert found
-        form = {"csrfmiddlewaretoken": found[1], "username": username, **more}
-        return self._send("/", urllib.parse.urlencode(form).encode())
+        return self.post("/", at="/", username=username, **more)
+
+    def until(self, path: str, text: str) -> str:
+        """The page, once it says this."""
+        ends = time.monotonic() + DEADLINE
+        while text not in (page := self.get(path)):
+            assert time.monotonic() < ends, page
+            time.sleep(0.05)
+        return page
 
     def _send(self, path: str, form: bytes | None) -> str:
         with self._opener.open(urllib.parse.urljoin(self.address, path), form, timeout=DEADLINE) as answer:
@@ -186,33 +187,43 @@ def test_an_order_is_confirmed_by_a_task(start: Callable[..., Demo]) -> None:
     browser.sign_in("bob")
     browser.order("Tea", "ann@example.com")
     browser.order("Cake", "later@example.com")  # whose mail server refuses twice
-    ends = time.monotonic() + DEADLINE
-    while (page := browser.get("/orders/")).count("state-successful") < 2:
-        assert time.monotonic() < ends, page
-        time.sleep(0.05)
-    assert 'aria-label="1 attempt"' in page
-    assert 'aria-label="3 attempts"' in page
-    while 'aria-label="Notifications: 2 unread"' not in (page := browser.get("/orders/")):
-        assert time.monotonic() < ends, page
-        time.sleep(0.05)
-    assert "Your order is confirmed: Cake." in browser.get("/messages/notifications/")
+    browser.until(NOTIFICATIONS, "Your order is confirmed: Tea.")
+    browser.until(NOTIFICATIONS, "Your order is confirmed: Cake.")
+    page = browser.until("/orders/", 'aria-label="3 attempts"')
+    assert (page.count("state-successful"), page.count('aria-label="1 attempt"')) == (2, 1)
 
 
 def test_an_order_that_is_not_paid_in_time_is_cancelled(start: Callable[..., Demo]) -> None:
     browser = Browser(start(env={"DEMO_TIME_TO_PAY": "3"}).address)
+    browser.sign_in("bob")
     browser.order("Tea", "ann@example.com")
     page = browser.order("Cake", "bob@example.com")
     assert re.search(r'cancelled in <b data-remaining="[23]">[23]</b> s', page)
     page = browser.post(re.findall(r'action="(/orders/\d+/pay/)"', page)[0])
     assert browser.where == "/orders/"
     assert page.count("payment-paid") == 1
-    ends = time.monotonic() + DEADLINE
-    while "payment-cancelled" not in (page := browser.get("/orders/")):
-        assert time.monotonic() < ends, page
-        time.sleep(0.05)
+    page = browser.until("/orders/", "payment-cancelled")
     assert (page.count("payment-paid"), page.count("payment-cancelled")) == (1, 1)
     assert "Pay for" not in page
     assert "data-remaining" not in page
+    page = browser.until(NOTIFICATIONS, "Your order was cancelled")
+    assert "paid in time: Tea." in page and "paid in time: Cake." not in page
+
+
+def test_who_is_mentioned_in_a_chat_is_notified(start: Callable[..., Demo]) -> None:
+    address = start().address
+    bob, frank, alice = Browser(address), Browser(address), Browser(address)
+    for browser, name in ((bob, "bob"), (frank, "frank"), (alice, "alice")):
+        browser.sign_in(name)
+        assert "Order something" in browser.get(NOTIFICATIONS)
+    room = "/messages/chats/demo-lunch/"
+    alice.post(f"{room}send/", at=room, body="@bob, @frank, @alice and @nobody: <b>noodles</b>!")
+    assert "Alice Moreau mentioned you" in (page := bob.get(NOTIFICATIONS))
+    assert "&lt;b&gt;noodles" in page and f'value="{room}"' in page
+    alice.post(f"{room}send/", at=room, body="Well, @bob?")
+    assert "2 in all" in (page := bob.get(NOTIFICATIONS)) and "noodles" not in page
+    assert "mentioned" not in frank.get(NOTIFICATIONS), "who is not in the chat"
+    assert "mentioned" not in alice.get(NOTIFICATIONS), "who wrote it"
 
 
 def test_an_option_that_another_process_changes_is_in_force_at_once(

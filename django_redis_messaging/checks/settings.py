@@ -10,7 +10,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -25,7 +25,14 @@ MAY_BE_ZERO = {"CHAT_KEEP_LAST", "TYPING_MAX_MEMBERS"}
 #: settings that name a thing of Python by its dotted path
 PATHS = {"OBSERVE", "IDENTITY"}
 
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a str", types.NoneType: "None"}
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a str",
+    types.NoneType: "None",
+    Sequence: "a list of str",
+    Callable: "a callable",
+}
 
 
 def check_settings(**_: object) -> list[CheckMessage]:
@@ -85,15 +92,15 @@ def _about_path(key: str, path: str) -> CheckMessage | None:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """The types that an annotation allows: `float | None` → float, NoneType."""
+    """The types that an annotation allows: `float | None` → float, NoneType; `Sequence[str]` → Sequence."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else [hint]
-    return [Callable if typing.get_origin(kind) is Callable else kind for kind in kinds]
+    return [typing.get_origin(kind) or kind for kind in kinds]
 
 
 def _wanted(key: str, value: object, kinds: list[Any]) -> str | None:
     """What `value` should have been; None: it is good."""
     if not _has_kind(value, kinds):
-        return " or ".join(_WORDS.get(kind, "a callable") for kind in kinds)
+        return " or ".join(_WORDS[kind] for kind in kinds)
     if isinstance(value, int | float):
         return _wanted_number(key, value)
     return _wanted_prefix(value) if key == "PREFIX" and isinstance(value, str) else None
@@ -102,6 +109,8 @@ def _wanted(key: str, value: object, kinds: list[Any]) -> str | None:
 def _has_kind(value: object, kinds: list[Any]) -> bool:
     if isinstance(value, bool):
         return False  # to Python it is an int
+    if isinstance(value, list | tuple):
+        return Sequence in kinds and all(isinstance(item, str) for item in value)
     if callable(value):
         return Callable in kinds
     given = type(value)

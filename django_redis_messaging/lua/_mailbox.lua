@@ -104,7 +104,9 @@ local function gap_after(box, id, first)
 end
 
 -- Whether a cursor was made of a mail of this mailbox. A bare id has no epoch (''), one of an empty mailbox
--- has the epoch 0: both are trusted. `last` is nil where nothing was ever sent.
+-- has the epoch 0, the place before all mail has the time 0: these are trusted. `last` is nil where nothing was
+-- ever sent. Where data was rolled back, ids are given out again, to mail that was sent later: times tell it
+-- from what the cursor was made of, also where that very mail was discarded.
 local function is_own(box, last, epoch, id, cursor_epoch, cursor_ms)
   if cursor_epoch == '' or cursor_epoch == '0' then
     return true
@@ -112,6 +114,10 @@ local function is_own(box, last, epoch, id, cursor_epoch, cursor_ms)
   if cursor_epoch ~= epoch or id > last then
     return false
   end
-  local ms = cursor_ms == '0' and -1 or mail_ms(box, id)
-  return ms == -1 or ms == tonumber(cursor_ms)
+  local ms, sent = tonumber(cursor_ms), mail_ms(box, id)
+  if ms == 0 or sent == ms then
+    return true
+  end
+  local before = redis.call('ZREVRANGEBYSCORE', box.order, id, '-inf', 'LIMIT', 0, 1)[1]
+  return sent == -1 and (not before or mail_ms(box, before) <= ms)
 end

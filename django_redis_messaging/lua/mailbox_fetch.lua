@@ -14,11 +14,17 @@
 -- ARGV  2 id after which it begins, or '' for the very beginning
 -- ARGV  3 epoch of the cursor, or '' for a bare id
 -- ARGV  4 ms of the cursor, or ''
--- ARGV  5 most mails
+-- ARGV  5 most mails; a page of them also ends before it has more than PAGE_BYTES
 -- ARGV  6 which: 'all', 'unread' or 'read'
 -- ARGV  7 most mails a mailbox holds
 -- ARGV  8 greatest age of a mail: ms, 0 for any
--- Returns {epoch, id after which it began, gap, has_more, reset, {id, …}, {entry, …}, {unread: 1 or 0, …}}
+-- Returns {epoch, id after which it began or of the newest, gap, has_more, reset, {id, …}, {entry, …}, {unread: 1 or 0, …}}
+
+-- bytes of a page's entries together
+local PAGE_BYTES = 256 * 1024
+-- entries read at once, and ids looked at once where the first did not fill the page
+local TOGETHER, SCANNED = 20, 500
+
 local box, now, limit = mailbox_at(KEYS), clock(), tonumber(ARGV[5])
 local last, _, epoch, acked = newest_mail(box)
 local begin = tonumber(ARGV[2])
@@ -50,9 +56,9 @@ local function add(id, unread)
   end
 end
 
-local at = begin
+local at, count, ids = begin, limit + 1, nil
 repeat
-  local ids = ids_after(at, limit + 1)
+  ids = ids_after(at, count)
   if #ids > 0 then
     local marked = redis.call('ZMSCORE', box.marked, unpack(ids))
     for place, id in ipairs(ids) do
@@ -60,11 +66,31 @@ repeat
     end
     at = tonumber(ids[#ids])
   end
-until #ids <= limit or #found > limit
+  local complete = #ids < count
+  count = SCANNED
+until complete or #found > limit
 
-local more = #found > limit
-if more then
-  found[#found], states[#states] = nil, nil
+-- The entries of those found that fit into a page: one at least.
+local entries, size = {}, 0
+local function add_entries(from)
+  local ids = {unpack(found, from, math.min(from + TOGETHER - 1, #found))}
+  for _, entry in ipairs(redis.call('HMGET', box.mail, unpack(ids))) do
+    size = size + #entry
+    if #entries == limit or (size > PAGE_BYTES and #entries > 0) then
+      return false
+    end
+    entries[#entries + 1] = entry
+  end
+  return true
+end
+
+local from = 1
+while from <= #found and add_entries(from) do
+  from = from + TOGETHER
+end
+local more = #entries < #found
+for place = #found, #entries + 1, -1 do
+  found[place], states[place] = nil, nil
 end
 local gap = 0
 if last and (newer or not more) then
@@ -74,6 +100,6 @@ end
 redis.call('HDEL', box.mail, '')
 redis.call('SET', KEYS[7], now)
 return {
-  epoch or '0', begin or (newer and 0 or (last or 0) + 1), gap, more and 1 or 0, reset and 1 or 0,
-  found, #found > 0 and redis.call('HMGET', box.mail, unpack(found)) or {}, states
+  epoch or '0', math.min(begin or (newer and 0 or math.huge), last or 0), gap, more and 1 or 0, reset and 1 or 0,
+  found, entries, states
 }

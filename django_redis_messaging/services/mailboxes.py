@@ -50,8 +50,8 @@ class Mailbox(Service):
         """Put a mail into the box; `payload` is anything JSON can say.
 
         A mail of a `group` replaces the unread one of that group, and its `count` is one more. A repeat
-        with the same `request_id` sends nothing and returns the first answer. Where the box is full, the
-        oldest mail goes.
+        with the same `request_id` by the same `sender` sends nothing and returns the first answer. Where the
+        box is full, the oldest mail goes; `status` says so beforehand.
 
         >>> box = Mailbox("group-example")
         >>> box.send("1 new answer", group="topic-7").count, box.send("2 new answers", group="topic-7").count
@@ -69,7 +69,7 @@ class Mailbox(Service):
         reply = yield Script(
             "mailbox_send",
             self._keys.sending,
-            (rest, group or "", request(request_id), window(), *_limits()),
+            (rest, group or "", f"{sender or ''}\0{request(request_id)}", window(), *_limits()),
         )
         number, ms, epoch, times = map(int, reply.split(b"-"))
         entry = [ms, times, sender, group, as_stored(payload)]
@@ -90,7 +90,8 @@ class Mailbox(Service):
 
         `after` is the cursor or id the page before ended with; without it, reading begins at the oldest
         mail that is kept. `unread=True` reads only what is unread, `unread=False` only what is read.
-        `newest_first` reads the other way round. `limit` is 1 to 1000.
+        `newest_first` reads the other way round. `limit` is 1 to 1000; a page also ends before it has more
+        than 256 KiB, but not before its first mail.
 
         >>> box = Mailbox("fetch-example")
         >>> for number in range(3):
@@ -175,12 +176,13 @@ class Mailbox(Service):
         >>> Mailbox("status-example").status()
         MailboxStatus(unread=0, acked_id=0, last_fetched_at=None, full=False)
         """
-        unread, acked, fetched, length = yield self._look()
+        unread, acked, fetched, length, last = yield self._look()
         return MailboxStatus(
             unread=unread,
             acked_id=acked,
             last_fetched_at=entries.moment(fetched) if fetched else None,
             full=length >= conf.current().MAILBOX_MAX_LENGTH,
+            last_id=last,
         )
 
     astatus = asynchronous(status)

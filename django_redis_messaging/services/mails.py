@@ -4,7 +4,7 @@ lua/_mailbox.lua."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,6 +62,8 @@ class MailboxStatus:
     """When the user last fetched; None: never."""
     full: bool
     """Whether the next mail removes the oldest."""
+    last_id: int = field(default=0, compare=False, repr=False)
+    """The id of the newest mail ever; 0 before the first."""
 
 
 def rest_of_entry(payload: Any, sender: str | None, group: str | None) -> str:

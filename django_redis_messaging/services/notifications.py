@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
+from django.conf import settings
+from django.utils.http import is_same_domain, url_has_allowed_host_and_scheme
+
+from .. import conf
 from ..core import payloads
 from .mailboxes import Mailbox
 from .mails import Mail
 
 Level = Literal["info", "success", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-#: schemes that a link may have; none: an address of this site
-_SCHEMES = {"", "http", "https", "mailto"}
+#: hosts of a site in development, as Django has them
+_LOCAL_HOSTS = (".localhost", "127.0.0.1", "[::1]")
 #: what browsers drop or read as something else: it could hide a scheme
 _UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
 
@@ -41,14 +45,15 @@ def notify(
 ) -> Mail:
     """Tell a user something: a mail that the bell counts and the page of notifications shows.
 
-    `text` is plain text; `url` where it leads: an address of this site, http, https or mailto. `level` is
-    "info", "success", "warning" or "error". `group` is that of Mailbox.send: only the newest is shown, with
-    how many there were.
+    `text` is plain text; `url` where it leads: an address of this site, or one whose host is in LINK_HOSTS.
+    `level` is "info", "success", "warning" or "error". `group` is that of Mailbox.send: only the newest is
+    shown, with how many there were.
 
     >>> notify("notify-example", "Your file is ready.", url="/files/7/", level="success").payload
     {'text': 'Your file is ready.', 'url': '/files/7/', 'level': 'success'}
 
-    Raises ValueError for other levels and for other schemes (javascript:), LimitExceeded (MAIL_MAX_BYTES).
+    Raises ValueError for other levels and other addresses (https://elsewhere.example/, javascript:),
+    LimitExceeded (MAIL_MAX_BYTES).
     """
     mailbox = Mailbox(user, using=using)
     return mailbox.send(_payload(text, url, level), sender=sender, group=group, request_id=request_id)
@@ -75,22 +80,37 @@ def _payload(text: str, url: str, level: str) -> dict[str, str]:
         raise ValueError("text is empty: say something.")
     if level not in LEVELS:
         raise ValueError(f"level is {level!r}: it can be {', '.join(map(repr, LEVELS))}.")
-    return {"text": text, "url": _checked_url(url), "level": level}
+    return {"text": text, "url": checked_url(url), "level": level}
 
 
-def _checked_url(url: str) -> str:
+def checked_url(url: str) -> str:
+    """An address that a notification may lead to, or none: else ValueError.
+
+    Of this site are addresses without a host, and those of ALLOWED_HOSTS, unless that allows any.
+    """
     unfit = _UNFIT.search(payloads.text(url, "url"))
     if unfit:
         raise ValueError(f"url has {unfit[0]!r}: percent-encode it.")
     try:
-        scheme = urlsplit(url).scheme
+        parts = urlsplit(url)
+        host = parts.hostname or ""
     except ValueError as error:
         raise ValueError(f"url is no address: {error}.") from None
-    if scheme not in _SCHEMES:
+    hosts = {parts.netloc} if _is_allowed(f"[{host}]" if ":" in host else host) else set()
+    if url and not url_has_allowed_host_and_scheme(url, hosts):
         raise ValueError(
-            f"url has the scheme {scheme!r}: give http, https, mailto, or an address of this site."
+            "url is no address of this site: give one as reverse() returns it, or add its host to "
+            "REDIS_MESSAGING['LINK_HOSTS']."
         )
     return url
+
+
+def _is_allowed(host: str) -> bool:
+    """Whether links may have this host. That any host may reach the site doesn't make them its own."""
+    local = _LOCAL_HOSTS if settings.DEBUG and not settings.ALLOWED_HOSTS else ()
+    own = (pattern for pattern in settings.ALLOWED_HOSTS if pattern != "*")
+    patterns = (*own, *local, *conf.current().LINK_HOSTS)
+    return any(pattern == "*" or is_same_domain(host, pattern) for pattern in patterns)
 
 
 def notification(payload: Any) -> Notification:
@@ -99,7 +119,7 @@ def notification(payload: Any) -> Notification:
         return Notification(text=_as_text(payload), url="", level="info")
     level, url = payload.get("level"), payload.get("url", "")
     try:
-        checked = _checked_url(url)
+        checked = checked_url(url)
     except (TypeError, ValueError):
         checked = ""
     return Notification(

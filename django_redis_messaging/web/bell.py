@@ -12,6 +12,7 @@ from django.utils.translation import ngettext
 from ..core.retry import within
 from ..errors import MessagingError
 from ..services.mailboxes import Mailbox
+from ..services.mails import MailboxStatus
 from . import identity as identities
 
 _logger = logging.getLogger(__name__)
@@ -33,16 +34,25 @@ class Bell:
         user = getattr(self._request, "user", None)
         return user is not None and identities.current().may_use(user)
 
-    @cached_property
+    @property
     def unread(self) -> int | None:
         """How many are unread: one round trip to Redis. None: nobody is signed in, or Redis is away."""
+        return self._status.unread if self._status else None
+
+    @property
+    def state(self) -> str:
+        """Changes with what the page of notifications shows; empty where it isn't known."""
+        return state(self._status) if self._status else ""
+
+    @cached_property
+    def _status(self) -> MailboxStatus | None:
         if not self.shown:
             return None
         mailbox = Mailbox(identities.current().member_id(self._request.user))
         try:
             # A page of the site must not wait for the bell.
             with within(PATIENCE):
-                return mailbox.unread()
+                return mailbox.status()
         except MessagingError as error:
             _logger.warning("The bell has no count: %s", error)
             return None
@@ -54,6 +64,11 @@ class Bell:
     @property
     def text(self) -> str:
         return text(self.unread)
+
+
+def state(status: MailboxStatus) -> str:
+    """How many are unread, and which is the newest: one may be read when another one comes."""
+    return f"{status.unread}-{status.last_id}"
 
 
 def label(unread: int | None) -> str:

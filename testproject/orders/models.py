@@ -30,3 +30,7 @@ class Order(models.Model):
     def settle(self, state: State) -> bool:
         """Let an open order be paid or cancelled: whichever comes first holds."""
         return bool(Order.objects.filter(pk=self.pk, state=self.State.OPEN).update(state=state))
+
+    def has_state(self, state: State) -> bool:
+        """Whether that is its state in the database now."""
+        return Order.objects.filter(pk=self.pk, state=state).exists()

@@ -47,9 +47,10 @@ class OrdersView(CreateView):  # type: ignore[type-arg]
             answer = super().form_valid(form)
             order = self.object
             assert order is not None  # noqa: S101
-            order.confirmation = confirm.enqueue_on_commit().enqueue(order.pk, self.member()).id
+            member = self.member()
+            order.confirmation = confirm.enqueue_on_commit().enqueue(order.pk, member).id
             order.save()
-            transaction.on_commit(lambda: await_payment(order))
+            transaction.on_commit(lambda: await_payment(order, member))
         return answer
 
     def member(self) -> str:

@@ -68,3 +68,9 @@ TALKS = (
         ),
     ),
 )
+
+#: notifications that everybody has at first, and the names of the addresses they lead to
+WELCOME = (
+    ("Write @ and a user name in a chat, as in @bob, to notify somebody who is in it.", "messaging:chats"),
+    ("Order something: you are notified when it is confirmed, and when you don't pay in time.", "orders"),
+)

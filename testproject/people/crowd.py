@@ -7,12 +7,13 @@ from itertools import islice
 
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
+from django.urls import reverse
 
-from django_redis_messaging import Chat, ChatExists
+from django_redis_messaging import Chat, ChatExists, Mailbox, notify
 from django_redis_messaging.services.directories import Directory
 from django_redis_messaging.web.identity import current as identity
 
-from .cast import CAST, TALKS, Talk
+from .cast import CAST, TALKS, WELCOME, Talk
 from .names import full_names
 
 #: contacts stored between two reports of progress
@@ -78,6 +79,15 @@ def start_talks(talks: Iterable[Talk] = TALKS) -> None:
             continue
         for number, (speaker, line) in enumerate(lines):
             chat.send(ids[speaker], line, request_id=f"demo-{number}")
+
+
+def welcome() -> None:
+    """Notify each of the cast of what there is to try; who was notified of anything before is not."""
+    for member in _ids().values():
+        if Mailbox(member).status().last_id:
+            continue
+        for text, address in WELCOME:
+            notify(member, text, url=reverse(address), request_id=address)
 
 
 def _ids() -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView
+from django.templatetags.static import static
 from django.urls import include, path
+from django.views.generic import RedirectView
 from orders.views import OrdersView, PayView
 from people.views import SignInView
 from shop.views import ShopView
@@ -15,4 +17,5 @@ urlpatterns = [
     path("orders/<int:pk>/pay/", PayView.as_view(), name="pay"),
     path("shop/", ShopView.as_view(), name="shop"),
     path("admin/", admin.site.urls),
+    path("favicon.ico", RedirectView.as_view(url=static("people/icon.svg"))),
 ]

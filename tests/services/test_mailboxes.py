@@ -92,6 +92,12 @@ class TestSending:
         assert box.send("one", group="g", request_id="r") == first
         assert box.fetch().messages == []
 
+    def test_a_request_id_is_its_senders(self, box: Mailbox) -> None:
+        for sender in ("bob", "cat", None):
+            mails = [box.send(sender, sender=sender, request_id="r") for _ in range(2)]
+            assert mails[0] == mails[1]
+        assert items(box.fetch()) == ["bob", "cat", None]
+
     def test_a_mailbox_is_one_users_whatever_the_name(self) -> None:
         for user in ("a:b", "a", "{a}", "a b", "é"):
             Mailbox(user).send(user)
@@ -190,6 +196,33 @@ class TestFetching:
         assert (items(page), page.reset) == (["one"], False)
         again = box.fetch(after=page.cursor)
         assert (again.cursor, again.reset) == (page.cursor, False)
+
+    def test_a_page_ends_where_it_becomes_large(self, box: Mailbox) -> None:
+        sent(box, *("x" * 50_000 for _ in range(12)), "y" * 64_000)
+        mails: list[int] = []
+        page = box.fetch()
+        while page.messages:
+            assert sum(len(mail.payload) for mail in page.messages) <= 256 * 1024
+            assert page.has_more is (page.messages[-1].id < 13)
+            mails += ids(page)
+            page = box.fetch(after=page.cursor)
+        assert mails == list(range(1, 14))
+        older = box.fetch(newest_first=True, unread=True)
+        assert (ids(older), older.has_more) == ([13, 12, 11, 10], True)
+
+    def test_a_mail_is_read_however_large(self, box: Mailbox, settings: Settings) -> None:
+        change(settings, MAIL_MAX_BYTES=10**6)
+        sent(box, "a", "x" * 600_000, "b")
+        pages = [box.fetch(after=after) for after in range(3)]
+        assert [(ids(page), page.has_more) for page in pages] == [([1], True), ([2], True), ([3], False)]
+
+    def test_many_that_are_passed_over(self, box: Mailbox, settings: Settings) -> None:
+        change(settings, MAILBOX_MAX_LENGTH=2000)
+        sent(box, *range(1500))
+        box.mark_read(range(2, 1002))
+        assert items(box.fetch(unread=True, limit=3)) == [0, 1001, 1002]
+        assert items(box.fetch(unread=False, limit=2, newest_first=True)) == [1000, 999]
+        assert items(box.fetch(unread=True, limit=2, newest_first=True, after=1003)) == [1001, 0]
 
     def test_it_moves_nothing_and_reads_nothing(self, box: Mailbox) -> None:
         sent(box, 1, 2)
@@ -339,6 +372,36 @@ class TestLostData:
         assert (items(box.fetch(after=cursor)), box.fetch(after=cursor).reset) == (["c", "d", "e"], True)
         assert (box.ack(cursor), box.unread()) == (0, 3)
 
+    def test_a_cursor_of_another_mailbox(self, box: Mailbox) -> None:
+        sent(Mailbox("bob"), *"abc")
+        cursor = Mailbox("bob").fetch().cursor
+        sent(box, *"defg")
+        page = box.fetch(after=cursor)
+        assert (items(page), page.reset) == (["d", "e", "f", "g"], True)
+        assert (box.ack(cursor), box.unread()) == (0, 4)
+
+    def test_an_empty_page_newest_first_acks_nothing_that_comes_later(self, box: Mailbox) -> None:
+        box.discard(box.send("a").id)
+        cursor = box.fetch(newest_first=True).cursor
+        box.send("b")
+        assert (box.ack(cursor), box.unread()) == (1, 1)
+        assert not box.fetch(after=cursor, newest_first=True).reset
+
+    def test_ids_that_were_given_out_again_and_the_last_one_discarded(self, box: Mailbox) -> None:
+        box.send("a")
+        kept = snapshot()
+        lost = [box.send("lost") for _ in range(2)][-1]
+        for key in all_keys():
+            server().delete(key)
+        for key, dump in kept.items():
+            server().restore(key, 0, dump)
+        until(lambda: server_ms() > lost.sent_at.timestamp() * 1000 + 1)
+        sent(box, "another", "and another")
+        box.discard(lost.id)
+        assert (box.ack(lost.cursor), box.unread()) == (0, 2)
+        page = box.fetch(after=lost.cursor)
+        assert (items(page), page.reset) == (["a", "another"], True)
+
     def test_ids_that_were_given_out_again(self, box: Mailbox) -> None:
         box.send("a")
         kept = snapshot()
@@ -389,6 +452,8 @@ BAD: dict[str, tuple[Callable[[Mailbox], Any], type[Exception], str]] = {
     "group": (lambda box: box.send(1, group=""), ValueError, "group is empty"),
     "group size": (lambda box: box.send(1, group="x" * 256), ValueError, "group has 256 bytes"),
     "payload": (lambda box: box.send(object()), TypeError, "payload must be made of"),
+    "lone surrogate": (lambda box: box.send({"a": ["\udc80"]}), ValueError, "surrogate"),
+    "lone surrogate in a key": (lambda box: box.send({"\udc80": 1}), ValueError, "surrogate"),
     "NaN": (lambda box: box.send(float("nan")), ValueError, "payload can't be written"),
     "request id": (lambda box: box.send(1, request_id=""), ValueError, "request_id is empty"),
     "limit": (lambda box: box.fetch(limit=0), ValueError, "limit is 0"),

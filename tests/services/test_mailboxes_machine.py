@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from hypothesis.stateful import (
 from django_redis_messaging import Mail, Mailbox, MailPage, MessagingError, conf, forget
 from django_redis_messaging.core.keys import MailboxKeys
 
+from .asking import server_ms, until
 from .planting import PROFILE, Plant, PlantedBugs
 
 #: seconds: longer than any run; nothing becomes old but by the rule that says so
@@ -47,15 +49,22 @@ class Model:
     def __init__(self, most: int) -> None:
         self.most = most
         self.mails: list[Ideal] = []
-        self.last = self.acked = 0
+        #: the payloads ever sent, in their order; the epoch is known from the first cursor on
+        self.sent: list[Any] = []
+        self.epoch = ""
+        self.acked = 0
         self.lost: set[int] = set()
         self.requests: dict[str, Ideal] = {}
         self.fetched = False
 
+    @property
+    def last(self) -> int:
+        return len(self.sent)
+
     def send(self, payload: Any, group: str | None, request: str | None) -> Ideal:
         if request in self.requests:
             return self.requests[request]
-        self.last += 1
+        self.sent.append(payload)
         made = Ideal(self.last, payload, group, 1)
         for mail in self.mails:
             if group is not None and mail.group == group and not mail.read:
@@ -108,6 +117,14 @@ class Model:
         return count
 
 
+@dataclasses.dataclass
+class Place:
+    """What a cursor stands for: the id of its mail, and the payloads sent up to it, in its history."""
+
+    id: int
+    sent: list[Any]
+
+
 numbers = st.integers(0, 9)
 
 
@@ -125,9 +142,10 @@ class MailboxMachine(RuleBasedStateMachine):
         self.client: Any = get_redis_connection(conf.alias())
         self.keys = MailboxKeys(conf.prefix(), self.user)
         self.payloads = itertools.count()
-        #: cursors of the mail of this mailbox, with their ids; and those that nothing stands behind any more
-        self.places: dict[str, int] = {}
-        self.strange: list[str] = []
+        #: each cursor ever got, also of mail that is lost
+        self.places: dict[str, Place] = {}
+        self.latest_ms = 0.0
+        self.saved: tuple[dict[str, bytes], Model] | None = None
 
     def teardown(self) -> None:
         self.limits.stop()
@@ -141,10 +159,12 @@ class MailboxMachine(RuleBasedStateMachine):
         expected = self.model.send(payload, group, request)
         found = self.box.send(payload, group=group, request_id=request)
         assert (found.id, found.count, found.read) == (expected.id, expected.count, False)
+        self.latest_ms = max(self.latest_ms, found.sent_at.timestamp() * 1000)
         if found.payload == expected.payload:
             expected.cursor = expected.cursor or found.cursor
             assert found.cursor == expected.cursor
-            self.places[found.cursor] = found.id
+            self.model.epoch = found.cursor.partition("-")[0]
+            self.places[found.cursor] = Place(found.id, self.model.sent[: found.id])
 
     @rule(count=st.integers(2, 6), group=st.sampled_from([None, "a"]))
     def send_some(self, count: int, group: str | None) -> None:
@@ -164,31 +184,22 @@ class MailboxMachine(RuleBasedStateMachine):
         after, number = self.place(at, by_cursor=by_cursor)
         page = self.box.fetch(after=after, limit=limit, unread=unread, newest_first=newest_first)
         self.model.fetched = True
+        reset = after is not None and number is None
         expected = self.model.fetch(number, limit, unread, newest_first)
         self.compare(page, expected)
-        assert not page.reset
+        assert page.reset is reset
         again = self.box.fetch(after=page.cursor, limit=limit, unread=unread, newest_first=newest_first)
         end = expected[0][-1].id if expected[0] else number
         if end is None:
-            end = self.model.last + 1 if newest_first else 0
+            end = self.model.last if newest_first else 0
         self.compare(again, self.model.fetch(end, limit, unread, newest_first))
-
-    @precondition(lambda self: self.strange)
-    @rule(at=numbers, newest_first=st.booleans())
-    def fetch_after_what_was_lost(self, at: int, newest_first: bool) -> None:
-        cursor = self.strange[-1 - at % len(self.strange)]
-        page = self.box.fetch(after=cursor, newest_first=newest_first)
-        self.model.fetched = True
-        assert page.reset
-        self.compare(page, self.model.fetch(None, 100, None, newest_first))
-        assert self.box.ack(cursor) == self.model.acked
+        assert not again.reset
 
     @rule(at=numbers, by_cursor=st.booleans())
     def ack(self, at: int, by_cursor: bool) -> None:
         up_to, number = self.place(at, by_cursor=by_cursor)
         assert up_to is not None
-        assert number is not None
-        self.model.ack(number)
+        self.model.ack(number or 0)
         assert self.box.ack(up_to) == self.model.acked
 
     @rule(some=st.lists(numbers, max_size=3))
@@ -210,17 +221,51 @@ class MailboxMachine(RuleBasedStateMachine):
         if sure == 0:
             forget(self.user)
             self.model = Model(self.model.most)
-            self.strange += self.places
-            self.places = {}
+
+    @rule()
+    def save(self) -> None:
+        dumps = {key: self.client.dump(key) for key in self.keys.every if self.client.exists(key)}
+        self.saved = dumps, copy.deepcopy(self.model)
+
+    @precondition(lambda self: self.saved)
+    @rule()
+    def roll_back(self) -> None:
+        """As a server that is restarted from what it saved; that takes a while."""
+        assert self.saved is not None
+        dumps, model = self.saved
+        self.client.delete(*self.keys.every)
+        for key, dump in dumps.items():
+            self.client.restore(key, 0, dump)
+        self.model = copy.deepcopy(model)
+        until(lambda: server_ms() > self.latest_ms)
+
+    @rule(lost=st.integers(2, 3), others=st.integers(2, 4), discarded=st.integers(0, 4))
+    def lose(self, lost: int, others: int, discarded: int) -> None:
+        """What somebody read last is lost, its ids are given to others, and some of these are discarded."""
+        self.save()
+        self.send_some(lost, None)
+        cursor = list(self.places)[-1]
+        self.roll_back()
+        self.send_some(others, None)
+        for _ in range(discarded):
+            self.discard(6)
+        number = self.number_of(cursor)
+        page = self.box.fetch(after=cursor)
+        self.model.fetched = True
+        assert page.reset is (number is None)
+        self.compare(page, self.model.fetch(number, 100, None, False))
+        self.model.ack(number or 0)
+        assert self.box.ack(cursor) == self.model.acked
 
     @precondition(lambda self: self.model.mails)
     @rule(count=st.integers(1, 3))
     def grow_old(self, count: int) -> None:
         """The oldest were sent long ago: no cursor has that moment, so none is of them."""
+        old = {mail.id for mail in self.model.mails[:count]}
+        self.places = {cursor: place for cursor, place in self.places.items() if place.id not in old}
         for mail in self.model.mails[:count]:
             raw = self.client.hget(self.keys.mail, mail.id)
             self.client.hset(self.keys.mail, mail.id, b"[1," + raw.partition(b",")[2])
-            self.places.pop(mail.cursor, None)
         self.model.lose(count)
 
     # What always holds
@@ -261,14 +306,21 @@ class MailboxMachine(RuleBasedStateMachine):
         return known[at % len(known)] if known and at < 7 else at * 5 % (self.model.last + 1) + 1
 
     def place(self, at: int | None, *, by_cursor: bool) -> tuple[str | int | None, int | None]:
-        """A place to read on after: as it is given, and its id."""
+        """A place to read on after: as it is given, and its id; None where it is of mail that is lost."""
         if at is None:
             return None, None
         if by_cursor and self.places:
             cursor = list(self.places)[-1 - at % len(self.places)]
-            return cursor, self.places[cursor]
+            return cursor, self.number_of(cursor)
         number = max(self.model.last - at, 0) if at < 9 else self.model.last + 5
         return number, number
+
+    def number_of(self, cursor: str) -> int | None:
+        """The id up to which a cursor's owner knows all mail that is there; None: there is other mail."""
+        place, model = self.places[cursor], self.model
+        known = cursor.startswith(f"{model.epoch}-") and place.id <= model.last
+        others = (mail for mail in model.mails if mail.id <= place.id and mail.payload not in place.sent)
+        return place.id if known and not any(others) else None
 
 
 def test_everything_is_as_in_the_model() -> None:
@@ -294,6 +346,13 @@ PLANTS: dict[str, Plant] = {
     "the position moves back": ("mailbox_ack", "if id <= (acked or 0) then", "if id == 0 then"),
     "the position is beyond the newest": ("mailbox_ack", "math.min(id, last or 0)", "id"),
     "any cursor is ours": ("_mailbox", "if cursor_epoch ~= epoch or id > last then", "if false then"),
+    "a mail sent later is the one that was lost": ("_mailbox", "sent == ms then", "sent ~= -1 then"),
+    "what was discarded proves nothing": ("_mailbox", "mail_ms(box, before) <= ms", "true"),
+    "what was discarded proves all": (
+        "_mailbox",
+        "sent == -1 and (not before or mail_ms(box, before) <= ms)",
+        "false",
+    ),
     "marking forgets the group": ("mailbox_mark", "redis.call('ZREMRANGEBYSCORE', box.groups, id, id)", ""),
     "what is too old can be marked": ("mailbox_mark", "tonumber(id) >= first and", ""),
     "discarding leaves its group": (
@@ -307,7 +366,7 @@ PLANTS: dict[str, Plant] = {
         "box.marked, box.lost)\nredis.call('SET'",
     ),
     "clearing acks nothing": ("mailbox_clear", "epoch, last))", "epoch, 0))"),
-    "a page too long": ("mailbox_fetch", "  found[#found], states[#states] = nil, nil\n", ""),
+    "a page too long": ("mailbox_fetch", "#entries == limit or ", ""),
     "read ones are unread": ("mailbox_fetch", "unread and 1 or 0", "1"),
     "older ones begin with the last": (
         "mailbox_fetch",

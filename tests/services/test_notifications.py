@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from django_redis_messaging import LimitExceeded, Mailbox, anotify, notify
 from django_redis_messaging.services.notifications import LEVELS, Notification, notification
 
-from .asking import snapshot
+from .asking import change, snapshot
 
 
 @pytest.fixture
@@ -36,18 +37,49 @@ def test_a_repeat_is_none(box: Mailbox) -> None:
     assert box.unread() == 1
 
 
+@pytest.fixture
+def hosts(settings: Settings) -> None:
+    """A site of two hosts, which links to some others."""
+    settings.DEBUG = False
+    settings.ALLOWED_HOSTS = ["shop.example", ".club.example", "[::2]"]
+    change(settings, LINK_HOSTS=["bank.example", ".docs.example"])
+
+
 @pytest.mark.parametrize(
     "url",
-    ["", "/a/", "a/b?c=javascript:1", "#top", "//example.com/", "https://example.com/ü", "mailto:a@b.c"],
+    [
+        "",
+        "/a/",
+        "a/b?c=javascript:1",
+        "#top",
+        "/ü",
+        "//shop.example/a",
+        "https://shop.example:8000/?a=1#b",
+        "HTTP://SHOP.example",
+        "https://www.club.example",
+        "http://[::2]/a",
+        "https://bank.example/pay",
+        "https://a.docs.example/",
+    ],
 )
-def test_addresses(url: str) -> None:
+def test_addresses(url: str, hosts: None) -> None:
     assert notification(notify("ann", "x", url=url).payload).url == url
 
 
 @pytest.mark.parametrize(
     "url",
     [
+        "https://elsewhere.example/",
+        "//elsewhere.example/",
+        "///elsewhere.example/",
+        "http:///elsewhere.example/",
+        "https:elsewhere.example",
+        "https://shop.example.elsewhere.example/",
+        "https://shop.example@elsewhere.example/",
+        "https://www.bank.example/",
+        "mailto:a@b.c",
         "javascript:alert(1)",
+        "javascript://shop.example/%0aalert(1)",
         "JaVaScRiPt:alert(1)",
         " javascript:alert(1)",
         "java\tscript:alert(1)",
@@ -62,11 +94,30 @@ def test_addresses(url: str) -> None:
         "/a b",
     ],
 )
-def test_addresses_that_are_refused_and_not_shown_either(url: str, box: Mailbox) -> None:
+def test_addresses_that_are_refused_and_not_shown_either(url: str, hosts: None, box: Mailbox) -> None:
     with pytest.raises(ValueError, match=r"^url "):
         notify("ann", "x", url=url)
     assert box.unread() == 0
     assert notification({"text": "x", "url": url}).url == ""
+
+
+def test_that_any_host_may_reach_the_site_does_not_make_them_its_own(settings: Settings) -> None:
+    settings.ALLOWED_HOSTS = ["*"]
+    with pytest.raises(ValueError, match="LINK_HOSTS"):
+        notify("ann", "x", url="https://elsewhere.example/")
+    change(settings, LINK_HOSTS=["*"])
+    assert notify("ann", "x", url="https://elsewhere.example/")
+    with pytest.raises(ValueError, match=r"^url "):
+        notify("ann", "x", url="javascript:alert(1)")
+
+
+@pytest.mark.parametrize(("debug", "allowed"), [(True, []), (False, ["127.0.0.1", "localhost"])])
+def test_in_development_addresses_of_this_machine_are_the_sites(
+    debug: bool, allowed: list[str], settings: Settings
+) -> None:
+    settings.DEBUG, settings.ALLOWED_HOSTS = debug, allowed
+    for url in ("http://127.0.0.1:8000/a/", "http://localhost:8000/"):
+        assert notify("ann", "x", url=url)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +129,10 @@ def test_what_is_none_is_shown_as_text(payload: Any, text: str) -> None:
 
 
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "lone surrogate": (lambda: notify("ann", "a\udc80"), ValueError, "surrogate"),
+    "lone surrogate in the url": (lambda: notify("ann", "x", url="/\ud800"), ValueError, "surrogate"),
+    "lone surrogate in the group": (lambda: notify("ann", "x", group="\udfff"), ValueError, "surrogate"),
+    "lone surrogate in the sender": (lambda: notify("ann", "x", sender="\udfff"), ValueError, "surrogate"),
     "user": (lambda: notify("", "x"), ValueError, "user is empty"),
     "text": (lambda: notify("ann", " "), ValueError, "text is empty"),
     "text type": (lambda: notify("ann", 7), TypeError, "text must be"),  # type: ignore[arg-type]
@@ -101,5 +156,5 @@ async def test_awaiting(box: Mailbox) -> None:
     mail = await anotify("ann", "hi", level="warning", url="/", group="g")
     assert (await box.afetch()).messages == [mail]
     assert notification(mail.payload) == Notification(text="hi", url="/", level="warning")
-    with pytest.raises(ValueError, match="scheme"):
+    with pytest.raises(ValueError, match="no address of this site"):
         await anotify("ann", "hi", url="javascript:1")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
 from django.urls import reverse
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
@@ -61,6 +62,17 @@ def visit(browser: Browser, live_server: LiveServer, settings: Settings) -> Iter
     for context in contexts:
         context.close()
     assert troubles == []
+
+
+def violations(page: Page) -> dict[str, list[str]]:
+    """What keeps some people from using the page, in light or in dark, and the elements that are meant."""
+    found: dict[str, list[str]] = {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.reload()  # or colours would change gradually
+        for one in Axe().run(page).response["violations"]:
+            found.setdefault(one["id"], []).extend(f"{scheme}: {node['html']}" for node in one["nodes"])
+    return found
 
 
 def say(page: Page, text: str) -> None:
@@ -121,6 +133,16 @@ def test_a_third_is_away_and_comes_back(visit: Visit, person: Callable[..., User
     expect(at_cats.locator(".drm-badge")).to_have_count(0, timeout=SOME_TIME)
     at_cats.reload()
     expect(at_cats.locator("#drm-unread")).to_have_count(0)
+
+
+def test_everybody_can_use_the_pages(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann", first_name="Ann"), person("bob", first_name="Bob")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], "See https://example.org/menu.", title="Lunch")
+    chat.send(str(bob.pk), "Yes!")
+    page = visit(ann)
+    for name, *args in (("chats",), ("contacts",), ("new",), ("room", chat.id), ("add", chat.id)):
+        page.goto(reverse(f"messaging:{name}", args=args))
+        assert violations(page) == {}
 
 
 def test_without_javascript(visit: Visit, person: Callable[..., User]) -> None:

@@ -18,6 +18,7 @@ from pytest_django import Settings
 from django_redis_messaging import Mailbox, notify, observe, unobserve
 from django_redis_messaging.context_processors import bell
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.services.notifications import LEVELS
 
 from .conftest import client_of
 from .test_pages import ESCAPED, HOSTILE
@@ -69,6 +70,11 @@ def shown(text: str) -> list[int]:
     return [int(found) for found in re.findall(r'<li class="drm-notice[^>]* id="n(\d+)"', text)]
 
 
+def further(text: str) -> list[str]:
+    """The queries of the links to further pages."""
+    return re.findall(r'href="[^"?]*(\?(?:show=\w+&amp;)?after=[^"]+)"', text)
+
+
 def feed(user: User, **query: str) -> dict[str, Any]:
     data: dict[str, Any] = client_of(user).get(reverse("messaging:notifications_feed"), query).json()
     return data
@@ -108,9 +114,30 @@ class TestPage:
         told(ann, "Disk full again", level="error", group="disks", sender=str(bob.pk), url="/disks/?a=1&b")
         text = page(ann)
         assert shown(text) == [2]
-        assert '<a href="/disks/?a=1&amp;b" data-open>Disk full again</a>' in text
-        assert 'aria-label="Error"' in text
+        assert '<input type="hidden" name="next" value="/disks/?a=1&amp;b">' in text
+        assert ">Disk full again</button>" in text
+        assert '<span class="drm-level-word">Error</span>' in text
         assert "<bdi>Bob</bdi>" in text and "2 in all" in text and "<strong>unread</strong>" in text
+
+    def test_by_time(self, ann: User, box: Mailbox) -> None:
+        ids = told(ann, *"abcd")
+        box.mark_read([ids[1], ids[3]])
+        text = page(ann, show="time")
+        assert shown(text) == [4, 3, 2, 1]
+        assert "Newest first</h2>" in text and "Mark all as read" in text
+        assert re.findall(r'<a [^>]*aria-current="page">(.*?)</a>', text)[-1] == "By time"
+        box.ack(ids[3])
+        assert "Mark all as read" not in page(ann, show="time")
+
+    def test_the_levels_in_words(self, ann: User) -> None:
+        for level in LEVELS:
+            told(ann, "x", level=level)
+        words = re.findall(r'<span class="drm-level-word">(\w+)</span>', page(ann))
+        assert words == ["Error", "Warning", "Success", "Information"]
+
+    def test_what_was_read_is_a_link(self, ann: User, box: Mailbox) -> None:
+        box.mark_read(told(ann, "Disk full", url="/disks/?a=1&b"))
+        assert '<a href="/disks/?a=1&amp;b">Disk full</a>' in page(ann)
 
     def test_nothing_of_it_is_markup(self, ann: User, box: Mailbox) -> None:
         told(ann, HOSTILE, group=HOSTILE, sender=HOSTILE)
@@ -137,13 +164,17 @@ class TestPage:
         box.ack(60)
         first = page(ann)
         assert shown(first) == [*range(120, 70, -1), *range(60, 10, -1)]
-        unread, read = re.findall(r'href="[^"?]*(\?(?:show=unread&amp;)?after=[^"]+)"', first)
+        unread, read = further(first)
         address = reverse("messaging:notifications")
         rest = client_of(ann).get(address + unread.replace("&amp;", "&")).content.decode()
         assert shown(rest) == list(range(70, 60, -1)) and "Mark all as read" not in rest
         rest = client_of(ann).get(address + read).content.decode()
         assert shown(rest) == list(range(10, 0, -1)) and "Newest notifications" in rest
         assert shown(page(ann, after="gone")) == list(range(60, 10, -1))
+        [older] = further(page(ann, show="time"))
+        rest = client_of(ann).get(address + older.replace("&amp;", "&")).content.decode()
+        assert shown(rest) == list(range(70, 20, -1)) and "Mark all as read" not in rest
+        assert 'notifications/?show=time">Newest notifications' in rest
 
     def test_a_gap_is_told(self, ann: User, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "MAILBOX_MAX_LENGTH": 2}
@@ -189,13 +220,39 @@ class TestChanges:
         assert post(ann, "discard_notification", id="1").json() == {"unread": 1}
         assert [mail.id for mail in box.fetch().messages] == [2]
 
-    @pytest.mark.parametrize("show", ["", "unread"])
+    def test_following_one(self, ann: User, box: Mailbox) -> None:
+        told(ann, *"ab", url="/orders/?a=1#b")
+        answer = post(ann, "read_notifications", json=False, id="2", next="/orders/?a=1#b")
+        assert (answer.status_code, answer["Location"]) == (302, "/orders/?a=1#b")
+        assert [mail.id for mail in box.fetch(unread=True).messages] == [1]
+        answer = post(ann, "read_notifications", json=False, id="1", next="../chats/")
+        assert answer["Location"] == reverse("messaging:chats") + "chats/"
+
+    def test_following_leads_on_without_redis(
+        self, ann: User, away: None, settings: Settings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 0.1}
+        answer = post(ann, "read_notifications", json=False, id="1", next="/orders/")
+        assert (answer.status_code, answer["Location"]) == (302, "/orders/")
+        assert "stays unread" in caplog.text
+
+    @pytest.mark.parametrize(
+        "url", ["https://elsewhere.example/", "//elsewhere.example", "javascript:alert(1)", "/\\a", "/a b"]
+    )
+    def test_following_leads_nowhere_else(self, ann: User, box: Mailbox, url: str) -> None:
+        told(ann, "a")
+        answer = post(ann, "read_notifications", id="1", next=url)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid")
+        assert box.unread() == 1
+
+    @pytest.mark.parametrize("show", ["", "unread", "time", "else"])
     def test_a_form_leads_back_to_where_it_was(self, ann: User, box: Mailbox, show: str) -> None:
         told(ann, *"ab")
         for name, data in (("read_notifications", {"id": "1"}), ("discard_notification", {"id": "2"})):
             answer = post(ann, name, json=False, show=show, **data)
             assert answer.status_code == 302
-            assert answer["Location"] == reverse("messaging:notifications") + (show and "?show=unread")
+            kept = f"?show={show}" if show in {"unread", "time"} else ""
+            assert answer["Location"] == reverse("messaging:notifications") + kept
         assert (box.unread(), len(box.fetch().messages)) == (0, 1)
 
     @pytest.mark.parametrize(
@@ -208,6 +265,7 @@ class TestChanges:
             ("read_notifications", {"id": ["1"] * 101}),
             ("read_notifications", {"up_to": "x"}),
             ("read_notifications", {"up_to": "9" * 16}),
+            ("read_notifications", {"id": "²"}),
             ("discard_notification", {}),
             ("discard_notification", {"id": "-1"}),
             ("discard_notification", {"id": ["1", "2"]}),
@@ -220,6 +278,27 @@ class TestChanges:
         answer = post(ann, name, **data)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid")
         assert (box.unread(), len(box.fetch().messages)) == (2, 2)
+
+    @pytest.mark.parametrize("field", ["id", "up_to", "next"])
+    def test_lone_surrogates_change_nothing(self, ann: User, box: Mailbox, field: str) -> None:
+        told(ann, "a")
+        body = f'--x\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n1+3IA-\r\n--x--\r\n'
+        answer = client_of(ann, json=True).post(
+            reverse("messaging:read_notifications"), body, "multipart/form-data; boundary=x; charset=utf-7"
+        )
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid")
+        assert box.unread() == 1
+
+    def test_a_cursor_of_another_mailbox_changes_nothing(
+        self, ann: User, box: Mailbox, person: Callable[..., User]
+    ) -> None:
+        bob = person("bob")
+        told(bob, *"abc")
+        told(ann, *"de")
+        cursor = Mailbox(str(bob.pk)).fetch().cursor
+        assert post(ann, "read_notifications", up_to=cursor).json() == {"unread": 2}
+        assert feed(ann, after=cursor)["reset"]
+        assert shown(page(ann, after=cursor, show="time")) == [2, 1]
 
 
 class TestJson:
@@ -247,8 +326,10 @@ class TestJson:
         client = client_of(ann)
         operations.clear()
         answer = client.get(reverse("messaging:bell"))
-        assert answer.json() == {"unread": 2, "label": "Notifications: 2 unread", "text": "2"}
-        assert operations == ["Mailbox.unread"]
+        assert answer.json() == {
+            "unread": 2, "label": "Notifications: 2 unread", "text": "2", "state": "2-2",
+        }  # fmt: skip
+        assert operations == ["Mailbox.status"]
 
 
 class TestBell:
@@ -301,8 +382,8 @@ class TestBell:
         began = time.monotonic()
         text = rendered("before " + BELL + " after", request_of(ann, rf))
         assert text.startswith("before <link") and text.endswith("</script>\n after")
-        assert 'aria-label="Notifications"' in text and 'data-unread=""' in text and "hidden></span>" in text
-        assert operations == ["Mailbox.unread"]
+        assert 'aria-label="Notifications"' in text and 'data-state=""' in text and "hidden></span>" in text
+        assert operations == ["Mailbox.status"]
         assert time.monotonic() - began < 5, "it was tried again"
         assert "The bell has no count" in caplog.text
 
@@ -319,7 +400,7 @@ class TestBell:
             hanging.freeze()
             for _ in range(2):  # on a connection that was open, and on a new one
                 began = time.monotonic()
-                assert 'data-unread=""' in rendered(BELL, request_of(ann, rf))
+                assert 'data-state=""' in rendered(BELL, request_of(ann, rf))
                 assert time.monotonic() - began < 5
             hanging.thaw()
             assert "1 unread" in rendered(BELL, request_of(ann, rf))
@@ -371,4 +452,4 @@ class TestContextProcessor:
         text = Template(template + BELL * 2).render(context)
         assert text.startswith("2 2 Notifications: 2 unread")
         assert text.count('aria-label="Notifications: 2 unread"') == 2
-        assert operations == ["Mailbox.unread"]
+        assert operations == ["Mailbox.status"]

@@ -51,8 +51,8 @@ class MailboxKeys:
 
     @property
     def requests(self) -> list[str]:
-        """Two HASHes request id → first answer, used in turn, a window each; each expires when its turn
-        comes again."""
+        """Two HASHes sender NUL request id → first answer, used in turn, a window each; each expires when
+        its turn comes again."""
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @functools.cached_property

@@ -32,11 +32,11 @@ export function get(address, parameters = {}) {
   return ask(url, { headers: json });
 }
 
-export function post(address, fields = {}, { html = false, keepalive = false } = {}) {
+export function post(address, fields = {}, { html = false } = {}) {
   const url = new URL(address, location.href);
   if (html) url.searchParams.set("html", "1");
   const headers = { ...json, "X-CSRFToken": root.dataset.csrf };
-  return ask(url, { method: "POST", headers, keepalive, body: new URLSearchParams(fields) });
+  return ask(url, { method: "POST", headers, body: new URLSearchParams(fields) });
 }
 
 // One element made of markup that the server escaped.

@@ -1,5 +1,5 @@
 // The notifications: changed without leaving the page, and shown anew when the bell's count moves. The forms
-// do the same without this.
+// do the same without this; that of a link is one, too, and is left alone.
 
 const { ago, post, root, Refused } = await import(document.getElementById("drm-common").href);
 
@@ -20,18 +20,18 @@ function notices() {
   return [...holder().querySelectorAll(".drm-notice")];
 }
 
-// Where the focus was: on which notification, by id and by place, and on its link or which of its buttons.
+// Where the focus was: on which notification, by id and by place, and on what it says or which of its buttons.
 function focused() {
   const notice = document.activeElement?.closest?.(".drm-notice");
   if (!notice) return holder().contains(document.activeElement) ? {} : null;
   const action = document.activeElement.closest("form")?.getAttribute("action");
-  const link = document.activeElement.matches("a");
-  return { id: notice.id, at: notices().indexOf(notice), action, link };
+  const said = document.activeElement.closest(".drm-notice-said") !== null;
+  return { id: notice.id, at: notices().indexOf(notice), action, said };
 }
 
-function focus({ id, at, action, link }) {
+function focus({ id, at, action, said }) {
   const notice = document.getElementById(id) ?? notices()[at] ?? notices().at(-1);
-  const within = link ? "a" : `form[action="${action}"] button`;
+  const within = said ? ".drm-notice-said :is(a, button)" : `.drm-notice-buttons form[action="${action}"] button`;
   const element = notice?.id === id && notice.querySelector(within);
   (element || notice || document.getElementById("drm-h")).focus();
 }
@@ -49,9 +49,9 @@ async function refresh() {
   if (place) focus(place);
 }
 
-async function change(address, fields, options) {
+async function change(address, fields) {
   try {
-    await post(address, fields, options);
+    await post(address, fields);
     status.textContent = "";
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
@@ -69,16 +69,6 @@ root.addEventListener("submit", (event) => {
   change(form.action, new FormData(form));
 });
 
-// Whoever follows a link has read the notification; the request outlives the page.
-function open(event) {
-  const link = event.target.closest?.("a[data-open]");
-  if (!link || event.button > 1) return;
-  const { id } = link.closest(".drm-notice").dataset;
-  change(holder().dataset.read, { id }, { keepalive: true });
-}
-
-root.addEventListener("click", open);
-root.addEventListener("auxclick", open);
 document.addEventListener("drm:unread", refresh);
 showTimes();
 setInterval(showTimes, 30000);

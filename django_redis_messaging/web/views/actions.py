@@ -14,6 +14,7 @@ from ... import conf
 from ...services.chats import Message
 from ...services.contacts import RecentContacts
 from ...services.rates import Rate
+from ...signals import message_sent
 from .. import problems
 from ..base import ChatMixin
 from ..forms import MessageForm, PositionForm, TitleForm, cleaned
@@ -56,7 +57,9 @@ class SendView(MessageMixin):
         wait = Rate(self.me, "send", limit=conf.current().SEND_RATE, period=MINUTE).take()
         if wait:
             raise problems.too_fast(wait)
-        return self.message_done(self.send(data["body"], data["reply_to"], data["request_id"] or None))
+        message = self.send(data["body"], data["reply_to"], data["request_id"] or None)
+        message_sent.send_robust(type(self), request=request, message=message)
+        return self.message_done(message)
 
     def send(self, body: str, reply_to: int | None, request_id: str | None) -> Message:
         try:

@@ -14,6 +14,7 @@ from ...errors import LimitExceeded, MessagingError
 from ...services.chats import Chat
 from ...services.contacts import RecentContacts
 from ...services.rates import Rate
+from ...signals import message_sent
 from .. import problems
 from ..base import MessagingPage
 from ..forms import NewChatForm, cleaned
@@ -96,9 +97,16 @@ class NewChatView(PickerPage):
         if wait:
             raise problems.too_fast(wait)
         chat = self.create(chosen, data)
+        self.announce(chat)
         for member in reversed(chosen[:TOUCHED]):
             RecentContacts(self.me).touch(member)
         return self.done({"id": chat.id, "url": self.url("room", chat.id)}, "room", chat.id)
+
+    def announce(self, chat: Chat) -> None:
+        """Signal the first message, if there is one and somebody listens."""
+        if message_sent.has_listeners(type(self)):
+            for message in chat.history(self.me, limit=1).messages:
+                message_sent.send_robust(type(self), request=self.request, message=message)
 
     def check(self, chosen: Sequence[str]) -> None:
         """The guild rule, and the site's own."""

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from dataclasses import dataclass
+from urllib.parse import urlencode, urljoin
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...core.retry import within
+from ...errors import MessagingError
 from ...services.mailboxes import Mailbox
 from ...services.mails import MailPage
+from ...services.notifications import checked_url
 from .. import bell, problems
 from ..base import MessagingPage, MessagingView
 from ..notices import Notice, notices
 from ..places import number
 
+_logger = logging.getLogger(__name__)
 #: notifications on a page, of each kind
 SHOWN = 50
 #: notifications that are marked by one request
 MOST = 100
+#: what the page can show besides all with the unread ones first: `?show=`
+CHOICES = ("time", "unread")
+#: seconds that following a link waits until the notification is marked as read
+PATIENCE = 2.0
 
 
 class MailboxMixin(MessagingView):
@@ -44,35 +54,66 @@ class MailboxMixin(MessagingView):
         return notices(page.messages, identity=self.who)
 
     @property
-    def only_unread(self) -> bool:
+    def show(self) -> str:
+        """Which are shown: one of CHOICES, or all."""
         given = self.request.POST if self.request.method == "POST" else self.request.GET
-        return given.get("show") == "unread"
+        wanted = given.get("show", "")
+        return wanted if wanted in CHOICES else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Some notifications under a heading."""
+
+    title: str
+    notices: list[Notice]
+    #: the query of the page with the next of them, and what the link to it says
+    more: str
+    more_title: str
 
 
 class NotificationsView(MailboxMixin, MessagingPage):
-    """The notifications, unread ones first. Shows; moves no position and marks nothing."""
+    """The notifications: unread ones first, all by time, or unread ones only. Moves no position and marks
+    nothing."""
 
     template_name = "django_redis_messaging/notifications.html"
     tab = "notifications"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         further = "after" in request.GET
-        unread = None if further and not self.only_unread else self.read(unread=True)
-        read = None if self.only_unread else self.read(unread=False)
-        # at least one of them is there, and each tells the gap
-        *_, last = (page for page in (unread, read) if page)
-        newest = unread.messages[0] if unread and unread.messages and not further else None
-        context: dict[str, Any] = {
-            "unread": self.notices(unread) if unread else [],
-            "more_unread": unread.cursor if unread and unread.has_more else None,
-            "read": self.notices(read) if read else [],
-            "more_read": read.cursor if read and read.has_more else None,
-            "only_unread": self.only_unread,
+        pages = self.pages(further=further)
+        sections = [self.section(kind, page) for kind, page in pages.items() if page.messages]
+        first = [] if further or not sections else sections[0].notices
+        context = {
+            "show": self.show,
+            "sections": sections,
             "further": further,
-            "newest": newest,
-            "gap": _gap_in_words(last.gap),
+            # what comes after the page was made stays unread when all are marked
+            "newest": first[0].mail if any(not notice.mail.read for notice in first) else None,
+            # each page tells the same, at the end
+            "gap": _gap_in_words([*pages.values()][-1].gap),
         }
         return self.page(context)
+
+    def pages(self, *, further: bool) -> dict[str, MailPage]:
+        if self.show == "time":
+            return {"time": self.read(unread=None)}
+        if self.show == "unread":
+            return {"unread": self.read(unread=True)}
+        # the second page of what is read; the unread ones have theirs under their own address
+        unread = {} if further else {"unread": self.read(unread=True)}
+        return {**unread, "read": self.read(unread=False)}
+
+    def section(self, kind: str, page: MailPage) -> Section:
+        titles = {
+            "time": (_("Newest first"), _("Older notifications")),
+            "unread": (_("New"), _("More unread ones")),
+            "read": (_("Earlier"), _("Older notifications")),
+        }
+        title, more_title = titles[kind]
+        show = {} if kind == "read" else {"show": kind}
+        more = "?" + urlencode({**show, "after": page.cursor}) if page.has_more else ""
+        return Section(title=title, notices=self.notices(page), more=more, more_title=more_title)
 
 
 def _gap_in_words(gap: int) -> str:
@@ -92,7 +133,7 @@ class NotificationsFeedView(MailboxMixin):
     json_only = True
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        page = self.read(unread=True if self.only_unread else None)
+        page = self.read(unread=True if self.show == "unread" else None)
         return JsonResponse(
             {
                 "notifications": [notice.as_json for notice in self.notices(page)],
@@ -112,8 +153,9 @@ class BellView(MailboxMixin):
     json_only = True
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        unread = self.mailbox.unread()
-        return JsonResponse({"unread": unread, "label": bell.label(unread), "text": bell.text(unread)})
+        status = self.mailbox.status()
+        words = {"label": bell.label(status.unread), "text": bell.text(status.unread)}
+        return JsonResponse({"unread": status.unread, **words, "state": bell.state(status)})
 
 
 class NotificationChange(MailboxMixin):
@@ -129,23 +171,43 @@ class NotificationChange(MailboxMixin):
         if self.wants_json:
             return JsonResponse({"unread": self.mailbox.unread()})
         answer = self.done({}, "notifications")
-        if self.only_unread:
-            answer["Location"] += "?show=unread"
+        if self.show:
+            answer["Location"] += f"?show={self.show}"
         return answer
 
 
 class ReadNotificationsView(NotificationChange):
-    """Marks some as read, by `id`, any number of times; or all up to a place, by `up_to`, a cursor."""
+    """Marks some as read, by `id`, any number of times; or all up to a place, by `up_to`, a cursor.
+
+    With `next`, the address of the notification that is followed, it leads there.
+    """
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        up_to = request.POST.get("up_to")
-        if up_to:
-            self.ack(up_to)
-        else:
-            self.mailbox.mark_read(self.ids())
-        return self.changed()
+        target = self.target()
+        if target is None:
+            self.mark()
+            return self.changed()
+        try:
+            # Where a link leads must not depend on Redis.
+            with within(PATIENCE):
+                self.mark()
+        except MessagingError as error:
+            _logger.warning("A notification that was followed stays unread: %s", error)
+        return HttpResponseRedirect(target)
 
-    def ack(self, up_to: str) -> None:
+    def target(self) -> str | None:
+        """Where the notification leads, if it is followed: what `notify` would accept, and nothing else."""
+        try:
+            url = checked_url(self.request.POST.get("next", ""))
+        except ValueError:
+            raise problems.invalid(_("This address is not allowed.")) from None
+        return urljoin(self.url("notifications"), url) if url else None
+
+    def mark(self) -> None:
+        up_to = self.request.POST.get("up_to")
+        if not up_to:
+            self.mailbox.mark_read(self.ids())
+            return
         try:
             self.mailbox.ack(number(up_to) if up_to.isdigit() else up_to)
         except ValueError:

@@ -68,6 +68,7 @@ class Command(BaseCommand):
         crowd.make_users(contacts)
         total = crowd.fill_directory(self._progress)
         crowd.start_talks()
+        crowd.welcome()
         self._say(f"Directory: {total} people")
 
     def _progress(self, done: int, total: int) -> None:

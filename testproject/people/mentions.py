@@ -1,0 +1,44 @@
+"""`@name` in a message notifies whoever has this user name, and is in the chat."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+
+from django.contrib.auth import get_user_model
+from django.dispatch import receiver
+from django.http import HttpRequest
+from django.urls import reverse
+
+from django_redis_messaging import Chat, Message, notify
+from django_redis_messaging.signals import message_sent
+from django_redis_messaging.web.identity import current as identity
+
+#: people whom one message notifies
+MOST = 20
+
+
+@receiver(message_sent, dispatch_uid="people.mention")
+def mention(request: HttpRequest, message: Message, **_: object) -> None:
+    """Notify who is mentioned; several mentions in a chat count as one until they are read."""
+    text = f"{identity().label(request.user)} mentioned you: {message.body[:100]}"
+    address = reverse("messaging:room", args=[message.chat_id])
+    for member in mentioned(message):
+        notify(
+            member,
+            text,
+            url=address,
+            group=message.chat_id,
+            sender=message.sender,
+            request_id=message.cursor,
+        )
+
+
+def mentioned(message: Message) -> set[str]:
+    """Members of the chat whom a message calls by their user names."""
+    names = [match[1] for match in islice(re.finditer(r"@([\w.+-]*\w)", message.body), MOST)]
+    if not names:
+        return set()
+    users = get_user_model()._default_manager.filter(username__in=names)
+    members = {member.user for member in Chat(message.chat_id).members(limit=1000)}
+    return members & {identity().member_id(user) for user in users} - {message.sender}
