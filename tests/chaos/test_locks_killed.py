@@ -29,8 +29,8 @@ pytestmark = pytest.mark.promise
 
 PROCESSES = 8
 EACH = 500 if LONG else 40
-#: times that a holder is stopped beyond its lease
-STOPS = 100 if LONG else 6
+#: holders that come late, since they were stopped beyond their lease
+LATE = 60 if LONG else 3
 #: seconds that a busy machine may be late
 SLACK = 2.0
 
@@ -62,8 +62,7 @@ def test_a_resource_that_checks_fences_never_goes_back(stage: actors.Stage, clie
         _until(lambda: client.scard(f"{prefix}:1:pids") == PROCESSES)
         pids = {int(pid) for pid in client.smembers(f"{prefix}:1:pids")}
         try:
-            for _ in range(STOPS):
-                _stop_beyond_its_lease(client, prefix, chance)
+            _until(lambda: _late_after_another_stop(client, prefix, chance) >= LATE)
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
@@ -73,7 +72,6 @@ def test_a_resource_that_checks_fences_never_goes_back(stage: actors.Stage, clie
         [line.decode().split() for line in lines(client, f"{prefix}:1:{part}")] for part in ("came", "taken")
     )
     assert total == len(taken)
-    assert len(came) > len(taken), "nobody came late: it says nothing"
     fences = [int(fence) for fence, _ in taken]
     assert fences == sorted(fences)
     assert len({fence for fence, _ in taken}) == len({(fence, who) for fence, who in taken})
@@ -85,8 +83,9 @@ def lines(client: Any, key: str) -> list[bytes]:
     return found
 
 
-def _stop_beyond_its_lease(client: redis.Redis, prefix: str, chance: random.Random) -> None:
-    """Stop who holds it in the midst of its work, for as long as it takes others to have it."""
+def _late_after_another_stop(client: redis.Redis, prefix: str, chance: random.Random) -> int:
+    """Stop who holds it in the midst of its work, for as long as it takes others to have it; how many came
+    late by now. Where the machine is busy, somebody who has just released it may be stopped."""
     while True:
         pid = int(client.get(f"{prefix}:1:holder") or 0)
         if pid:
@@ -94,6 +93,7 @@ def _stop_beyond_its_lease(client: redis.Redis, prefix: str, chance: random.Rand
             break
     time.sleep(locking.LEASE * chance.uniform(1.3, 2))  # its lease ends meanwhile: nothing else tells so
     os.kill(pid, signal.SIGCONT)
+    return int(client.llen(f"{prefix}:1:came")) - int(client.llen(f"{prefix}:1:taken"))
 
 
 def _until(holds: Any) -> None:
