@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.utils.encoding import iri_to_uri
 from django.utils.http import is_same_domain, url_has_allowed_host_and_scheme
 
 from .. import conf
@@ -19,6 +20,8 @@ Level = Literal["info", "success", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 #: hosts of a site in development, as Django has them
 _LOCAL_HOSTS = (".localhost", "127.0.0.1", "[::1]")
+#: characters of an address, percent-encoded: Django redirects nobody to longer ones
+_LONGEST = 2000
 #: what browsers drop or read as something else: it could hide a scheme
 _UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
 
@@ -91,6 +94,9 @@ def checked_url(url: str) -> str:
     unfit = _UNFIT.search(payloads.text(url, "url"))
     if unfit:
         raise ValueError(f"url has {unfit[0]!r}: percent-encode it.")
+    length = len(iri_to_uri(url))
+    if length > _LONGEST:
+        raise ValueError(f"url has {length} characters, percent-encoded: {_LONGEST} is the most.")
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

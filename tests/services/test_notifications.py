@@ -133,6 +133,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "lone surrogate in the url": (lambda: notify("ann", "x", url="/\ud800"), ValueError, "surrogate"),
     "lone surrogate in the group": (lambda: notify("ann", "x", group="\udfff"), ValueError, "surrogate"),
     "lone surrogate in the sender": (lambda: notify("ann", "x", sender="\udfff"), ValueError, "surrogate"),
+    "long": (lambda: notify("ann", "x", url="/" + "a" * 2000), ValueError, "url has 2001 characters"),
+    "long, encoded": (lambda: notify("ann", "x", url="/" + "ü" * 400), ValueError, "url has 2401 characters"),
     "user": (lambda: notify("", "x"), ValueError, "user is empty"),
     "text": (lambda: notify("ann", " "), ValueError, "text is empty"),
     "text type": (lambda: notify("ann", 7), TypeError, "text must be"),  # type: ignore[arg-type]

@@ -228,6 +228,14 @@ class TestChanges:
         answer = post(ann, "read_notifications", json=False, id="1", next="../chats/")
         assert answer["Location"] == reverse("messaging:chats") + "chats/"
 
+    @pytest.mark.versions
+    def test_following_a_long_one(self, ann: User, box: Mailbox) -> None:
+        for url in ("/" + "a" * 1999, "/" + "ü" * 333, "a" * 2000):
+            [sent] = told(ann, "a", url=url)
+            answer = post(ann, "read_notifications", json=False, id=str(sent), next=url)
+            assert (answer.status_code, len(answer["Location"]) >= 1999) == (302, True)
+        assert box.unread() == 0
+
     def test_following_leads_on_without_redis(
         self, ann: User, away: None, settings: Settings, caplog: pytest.LogCaptureFixture
     ) -> None:
