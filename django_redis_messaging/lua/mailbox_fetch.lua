@@ -18,7 +18,8 @@
 -- ARGV  6 which: 'all', 'unread' or 'read'
 -- ARGV  7 most mails a mailbox holds
 -- ARGV  8 greatest age of a mail: ms, 0 for any
--- Returns {epoch, id after which it began or of the newest, gap, has_more, reset, {id, …}, {entry, …}, {unread: 1 or 0, …}}
+-- Returns {epoch, id after which it began or of the newest, gap, has_more, reset, {id, …}, {entry, …},
+--   {unread: 1 or 0, …}}
 
 -- bytes of a page's entries together
 local PAGE_BYTES = 256 * 1024
@@ -56,9 +57,9 @@ local function add(id, unread)
   end
 end
 
-local at, count, ids = begin, limit + 1, nil
+local at, count = begin, limit + 1
 repeat
-  ids = ids_after(at, count)
+  local ids = ids_after(at, count)
   if #ids > 0 then
     local marked = redis.call('ZMSCORE', box.marked, unpack(ids))
     for place, id in ipairs(ids) do
@@ -84,9 +85,10 @@ local function add_entries(from)
   return true
 end
 
-local from = 1
-while from <= #found and add_entries(from) do
-  from = from + TOGETHER
+for from = 1, #found, TOGETHER do
+  if not add_entries(from) then
+    break
+  end
 end
 local more = #entries < #found
 for place = #found, #entries + 1, -1 do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -46,7 +47,7 @@ class Stopping:
             signal.signal(number, signal.SIG_DFL)
 
 
-class LoopCommand(BaseCommand):
+class LoopCommand(BaseCommand, ABC):
     """A command that runs a loop until a signal ends it; with --reload, until its code changes."""
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -56,9 +57,9 @@ class LoopCommand(BaseCommand):
         else:
             self.run(**options)
 
+    @abstractmethod
     def run(self, **options: Any) -> None:
         """Make the loop of its options, and run it."""
-        raise NotImplementedError
 
     def say(self, options: dict[str, Any], text: str) -> None:
         """A line for whoever watches."""

@@ -62,6 +62,7 @@ class MailboxStatus:
     """When the user last fetched; None: never."""
     full: bool
     """Whether the next mail removes the oldest."""
+    # left out of comparisons: what a status says is the four above
     last_id: int = field(default=0, compare=False, repr=False)
     """The id of the newest mail ever; 0 before the first."""
 

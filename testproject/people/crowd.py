@@ -82,12 +82,11 @@ def start_talks(talks: Iterable[Talk] = TALKS) -> None:
 
 
 def welcome() -> None:
-    """Notify each of the cast of what there is to try; who was notified of anything before is not."""
+    """Notify each of the cast of what there is to try, unless they were notified of anything before."""
     for member in _ids().values():
-        if Mailbox(member).status().last_id:
-            continue
-        for text, address in WELCOME:
-            notify(member, text, url=reverse(address), request_id=address)
+        if not Mailbox(member).status().last_id:
+            for text, address in WELCOME:
+                notify(member, text, url=reverse(address))
 
 
 def _ids() -> dict[str, str]:

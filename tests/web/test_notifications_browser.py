@@ -24,6 +24,18 @@ ASKED_AFTER = """() => {
   const of = (text) => performance.getEntriesByType("resource").find(({ name }) => name.includes(text));
   return of(document.querySelector(".drm-bell").dataset.feed).startTime - of("bell.").responseEnd;
 }"""
+#: the contrasts of the signs that assistive technology leaves out, and axe-core with it
+SIGNS = """() => {
+  const light = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map((c) => c / 255)
+      .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  return [...document.querySelectorAll(".drm-level, .drm-bell-count")].map((sign) => {
+    const { color, backgroundColor } = getComputedStyle(sign);
+    return (light(color) + 0.05) / (light(backgroundColor) + 0.05);
+  });
+}"""
 
 
 @pytest.fixture
@@ -189,4 +201,7 @@ def test_everybody_can_use_it(visit: Visit, ann: User) -> None:
         page.goto(reverse("messaging:notifications") + show)
         bell(page, 6)
         assert violations(page) == {}
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert min(contrasts := page.evaluate(SIGNS)) >= 4.5, contrasts
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
