@@ -158,7 +158,7 @@ class Stock:
         send: Any = Chat.send
         for name in self.names:
             steps = [next(send.__wrapped__(Chat(name), "ann", BODY)) for _ in range(self.news)]
-            clients.blocking("messaging").execute(steps)
+            clients.ask("messaging", steps)
         self.full = True
 
     def take(self) -> None:

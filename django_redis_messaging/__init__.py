@@ -1,6 +1,7 @@
 """Messaging for Django on the Redis a site already runs."""
 
 from .core.observers import observe, unobserve
+from .core.retry import deadline
 from .errors import (
     ChatExists,
     ChatNotFound,
@@ -89,9 +90,10 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "SemaphoreError",
     "Unavailable",
     "OutcomeUnknown",
-    # watching it
+    # watching and limiting it
     "observe",
     "unobserve",
+    "deadline",
 ]
 
 __version__ = "0.1.0"

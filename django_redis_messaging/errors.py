@@ -42,12 +42,12 @@ class LimitExceeded(MessagingError):
 
 
 class Unavailable(MessagingError):
-    """Redis could not be asked, or refused, until the deadline. Nothing has happened."""
+    """Redis could not be reached, or refused, until the deadline. The operation was not applied."""
 
 
 class OutcomeUnknown(MessagingError):
-    """The request was sent and its reply never came. It may have happened; repeat it with the same
-    `request_id` to make sure that it has, once."""
+    """A request was sent and its reply never came: the operation may have been applied, wholly or in part.
+    Repeat it with the same `request_id` to make sure that it is, once."""
 
 
 class LeaseLost(MessagingError):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PRIVATE, CONFIGURED = "private", "configured"
 #: keys looked at, and removed, at once
 BATCH = 1000
+#: seconds that the server has to answer
+PATIENCE = 10.0
 
 
 class Prefix:
@@ -136,12 +138,10 @@ def remove_keys(alias: str, prefix: str) -> int:
 
 
 def _removed(connection: Any, pattern: str) -> int:
-    from .core.connections import converse, exchange
-
     removed, cursor = 0, b"0"
     while True:
-        cursor, keys = exchange(connection, ("SCAN", cursor, "MATCH", pattern, "COUNT", BATCH))
-        removed += sum(converse(connection, [("UNLINK", key) for key in keys], None)) if keys else 0
+        cursor, keys = connection.exchange([("SCAN", cursor, "MATCH", pattern, "COUNT", BATCH)], PATIENCE)[0]
+        removed += sum(connection.exchange([("UNLINK", key) for key in keys], PATIENCE)) if keys else 0
         if cursor == b"0":
             return removed
 

@@ -56,13 +56,10 @@ def check_flags(**_: object) -> list[CheckMessage]:
         return []
     if alias is None or not handlers.key_events:
         return []
-    client = clients.BlockingClient(alias)
     try:
-        found = client.execute(Command("CONFIG", "GET", "notify-keyspace-events", reads=True))
+        found = clients.ask(alias, Command("CONFIG", "GET", "notify-keyspace-events", reads=True))
     except MessagingError:
         return []  # whether it can be asked at all is for another check to say
-    finally:
-        client.close()
     there = found[1].decode() if len(found) == 2 else ""
     return [_untold(alias, one, there) for one in handlers.key_events if keyspace.missing(there, one.flags)]
 

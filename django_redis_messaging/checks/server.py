@@ -22,16 +22,13 @@ def check_server(**_: object) -> list[CheckMessage]:
     alias = chosen_alias()
     if alias is None or any(message.is_serious() for message in check_alias()):
         return []
-    client = clients.BlockingClient(alias)
     try:
-        return _looked_at(alias, client)
+        return _looked_at(alias)
     except Unavailable as error:
         return [_not_asked(alias, error, "Start it, or correct LOCATION; then check again.")]
     except MessagingError as error:
-        hint = "Check the user, the password and the ACL (INFO is what the check needs)."
+        hint = "Check the entry, its user and password, and the ACL (INFO is what the check needs)."
         return [_not_asked(alias, error, hint)]
-    finally:
-        client.close()
 
 
 def _not_asked(alias: str, error: MessagingError, hint: str) -> CheckMessage:
@@ -40,9 +37,9 @@ def _not_asked(alias: str, error: MessagingError, hint: str) -> CheckMessage:
     )
 
 
-def _looked_at(alias: str, client: clients.BlockingClient) -> list[CheckMessage]:
-    info = _parsed(client.execute(Command("INFO", reads=True)))
-    found = (_about_version(alias, info), _about_eviction(alias, info), _about_disk(alias, info, client))
+def _looked_at(alias: str) -> list[CheckMessage]:
+    info = _parsed(clients.ask(alias, Command("INFO", reads=True)))
+    found = (_about_version(alias, info), _about_eviction(alias, info), _about_disk(alias, info))
     return [message for message in found if message is not None]
 
 
@@ -89,11 +86,11 @@ def _about_eviction(alias: str, info: Info) -> CheckMessage | None:
     return None
 
 
-def _about_disk(alias: str, info: Info, client: clients.BlockingClient) -> CheckMessage | None:
+def _about_disk(alias: str, info: Info) -> CheckMessage | None:
     if info.get("aof_enabled") == "1":
         return None
     try:
-        setting = client.execute(Command("CONFIG", "GET", "save", reads=True))
+        setting = clients.ask(alias, Command("CONFIG", "GET", "save", reads=True))
     except MessagingError:
         hint = "CONFIG is not for this user. Make sure that appendonly or snapshots (save) are on."
         return _not_seen(alias, "whether it keeps data on disk", hint)

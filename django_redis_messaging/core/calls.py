@@ -7,10 +7,10 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from .cluster import Address, asked_instead
-from .connections import Replies
+from .cluster import asked_instead
 from .endpoints import Endpoint
-from .retry import Attempts, deadline
+from .retry import Attempts, seconds_allowed
+from .sockets import Address, Replies
 from .steps import Command, Many, Script, Step, Words
 
 #: in the place of a reply that there is not yet
@@ -34,6 +34,14 @@ class Batch:
             if isinstance(self.replies[at], Exception):
                 found.setdefault(endpoint.route(call), []).append(at)
         return found
+
+    @property
+    def partly_applied(self) -> bool:
+        """Whether some calls that write have been answered, so that they were applied."""
+        return any(
+            not isinstance(reply, Exception) and not call.reads_only
+            for call, reply in zip(self.calls, self.replies, strict=True)
+        )
 
     def words(self, places: list[int]) -> list[Words]:
         """What is sent for these."""
@@ -67,10 +75,11 @@ def _calls_of(step: Step, *, apart: bool) -> list[Command | Script]:
 
 def attempts_at(batch: Iterable[Command | Script], endpoint: Endpoint, began: float) -> Attempts:
     """How often a batch may be sent, counted from `began`."""
+    seconds = seconds_allowed(began)
     return Attempts(
-        deadline(),
+        seconds,
         began=began,
-        patience=endpoint.patience,
+        patience=endpoint.patience(seconds),
         writes=not all(call.reads_only for call in batch),
         once=once(batch),
     )
@@ -81,13 +90,16 @@ def once(batch: Iterable[Command | Script]) -> bool:
     return any(call.once for call in batch)
 
 
-def result(step: Step, replies: Replies) -> Any:
-    """The replies as the step wants them; the first error among them is raised."""
+def result(step: Step, replies: Replies, *, unanswered: bool = False) -> Any:
+    """The replies as the step wants them; the first error among them is raised. `unanswered`: an attempt
+    before may have been applied, so that there was nothing left to do for this one."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
     if isinstance(step, Many):
         return [item for reply in replies for item in reply]
+    if unanswered and isinstance(step, Script) and step.settles and replies[0] == 0:
+        return None
     return replies[0] if isinstance(step, Command | Script) else replies
 
 

@@ -1,96 +1,333 @@
-"""The one seam to Redis: who sends a step. One client a process and alias, one an event loop and alias."""
+"""The one seam to Redis: who sends a step, again where that helps, and waits for what it replies.
+
+What a client does is written once, as coroutines of either world (sockets.py): a process has one blocking
+client an alias, whose coroutines are never suspended, and each event loop has one of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar, cast
 
 from django.core.signals import setting_changed
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from .. import conf
-from .awaiting import AwaitingClient
-from .blocking import BlockingClient
-from .endpoints import endpoint
-from .retry import hurry
+from ..errors import Unavailable
+from .calls import Batch, attempts_at, once, result, spans_slots
+from .cluster import ASKING, Topology, asked_instead
+from .connections import Connections
+from .endpoints import PATIENCE, endpoint, look
+from .retry import Attempts, NotSent, misplaced, time_left
+from .sockets import ASYNCIO, BLOCKING, Address, Replies, World, run
+from .steps import Command, Script, Step, Wait, Words
+from .waiting import Pending
 
-__all__ = ["AwaitingClient", "BlockingClient", "aclose", "awaiting", "blocking", "close"]
+T = TypeVar("T")
+#: seconds between two looks of a wait that gets no connection of its own
+LOOK = 0.1
 
-#: whoever is in a hurry has connections of their own, whose time limits are shorter
-_blocking: dict[tuple[str, float | None], BlockingClient] = {}
-_awaiting: dict[tuple[str, int], tuple[asyncio.AbstractEventLoop, AwaitingClient]] = {}
+
+class Client:
+    """Sends steps to where an alias leads."""
+
+    def __init__(self, alias: str, world: World) -> None:
+        self.endpoint = endpoint(alias)
+        self.connections = Connections(self.endpoint, world)
+        self._world = world
+        self._done = world.done
+
+    async def perform(self, steps: Generator[Step, Any, T]) -> T:
+        """Send the steps of an operation; the errors of a step are raised where it was yielded."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    reply = await self.execute(step)
+                except Exception as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(reply)
+        except StopIteration as stop:
+            return cast(T, stop.value)
+
+    async def execute(self, step: Step) -> Any:
+        """Send `step`, and again where that helps; the reply, or an error of errors.py."""
+        if isinstance(step, Wait):
+            return await self._wait(step)
+        began, known = monotonic(), self.endpoint.topology
+        error: Exception | None = None
+        if isinstance(step, Command | Script) and not step.once:
+            try:
+                return await self._call(step)
+            except (RedisError, NotSent) as failure:
+                error = failure
+        return await self._again(step, began, known, error)
+
+    async def _call(self, call: Command | Script) -> Any:
+        """The first attempt at one call: what nearly every operation is, so with nothing around it."""
+        connections, address = self.connections, self.endpoint.route(call)
+        seconds = self.endpoint.patience_now
+        connection = connections.idle(address) or await connections.take(address, seconds)
+        began = monotonic()
+        try:
+            [reply] = await self._done(connection.exchange([call.words], seconds))
+            if isinstance(reply, NoScriptError) and isinstance(call, Script):
+                [reply] = await self._done(connection.exchange([call.in_full], seconds))
+        except BaseException as error:
+            connections.lose(connection, began, error)
+            raise
+        if isinstance(reply, Exception):
+            self._give(connection, [reply])
+            raise reply
+        connections.give(connection)
+        return reply
+
+    async def _again(self, step: Step, began: float, known: Topology | None, error: Exception | None) -> Any:
+        """All attempts after the first one, which ended with `error`; or all of them."""
+        batch, attempts = Batch(step, apart=self.endpoint.apart), None
+        while True:
+            if error is not None:
+                if not batch.apart and spans_slots(step, error):
+                    self.endpoint.apart = True
+                    batch, attempts = Batch(step, apart=True), None
+                else:
+                    attempts = attempts or attempts_at(batch.calls, self.endpoint, began)
+                    pause = attempts.after(error, partly=batch.partly_applied)
+                    await self._find_out(error, known)
+                    await self._world.sleep(pause)
+            known = self.endpoint.topology
+            try:
+                await self._attempt(batch, attempts)
+                return result(step, batch.replies, unanswered=attempts is not None and attempts.unanswered)
+            except (RedisError, NotSent) as failure:
+                error = failure
+
+    async def _attempt(self, batch: Batch, attempts: Attempts | None) -> None:
+        """Send what has no reply yet, to whom it concerns."""
+        seconds = attempts.reading_time if attempts else self.endpoint.patience_now
+        fresh = attempts is not None or once(batch.calls)
+        for address, places in batch.routed(self.endpoint).items():
+            await self._send(address, batch, places, seconds, fresh=fresh)
+            for elsewhere, moving in batch.asked(places).items():
+                await self._send(elsewhere, batch, moving, seconds, fresh=fresh, asking=True)
+
+    async def _send(
+        self,
+        address: Address | None,
+        batch: Batch,
+        places: list[int],
+        seconds: float,
+        *,
+        fresh: bool,
+        asking: bool = False,
+    ) -> None:
+        connection = self.connections.idle(address, fresh=fresh)
+        connection = connection or await self.connections.take(address, seconds, fresh=fresh)
+        replies = await self._exchange(connection, batch.words(places), seconds, asking=asking)
+        batch.answered(places, replies)
+        unknown, in_full = batch.unknown(places)
+        if unknown:
+            batch.answered(unknown, await self._exchange(connection, in_full, seconds, asking=asking))
+        self._give(connection, replies)
+
+    async def _exchange(
+        self, connection: Any, calls: list[Words], seconds: float, *, asking: bool
+    ) -> Replies:
+        """The replies to calls. `asking`: their slot is on its way to this server."""
+        each = [words for call in calls for words in (ASKING, call)] if asking else calls
+        began = monotonic()
+        try:
+            replies: Replies = await self._done(connection.exchange(each, seconds))
+        except BaseException as error:
+            self.connections.lose(connection, began, error)
+            raise
+        return replies[1::2] if asking else replies
+
+    async def _use(self, connection: Any, method: Callable[..., Any], *args: Any) -> Any:
+        """What a method of a connection returns. One that fails is closed, with those that were idle since
+        before, if the network is to blame."""
+        began = monotonic()
+        try:
+            return await self._done(method(*args))
+        except BaseException as error:
+            self.connections.lose(connection, began, error)
+            raise
+
+    def _give(self, connection: Any, replies: Replies) -> None:
+        """Give one back, unless another server, or a later moment, is to be looked for."""
+        if misplaced(replies):
+            self.connections.drop(connection, monotonic())
+        else:
+            self.connections.give(connection)
+
+    async def _find_out(self, error: Exception, known: Topology | None) -> None:
+        """Where to go after this error, if nobody has found out since."""
+        if self.endpoint.outdated(error) and self.endpoint.topology is known:
+            await look(self._world, self.endpoint, error)
+            self.connections.close(self.endpoint.gone(self.connections.addresses))
+
+    async def _wait(self, step: Wait) -> Any:
+        """What came, or None. A failure costs at most the hint, so it waits on until its time is over; but
+        a server that can't be reached for as long as the deadline is Unavailable."""
+        seconds = min(step.seconds, max(time_left(), 0))
+        ends = monotonic() + seconds
+        attempts: Attempts | None = None
+        instead: Address | None = None
+        while True:
+            known = self.endpoint.topology
+            try:
+                found = await self._wait_until(ends, step, instead)
+                if found is None and seconds < step.seconds:
+                    raise Unavailable("The time of this block's deadline is over.")
+                return found
+            except (RedisError, NotSent) as error:
+                if attempts is None or (attempts.remaining <= 0 and not isinstance(error, NotSent)):
+                    attempts = attempts_at([step], self.endpoint, monotonic())
+                pause = attempts.after(error)
+                if isinstance(error, ResponseError) and monotonic() + pause >= ends:
+                    return None
+                instead = asked_instead(error)
+                await self._find_out(error, known)
+                await self._world.sleep(pause)
+
+    async def _wait_until(self, ends: float, step: Wait, instead: Address | None) -> Any:
+        pending = self._pending(step) or await self._begun(step, instead)
+        if pending is None:  # all connections that may wait do
+            await self._world.sleep(min(max(ends - monotonic(), 0), LOOK))
+            return None
+        connection = pending.connection
+        while await self._use(connection, connection.readable, max(ends - monotonic(), 0)):
+            reply = await self._use(connection, connection.receive, PATIENCE)
+            if reply is not None or ends <= monotonic():
+                self._give(connection, [reply])
+                return result(step, [reply])
+            pending = await self._sent(connection, step)
+        await self.connections.keep(pending)
+        return None
+
+    def _pending(self, step: Wait) -> Pending | None:
+        """One with the same words that a call before has left."""
+        pending = self.connections.waits.take(step.words)
+        if pending is not None and pending.has_ended and not pending.connection.is_broken:
+            self.connections.drop(pending.connection, pending.sent_at)  # its answer was lost
+            return None
+        return pending
+
+    async def _begun(self, step: Wait, instead: Address | None) -> Pending | None:
+        address = instead or self.endpoint.route(step)
+        if not self.connections.may_wait(address):
+            return None
+        seconds = self.endpoint.patience_now
+        connection = await self.connections.take(address, seconds, fresh=True)
+        if instead:
+            await self._use(connection, connection.exchange, [ASKING], seconds)
+        return await self._sent(connection, step)
+
+    async def _sent(self, connection: Any, step: Wait) -> Pending:
+        await self._use(connection, connection.send, [step.sent], PATIENCE)
+        return Pending(step.words, connection, monotonic())
+
+
+_blocking: dict[str, Client] = {}
+_running: dict[tuple[str, int], tuple[asyncio.AbstractEventLoop, Client, AsyncGenerator[None, None]]] = {}
 _inherited: list[object] = []
 
 
-def blocking(alias: str) -> BlockingClient:
+def perform(using: str, steps: Generator[Step, Any, T]) -> T:
+    """Do what the steps say with the Redis of an alias, blocking the thread."""
+    return run(blocking(using).perform, steps)
+
+
+def ask(using: str, step: Step) -> Any:
+    """The reply to one step, blocking the thread."""
+    return run(blocking(using).execute, step)
+
+
+async def aperform(using: str, steps: Generator[Step, Any, T]) -> T:
+    """Do what the steps say with the Redis of an alias, in the event loop that runs."""
+    return await running(using).perform(steps)
+
+
+def blocking(alias: str) -> Client:
     """The blocking client of an alias."""
-    whose = (alias, hurry())
     try:
-        return _blocking[whose]
+        return _blocking[alias]
     except KeyError:
-        return _blocking.setdefault(whose, BlockingClient(alias))
+        return _blocking.setdefault(alias, Client(alias, BLOCKING))
 
 
-def awaiting(alias: str) -> AwaitingClient:
-    """The awaiting client of an alias, for the event loop that runs."""
+def running(alias: str) -> Client:
+    """The client of an alias for the event loop that runs."""
     loop = asyncio.get_running_loop()
-    found = _awaiting.get((alias, id(loop)))
+    found = _running.get((alias, id(loop)))
     if found is not None and found[0] is loop:
         return found[1]
-    for key, (other, _) in list(_awaiting.items()):
+    for key, (other, *_) in list(_running.items()):
         if other.is_closed():
-            del _awaiting[key]
-    client = AwaitingClient(alias)
-    client.closing = _closing(client)
+            _running.pop(key, None)
+    client = Client(alias, ASYNCIO)
+    closing = _closing(client)
     with suppress(StopIteration):
-        client.closing.asend(None).send(None)  # as far as its yield: nothing is awaited before
-    _awaiting[alias, id(loop)] = (loop, client)
+        closing.asend(None).send(None)  # as far as its yield: nothing is awaited before
+    _running[alias, id(loop)] = (loop, client, closing)
     return client
 
 
-async def _closing(client: AwaitingClient) -> AsyncGenerator[None, None]:
+async def _closing(client: Client) -> AsyncGenerator[None, None]:
     """Closes a client's connections when its loop ends: whoever runs a loop shuts down the asynchronous
     generators that began in it, before closing it."""
     try:
         yield
     finally:
-        await client.close()
+        client.connections.close(retire=True)
+        await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 
 
 def close() -> None:
     """Close the idle blocking connections; the next call opens new ones."""
     for client in list(_blocking.values()):
-        client.close()
+        client.connections.close()
 
 
 async def aclose() -> None:
     """Close the idle connections of the event loop that runs."""
     loop = asyncio.get_running_loop()
-    for key, (owner, client) in list(_awaiting.items()):
+    for key, (owner, client, _) in list(_running.items()):
         if owner is loop:
-            del _awaiting[key]
-            await client.close()
+            _running.pop(key, None)
+            client.connections.close(retire=True)
+    await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 
 
 def _forget_all() -> None:
     _blocking.clear()
-    _awaiting.clear()
+    _running.clear()
 
 
 def _forget_the_parents() -> None:
-    # In a forked child the sockets are the parent's: forget them, don't talk over them. Awaiting ones
-    # are kept alive, unused: destroyed, they would leave the epoll that parent and child share, and the
+    # In a forked child the sockets are the parent's: forget them, don't talk over them. Those of an event
+    # loop are kept alive, unused: destroyed, they would leave the epoll that parent and child share, and the
     # parent would not see its replies any more.
-    _inherited.extend(_awaiting.values())
+    _inherited.extend(_running.values())
     _forget_all()
 
 
 def _forget(*, setting: str, **_: object) -> None:
-    if setting in {conf.NAME, "CACHES"}:
-        close()
-        _forget_all()
-        endpoint.cache_clear()
+    if setting not in {conf.NAME, "CACHES"}:
+        return
+    for client in list(_blocking.values()):
+        client.connections.close(retire=True)
+    for loop, client, _closing in list(_running.values()):
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(functools.partial(client.connections.close, retire=True))
+    _forget_all()
+    endpoint.cache_clear()
 
 
 os.register_at_fork(after_in_child=_forget_the_parents)

@@ -8,10 +8,9 @@ from typing import Any
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, MovedError, ResponseError
 
+from .sockets import Address
 from .steps import Argument, Words
 
-#: host and port; None in its place: where the alias leads
-Address = tuple[str, int]
 #: what a node is asked
 QUESTION: Words = ("CLUSTER", "SLOTS")
 #: comes before what is asked of who gets a slot

@@ -1,212 +1,221 @@
-"""One exchange over one connection, or a part of one, blocking or awaiting."""
+"""The connections of one client: it opens them, lends them, and closes those that are no use any more."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import select
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+import threading
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+from weakref import WeakSet
 
-from hiredis import pack_command
-from redis.exceptions import AskError, RedisError, ResponseError
+from redis.exceptions import MaxConnectionsError, RedisError
 
-from .cluster import ASKING
-from .steps import Words
+from .endpoints import PATIENCE, Endpoint, dial
+from .retry import NotSent
+from .sockets import Address, World
+from .waiting import Pending, PendingWaits
 
-#: seconds that one has to answer who is asked together with others
-PATIENCE = 1.0
-#: one reply for each call; a refusal is an exception in its place
-Replies = list[Any]
-T = TypeVar("T")
-
-
-def alive(connection: Any) -> bool:
-    """Whether an idle connection is still open, with nothing left to read on it."""
-    try:
-        return connection.is_connected and not connection.can_read()
-    except (RedisError, OSError):
-        return False
+#: seconds for which a connection may be idle: one that was for longer is closed, not used
+IDLE_AGE = 60.0
+#: seconds after which an idle connection is looked at before it is used: whether the server has hung up
+UNSEEN = 0.1
 
 
-def exchange(connection: Any, call: Words) -> Any:
-    """Send one call, read its reply; whatever breaks the conversation closes the connection."""
-    try:
-        connection.send_packed_command([pack_command(cast(Any, call))], check_health=False)
-        return connection.read_response()
-    except ResponseError as refusal:
-        return _said(refusal, connection)
-    except BaseException:
-        connection.disconnect()
-        raise
+class Connections:
+    """Those of one alias: blocking ones, shared by all threads, or those of one event loop.
 
+    At most `max_connections` (of the CACHES entry) are open to a server; who needs another one waits in line
+    until its deadline. The hot path takes no lock: `list.pop` and `list.append` are atomic.
+    """
 
-def _said(refusal: ResponseError, connection: Any) -> ResponseError:
-    """What this server refused; where it names no host, it means its own."""
-    if isinstance(refusal, AskError) and not refusal.host:
-        refusal.host = getattr(connection, "host", "")
-    return refusal
+    def __init__(self, endpoint: Endpoint, world: World) -> None:
+        #: waits for whose replies nobody waits now, each on a connection of its own
+        self.waits = PendingWaits()
+        self._endpoint = endpoint
+        self._world = world
+        #: by the server's address
+        self._idle: defaultdict[Address | None, list[Any]] = defaultdict(list)
+        self._open: defaultdict[Address | None, WeakSet[Any]] = defaultdict(WeakSet)
+        self._opening = threading.RLock()
+        #: those in line, each with an event that is set when it is worth looking again
+        self._line: deque[Any] = deque()
+        self._retired = False
+        #: a health check that costs no round trip: what would be asked whether it is alive is opened anew
+        self._longest = min(endpoint.health_check_interval or IDLE_AGE, IDLE_AGE)
 
+    def idle(self, address: Address | None, *, fresh: bool = False) -> Any:
+        """An idle connection, or None. `fresh`: surely alive, so that what fails on it was sent."""
+        idle, credentials = self._idle[address], self._endpoint.credentials
+        while idle:
+            try:
+                connection = idle.pop()
+            except IndexError:  # another thread was faster
+                return None
+            age = monotonic() - connection.idle_since
+            if age < UNSEEN and not fresh and connection.credentials == credentials:
+                return connection
+            if age < self._longest and connection.credentials == credentials and not connection.is_broken:
+                return connection
+            self.close_one(connection)
+        return None
 
-def first_told(
-    connections: Iterable[Any], call: Words, understood: Callable[[Any, Any], T | None]
-) -> T | None:
-    """What the first of these tells, which are not yet open, whose reply is understood. Each is closed."""
-    for connection in connections:
+    async def take(self, address: Address | None, seconds: float, *, fresh: bool = False) -> Any:
+        """An idle connection, or a new one, within `seconds`; raises NotSent."""
+        ends = monotonic() + seconds
         try:
-            connection.connect()
-            reply = exchange(connection, call)
-        except RedisError:
-            continue
-        finally:
-            connection.disconnect()
-        told = None if isinstance(reply, RedisError) else understood(reply, connection)
-        if told is not None:
-            return told
-    return None
+            while True:
+                connection = self.idle(address, fresh=fresh)
+                if connection is not None:
+                    return connection
+                if await self.reclaim():
+                    continue
+                connection = self._reserved(address)
+                if connection is not None:
+                    return await self._opened(connection, ends)
+                await self._vacancy(address, ends)
+        except RedisError as error:
+            raise NotSent from error
 
-
-async def afirst_told(
-    connections: Iterable[Any], call: Words, understood: Callable[[Any, Any], T | None]
-) -> T | None:
-    """As `first_told`."""
-    for connection in connections:
+    def give(self, connection: Any) -> None:
+        """Take one back after use."""
+        if self._retired:
+            return self.close_one(connection)
+        now = connection.idle_since = monotonic()
+        idle = self._idle[connection.address]
+        idle.append(connection)
+        if self._line:
+            self._next_in_line()
         try:
-            async with asyncio.timeout(PATIENCE):
-                await connection.connect()
-                [reply] = await aconverse(connection, [call])
-        except (RedisError, TimeoutError):
-            continue
-        finally:
-            await connection.disconnect(nowait=True)
-        told = None if isinstance(reply, RedisError) else understood(reply, connection)
-        if told is not None:
-            return told
-    return None
+            if now - idle[0].idle_since > self._longest:
+                self.close_one(idle.pop(0))
+        except IndexError:  # another thread has taken it
+            pass
+        return None
 
+    async def keep(self, pending: Pending) -> None:
+        """Keep a wait that nobody waits for now, for the next call of the same words."""
+        if self._retired:
+            self.close_one(pending.connection)
+            return
+        self.waits.keep(pending)
+        await self.reclaim()
 
-def packed(calls: list[Words]) -> list[bytes]:
-    """The calls as they go over the wire: by the packer below the driver's, which looks at each word."""
-    return [b"".join([pack_command(cast(Any, words)) for words in calls])]
+    async def reclaim(self) -> bool:
+        """Take back the connections of waits that the server has ended; whether there were any."""
+        found = False
+        while (ended := self.waits.take_ended()) is not None:
+            found = True
+            try:
+                await self._world.done(ended.connection.receive(PATIENCE))
+            except BaseException as error:
+                self.lose(ended.connection, ended.sent_at, error)
+                if not isinstance(error, RedisError):  # of such a wait, nobody needs to know
+                    raise
+            else:
+                self.give(ended.connection)
+        return found
 
+    def lose(self, connection: Any, began: float, error: BaseException) -> None:
+        """Close one on which an exchange failed that began then."""
+        if isinstance(error, RedisError):
+            self.drop(connection, began)
+        else:  # it was interrupted: that is no fault of the network
+            self.close_one(connection)
 
-def _each_asking(calls: list[Words]) -> list[Words]:
-    return [words for call in calls for words in (ASKING, call)]
+    def drop(self, connection: Any, since: float) -> None:
+        """Close one that failed, and those to the same server that were idle since before: what has happened
+        to this one has happened to them too."""
+        self.close_one(connection)
+        idle = self._idle[connection.address]
+        for other in [one for one in list(idle) if one.idle_since <= since]:
+            with suppress(ValueError):  # another thread has taken it
+                idle.remove(other)
+                self.close_one(other)
 
+    def close_one(self, connection: Any) -> None:
+        """Close one; who is in line may open another."""
+        connection.close()
+        with self._opening:
+            self._open[connection.address].discard(connection)
+        if self._line:
+            self._next_in_line()
 
-def converse(connection: Any, calls: list[Words], timeout: float | None, *, asking: bool = False) -> Replies:
-    """Send all calls, read all replies; whatever breaks the conversation closes the connection. `asking`:
-    their slot is on its way to this server."""
-    if asking:
-        return converse(connection, _each_asking(calls), timeout)[1::2]
-    limit = {} if timeout is None else {"timeout": timeout}
-    try:
-        connection.send_packed_command(packed(calls), check_health=False)
-        return [_reply(connection, limit) for _ in calls]
-    except BaseException:
-        connection.disconnect()
-        raise
+    def close(self, addresses: Iterable[Address | None] | None = None, *, retire: bool = False) -> None:
+        """Close the idle ones to these servers; or all of them, and those of pending waits. `retire`: also
+        those that are given back later."""
+        self._retired = self._retired or retire
+        if addresses is None:
+            for pending in self.waits.take_all():
+                self.close_one(pending.connection)
+        for address in list(self._idle) if addresses is None else addresses:
+            idle = self._idle[address]
+            with suppress(IndexError):
+                while True:
+                    self.close_one(idle.pop())
 
+    @property
+    def addresses(self) -> list[Address | None]:
+        """The servers to which some have been idle."""
+        return list(self._idle)
 
-def _reply(connection: Any, limit: dict[str, float]) -> Any:
-    try:
-        return connection.read_response(**limit)
-    except ResponseError as refusal:
-        return _said(refusal, connection)
+    def may_wait(self, address: Address | None) -> bool:
+        """Whether a wait may keep a connection: a quarter of them, or one, is left to calls."""
+        limit = self._endpoint.max_connections
+        in_use = len(self._open[address]) - len(self._idle[address]) - len(self.waits)
+        return in_use < limit - max(1, limit // 4)
 
+    def _reserved(self, address: Address | None) -> Any:
+        """One that is not yet open, if there may be one more."""
+        with self._opening:
+            if self._is_full(address):
+                return None
+            connection = self._world.connection(address)
+            self._open[address].add(connection)
+        return connection
 
-def send(connection: Any, call: Words) -> None:
-    """Send one call, whose reply is read later."""
-    connection.send_packed_command(packed([call]), check_health=False)
+    async def _opened(self, connection: Any, ends: float) -> Any:
+        try:
+            connection.credentials = self._endpoint.credentials
+            await dial(self._world, self._endpoint, connection, ends - monotonic())
+        except BaseException:
+            self.close_one(connection)
+            raise
+        return connection
 
+    async def _vacancy(self, address: Address | None, ends: float) -> None:
+        """Stand in line until something is given back or closed."""
+        event = self._world.event()
+        self._line.append(event)
+        try:
+            # looked at again, now that a change would set the event
+            if not self._idle[address] and self._is_full(address) and not self._close_wait(address):
+                await self._world.wait(event, ends - monotonic())
+            if monotonic() >= ends:
+                raise MaxConnectionsError(
+                    f"all {self._endpoint.max_connections} connections are in use (max_connections)"
+                )
+        except BaseException:
+            self._leave_line(event)
+            self._next_in_line()  # it may have been its turn
+            raise
+        self._leave_line(event)
 
-def arrives(connection: Any, seconds: float = 0) -> bool:
-    """Whether something can be read within `seconds`."""
-    return bool(connection.can_read(seconds))
+    def _close_wait(self, address: Address | None) -> bool:
+        """Close a connection on which nobody waits now; whether there was one."""
+        pending = self.waits.take_any(address)
+        if pending is not None:
+            self.close_one(pending.connection)
+        return pending is not None
 
+    def _is_full(self, address: Address | None) -> bool:
+        return len(self._open[address]) >= self._endpoint.max_connections
 
-def readable(connection: Any) -> bool:
-    """Whether something can be read now, be it that it has ended. Reads nothing and changes nothing, so
-    another thread may use the connection meanwhile."""
-    sock = connection._sock
-    if sock is None:
-        return True
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+    def _leave_line(self, event: Any) -> None:
+        with suppress(ValueError):
+            self._line.remove(event)
 
-
-def receive(connection: Any) -> Any:
-    """The reply to what was sent; a refusal is returned, whatever else breaks it closes the connection."""
-    try:
-        return _reply(connection, {})
-    except BaseException:
-        connection.disconnect()
-        raise
-
-
-async def asend(connection: Any, call: Words) -> None:
-    """Send one call, whose reply is read later."""
-    await connection.send_packed_command(packed([call]), check_health=False)
-
-
-async def aarrives(connection: Any, seconds: float) -> bool:
-    """Whether something can be read within `seconds`. Cut short, it loses nothing."""
-    reader = connection._reader
-    if answered_already(connection):
-        return True
-    # an error of the socket is told by reading, see `answered_already`
-    with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(seconds):
-            # waits for bytes, and takes none of them
-            await reader._wait_for_data("aarrives")
-    return answered_already(connection)
-
-
-def answered_already(connection: Any) -> bool:
-    """Whether something can be read now from an awaiting connection, be it that it has ended or broken."""
-    reader = connection._reader
-    broken = reader.exception() is not None or not connection.is_connected
-    return broken or bool(reader._buffer) or reader.at_eof()
-
-
-async def areceive(connection: Any) -> Any:
-    """The reply to what was sent; a refusal is returned, whatever else breaks it closes the connection."""
-    try:
-        return await _areply(connection)
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-
-
-async def aalive(connection: Any) -> bool:
-    """Whether an idle connection is still open, with nothing left to read on it."""
-    try:
-        # the loop looks at its sockets between two turns: let it see that the server has hung up
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        return connection.is_connected and not await connection.can_read()
-    except (RedisError, OSError):
-        return False
-    except BaseException:  # cancelled: nobody has it any more
-        await connection.disconnect(nowait=True)
-        raise
-
-
-async def aconverse(connection: Any, calls: list[Words], *, asking: bool = False) -> Replies:
-    """As `converse`."""
-    if asking:
-        return (await aconverse(connection, _each_asking(calls)))[1::2]
-    try:
-        await connection.send_packed_command(packed(calls), check_health=False)
-        return [await _areply(connection) for _ in calls]
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-
-
-async def _areply(connection: Any) -> Any:
-    try:
-        return await connection.read_response()
-    except ResponseError as refusal:
-        return _said(refusal, connection)
+    def _next_in_line(self) -> None:
+        with suppress(IndexError):
+            self._line.popleft().set()

@@ -6,31 +6,42 @@
     def to_metrics(operation: str, seconds: float, outcome: str) -> None: ...
 
 `operation` is "Chat.send", `outcome` "ok" or the name of the error's class. The setting OBSERVE names
-such a callable by its dotted path.
+such a callable by its dotted path. It is called where the operation ends, in its thread or task, so it must
+not be async; what it does with this app itself is not observed.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from .. import conf
+from ..errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
 Observer = Callable[[str, float, str], object]
 
 _added: list[Observer] = []
+#: whether an observer runs: what it does itself is not observed
+_observing: ContextVar[bool] = ContextVar("observing", default=False)
 
 
 def observe(observer: Observer) -> Observer:
-    """Call `observer(operation, seconds, outcome)` after each operation; usable as a decorator."""
+    """Call `observer(operation, seconds, outcome)` after each operation; usable as a decorator.
+
+    Raises TypeError for an async function: nobody could await it.
+    """
+    if _is_async(observer):
+        raise TypeError(f"{observer!r} is async: an observer must be a plain function.")
     _added.append(observer)
     _all.cache_clear()
     return observer
@@ -45,12 +56,25 @@ def unobserve(observer: Observer) -> None:
 @functools.cache
 def _all() -> tuple[Observer, ...]:
     named = conf.current().OBSERVE
-    return (*_added, import_string(named)) if named else tuple(_added)
+    if not named:
+        return tuple(_added)
+    observer = import_string(named)
+    if _is_async(observer):
+        raise ConfigurationError(
+            f"OBSERVE in {conf.NAME} names {named}, which is async: name a plain function."
+        )
+    return (*_added, observer)
+
+
+def _is_async(observer: Observer) -> bool:
+    return inspect.iscoroutinefunction(observer) or inspect.iscoroutinefunction(
+        getattr(observer, "__call__", None)  # noqa: B004
+    )
 
 
 def wanted() -> bool:
     """Whether anybody observes: nobody does by default, and then nothing is timed."""
-    return bool(_all())
+    return bool(_all()) and not _observing.get()
 
 
 @contextmanager
@@ -65,8 +89,12 @@ def timed(operation: str) -> Iterator[None]:
         raise
     finally:
         seconds = time.perf_counter() - began
-        for observer in _all():
-            _tell(observer, operation, seconds, outcome)
+        token = _observing.set(True)
+        try:
+            for observer in _all():
+                _tell(observer, operation, seconds, outcome)
+        finally:
+            _observing.reset(token)
 
 
 def _tell(observer: Observer, operation: str, seconds: float, outcome: str) -> None:

@@ -23,17 +23,17 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from .. import conf
 from . import clients, keys, observers
-from .steps import Command, Fan, Gather, Listen, Script, Step, Wait
+from .steps import Command, Fan, Gather, Listen, PopHint, Script, Step
 
 __all__ = [
     "Command",
     "Fan",
     "Gather",
     "Listen",
+    "PopHint",
     "Script",
     "Service",
     "Steps",
-    "Wait",
     "asynchronous",
     "operation",
 ]
@@ -67,9 +67,9 @@ def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatena
     @functools.wraps(body)
     def blocking(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not observers.wanted():
-            return drive(clients.blocking(self._using), body(self, *args, **kwargs))
+            return clients.perform(self._using, body(self, *args, **kwargs))
         with observers.timed(_title(self, body)):
-            return drive(clients.blocking(self._using), body(self, *args, **kwargs))
+            return clients.perform(self._using, body(self, *args, **kwargs))
 
     return blocking
 
@@ -83,9 +83,9 @@ def asynchronous(
     @functools.wraps(body)
     async def awaiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not observers.wanted():
-            return cast(T, await adrive(clients.awaiting(self._using), body(self, *args, **kwargs)))
+            return await clients.aperform(self._using, body(self, *args, **kwargs))
         with observers.timed(_title(self, body)):
-            return cast(T, await adrive(clients.awaiting(self._using), body(self, *args, **kwargs)))
+            return await clients.aperform(self._using, body(self, *args, **kwargs))
 
     awaiting.__name__ = f"a{body.__name__}"
     awaiting.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{awaiting.__name__}"
@@ -95,33 +95,3 @@ def asynchronous(
 def _title(performer: object, body: Callable[..., object]) -> str:
     """Such as Chat.send."""
     return f"{type(performer).__name__}.{body.__name__.lstrip('_')}"
-
-
-def drive(client: clients.BlockingClient, steps: Steps[T]) -> T:
-    """Run the body of an operation, blocking; errors of a step are raised where it was yielded."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                reply = client.execute(step)
-            except Exception as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(reply)
-    except StopIteration as stop:
-        return cast(T, stop.value)
-
-
-async def adrive(client: clients.AwaitingClient, steps: Steps[T]) -> T:
-    """Run the body of an operation, awaiting."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                reply = await client.execute(step)
-            except Exception as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(reply)
-    except StopIteration as stop:
-        return cast(T, stop.value)

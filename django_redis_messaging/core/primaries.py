@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from .cluster import QUESTION, Address, is_alone, named
-from .connections import exchange
+from .cluster import QUESTION, is_alone, named
 from .endpoints import Endpoint, connected, location
+from .sockets import Address, BlockingConnection
 
 
 class Primary(NamedTuple):
@@ -21,13 +21,13 @@ class Primary(NamedTuple):
     address: Address | None = None
 
     @contextmanager
-    def connected(self, endpoint: Endpoint) -> Iterator[Any]:
+    def connected(self, endpoint: Endpoint) -> Iterator[BlockingConnection]:
         """A new connection to it, which is closed at the end; raises RedisError."""
         connection = connected(endpoint, self.address)
         try:
             yield connection
         finally:
-            connection.disconnect()
+            connection.close()
 
 
 #: a server that is no part of a Cluster, or whose user may not ask for the others
@@ -40,7 +40,7 @@ class Primaries:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._known: list[Primary] = []
-        self._asked: Any = None
+        self._asked: BlockingConnection | None = None
 
     def look(self) -> list[Primary]:
         """The primaries there are; raises RedisError where none that is known answers.
@@ -54,7 +54,7 @@ class Primaries:
     def close(self) -> None:
         """Close the connection."""
         if self._asked is not None:
-            self._asked.disconnect()
+            self._asked.close()
             self._asked = None
 
     def _kept(self) -> list[Primary]:
@@ -62,8 +62,8 @@ class Primaries:
         if self._asked is None:
             return []
         try:
-            return self._ask()
-        except (RedisError, OSError):
+            return self._ask(self._asked)
+        except RedisError:
             return []
 
     def _first_told(self) -> list[Primary]:
@@ -73,20 +73,20 @@ class Primaries:
             self.close()
             try:
                 self._asked = connected(self._endpoint, address)
-                return self._ask()
-            except (RedisError, OSError) as trouble:
+                return self._ask(self._asked)
+            except RedisError as trouble:
                 troubles.append(trouble)
         self.close()
         raise troubles[0]
 
-    def _ask(self) -> list[Primary]:
-        reply = exchange(self._asked, QUESTION)
+    def _ask(self, asked: BlockingConnection) -> list[Primary]:
+        [reply] = asked.exchange([QUESTION], self._endpoint.patience_now)
         if is_alone(reply) or (isinstance(reply, NoPermissionError) and not self._known):
             self.close()
             return [ALONE]
         if isinstance(reply, ResponseError):
             raise reply  # a script keeps it busy, say: it is the Cluster that it was
-        return parsed(reply, asked=location(self._asked))
+        return parsed(reply, asked=location(asked))
 
 
 def parsed(slots: Any, *, asked: Address | None) -> list[Primary]:

@@ -1,19 +1,20 @@
 """What to do when an attempt fails: again, after a pause, until a deadline; then say what is known.
 
-An attempt that was sent and not answered may have happened. Sending it again is safe, since every step
+An attempt that was sent and not answered may have been applied. Sending it again is safe, since every step
 carries what makes it idempotent (a request id, a token, a fence); a step that must not be repeated says
-`once`. At the deadline `OutcomeUnknown` (it may have happened) is told apart from `Unavailable` (it has
-not).
+`once`. At the end `OutcomeUnknown` (it may have been applied) is told apart from `Unavailable` (it was not):
+once an attempt went unanswered, no refusal of a later one is proof.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 
 from redis import exceptions as driver
 
@@ -37,9 +38,10 @@ _LATER = (
     driver.AskError,  # and MovedError
 )
 #: … or by how their text begins
-_LATER_TEXT = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
+_LATER_TEXT = ("BUSY ", "MISCONF ", "NOREPLICAS ", "UNBLOCKED ")
 # Redis 6.2 puts the error of a script's command inside one of its own: "... user_script: 5: -READONLY ..."
-_LATER_INSIDE = re.compile(r" -(?:READONLY|NOREPLICAS|TRYAGAIN|CLUSTERDOWN|MASTERDOWN) ")
+_LATER_INSIDE = re.compile(r" -(?:READONLY|MISCONF|NOREPLICAS|TRYAGAIN|CLUSTERDOWN|MASTERDOWN) ")
+_ELSEWHERE = (driver.AuthenticationError, driver.BusyLoadingError, driver.ClusterDownError)
 _DEMOTED = (driver.ReadOnlyError, driver.MasterDownError)
 _DEMOTED_INSIDE = re.compile(r" -(?:READONLY|MASTERDOWN) ")
 #: replies that no waiting cures
@@ -59,47 +61,67 @@ def given_up_when(holds: Callable[[], bool]) -> Iterator[None]:
         _given_up.reset(before)
 
 
-_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+#: the end of the innermost block of `deadline`; monotonic
+_ends: ContextVar[float | None] = ContextVar("ends", default=None)
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Steps sent in this block have this deadline, if COMMAND_DEADLINE is not earlier."""
-    before = _deadline.set(seconds)
+def deadline(seconds: float) -> Iterator[None]:
+    """All that this block does with Redis takes `seconds` together, where COMMAND_DEADLINE does not end it
+    sooner. Past that, a call has one short attempt, and then raises Unavailable or OutcomeUnknown; one that
+    waits, for longer than the block, raises Unavailable.
+
+    >>> with deadline(2):
+    ...     Inbox("ann").unread()
+    0
+
+    A block in a block can only make the time shorter.
+    """
+    if not seconds > 0:
+        raise ValueError(f"seconds must be greater than 0, not {seconds!r}.")
+    ends, outer = time.monotonic() + seconds, _ends.get()
+    before = _ends.set(ends if outer is None else min(ends, outer))
     try:
         yield
     finally:
-        _deadline.reset(before)
+        _ends.reset(before)
 
 
-def hurry() -> float | None:
-    """The deadline of the block of `within` that this is, if any."""
-    return _deadline.get()
+def without_deadline() -> Context:
+    """The context at hand, for what goes on after the block of `deadline` that it was begun in."""
+    context = copy_context()
+    context.run(_ends.set, None)
+    return context
 
 
-def deadline() -> float:
-    """Seconds that a step may take, with all its attempts."""
-    longest, hurried = conf.current().COMMAND_DEADLINE, hurry()
-    return longest if hurried is None else min(hurried, longest)
+def seconds_allowed(began: float) -> float:
+    """Seconds that a step which began then may take, with all its attempts."""
+    longest, ends = conf.current().COMMAND_DEADLINE, _ends.get()
+    return longest if ends is None else max(min(ends - began, longest), 0)
+
+
+def time_left() -> float:
+    """Seconds until the innermost block of `deadline` ends; endless where there is none."""
+    ends = _ends.get()
+    return math.inf if ends is None else ends - time.monotonic()
 
 
 class NotSent(Exception):
-    """No connection could be made: the request never left."""
+    """There was no connection in time: the request never left."""
 
 
 class Attempts:
     """The attempts at one step."""
 
-    def __init__(self, deadline: float, *, began: float, patience: float, writes: bool, once: bool) -> None:
-        self.ends = began + deadline
-        #: whether one has failed
-        self.failed = False
+    def __init__(self, seconds: float, *, began: float, patience: float, writes: bool, once: bool) -> None:
+        self.ends = began + seconds
+        #: whether one was sent, and no reply came: it may have been applied
+        self.unanswered = False
         self._began = began
         self._patience = patience
         self._writes = writes
         self._once = once
         self._pause = FIRST_PAUSE
-        self._unanswered = False
 
     @property
     def remaining(self) -> float:
@@ -111,20 +133,19 @@ class Attempts:
         """Seconds to wait for a reply before asking again."""
         return max(min(self._patience, self.remaining), SHORTEST_READING_TIME)
 
-    def after(self, error: Exception) -> float:
-        """Seconds to wait before the next attempt; raises when there is to be none."""
-        self.failed = True
+    def after(self, error: Exception, *, partly: bool = False) -> float:
+        """Seconds to wait before the next attempt; raises when there is to be none. `partly`: some of a
+        pipeline's calls have been applied."""
+        cause = error.__cause__ if isinstance(error, NotSent) else error
+        answered = isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
         denial = _denial(error)
         if denial is not None:
-            raise ConfigurationError(
-                f"Redis refuses this user or password: {denial}. Check the CACHES entry and the ACL."
-            ) from error
+            raise self._final(denied(denial), cause, partly=partly) from error
         if isinstance(error, driver.ResponseError) and not _refused_for_now(error):
-            raise translated(error) from error
-        answered = isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
-        self._unanswered = self._unanswered or not answered
-        if (self._once and self._unanswered) or self.remaining <= 0 or _given_up.get()():
-            raise self._last(error.__cause__ if isinstance(error, NotSent) else error) from error
+            raise self._final(translated(error), cause, partly=partly) from error
+        self.unanswered = self.unanswered or not answered
+        if (self._once and self.unanswered) or self.remaining <= 0 or _given_up.get()():
+            raise self._final(self._unavailable(cause), cause, partly=partly) from error
         if isinstance(error, driver.AskError) and self._pause == FIRST_PAUSE:
             self._pause *= 2
             return 0.0  # it has said where to go
@@ -132,21 +153,36 @@ class Attempts:
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         return pause
 
-    def _last(self, cause: BaseException | None) -> MessagingError:
-        seconds = time.monotonic() - self._began
-        if self._unanswered and self._writes:
-            return OutcomeUnknown(
-                f"No reply from Redis within {seconds:.1f} s ({cause}): it may have happened. "
-                "Repeat with the same request_id to make sure."
-            )
-        return Unavailable(
-            f"Redis can't be reached or refuses, for {seconds:.1f} s now ({cause}): nothing has "
-            "happened. Check that the server of the CACHES entry is up."
+    def _final(self, refusal: MessagingError, cause: BaseException | None, *, partly: bool) -> MessagingError:
+        """What is raised in the end: a refusal tells what has happened only if all attempts were answered."""
+        unknown = self.unanswered or (partly and isinstance(refusal, Unavailable))
+        if not (self._writes and unknown):
+            return refusal
+        return OutcomeUnknown(
+            f"Redis failed within {self._seconds:.1f} s ({cause}): it may have been applied, wholly or in "
+            "part. Repeat with the same request_id to make sure."
         )
+
+    def _unavailable(self, cause: BaseException | None) -> Unavailable:
+        return Unavailable(
+            f"Redis can't be reached or refuses, for {self._seconds:.1f} s now ({cause}): the "
+            "operation was not applied. Check that the server of the CACHES entry is up."
+        )
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
+def denied(denial: BaseException) -> ConfigurationError:
+    """A refusal of the user, in our words."""
+    return ConfigurationError(
+        f"Redis refuses this user or password: {denial}. Check the CACHES entry and the ACL."
+    )
 
 
 def _denial(error: BaseException | None) -> BaseException | None:
-    """The denial behind `error`: the awaiting driver wraps what happens while it connects."""
+    """The denial behind `error`, if there is one."""
     while error is not None and not isinstance(error, _DENIED):
         error = error.__cause__
     return error
@@ -160,6 +196,15 @@ def _refused_for_now(error: driver.ResponseError) -> bool:
 def demoted(error: Exception) -> bool:
     """Whether this server was a primary: another one is now."""
     return isinstance(error, _DEMOTED) or bool(_DEMOTED_INSIDE.search(str(error)))
+
+
+def misplaced(replies: Sequence[object]) -> bool:
+    """Whether a reply says that another connection may do better: this server is not, or not yet, the one
+    that serves the alias, or has forgotten the user."""
+    return any(
+        isinstance(reply, _ELSEWHERE) or (isinstance(reply, driver.ResponseError) and demoted(reply))
+        for reply in replies
+    )
 
 
 def may_have_changed(error: Exception) -> bool:
@@ -178,8 +223,8 @@ def translated(error: driver.ResponseError) -> MessagingError:
         )
     if "WRONGTYPE" in text or "wrong kind of value" in text:
         return ConfigurationError(
-            "A key of this app holds another type, so something else writes under its prefix; nothing "
-            "was changed. Give the app a PREFIX or a database of its own."
+            "A key of this app holds another type, so something else writes under its prefix. Give the app "
+            "a PREFIX or a database of its own."
         )
     # the driver takes the code, CROSSSLOT, off the text
     if isinstance(error, driver.ClusterCrossSlotError) or "same slot" in text:

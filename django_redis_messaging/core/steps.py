@@ -29,16 +29,25 @@ class Command:
 
 
 class Script:
-    """One call of a script. `once`: it must not be sent again when its reply is lost."""
+    """One call of a script. `once`: it must not be sent again when its reply is lost. `settles`: it moves a
+    state, and replies 0 where that has moved already, so after a lost reply a 0 is given as None: not known.
+    """
 
-    __slots__ = ("guarded", "once", "source", "words")
+    __slots__ = ("guarded", "once", "settles", "source", "words")
 
     def __init__(
-        self, name: str, keys: Sequence[str], args: Sequence[Argument] = (), *, once: bool = False
+        self,
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Argument] = (),
+        *,
+        once: bool = False,
+        settles: bool = False,
     ) -> None:
         self.source: Source = load(name)
         self.words: Words = ("EVALSHA", self.source.sha, len(keys), *keys, *args)
         self.once = once
+        self.settles = settles
         self.guarded = False
 
     def guard(self) -> None:
@@ -70,36 +79,54 @@ class Script:
         return ("EVAL", self.source.text, *self.words[2:])
 
 
+class Hint(str):
+    """A key whose entries are only hints to look: losing one costs time, never data."""
+
+    __slots__ = ()
+
+
 class Wait(Command):
-    """A blocking pop, given without its timeout; the reply is None when nothing came for `seconds`.
+    """A command that blocks; the reply is None when nothing came for `seconds`.
 
     The server would keep time on the grid of its own timer, up to 100 ms late, so the client does. What is
-    still outstanding then stays for `life` seconds, and the next wait of the same words goes on with it. If
-    nobody comes back, it may take what others wait for: whoever may not come back says a short one.
+    still pending then stays for a while, and the next wait of the same words goes on with it. A lost reply is
+    not asked for again, only waited for again, so what is waited for is only ever a hint to look.
     """
 
     __slots__ = ("seconds", "sent")
-    once = True
-    #: seconds after which the server ends what nobody waits for any more
+    #: seconds after which the server ends what nobody waits for any more, at the latest
     LIFE = 2.0
 
-    def __init__(self, *words: Argument, seconds: float, life: float = LIFE) -> None:
+    def __init__(self, words: Words, sent: Words, *, seconds: float) -> None:
         super().__init__(*words, reads=True)
+        #: as it goes over the wire, with its timeout
+        self.sent = sent
         self.seconds = seconds
-        #: as it goes over the wire
-        self.sent: Words = (*words, f"{min(max(life, 0.01), self.LIFE):.3f}")
+
+
+class PopHint(Wait):
+    """Waits for a hint, and takes it. What is pending for `life` seconds more may take what others wait for:
+    whoever may not come back says a short life."""
+
+    __slots__ = ()
+
+    def __init__(self, *keys: Hint, seconds: float, life: float = Wait.LIFE) -> None:
+        for key in keys:
+            if not isinstance(key, Hint):
+                raise TypeError(f"{key!r} is not a Hint: what it holds could be lost.")
+        words: Words = ("BZPOPMIN", *keys)
+        super().__init__(words, (*words, f"{min(max(life, 0.01), self.LIFE):.3f}"), seconds=seconds)
 
 
 class Listen(Wait):
-    """Waits until a stream has an entry above `last`; wakes all who wait, and takes nothing away. None when
-    there was none for `seconds`."""
+    """Waits until a stream has an entry above `last`; wakes all who wait, and takes nothing away."""
 
     __slots__ = ()
-    once = False
 
     def __init__(self, stream: str, last: int, *, seconds: float) -> None:
-        super().__init__("XREAD", "STREAMS", stream, f"{last}-0", seconds=seconds)
-        self.sent = ("XREAD", "BLOCK", int(1000 * self.LIFE), *self.words[1:])
+        words: Words = ("STREAMS", stream, f"{last}-0")
+        sent: Words = ("XREAD", "BLOCK", int(1000 * self.LIFE), *words)
+        super().__init__(("XREAD", *words), sent, seconds=seconds)
 
     @property
     def key(self) -> Argument:

@@ -20,7 +20,11 @@ local function remembered(request, answer, keys, window, now, since)
   if before then
     return before
   end
-  if redis.call('HSETNX', current, request, answer) == 0 then
+  local added = redis.pcall('HSETNX', current, request, answer)
+  if type(added) == 'table' then -- refused, for want of memory say: a repeat is still given its answer
+    return redis.call('HGET', current, request) or redis.call('HSETNX', current, request, answer)
+  end
+  if added == 0 then
     return redis.call('HGET', current, request)
   end
   if math.floor(since / window) ~= math.floor(now / window) then

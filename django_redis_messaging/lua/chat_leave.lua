@@ -1,6 +1,8 @@
 -- Ends a membership. The last one out deletes the chat; the last owner's rights pass to the
 -- longest-standing member.
 --
+-- uses _clock.lua
+-- uses _requests.lua
 -- uses _log.lua
 -- uses _members.lua
 --
@@ -17,8 +19,14 @@
 -- KEYS  11 requests, second turn
 -- ARGV  1 user
 -- ARGV  2 the owner who removes the user, or ''
--- ARGV  3 how long requests are remembered: ms
+-- ARGV  3 request window: ms
+-- ARGV  4 request id
 -- Returns the token of the membership that ended, or 'no chat', 'no member', 'no remover', 'no owner'
+local memory, window, now = {KEYS[10], KEYS[11]}, tonumber(ARGV[3]), clock()
+local before = answer_to(ARGV[4], memory, window, now)
+if before then
+  return before
+end
 local last, _, __, keep = newest_of(KEYS[1])
 if not last then
   return 'no chat'
@@ -49,9 +57,10 @@ redis.call('ZREM', KEYS[6], ARGV[1])
 redis.call('HDEL', KEYS[3], 's' .. ARGV[1], 'a' .. ARGV[1])
 redis.call('ZREM', KEYS[7], ARGV[1])
 redis.call('HDEL', KEYS[8], ARGV[1])
+memorized(ARGV[4], token, memory, window, now)
 local heir = redis.call('ZRANGE', KEYS[6], 0, 0)[1]
 if not heir then
-  -- The remembered requests stay: a late repeat is still told what its first sending did.
+  -- The remembered requests stay, for late repeats.
   redis.call('PEXPIRE', KEYS[10], ARGV[3])
   redis.call('PEXPIRE', KEYS[11], ARGV[3])
   redis.call('DEL', unpack(KEYS, 1, 9))

@@ -1,14 +1,24 @@
 -- Gives a member another role. A chat keeps an owner.
 --
+-- uses _clock.lua
+-- uses _requests.lua
 -- uses _members.lua
 --
 -- KEYS  1 info
 -- KEYS  2 roster
+-- KEYS  3 requests, first turn
+-- KEYS  4 requests, second turn
 -- ARGV  1 the owner
 -- ARGV  2 member
 -- ARGV  3 role: owner or member
--- Returns 1 if that changed something, 0 if not, or 'no chat', 'no member', 'no owner', 'no other'
+-- ARGV  4 request id
+-- ARGV  5 request window: ms
+-- Returns 1 if that changed something, also to a repeat, 0 if not, or 'no chat', 'no member', 'no owner', 'no other'
 --   (ARGV[2] is no member), 'last owner'
+local memory, window, now = {KEYS[3], KEYS[4]}, tonumber(ARGV[5]), clock()
+if answer_to(ARGV[4], memory, window, now) then
+  return 1
+end
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 'no chat'
 end
@@ -30,4 +40,5 @@ end
 -- first, since it says so if that key holds another type
 redis.call('HINCRBY', KEYS[1], 'owners', ARGV[3] == 'owner' and 1 or -1)
 enrol(KEYS[2], ARGV[2], join_id, joined_at, ARGV[3], token)
+memorized(ARGV[4], '1', memory, window, now)
 return 1

@@ -1,5 +1,6 @@
 -- Takes a job out that has not begun.
 --
+-- uses _requests.lua
 -- uses _states.lua
 -- uses _digits.lua
 -- uses _microseconds.lua
@@ -17,11 +18,20 @@
 -- KEYS  9 leased
 -- KEYS  10 dead
 -- KEYS  11 bell
+-- KEYS  12 requests, first turn
+-- KEYS  13 requests, second turn
 -- ARGV  1 id
 -- ARGV  2 ms to keep that as its result; 0: forget it at once
 -- ARGV  3 line for the outcomes
--- Returns 1, or 0 when it has begun, has ended, or was never there
+-- ARGV  4 request id
+-- ARGV  5 request window: ms
+-- Returns 1, also to a repeat, or 0 when it has begun, has ended, or was never there
 local records, queue = records_at(KEYS), queue_at(KEYS, 7)
+local now = math.floor(microseconds() / 1000)
+local memory, window = {KEYS[12], KEYS[13]}, tonumber(ARGV[5])
+if answer_to(ARGV[4], memory, window, now) then
+  return 1
+end
 local id = redis.call('HGET', records.aliases, 'a' .. ARGV[1]) or ARGV[1]
 local text = redis.call('HGET', records.states, id)
 local state = text and state_of(text)
@@ -36,5 +46,6 @@ if gone == 0 then
   return 0
 end
 noted(records, id, ARGV[3])
-ended(records, id, state, 'c', math.floor(microseconds() / 1000), tonumber(ARGV[2]))
+ended(records, id, state, 'c', now, tonumber(ARGV[2]))
+memorized(ARGV[4], '1', memory, window, now)
 return 1

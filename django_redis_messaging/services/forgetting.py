@@ -8,7 +8,7 @@ from ..core.operations import Command, Script, Service, Steps, asynchronous, ope
 from .contacts import forget_contacts
 from .directories import forget_member
 from .mailboxes import forget_mail
-from .requests import window
+from .requests import request, window
 
 #: chats left in one pipeline
 _PAGE = 100
@@ -48,4 +48,5 @@ class _Departure(Service):
     acomplete = asynchronous(complete)
 
     def _leave(self, chat_id: str) -> Script:
-        return Script("chat_leave", ChatKeys(self._prefix, chat_id).ending, (self.user, "", window()))
+        keys = ChatKeys(self._prefix, chat_id).ending
+        return Script("chat_leave", keys, (self.user, "", window(), request(None)))

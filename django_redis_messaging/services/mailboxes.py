@@ -11,7 +11,7 @@ from ..core.operations import Command, Script, Service, Steps, asynchronous, ope
 from .arguments import MOST, count, flag
 from .chats import entries
 from .mails import Mail, MailboxStatus, MailPage, as_stored, mail, page, rest_of_entry
-from .requests import request, window
+from .requests import request, settled, window
 
 
 class Mailbox(Service):
@@ -155,10 +155,13 @@ class Mailbox(Service):
     aunread = asynchronous(unread)
 
     @operation
-    def discard(self, id: int) -> Steps[bool]:
-        """Remove one mail; False where there is no such mail (any more). It leaves no gap."""
-        number = entries.identifier(id, "id")
-        return bool((yield Script("mailbox_discard", self._keys.changing, (number, *_limits()))))
+    def discard(self, id: int) -> Steps[bool | None]:
+        """Remove one mail; False where there is no such mail (any more). It leaves no gap.
+
+        None where a reply was lost and the repeat found no such mail, so that either may be.
+        """
+        words = (entries.identifier(id, "id"), *_limits())
+        return settled((yield Script("mailbox_discard", self._keys.changing, words, settles=True)))
 
     adiscard = asynchronous(discard)
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Self
 
-from ..core.retry import given_up_when
+from ..core.retry import given_up_when, without_deadline
 from ..errors import MessagingError
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class AwaitingRenewal:
 
     def start(self) -> None:
         """Begin to renew; the first time is one turn from now."""
-        self._task = asyncio.ensure_future(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=without_deadline())
 
     def abandon(self) -> None:
         """Renew no more, and wait for nothing; any thread may say so."""

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from ..core.keys import SemaphoreKeys
 from ..core.keys import name as checked
 from ..core.operations import Listen, Script, Service, Steps, asynchronous, operation
-from ..core.retry import within
+from ..core.retry import deadline
 from ..errors import MessagingError, SemaphoreError
 from .arguments import Duration, flag, milliseconds, whole
 from .guarding import within_each_call
@@ -105,7 +105,7 @@ class Semaphore(Service):
         except MessagingError:
             raise
         except BaseException:  # such as KeyboardInterrupt
-            with suppress(MessagingError), within(LEAVING):
+            with suppress(MessagingError), deadline(LEAVING):
                 self._leave(token)
             raise
         return self._held(
@@ -120,7 +120,7 @@ class Semaphore(Service):
         except (MessagingError, GeneratorExit):
             raise  # who is closed can't await: the place in the line ends by itself
         except BaseException:  # such as CancelledError
-            with suppress(MessagingError), within(LEAVING):
+            with suppress(MessagingError), deadline(LEAVING):
                 await self._aleave(token)
             raise
         return self._held(

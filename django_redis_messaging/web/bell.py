@@ -9,7 +9,7 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..core.retry import within
+from ..core.retry import deadline
 from ..errors import MessagingError
 from ..services.mailboxes import Mailbox
 from ..services.mails import MailboxStatus
@@ -51,7 +51,7 @@ class Bell:
         mailbox = Mailbox(identities.current().member_id(self._request.user))
         try:
             # A page of the site must not wait for the bell.
-            with within(PATIENCE):
+            with deadline(PATIENCE):
                 return mailbox.status()
         except MessagingError as error:
             _logger.warning("The bell has no count: %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator
 from typing import Any, cast
 
@@ -41,13 +42,13 @@ def stop_after(done: int, operation: Operation) -> None:
     """Do the first steps, and no more: the process is gone."""
     reply = None
     for _ in range(done):
-        reply = clients.blocking(conf.alias()).execute(operation.send(reply))
+        reply = clients.ask(conf.alias(), operation.send(reply))
     operation.close()
 
 
 def fail_at(step: int, operation: Operation, error: Exception) -> Any:
     """Do the first steps; the next one fails like this; the rest is done."""
-    execute, reply = clients.blocking(conf.alias()).execute, None
+    execute, reply = functools.partial(clients.ask, conf.alias()), None
     for _ in range(step):
         reply = execute(operation.send(reply))
     operation.send(reply)
@@ -92,7 +93,7 @@ class TestJoining:
     ) -> None:
         chat = Chat.create("ann", [], chat_id="c")
         joining = steps(chat.join, "bob", by="ann")
-        execute = clients.blocking(conf.alias()).execute
+        execute = functools.partial(clients.ask, conf.alias())
         reply = execute(next(joining))
         monkeypatch.setattr(inboxes, "_GRACE", 0)
         assert Inbox("bob").pending() == []

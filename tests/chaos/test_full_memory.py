@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 
-from django_redis_messaging import Chat, Inbox, Unavailable, conf
+from django_redis_messaging import Broadcast, Chat, DelayQueue, Inbox, Mailbox, Unavailable, conf
 from django_redis_messaging.core import clients
+from tests.conftest import Call
 
 Fill = Callable[[], None]
 
@@ -90,7 +93,7 @@ def test_what_begins_while_there_is_room_ends_well(fill: Fill) -> None:
     """A joining whose last step comes when memory is full."""
     chat = talked("full")
     steps = Chat.join.__wrapped__(chat, "dan", by="ann")  # type: ignore[attr-defined]
-    execute = clients.blocking(conf.alias()).execute
+    execute = functools.partial(clients.ask, conf.alias())
     expecting = next(steps)
     joining = steps.send(execute(expecting))
     confirming = steps.send(execute(joining))
@@ -99,3 +102,24 @@ def test_what_begins_while_there_is_room_ends_well(fill: Fill) -> None:
         steps.send(execute(confirming))
     assert returned.value.value is True
     assert [one.chat_id for one in Inbox("dan").chats()] == ["full"]
+
+
+@pytest.mark.parametrize(
+    ("make", "verb", "arguments"),
+    [
+        (lambda: Chat.create("ann", ["bob"]), "send", ("ann", "hello")),
+        (lambda: Broadcast("prices"), "publish", ({"apple": 3},)),
+        (lambda: Mailbox("ann"), "send", ("hello",)),
+        (lambda: DelayQueue("mail"), "push", ("hello",)),
+    ],
+    ids=["chat", "broadcast", "mailbox", "queue"],
+)
+async def test_a_repeat_is_given_its_first_answer(
+    make: Callable[[], Any], verb: str, arguments: tuple[Any, ...], call: Call, fill: Fill
+) -> None:
+    subject = make()
+    first = await call(subject, verb, *arguments, request_id="one")
+    fill()
+    assert await call(subject, verb, *arguments, request_id="one") == first
+    with pytest.raises(Unavailable, match="nothing was written"):
+        await call(subject, verb, *arguments, request_id="two")

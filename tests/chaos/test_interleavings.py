@@ -56,7 +56,7 @@ class Actor:
         if self._next is None:
             return
         try:
-            reply = clients.blocking(conf.alias()).execute(self._next)
+            reply = clients.ask(conf.alias(), self._next)
             self._next = self._operation.send(reply)
         except (StopIteration, MessagingError):
             self._next = None

@@ -36,6 +36,7 @@ class LossyProxy:
         self._threads: list[threading.Thread] = []
         self._lose: Callable[[], bool] = lambda: False
         self._hang_up = True
+        self._then: Callable[[], object] | None = None
         self._resets = 0
         #: requests that were forwarded
         self.asked = 0
@@ -47,8 +48,12 @@ class LossyProxy:
         """The LOCATION of a CACHES entry."""
         return f"unix://{self._path}?db=0"
 
-    def lose_next(self, replies: int = 1, *, hang_up: bool = True) -> None:
-        """Lose this many replies from now on; `hang_up`: and close the connection, else stay silent."""
+    def lose_next(
+        self, replies: int = 1, *, hang_up: bool = True, then: Callable[[], object] | None = None
+    ) -> None:
+        """Lose this many replies from now on; `hang_up`: and close the connection, else stay silent. `then`
+        is called when one is lost, before the client can notice."""
+        self._then = then
         last = self.lost + replies
         self._hang_up = hang_up
         self._lose = lambda: self.lost < last
@@ -129,6 +134,8 @@ class LossyProxy:
         reply = server.recv(CHUNK)
         if losable and reply and self._lose():
             self.lost += 1
+            if self._then is not None:
+                self._then()
             return not self._hang_up
         client.sendall(reply)
         return bool(reply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ from django.test import override_settings
 
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.errors import ConfigurationError
+from django_redis_messaging.core.sockets import BlockingConnection
 from tests.core.conftest import Connect
 from tests.core.proxy import LossyProxy
 from tests.core.things import Things
@@ -145,7 +146,7 @@ class TestInterruptions:
     def test_an_interrupted_wait_does_not_either(self, things: Things) -> None:
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.2):
             things.wait("list", 30)
-        things.do("RPUSH", things.key("list"), "x")
+        things.do("ZADD", things.key("list"), 0, "x")
         assert things.wait("list", 5) == b"x"
 
     def test_what_is_outstanding_at_the_end_is_nobody_elses(
@@ -154,18 +155,17 @@ class TestInterruptions:
         for name in ("one", "two"):
             assert things.wait(name, 0.01) is None
         client = clients.blocking("messaging")
-        outstanding = client._outstanding._kept
-        assert len(outstanding) == 2
+        assert len(client.connections.waits) == 2
         added: list[int] = []
-        for pop in outstanding:
-            disconnect = pop.connection.disconnect
+        close = BlockingConnection.close
 
-            def while_it_closes(disconnect: Callable[[], None] = disconnect) -> None:
+        def while_it_closes(connection: BlockingConnection) -> None:
+            close(connection)
+            if len(added) < 2:
                 added.append(things.add("meanwhile"))
-                disconnect()
 
-            monkeypatch.setattr(pop.connection, "disconnect", while_it_closes)
-        client.close()
+        monkeypatch.setattr(BlockingConnection, "close", while_it_closes)
+        client.connections.close()
         assert added == [1, 2]
 
     async def test_nor_does_a_cancelled_call(self, connect: Connect, private: EmbeddedServer) -> None:
@@ -207,12 +207,42 @@ class TestInterruptions:
             await asyncio.gather(call, return_exceptions=True)
             assert await things.aadd(f"{at}") == 1
 
+    @pytest.mark.long
+    async def test_three_thousand_times(self, things: Things) -> None:
+        """Cancelled calls of many tasks at once: each of those that go on has its own reply."""
+
+        async def count(name: str) -> None:
+            for number in range(1, 61):
+                cancelled = [asyncio.ensure_future(things.aadd(f"not {name}", 1000)) for _ in range(3)]
+                for _ in range(number % 5):
+                    await asyncio.sleep(0)
+                for one in cancelled:
+                    one.cancel()
+                assert await things.aadd(name) == number
+                await asyncio.gather(*cancelled, return_exceptions=True)
+
+        await asyncio.gather(*(count(f"{at}") for at in range(17)))
+
+    @pytest.mark.long
+    def test_three_thousand_six_hundred_interrupts(self, things: Things) -> None:
+        number, interrupts = 0, 0
+        chance = random.Random(0)
+        while interrupts < 3600:
+            try:
+                with interrupted_after(chance.uniform(0.00001, 0.0005)):
+                    for _ in range(20):
+                        things.add("other", 1000)
+            except KeyboardInterrupt:
+                interrupts += 1
+            number += 1
+            assert things.add("a") == number
+
     async def test_a_cancelled_wait_takes_nothing(self, things: Things) -> None:
         call = asyncio.ensure_future(things.await_("list", 30))
         await asyncio.sleep(0.1)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        await things.ado("RPUSH", things.key("list"), "x")
+        await things.ado("ZADD", things.key("list"), 0, "x")
         assert await things.await_("list", 5) == b"x"
 
 
@@ -243,8 +273,8 @@ class TestEventLoops:
     def test_each_loop_has_its_own_client(self, things: Things) -> None:
         async def add() -> tuple[int, int]:
             added = await things.aadd("a")
-            client = id(clients.awaiting(things._using))
-            assert id(clients.awaiting(things._using)) == client
+            client = id(clients.running(things._using))
+            assert id(clients.running(things._using)) == client
             await clients.aclose()
             return added, client
 
@@ -267,12 +297,46 @@ class TestEventLoops:
         async def careless() -> int:
             return await things.aadd("a")
 
-        before = len(clients._awaiting)
+        before = len(clients._running)
         for _ in range(5):
             asyncio.run(careless())
-        assert len(clients._awaiting) <= before + 1
-        clients._awaiting.clear()
+        assert len(clients._running) <= before + 1
+        clients._running.clear()
         gc.collect()
+
+    async def test_a_change_of_the_settings_closes_its_connections(
+        self, things: Things, server: EmbeddedServer, until: Callable[..., None]
+    ) -> None:
+        await things.aadd("a")
+        await things.await_("list", 0.01)
+        waiting = asyncio.ensure_future(things.await_("another", 0.3))
+        await asyncio.sleep(0.05)
+        name = settings.CACHES["messaging"]["LOCATION"].rpartition("client_name=")[2]
+        with server.client() as admin:
+            ours = [one for one in admin.client_list() if one["name"] == name]
+            assert len(ours) == 3 - 1  # the wait goes on with the connection of the call
+            with override_settings(REDIS_MESSAGING={**settings.REDIS_MESSAGING}):
+                await waiting
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                until(lambda: not [one for one in admin.client_list() if one["name"] == name])
+
+    def test_many_threads_at_once_may_find_what_closed_loops_left(self, things: Things) -> None:
+        async def careless() -> int:
+            added = await things.aadd("a")
+            clients.running("messaging").connections.close()
+            return added
+
+        def run(_: int) -> int:
+            loop = asyncio.new_event_loop()
+            try:
+                return loop.run_until_complete(careless())
+            finally:
+                loop.run_until_complete(asyncio.sleep(0))
+                loop.close()
+
+        with ThreadPoolExecutor(8) as threads:
+            assert sorted(threads.map(run, range(200))) == list(range(1, 201))
 
     async def test_closing_is_for_the_running_loop(
         self, things: Things, server: EmbeddedServer, until: Callable[..., None]
@@ -281,105 +345,6 @@ class TestEventLoops:
         await clients.aclose()
         until(lambda: connected(server) == 0)
         assert await things.aadd("a") == 2
-
-
-class TestAliases:
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"decode_responses": True},
-            {"protocol": 3},
-            {"protocol": 2},
-            {"decode_responses": True, "protocol": 3},
-            {"health_check_interval": 1},
-        ],
-        ids=str,
-    )
-    async def test_its_options_change_no_reply(
-        self, connect: Connect, server: EmbeddedServer, options: dict[str, object]
-    ) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=DeprecationWarning, module="redis")
-            things = connect(server, options)
-            things.add("a")
-            assert things.get("a") == await things.aget("a") == b"1"
-            assert things.do("HSET", things.key("h"), "f", "v") == 1
-            wanted = [b"f", b"v"]
-            assert things.do("HGETALL", things.key("h")) == wanted
-            assert await things.ado("HGETALL", things.key("h")) == wanted
-            things.do("ZADD", things.key("z"), 1, "m")
-            assert things.do("ZSCORE", things.key("z"), "m") == await things.ado(
-                "ZSCORE", things.key("z"), "m"
-            )
-            assert things.do("ZSCORE", things.key("z"), "m") == b"1"
-
-    async def test_over_tcp(self, connect: Connect) -> None:
-        with EmbeddedServer(options={"port": 0}) as server:
-            port = free_port()
-            with server.client() as admin:
-                admin.config_set("port", port)
-            things = connect(f"redis://127.0.0.1:{port}/0?", {"socket_keepalive": True})
-            assert [things.add("a"), await things.aadd("a")] == [1, 2]
-
-    async def test_the_database_of_the_alias_is_used(self, connect: Connect, server: EmbeddedServer) -> None:
-        things = connect(server.url.replace("db=0", "db=3"))
-        things.add("a")
-        await things.aadd("a")
-        with server.client(db=3) as there:
-            assert there.get(things.key("a")) == b"2"
-
-    @pytest.mark.parametrize(
-        "entry",
-        [
-            {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
-            {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:1"},
-            {
-                "BACKEND": "django_redis.cache.RedisCache",
-                "LOCATION": ["redis://127.0.0.1:1/0", "redis://127.0.0.1:1/1"],
-                "OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"},
-            },
-        ],
-        ids=["locmem", "django's own", "sharded"],
-    )
-    async def test_one_that_is_no_use_is_an_error_that_says_so(self, entry: dict[str, object]) -> None:
-        with override_settings(CACHES={"default": entry}):
-            with pytest.raises(ConfigurationError, match="django-redis"):
-                Things(using="default").add("a")
-            with pytest.raises(ConfigurationError, match="django-redis"):
-                await Things(using="default").aadd("a")
-
-    def test_one_that_is_missing_is_an_error_that_says_so(self) -> None:
-        with pytest.raises(ConfigurationError, match="nowhere"):
-            Things(using="nowhere").add("a")
-
-    def test_one_can_be_named_for_an_object(self, connect: Connect, server: EmbeddedServer) -> None:
-        things = connect(server)
-        caches = {**settings.CACHES}
-        caches["other"] = {**caches["messaging"], "LOCATION": server.url.replace("db=0", "db=5")}
-        with override_settings(CACHES=caches):
-            assert Things(using="other").add("a") == 1
-            assert things.get("a") is None
-            clients.close()
-
-    def test_a_change_of_the_settings_is_followed(self, connect: Connect, server: EmbeddedServer) -> None:
-        things = connect(server)
-        caches = {**settings.CACHES}
-        things.add("a")
-        moved = {**caches["messaging"], "LOCATION": server.url.replace("db=0", "db=6")}
-        clients.close()
-        with override_settings(CACHES={**caches, "messaging": moved}):
-            assert things.get("a") is None
-            clients.close()
-        assert things.get("a") == b"1"
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.timing

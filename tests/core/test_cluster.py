@@ -213,7 +213,7 @@ class TestMoved:
 class TestWaits:
     async def test_on_things_of_all_nodes(self, call: Call, things: Things, cluster: Cluster) -> None:
         for name in NAMES:
-            cluster.clients[cluster.owner(slot(name))].rpush(things.key(name), name)
+            cluster.clients[cluster.owner(slot(name))].zadd(things.key(name), {name: 0})
         assert [await call(things, "take", name, 10) for name in NAMES] == [name.encode() for name in NAMES]
 
     async def test_one_that_nothing_comes_for(self, call: Call, things: Things) -> None:
@@ -228,7 +228,7 @@ class TestWaits:
             until(lambda: blocked(cluster, source))
             cluster.migrate(slot("a"), target)
             until(lambda: blocked(cluster, target))
-            cluster.clients[target].rpush(things.key("a"), "x")
+            cluster.clients[target].zadd(things.key("a"), {"x": 0})
 
         until(lambda: not blocked(cluster, source) and not blocked(cluster, target))
         with meanwhile(move_and_push), takes(0, 10):
@@ -240,7 +240,7 @@ class TestWaits:
         target = cluster.another(slot("a"))
         assert await call(things, "take", "a", 0.01) is None
         cluster.migrate(slot("a"), target)
-        cluster.clients[target].rpush(things.key("a"), "x")
+        cluster.clients[target].zadd(things.key("a"), {"x": 0})
         with takes(0, 10):
             assert await call(things, "take", "a", 20) == b"x"
 
@@ -250,7 +250,7 @@ class TestWaits:
 
         def push() -> None:
             until(lambda: blocked(cluster, target))
-            things.do("RPUSH", things.key("a"), "x")
+            things.do("ZADD", things.key("a"), 0, "x")
 
         until(lambda: not blocked(cluster, target))
         with cluster.half_migrated(slot("a"), target), meanwhile(push), takes(0, 10):
@@ -496,6 +496,6 @@ class TestKilled:
         name = next(name for name in map("list-{}".format, range(100)) if sturdy.owner(slot(name)) == victim)
         with sturdy.killed(victim) as replica:
             sturdy.took_over(replica)
-            sturdy.clients[replica].rpush(things.key(name), "x")
+            sturdy.clients[replica].zadd(things.key(name), {"x": 0})
             with takes(0, 10):
                 assert await call(things, "take", name, 20) == b"x"

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import override_settings
 
 from django_redis_messaging import conf
-from django_redis_messaging.core import observers
+from django_redis_messaging.core import clients, observers
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Command, Service, Steps, asynchronous, operation
+from django_redis_messaging.core.sockets import run
 from django_redis_messaging.errors import ConfigurationError, MessagingError
 from tests.core.conftest import Connect
 from tests.core.things import Things
@@ -45,7 +47,7 @@ async def test_an_empty_pipeline_is_answered_without_asking(connect: Connect) ->
 
 
 async def test_the_first_refusal_of_a_pipeline_is_raised_and_the_others_are_done(things: Things) -> None:
-    things.do("RPUSH", things.key("b"), "x")
+    things.do("ZADD", things.key("b"), 0, "x")
     with pytest.raises(ConfigurationError, match="another type"):
         things.add_each(["a", "b", "c"])
     with pytest.raises(ConfigurationError, match="another type"):
@@ -127,7 +129,7 @@ class TestObservers:
     async def test_they_get_operation_seconds_and_outcome(self, things: Things, seen: list[Any]) -> None:
         things.add("a")
         await things.aadd("a")
-        things.do("RPUSH", things.key("b"), "x")
+        things.do("ZADD", things.key("b"), 0, "x")
         with pytest.raises(ConfigurationError):
             things.add("b")
         assert [(name, outcome) for name, _, outcome in seen] == [
@@ -177,3 +179,56 @@ noted: list[tuple[str, float, str]] = []
 
 def note(operation: str, seconds: float, outcome: str) -> None:
     noted.append((operation, seconds, outcome))
+
+
+class TestAsyncObservers:
+    def test_one_is_refused(self) -> None:
+        async def late(operation: str, seconds: float, outcome: str) -> None: ...
+
+        class Late:
+            async def __call__(self, operation: str, seconds: float, outcome: str) -> None: ...
+
+        for observer in (late, Late()):
+            with pytest.raises(TypeError, match="async"):
+                observers.observe(observer)
+
+    async def test_one_named_in_the_settings_is_too(self, things: Things) -> None:
+        with override_settings(REDIS_MESSAGING={**settings.REDIS_MESSAGING, "OBSERVE": "asyncio.sleep"}):
+            with pytest.raises(ConfigurationError, match="OBSERVE"):
+                things.add("a")
+            with pytest.raises(ConfigurationError, match="OBSERVE"):
+                await things.aadd("a")
+
+    async def test_what_an_observer_does_itself_is_not_observed(self, things: Things) -> None:
+        seen: list[str] = []
+
+        @observers.observe
+        def counting(operation: str, seconds: float, outcome: str) -> None:
+            seen.append(operation)
+            things.add("calls")
+
+        try:
+            things.add("a")
+            await things.aadd("a")
+        finally:
+            observers.unobserve(counting)
+        assert seen == ["Things.add", "Things.add"]
+        assert things.get("calls") == b"2"
+
+
+async def test_steps_are_performed_from_anywhere(things: Things) -> None:
+    def body() -> Steps[int]:
+        reply = yield Command("INCR", things.key("a"))
+        return int(reply)
+
+    assert clients.perform("messaging", body()) == 1
+    assert await clients.aperform("messaging", body()) == 2
+    assert clients.ask("messaging", Command("INCR", things.key("a"))) == 3
+
+
+def test_code_of_the_blocking_world_is_never_suspended() -> None:
+    async def suspended(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        run(suspended, 0)

@@ -54,7 +54,7 @@ class TestSentinel:
         assert await call(watched, "add_each", ["a", "b"]) == [6, 1]
         assert await call(watched, "add_all", ["a", "b"]) == [7, 3]
         assert await call(watched, "take", "list", 0.05) is None
-        await call(watched, "do", "RPUSH", watched.key("list"), "x")
+        await call(watched, "do", "ZADD", watched.key("list"), 0, "x")
         assert await call(watched, "take", "list", 10) == b"x"
         assert sentinels.clients[0].get(watched.key("a")) == b"7"
         assert refused(sentinels, 1) == 0
@@ -118,7 +118,7 @@ class TestSentinel:
         with meanwhile(order), takes(0, 20), pytest.raises(Unavailable):
             await call(watched, "take", "list", 30)
         until(sentinels.took_over)
-        sentinels.clients[1].rpush(watched.key("list"), "x")
+        sentinels.clients[1].zadd(watched.key("list"), {"x": 0})
         with takes(0, 10):
             assert await call(watched, "take", "list", 30) == b"x"
 
@@ -184,7 +184,7 @@ class TestAlone:
             until(lambda: blocked(pair, 0))
             swap(pair, link)
             until(lambda: blocked(pair, 1))
-            pair.clients[1].rpush(things.key("list"), "x")
+            pair.clients[1].zadd(things.key("list"), {"x": 0})
 
         with meanwhile(push), takes(0, 10):
             assert await call(things, "take", "list", 20) == b"x"

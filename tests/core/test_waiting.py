@@ -1,30 +1,104 @@
-"""Pops that nobody waits for now: found again by their words, and gone once they have ended."""
+"""Waits that nobody waits for now: found again by their words, and gone once they have ended."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
+from typing import Any
 
-from django_redis_messaging.core.waiting import Outstanding, Pop
+import pytest
+
+from django_redis_messaging.core.operations import PopHint
+from django_redis_messaging.core.sockets import Address, BlockingConnection
+from django_redis_messaging.core.steps import Hint
+from django_redis_messaging.core.waiting import ENDED, Pending, PendingWaits
 
 
-def pop(name: str, number: int) -> Pop:
-    return Pop(("BLPOP", name), number, None, monotonic())
+def pending(name: str, *, age: float = 0, address: Address | None = None) -> Pending:
+    return Pending(("BZPOPMIN", name), BlockingConnection(address), monotonic() - age)
 
 
 def test_one_is_found_by_its_words_and_taken_once() -> None:
-    outstanding = Outstanding()
-    for number, name in enumerate("aba"):
-        outstanding.keep(pop(name, number), lambda connection: False)
-    taken = [outstanding.take(("BLPOP", "a")) for _ in range(3)]
-    assert sorted(one.connection for one in taken if one) == [0, 2]
-    assert outstanding.take_all() == [1]
-    assert outstanding.take(("BLPOP", "b")) is None
+    waits, kept = PendingWaits(), [pending(name) for name in "aba"]
+    for one in kept:
+        waits.keep(one)
+    assert [waits.take(("BZPOPMIN", "a")) for _ in range(3)] == [kept[0], kept[2], None]
+    assert waits.take_all() == [kept[1]]
+    assert waits.take(("BZPOPMIN", "b")) is None
 
 
-def test_those_that_ended_are_given_back_and_nothing_of_them_stays() -> None:
-    outstanding, ended = Outstanding(), []
+def test_those_that_ended_are_given_back_the_oldest_first() -> None:
+    waits, old, young = PendingWaits(), [pending(name, age=ENDED) for name in "ab"], pending("a")
+    for one in (*old, young):
+        waits.keep(one)
+    assert [waits.take_ended() for _ in range(3)] == [*old, None]
+    assert waits.take(("BZPOPMIN", "a")) == young
+    assert len(waits) == 0
+
+
+def test_any_is_one_of_that_server() -> None:
+    waits, here, there = PendingWaits(), pending("a"), pending("b", address=("there", 1))
+    waits.keep(here)
+    waits.keep(there)
+    assert waits.take_any(("there", 1)) is there
+    assert waits.take_any(("there", 1)) is None
+    assert waits.take_any(None) is here
+
+
+def test_nothing_stays_of_names_that_are_gone() -> None:
+    waits = PendingWaits()
     for number in range(1000):
-        ended += outstanding.keep(pop(str(number), number), lambda connection: True)
-    assert [one.connection for one in ended] == list(range(999))
-    assert outstanding.take_all() == [999]
-    assert outstanding.take_all() == []
+        waits.keep(pending(str(number)))
+        assert waits.take(("BZPOPMIN", str(number)))
+    assert not waits._by_words
+    assert not waits._in_order
+
+
+def test_what_is_kept_while_all_are_taken_is_not_lost() -> None:
+    waits, taken = PendingWaits(), []
+
+    def keep(thread: int) -> None:
+        for number in range(500):
+            waits.keep(pending(f"{thread}-{number % 7}"))
+
+    def take(_: int) -> list[Pending]:
+        return [one for _ in range(500) for one in waits.take_all()]
+
+    with ThreadPoolExecutor(4) as threads:
+        keeping = threads.map(keep, range(2))
+        for some in threads.map(take, range(2)):
+            taken += some
+        list(keeping)
+    taken += waits.take_all()
+    assert len({id(one) for one in taken}) == len(taken) == 1000
+
+
+class Counted(tuple[str, ...]):
+    """Words that count how often any are compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = tuple.__hash__
+
+
+def test_a_wait_costs_the_same_with_very_many_names() -> None:
+    waits = PendingWaits()
+    for number in range(1000):
+        waits.keep(Pending(Counted(("BZPOPMIN", str(number))), None, monotonic()))
+    Counted.compared = 0
+    for _ in range(10):
+        waits.keep(Pending(Counted(("BZPOPMIN", "mine")), None, monotonic()))
+        assert waits.take(Counted(("BZPOPMIN", "mine")))
+        assert waits.take_ended() is None
+    assert Counted.compared <= 50
+
+
+@pytest.mark.parametrize("key", ["a", b"a", 1], ids=repr)
+def test_only_hints_can_be_waited_for(key: Any) -> None:
+    assert PopHint(Hint("a"), seconds=1).words == ("BZPOPMIN", "a")
+    with pytest.raises(TypeError, match="not a Hint"):
+        PopHint(key, seconds=1)

@@ -8,19 +8,27 @@ from typing import Any
 from django_redis_messaging.core.operations import (
     Command,
     Fan,
+    PopHint,
     Script,
     Service,
     Steps,
-    Wait,
     asynchronous,
     operation,
 )
+from django_redis_messaging.core.steps import Hint
 
 #: name of a script → its text; see the fixture `scripts_of_things`
 SCRIPTS = {
     "thing_add": "-- uses _thing.lua\nreturn add(KEYS[1], ARGV[1])",
     "_thing": "local function add(key, n) return redis.call('INCRBY', key, n) end",
     "thing_renew": "redis.call('DEL', KEYS[1])\nredis.call('SET', KEYS[1], ARGV[1])\nreturn #KEYS",
+    "thing_later": (
+        "if redis.call('DEL', KEYS[#KEYS]) == 1 then return redis.error_reply('TRYAGAIN not yet') end\n"
+        "local found = {}\n"
+        "for at = 1, #KEYS - 1 do found[at] = redis.call('INCR', KEYS[at]) end\n"
+        "return found"
+    ),
+    "thing_clear": "return redis.call('DEL', KEYS[1])",
     "thing_get": "-- reads only\nreturn redis.call('GET', KEYS[1])",
     "thing_add_all": (
         "local found = {}\n"
@@ -86,6 +94,44 @@ class Things(Service):
     aadd_all = asynchronous(add_all)
 
     @operation
+    def clear(self, name: str) -> Steps[int | None]:
+        """Remove a counter: 1, or 0 where there is none; None where that is not known."""
+        reply: int | None = yield Script("thing_clear", [self.key(name)], settles=True)
+        return reply
+
+    aclear = asynchronous(clear)
+
+    @operation
+    def clear_and_add(self, name: str, other: str) -> Steps[list[int]]:
+        """Remove one counter, and add to another, in a pipeline."""
+        clear, add = Script("thing_clear", [self.key(name)]), Script("thing_add", [self.key(other)], [1])
+        replies: list[int] = yield [clear, add]
+        return replies
+
+    aclear_and_add = asynchronous(clear_and_add)
+
+    @operation
+    def get_and_add(self, name: str, other: str) -> Steps[list[Any]]:
+        """Read one counter, and add to another, in a pipeline."""
+        get, add = Script("thing_get", [self.key(name)]), Script("thing_add", [self.key(other)], [1])
+        replies: list[Any] = yield [get, add]
+        return replies
+
+    aget_and_add = asynchronous(get_and_add)
+
+    @operation
+    def add_pages_once(self, pages: Sequence[Sequence[str]]) -> Steps[list[list[int]]]:
+        """Add one to each counter, a script a page; a page is refused for now where the key "later" of its
+        last name is there. None is sent again when its reply is lost."""
+        replies: list[list[int]] = yield [
+            Script("thing_later", [*map(self.key, page), self.key(f"later {page[-1]}")], once=True)
+            for page in pages
+        ]
+        return replies
+
+    aadd_pages_once = asynchronous(add_pages_once)
+
+    @operation
     def do(self, *words: str | bytes | int, reads: bool = False) -> Steps[Any]:
         """Any command."""
         return (yield Command(*words, reads=reads))
@@ -94,8 +140,8 @@ class Things(Service):
 
     @operation
     def wait(self, name: str, seconds: float) -> Steps[bytes | None]:
-        """Take from a list, once something is there."""
-        found = yield Wait("BLPOP", self.key(name), seconds=seconds)
+        """Take a hint, once one is there."""
+        found = yield PopHint(Hint(self.key(name)), seconds=seconds)
         return None if found is None else found[1]
 
     await_ = asynchronous(wait)

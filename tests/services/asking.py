@@ -77,7 +77,7 @@ def steps(operation: Any, *args: Any, **options: Any) -> Generator[Any, Any, Any
 
 def reply_to(step: Any) -> Any:
     """Do one step of an operation."""
-    return clients.blocking(conf.alias()).execute(step)
+    return clients.ask(conf.alias(), step)
 
 
 def crash_after(operation: Any, count: int, *args: Any, **options: Any) -> None:

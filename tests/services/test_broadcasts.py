@@ -16,7 +16,16 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Batch, Broadcast, ConfigurationError, Event, LimitExceeded, Unavailable
+from django_redis_messaging import (
+    Batch,
+    Broadcast,
+    ConfigurationError,
+    Event,
+    LimitExceeded,
+    MessagingError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.keys import BroadcastKeys
 from django_redis_messaging.services.broadcasts import broadcast, consuming
@@ -915,9 +924,10 @@ class TestConsume:
         consume(channel, seen.append, cursor=cursor, stop=Stopping(lambda: seen))
         assert "Events of channel 'news' may be missing." in caplog.text
 
+    @pytest.mark.parametrize("error", [Unavailable, OutcomeUnknown, MessagingError])
     def test_while_redis_is_away_it_goes_on(
-        self, consume: Consume, channel: Broadcast, monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
+        self, error: type[MessagingError], consume: Consume, channel: Broadcast,
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     ) -> None:  # fmt: skip
         channel.keep("me", channel.cursor())
         published(channel, 1)
@@ -927,7 +937,7 @@ class TestConsume:
         def failing(name: str, *rest: Any) -> Any:
             if name in failures:
                 failures.remove(name)
-                raise Unavailable("away")
+                raise error("away")
             return script(name, *rest)
 
         monkeypatch.setattr(broadcast, "Script", failing)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.keys import UserKeys
-from django_redis_messaging.core.operations import drive
 from django_redis_messaging.errors import ConfigurationError, Unavailable
 from django_redis_messaging.services.contacts import RecentContacts, forget_contacts
 
@@ -132,9 +131,8 @@ def test_like_a_plain_model(steps: list[tuple[str, str]], size: int, order: Any)
 def test_a_use_counts_once_though_sent_twice() -> None:
     recent = touched("bob", "cleo")
     step = next(RecentContacts.touch.__wrapped__(recent, "bob"))  # type: ignore[attr-defined]
-    client = clients.blocking(conf.alias())
-    client.execute(step)
-    client.execute(step)
+    clients.ask(conf.alias(), step)
+    clients.ask(conf.alias(), step)
     assert uses_of("ann") == {b"bob": 2, b"cleo": 1}
 
 
@@ -156,7 +154,7 @@ def test_many_at_once_lose_no_use() -> None:
 def test_forgotten_whole() -> None:
     touched("bob")
     touched("bob", user="ann2")
-    drive(clients.blocking(conf.alias()), forget_contacts(conf.prefix(), "ann"))
+    clients.perform(conf.alias(), forget_contacts(conf.prefix(), "ann"))
     assert not get_redis_connection(conf.alias()).exists(keys("ann").contacts, keys("ann").contact_uses)
     assert RecentContacts("ann2").list() == ["bob"]
 

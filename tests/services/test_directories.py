@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.keys import DirectoryKeys, directories
-from django_redis_messaging.core.operations import drive
 from django_redis_messaging.errors import ConfigurationError, LimitExceeded, Unavailable
 from django_redis_messaging.services.directories import Contact, Directory, forget_member
+from tests.services.asking import reply_to
 
 numbers = itertools.count()
 
@@ -236,12 +236,12 @@ def test_suggest_is_one_round_trip_and_so_is_add() -> None:
 
 
 def round_trips(operation: Any, directory: Directory, *arguments: str) -> int:
-    client, steps, count = clients.blocking(conf.alias()), operation.__wrapped__(directory, *arguments), 0
+    steps, count = operation.__wrapped__(directory, *arguments), 0
     step = next(steps)
     while True:
         count += 1
         try:
-            step = steps.send(client.execute(step))
+            step = steps.send(reply_to(step))
         except StopIteration:
             return count
 
@@ -344,7 +344,7 @@ def test_changes_of_many_leave_no_entry_behind() -> None:
 
 
 def forget(member: str) -> None:
-    drive(clients.blocking(conf.alias()), forget_member(conf.prefix(), member))
+    clients.perform(conf.alias(), forget_member(conf.prefix(), member))
 
 
 def registered() -> dict[bytes, float]:
@@ -384,10 +384,10 @@ def test_an_add_between_the_look_and_the_pruning_is_not_lost_to_forget() -> None
     staff = Directory("staff")
     staff.add("u1", "Ann")
     grow_old("staff")
-    client, steps = clients.blocking(conf.alias()), Directory.remove.__wrapped__(staff, "u1")  # type: ignore[attr-defined]
-    prune = steps.send(client.execute(next(steps)))
+    steps = Directory.remove.__wrapped__(staff, "u1")  # type: ignore[attr-defined]
+    prune = steps.send(reply_to(next(steps)))
     staff.add("u2", "Bob")
-    client.execute(prune)
+    reply_to(prune)
     forget("u2")
     assert staff.size() == 0
 

@@ -42,11 +42,11 @@ TAKES: dict[str, tuple[Callable[[Chat], Any], str]] = {
     "chats": (lambda chat: Inbox("bob").chats(), "newest members counts log roster mutes info standing"),
     "leave": (
         lambda chat: chat.leave("bob"),
-        "newest members counts log roster standing typing mutes info",
+        "newest members counts log roster standing typing mutes info requests:0 requests:1",
     ),
     "edit": (lambda chat: chat.edit("bob", 2, "x"), "newest roster log info"),
     "delete_message": (lambda chat: chat.delete_message("bob", 2), "newest roster log info"),
-    "set_role": (lambda chat: chat.set_role("ann", "bob", "owner"), "roster info"),
+    "set_role": (lambda chat: chat.set_role("ann", "bob", "owner"), "roster info requests:0 requests:1"),
     "rename": (lambda chat: chat.rename("bob", "x"), "members info"),
     "mute": (lambda chat: chat.mute("bob", datetime(2099, 1, 1, tzinfo=UTC)), "members mutes"),
     "typing": (lambda chat: chat.typing("bob"), "members typing"),

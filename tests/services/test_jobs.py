@@ -934,7 +934,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
 ) -> None:
     act, error, words = WRONG[wrong]
     job = Job("x", "x", 1, 1, datetime.now(UTC), "mail", "t")
-    monkeypatch.setattr(clients.BlockingClient, "execute", lambda *_: pytest.fail("something was sent"))
+    monkeypatch.setattr(clients.Client, "execute", lambda *_: pytest.fail("something was sent"))
     with pytest.raises(error, match=words):
         act(queue, job)
 

@@ -18,10 +18,11 @@ from pytest_django import Settings
 
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.errors import ConfigurationError, MessagingError
 from django_redis_messaging.services.jobs import DelayQueue, work
 from django_redis_messaging.testing import close_connections
 
-from .asking import DEADLINE, change
+from .asking import DEADLINE, change, server
 
 pytestmark = pytest.mark.usefixtures("closing")
 
@@ -368,6 +369,34 @@ class TestStop:
             await running
         [job] = await queue.apop(wait=DEADLINE)
         assert (job.data, job.attempts) == (["hang", []], 2)
+
+
+async def test_nothing_that_redis_refuses_ends_it(
+    working: Works, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals, execute = iter([MessagingError("Redis refused: ERR something new")]), clients.Client.execute
+
+    async def refused(client: clients.Client, step: Any) -> Any:
+        for refusal in refusals:
+            raise refusal
+        return await execute(client, step)
+
+    monkeypatch.setattr(clients.Client, "execute", refused)
+    calls: list[Any] = []
+    async with working(queue, {"call": calls.append}):
+        await aware(lambda: "something new" in caplog.text)
+        await queue.aexecute_later("call", ["after"])
+        await aware(lambda: calls == ["after"])
+
+
+@pytest.mark.parametrize("form", ["work", "awork"])
+async def test_a_mistake_of_the_settings_ends_it(form: str, queue: DelayQueue) -> None:
+    server().set(queue._engine.place("jobs").ready, "of another type")
+    with pytest.raises(ConfigurationError, match="another type"):
+        if form == "work":
+            await asyncio.to_thread(queue.work, {"call": print})
+        else:
+            await queue.awork({"call": print})
 
 
 @pytest.mark.timing

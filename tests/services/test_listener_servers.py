@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import pytest
 from pytest_django import Settings
@@ -12,6 +11,7 @@ from pytest_django import Settings
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.sockets import BlockingConnection
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.expiries.firing import Firing
 from django_redis_messaging.services.expiries.store import TimerStore
@@ -150,18 +150,18 @@ class TestReconnecting:
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """As a process that was stopped, or a machine that slept: the server had nothing to answer."""
-        held, over, arrives = threading.Event(), threading.Event(), channels.arrives
+        held, over, readable = threading.Event(), threading.Event(), BlockingConnection.readable
 
-        def arrive(connection: Any, seconds: float) -> bool:
-            arrived = arrives(connection, seconds)
-            if not arrived and not over.is_set():
+        def arrive(connection: BlockingConnection, seconds: float = 0) -> bool:
+            arrived = readable(connection, seconds)
+            if seconds and not arrived and not over.is_set():
                 held.set()
                 over.wait(10)
             return arrived
 
         monkeypatch.setattr(channels, "ALIVE", 0.3)
         monkeypatch.setattr(channels, "NOTICE", 0.1)
-        monkeypatch.setattr(channels, "arrives", arrive)
+        monkeypatch.setattr(BlockingConnection, "readable", arrive)
         heard = Heard()
         with listening(key_events=[key_handler(f"{site}*", heard, "set")]):
             until(held.is_set)

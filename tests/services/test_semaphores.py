@@ -474,7 +474,7 @@ class TestWaiting:
             assert semaphore.info().waiting == 1
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(clients.BlockingClient, "_wait", interrupted)
+        monkeypatch.setattr(clients.Client, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             printer().acquire(True)
         assert semaphore.info() == info(1, 1, 0)

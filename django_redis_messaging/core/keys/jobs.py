@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from ..steps import Hint
 from .names import FORMAT, encoded, tag
 
 
@@ -104,9 +105,9 @@ class QueueKeys:
         return self.tag + ":dead"
 
     @functools.cached_property
-    def bell(self) -> str:
+    def bell(self) -> Hint:
         """ZSET of at most one marker: there is something to look at. Whoever waits pops it."""
-        return self.tag + ":bell"
+        return Hint(self.tag + ":bell")
 
     @functools.cached_property
     def all(self) -> list[str]:

@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from ...checks.caches import check_alias
 from ...checks.server import check_server
 from ...checks.settings import check_settings
-from ...core.retry import within
+from ...core.retry import deadline
 from ...errors import MessagingError
 from ...services.health import Consumer, Health
 from . import messaging_stats
@@ -84,7 +84,7 @@ class Command(BaseCommand):
         report = Report()
         cause = None
         try:
-            with within(options["timeout"]):
+            with deadline(options["timeout"]):
                 _look_at_server(report)
                 if options["consuming"] and report.healthy:
                     _look_at_queues(report, options["max_age"])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ...errors import MessagingError, OutcomeUnknown, Unavailable
+from ...errors import ConfigurationError, MessagingError
 from .values import Batch, Event
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ KEEP = 1.0
 FIRST, LONGEST = 0.1, 10.0
 #: seconds between two looks at whether a pause is to end
 GLANCE = 0.05
-
-_OUTAGE = (Unavailable, OutcomeUnknown)
 
 
 class Stop(Protocol):
@@ -137,7 +135,9 @@ def consume(channel: Broadcast, told: Told, cursor: str | None, name: str | None
             if _handled(progress, batch, stop):
                 progress.cursor = batch.cursor
             _keep(progress)
-        except _OUTAGE as error:
+        except ConfigurationError:
+            raise
+        except MessagingError as error:
             _rest(stop, progress.lost(error))
 
 
@@ -165,7 +165,7 @@ def _handled(progress: Progress, batch: Batch, stop: Stop) -> bool:
 def _keep_if_possible(progress: Progress) -> None:
     try:
         _keep(progress)
-    except _OUTAGE as error:
+    except MessagingError as error:
         progress.lost(error)
 
 
@@ -204,7 +204,9 @@ async def aconsume(channel: Broadcast, told: Told, cursor: str | None, name: str
             if await _ahandled(progress, batch, stop):
                 progress.cursor = batch.cursor
             await _akeep(progress)
-        except _OUTAGE as error:
+        except ConfigurationError:
+            raise
+        except MessagingError as error:
             await _arest(stop, progress.lost(error))
 
 
@@ -232,7 +234,7 @@ async def _ahandled(progress: Progress, batch: Batch, stop: Stop) -> bool:
 async def _akeep_if_possible(progress: Progress) -> None:
     try:
         await _akeep(progress)
-    except _OUTAGE as error:
+    except MessagingError as error:
         progress.lost(error)
 
 

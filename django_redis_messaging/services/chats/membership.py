@@ -19,7 +19,7 @@ from ...core.keys import UserKeys, name
 from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import LimitExceeded
 from ..arguments import count, until_ms
-from ..requests import window
+from ..requests import request, window
 from . import entries
 from .base import ChatBase, upkeep
 from .values import ChatInfo, Member, Role
@@ -70,7 +70,7 @@ class Membership(ChatBase):
         name(user, "user")
         if by is not None:
             name(by, "by")
-        reply = yield Script("chat_leave", self._keys.ending, (user, by or "", window()))
+        reply = yield Script("chat_leave", self._keys.ending, (user, by or "", window(), request(None)))
         if reply in (b"no chat", b"no member"):
             return False
         token = self._accepted(reply, user, by or "").decode()
@@ -107,7 +107,11 @@ class Membership(ChatBase):
         if role not in get_args(Role):
             raise ValueError(f"role must be one of {', '.join(get_args(Role))}.")
         keys = self._keys
-        reply = yield Script("chat_promote", (keys.info, keys.roster), (user, member, role))
+        reply = yield Script(
+            "chat_promote",
+            (keys.info, keys.roster, *keys.requests),
+            (user, member, role, request(None), window()),
+        )
         return bool(self._accepted(reply, user, member))
 
     aset_role = asynchronous(set_role)
@@ -144,7 +148,7 @@ class Membership(ChatBase):
         Raises NotPermitted, NotAMember.
         """
         name(user, "user")
-        reply = yield Script("chat_delete", self._keys.ending, (user, window()))
+        reply = yield Script("chat_delete", self._keys.ending, (user, window(), request(None)))
         if reply == b"no chat":
             return False
         tokens = [part.decode() for part in self._accepted(reply, user)]

@@ -11,7 +11,7 @@ from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...errors import LimitExceeded
 from ..arguments import Duration, milliseconds
 from ..jobs.engine import Engine
-from ..requests import request, window
+from ..requests import request, settled, window
 
 
 class Expiry(Service):
@@ -102,9 +102,11 @@ class Expiry(Service):
     aextend = asynchronous(extend)
 
     @operation
-    def cancel(self, name: str) -> Steps[bool]:
-        """Take a timer out: its handler isn't called. False where it has begun, or there is none."""
-        return bool((yield Script("expiry_cancel", self._every(name), (self._unique(name),))))
+    def cancel(self, name: str) -> Steps[bool | None]:
+        """Take a timer out: its handler isn't called. False where it has begun, or there is none; None where
+        a reply was lost and the repeat found none, so that either may be."""
+        words = (self._unique(name),)
+        return settled((yield Script("expiry_cancel", self._every(name), words, settles=True)))
 
     acancel = asynchronous(cancel)
 

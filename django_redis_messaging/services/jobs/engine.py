@@ -21,6 +21,7 @@ from ...core.keys import JobKeys, QueueKeys
 from ...core.operations import Script, Steps
 from ...core.steps import Argument
 from ...errors import LimitExceeded
+from ..requests import request, settled, window
 from .values import State, state
 
 #: what a queue that has its slot to itself is called there
@@ -153,11 +154,12 @@ class Engine:
             now, None if due_in < 0 else due_in, [bool(flag) for flag in reply[2 : 2 + len(verdicts)]], jobs
         )
 
-    def settle(self, verdict: Verdict) -> Steps[bool]:
-        """Say what became of a job; False where the lease is not the caller's any more."""
+    def settle(self, verdict: Verdict) -> Steps[bool | None]:
+        """Say what became of a job; False where the lease is not the caller's any more, None where a lost
+        reply leaves that open."""
         place = self.keys.queue(verdict.queue)
-        reply = yield Script("jobs_settle", (*self.keys.records, *place.all), (*_grave(), *verdict[1:]))
-        return bool(reply)
+        keys, words = (*self.keys.records, *place.all), (*_grave(), *verdict[1:])
+        return settled((yield Script("jobs_settle", keys, words, settles=True)))
 
     def extend(self, leases: Sequence[tuple[str, str, int, str]], lease: int) -> Steps[list[bool]]:
         """Let leases (queue, id, fence, token) end `lease` ms from now, if that is later; of each, whether
@@ -172,7 +174,8 @@ class Engine:
     def cancel(self, queue: str, job_id: str, *, ttl: int = 0, line: str = "") -> Steps[bool]:
         """Take out a job that has not begun; with a `ttl` (ms), that is its result."""
         place = self.keys.queue(queue)
-        reply = yield Script("jobs_cancel", (*self.keys.records, *place.all), (job_id, ttl, line))
+        keys = (*self.keys.records, *place.all, *self.keys.requests)
+        reply = yield Script("jobs_cancel", keys, (job_id, ttl, line, request(None), window()))
         return bool(reply)
 
     def reschedule(self, queue: str, job_id: str, wait: int | str, line: str = "") -> Steps[bool]:
@@ -209,17 +212,17 @@ class Engine:
 
     def redrive(self, queue: str, job_ids: Sequence[str] | None) -> Steps[int]:
         """Put dead jobs back, these or all that are dead by now; returns how many."""
-        keys = (self.keys.states, self.keys.uniques, *self.keys.queue(queue).all)
+        keys = (self.keys.states, self.keys.uniques, *self.keys.queue(queue).all, *self.keys.requests)
         age: int = _grave()[1]
         total: int = 0
         if job_ids is not None:
             for page in batched(job_ids, PAGE):
-                done, _ = yield Script("jobs_redrive", keys, (age, 0, "", *page))
+                done, _ = yield Script("jobs_redrive", keys, (age, 0, "", request(None), window(), *page))
                 total += done
             return total
         rest: Argument = ""
         while True:
-            done, rest = yield Script("jobs_redrive", keys, (age, PAGE, rest))
+            done, rest = yield Script("jobs_redrive", keys, (age, PAGE, rest, request(None), window()))
             total += done
             if not rest:
                 return total
@@ -227,8 +230,8 @@ class Engine:
     def purge(self, queue: str) -> Steps[int]:
         """Remove all jobs of a queue; returns how many."""
         total = 0
-        keys = (*self.keys.records, *self.keys.queue(queue).all)
-        while done := (yield Script("jobs_purge", keys, (PAGE,))):
+        keys = (*self.keys.records, *self.keys.queue(queue).all, *self.keys.requests)
+        while done := (yield Script("jobs_purge", keys, (PAGE, request(None), window()))):
             total += done
         return total
 

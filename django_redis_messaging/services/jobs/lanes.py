@@ -225,7 +225,7 @@ class Worker:
             self._stopping.set()
 
     def _settle(self, verdict: Verdict) -> None:
-        if not self._store.settle(verdict):
+        if self._store.settle(verdict) is False:
             _warn(verdict)
 
     def _settled_at_last(self, verdict: Verdict | None) -> Verdict | None:

@@ -11,7 +11,7 @@ from ... import conf
 from ...core import keys, payloads
 from ...core.batches import batched
 from ...core.keys import name as checked
-from ...core.operations import Service, Steps, Wait, asynchronous, operation
+from ...core.operations import PopHint, Service, Steps, asynchronous, operation
 from ..arguments import Duration, count, listed, milliseconds, whole
 from ..requests import request
 from . import registry, work
@@ -135,33 +135,37 @@ class DelayQueue(Service):
                 return popped(claimed.jobs, self.name)
             due_in = LOOK if claimed.due_in is None else claimed.due_in / 1000
             bell = self._engine.place(ONLY).bell
-            yield Wait("BZPOPMIN", bell, seconds=min(left, due_in, LOOK), life=left)
+            yield PopHint(bell, seconds=min(left, due_in, LOOK), life=left)
 
     apop = asynchronous(pop)
 
     @operation
-    def ack(self, job: Job) -> Steps[bool]:
-        """The job is done. False, and nothing changes, where somebody else was given it meanwhile."""
+    def ack(self, job: Job) -> Steps[bool | None]:
+        """The job is done. False, and nothing changes, where somebody else was given it meanwhile.
+
+        None where a reply was lost and the repeat found nothing to do: it was acked, or the lease was lost
+        just then. The same holds for `retry`, `release` and `fail`.
+        """
         return (yield from self._settle(job, "done"))
 
     aack = asynchronous(ack)
 
     @operation
-    def retry(self, job: Job, delay: Duration = 0) -> Steps[bool]:
+    def retry(self, job: Job, delay: Duration = 0) -> Steps[bool | None]:
         """Try it again after `delay`; after its last attempt it is dead. False where the lease is lost."""
         return (yield from self._settle(job, "again", milliseconds(delay, "delay")))
 
     aretry = asynchronous(retry)
 
     @operation
-    def release(self, job: Job, delay: Duration = 0) -> Steps[bool]:
+    def release(self, job: Job, delay: Duration = 0) -> Steps[bool | None]:
         """Give it back without charging the attempt. False where the lease is lost."""
         return (yield from self._settle(job, "back", milliseconds(delay, "delay")))
 
     arelease = asynchronous(release)
 
     @operation
-    def fail(self, job: Job, reason: str) -> Steps[bool]:
+    def fail(self, job: Job, reason: str) -> Steps[bool | None]:
         """Bury it: it is dead, for this reason, until redriven. False where the lease is lost."""
         line = "F" + payloads.string(payloads.text(reason, "reason", limit=8192))
         return (yield from self._settle(job, "dead", 0, line))
@@ -252,8 +256,9 @@ class DelayQueue(Service):
         """Pop jobs `[name, args]` and call what has that name, until `stop` is set.
 
         The lease is extended while a callable runs. One that raises is logged and tried again, later each
-        time; a job that names nothing here is logged and buried. While Redis can't be reached, it tries for
-        ever. Coroutine functions are a TypeError: they are for `awork`.
+        time; a job that names nothing here is logged and buried. While Redis can't be reached, or refuses,
+        it tries for ever; only ConfigurationError ends it. Coroutine functions are a TypeError: they are for
+        `awork`.
         """
         seconds = milliseconds(lease, "lease", least=1) / 1000
         work.check(callables)
@@ -282,7 +287,7 @@ class DelayQueue(Service):
     def _noted(self) -> Steps[None]:
         return registry.noted(self._using, keys.queues(self._prefix), self.name)
 
-    def _settle(self, job: Job, what: str, value: int = 0, line: str = "") -> Steps[bool]:
+    def _settle(self, job: Job, what: str, value: int = 0, line: str = "") -> Steps[bool | None]:
         verdict = Verdict(ONLY, job.id, job.fence, self._token(job), what, value, line)
         return (yield from self._engine.settle(verdict))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.operations import Command, Script, Service, Steps, Wait, asynchronous, operation
+from ...core.operations import Command, PopHint, Script, Service, Steps, asynchronous, operation
 from .engine import Claimed, Engine, Verdict
 
 #: ms of silence after which a worker is not counted any more
@@ -37,12 +37,12 @@ class LeaseStore(Service):
     def rings(self, queues: Sequence[str], seconds: float) -> Steps[bool]:
         """Wait at the bells of these queues: whether one rings within that time."""
         bells = [self._engine.place(queue).bell for queue in queues]
-        return (yield Wait("BZPOPMIN", *bells, seconds=seconds)) is not None
+        return (yield PopHint(*bells, seconds=seconds)) is not None
 
     arings = asynchronous(rings)
 
     @operation
-    def settle(self, verdict: Verdict) -> Steps[bool]:
+    def settle(self, verdict: Verdict) -> Steps[bool | None]:
         """Say what became of a job."""
         return (yield from self._engine.settle(verdict))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import conf
 from ...core.retry import given_up_when
-from ...errors import MessagingError, OutcomeUnknown, Unavailable
+from ...errors import ConfigurationError, MessagingError
 from ..renewing import AwaitingRenewal, Renewal
 from .values import Job
 
@@ -56,7 +56,9 @@ def work(queue: DelayQueue, callables: Mapping[str, Callable[..., Any]], stop: S
             for job in jobs:
                 _do(queue, job, callables, lease)
             failures = 0
-        except (Unavailable, OutcomeUnknown) as error:
+        except ConfigurationError:
+            raise
+        except MessagingError as error:
             failures += 1
             _log_outage(queue, error)
             for seconds in _pieces(_after(failures), stop):
@@ -75,7 +77,9 @@ async def awork(
             for job in jobs:
                 await _ado(queue, job, callables, lease)
             failures = 0
-        except (Unavailable, OutcomeUnknown) as error:
+        except ConfigurationError:
+            raise
+        except MessagingError as error:
             failures += 1
             _log_outage(queue, error)
             for seconds in _pieces(_after(failures), stop):
@@ -170,6 +174,6 @@ def _log_failure(job: Job) -> None:
     logger.exception("Job %r of queue %r failed in attempt %d.", job.id, job.queue, job.attempts)
 
 
-def _log_end(job: Job, ours: bool) -> None:
-    if not ours:
+def _log_end(job: Job, ours: bool | None) -> None:
+    if ours is False:
         logger.warning("Job %r of queue %r was done, but its lease was lost.", job.id, job.queue)

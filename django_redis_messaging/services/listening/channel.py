@@ -13,10 +13,10 @@ from redis.exceptions import RedisError
 
 from ... import conf
 from ...core import keys, keyspace
-from ...core.connections import arrives, exchange, receive, send
 from ...core.endpoints import Endpoint
 from ...core.primaries import Primary
 from ...core.retry import given_up_when
+from ...core.sockets import BlockingConnection
 from ...errors import MessagingError
 from ...handlers import KeyEvent, KeyHandler
 from .dispatch import LEASE, Dispatcher, DispatchLease
@@ -104,22 +104,22 @@ class Channel:
             self.subscribed.clear()
         return subscribed
 
-    def _subscribe(self, connection: Any) -> None:
+    def _subscribe(self, connection: BlockingConnection) -> None:
         looked_at(connection, self._handlers, configure=self._configure)
-        first = exchange(connection, ("PSUBSCRIBE", *self._subscriptions))
+        [first] = connection.exchange([("PSUBSCRIBE", *self._subscriptions)], ALIVE)
         if isinstance(first, RedisError):
             raise first
         for _ in range(len(self._subscriptions) - 1):
-            receive(connection)
+            connection.receive(ALIVE)
         self._keep_lease()
         self.subscribed.set()
 
-    def _listen(self, connection: Any) -> None:
+    def _listen(self, connection: BlockingConnection) -> None:
         heard = asked = alone = monotonic()
         while not self._closing.is_set():
-            if arrives(connection, NOTICE):
+            if connection.readable(NOTICE):
                 heard = monotonic()
-                self._received(receive(connection))
+                self._received(connection.receive(ALIVE))
             elif asked > heard and monotonic() > alone + 2 * ALIVE:
                 raise TimeoutError("the server does not answer")
             if monotonic() > self._renewed + LEASE / 1000 / 2:
@@ -128,7 +128,7 @@ class Channel:
                 # what wasn't answered counts, not what wasn't asked because this process was held
                 alone = monotonic() if asked <= heard else alone
                 asked = monotonic()
-                send(connection, ("PING",))
+                connection.send([("PING",)], ALIVE)
 
     def _received(self, message: Any) -> None:
         if isinstance(message, RedisError):

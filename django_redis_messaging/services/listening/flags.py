@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 from redis.exceptions import ResponseError
 
 from ...core import keyspace
-from ...core.connections import exchange
+from ...core.sockets import BlockingConnection
 from ...handlers import KeyHandler, title
 
 logger = logging.getLogger(__name__)
 
 #: the setting of the server
 SETTING = "notify-keyspace-events"
+#: seconds that the server has to answer
+PATIENCE = 5.0
 
 
-def looked_at(connection: Any, handlers: Sequence[KeyHandler], *, configure: bool) -> None:
+def looked_at(connection: BlockingConnection, handlers: Sequence[KeyHandler], *, configure: bool) -> None:
     """Log which handlers the server tells nothing; with `configure`, add the flags that are missing to those
     that are set. A server that does not let this user see is taken as it is, with a warning."""
     there = _set(connection)
@@ -26,7 +27,8 @@ def looked_at(connection: Any, handlers: Sequence[KeyHandler], *, configure: boo
         return
     wanted = "".join(one.flags for one in handlers)
     if configure and keyspace.missing(there, wanted):
-        reply = exchange(connection, ("CONFIG", "SET", SETTING, keyspace.merged(there, wanted)))
+        call = ("CONFIG", "SET", SETTING, keyspace.merged(there, wanted))
+        [reply] = connection.exchange([call], PATIENCE)
         if not isinstance(reply, ResponseError):
             logger.info("%s is now %s; it was %r.", SETTING, keyspace.merged(there, wanted), there)
             return
@@ -44,8 +46,8 @@ def looked_at(connection: Any, handlers: Sequence[KeyHandler], *, configure: boo
             )
 
 
-def _set(connection: Any) -> str | None:
-    reply = exchange(connection, ("CONFIG", "GET", SETTING))
+def _set(connection: BlockingConnection) -> str | None:
+    [reply] = connection.exchange([("CONFIG", "GET", SETTING)], PATIENCE)
     if isinstance(reply, list) and len(reply) == 2:
         return str(reply[1].decode())
     logger.warning(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Literal, Self, TypeVar
 
 from ...core.operations import Command, Steps, asynchronous, operation
-from ...core.retry import within
+from ...core.retry import deadline
 from ...errors import LockError, MessagingError
 from ..arguments import Duration, flag, milliseconds
 from ..guarding import within_each_call
@@ -75,7 +75,7 @@ class Lock(LockSteps):
         except MessagingError:
             raise
         except BaseException:  # interrupted
-            with suppress(MessagingError), within(LEAVING):
+            with suppress(MessagingError), deadline(LEAVING):
                 self._give_back(attempt.token)
             raise
         return self._held(
@@ -97,7 +97,7 @@ class Lock(LockSteps):
         except (MessagingError, GeneratorExit):
             raise  # who is closed can't await: the place in the line ends by itself
         except BaseException:  # cancelled
-            with suppress(MessagingError), within(LEAVING):
+            with suppress(MessagingError), deadline(LEAVING):
                 await self._agive_back(attempt.token)
             raise
         return self._held(

@@ -11,7 +11,7 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...core.retry import within
+from ...core.retry import deadline
 from ...errors import MessagingError
 from ...services.mailboxes import Mailbox
 from ...services.mails import MailPage
@@ -189,7 +189,7 @@ class ReadNotificationsView(NotificationChange):
             return self.changed()
         try:
             # Where a link leads must not depend on Redis.
-            with within(PATIENCE):
+            with deadline(PATIENCE):
                 self.mark()
         except MessagingError as error:
             _logger.warning("A notification that was followed stays unread: %s", error)

@@ -1,0 +1,49 @@
+"""What is taken from the driver: the socket that it has opened, by names that are not public."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+import redis
+import redis.asyncio.connection
+from redis.connection import UnixDomainSocketConnection
+
+from django_redis_messaging.core.embedded import EmbeddedServer
+
+#: versions of redis-py with which all tests of this folder were run
+TRIED = ("8.0", "8.1")
+
+
+@pytest.mark.versions
+def test_this_version_was_tried() -> None:
+    assert redis.__version__.startswith(TRIED), (
+        f"Run tests/core with redis-py {redis.__version__}, then add it."
+    )
+
+
+@pytest.mark.versions
+def test_a_blocking_connection_has_its_socket(server: EmbeddedServer) -> None:
+    dialed = UnixDomainSocketConnection(path=str(server.socket), redis_connect_func=lambda _: None)
+    assert dialed._sock is None
+    dialed.connect()
+    with dialed._sock as taken:
+        dialed._sock = None
+        assert isinstance(taken, socket.socket)
+        taken.sendall(b"PING\r\n")
+        assert taken.recv(100) == b"+PONG\r\n", "something was sent before"
+
+
+@pytest.mark.versions
+async def test_an_awaiting_connection_has_its_streams(server: EmbeddedServer) -> None:
+    kind = redis.asyncio.connection.UnixDomainSocketConnection
+    dialed = kind(path=str(server.socket), redis_connect_func=lambda _: None)
+    assert dialed._writer is None
+    await dialed.connect()
+    reader, writer, dialed._reader, dialed._writer = dialed._reader, dialed._writer, None, None
+    assert isinstance(writer, asyncio.StreamWriter)
+    writer.write(b"PING\r\n")
+    assert await reader.read(100) == b"+PONG\r\n", "something was sent before"
+    writer.close()
+    await writer.wait_closed()
