@@ -138,9 +138,10 @@ def remove_keys(alias: str, prefix: str) -> int:
 
 
 def _removed(connection: Any, pattern: str) -> int:
-    removed, cursor = 0, b"0"
+    removed, cursor, count = 0, b"0", str(BATCH)
     while True:
-        cursor, keys = connection.exchange([("SCAN", cursor, "MATCH", pattern, "COUNT", BATCH)], PATIENCE)[0]
+        scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
+        [(cursor, keys)] = connection.exchange([scan], PATIENCE)
         removed += sum(connection.exchange([("UNLINK", key) for key in keys], PATIENCE)) if keys else 0
         if cursor == b"0":
             return removed

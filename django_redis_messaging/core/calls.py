@@ -70,7 +70,17 @@ class Batch:
 def _calls_of(step: Step, *, apart: bool) -> list[Command | Script]:
     if isinstance(step, Many):
         return step.calls(apart=apart)
-    return [step] if isinstance(step, Command | Script) else list(step)
+    return [step] if isinstance(step, (Command, Script)) else list(step)
+
+
+def only_call(step: Step, *, apart: bool) -> Command | Script | None:
+    """The call of a step that is a single one."""
+    if isinstance(step, (Command, Script)):
+        return step
+    if isinstance(step, Many):
+        calls = step.calls(apart=apart)
+        return calls[0] if len(calls) == 1 else None
+    return None
 
 
 def attempts_at(batch: Iterable[Command | Script], endpoint: Endpoint, began: float) -> Attempts:
@@ -100,7 +110,7 @@ def result(step: Step, replies: Replies, *, unanswered: bool = False) -> Any:
         return [item for reply in replies for item in reply]
     if unanswered and isinstance(step, Script) and step.settles and replies[0] == 0:
         return None
-    return replies[0] if isinstance(step, Command | Script) else replies
+    return replies[0] if isinstance(step, (Command, Script)) else replies
 
 
 def spans_slots(step: Step, error: Exception) -> bool:

@@ -19,11 +19,11 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from .. import conf
 from ..errors import Unavailable
-from .calls import Batch, attempts_at, once, result, spans_slots
+from .calls import Batch, attempts_at, once, only_call, result, spans_slots
 from .cluster import ASKING, Topology, asked_instead
 from .connections import Connections
 from .endpoints import PATIENCE, endpoint, look
-from .retry import Attempts, NotSent, misplaced, time_left
+from .retry import Attempts, NotSent, misplaced, seconds_allowed, time_left
 from .sockets import ASYNCIO, BLOCKING, Address, Replies, World, run
 from .steps import Command, Script, Step, Wait, Words
 from .waiting import Pending
@@ -62,19 +62,20 @@ class Client:
             return await self._wait(step)
         began, known = monotonic(), self.endpoint.topology
         error: Exception | None = None
-        if isinstance(step, Command | Script) and not step.once:
+        call = only_call(step, apart=self.endpoint.apart)
+        if call is not None and not call.once:
             try:
-                return await self._call(step)
+                reply = await self._call(call, began)
+                return reply if call is step else result(step, [reply])
             except (RedisError, NotSent) as failure:
                 error = failure
         return await self._again(step, began, known, error)
 
-    async def _call(self, call: Command | Script) -> Any:
+    async def _call(self, call: Command | Script, began: float) -> Any:
         """The first attempt at one call: what nearly every operation is, so with nothing around it."""
         connections, address = self.connections, self.endpoint.route(call)
-        seconds = self.endpoint.patience_now
+        seconds = self.endpoint.patience(seconds_allowed(began))
         connection = connections.idle(address) or await connections.take(address, seconds)
-        began = monotonic()
         try:
             [reply] = await self._done(connection.exchange([call.words], seconds))
             if isinstance(reply, NoScriptError) and isinstance(call, Script):
@@ -129,12 +130,11 @@ class Client:
     ) -> None:
         connection = self.connections.idle(address, fresh=fresh)
         connection = connection or await self.connections.take(address, seconds, fresh=fresh)
-        replies = await self._exchange(connection, batch.words(places), seconds, asking=asking)
-        batch.answered(places, replies)
+        batch.answered(places, await self._exchange(connection, batch.words(places), seconds, asking=asking))
         unknown, in_full = batch.unknown(places)
         if unknown:
             batch.answered(unknown, await self._exchange(connection, in_full, seconds, asking=asking))
-        self._give(connection, replies)
+        self._give(connection, [batch.replies[at] for at in places])
 
     async def _exchange(
         self, connection: Any, calls: list[Words], seconds: float, *, asking: bool

@@ -159,8 +159,8 @@ class Attempts:
         if not (self._writes and unknown):
             return refusal
         return OutcomeUnknown(
-            f"Redis failed within {self._seconds:.1f} s ({cause}): it may have been applied, wholly or in "
-            "part. Repeat with the same request_id to make sure."
+            f"Redis failed for {self._seconds:.1f} s ({cause}): the operation may have been applied, wholly "
+            "or in part. Repeat it with the same request_id to make sure."
         )
 
     def _unavailable(self, cause: BaseException | None) -> Unavailable:

@@ -43,7 +43,6 @@ A = TypeVar("A")
 
 #: bytes read at once
 CHUNK = 65536
-_TEXTS = frozenset({str, bytes})
 #: what the reader returns while a reply is incomplete
 _INCOMPLETE = object()
 
@@ -135,7 +134,7 @@ def _greeting(dialed: Any, credentials: Sequence[str] | None) -> list[Words]:
     if dialed.client_name:
         greeting.append(("CLIENT", "SETNAME", dialed.client_name))
     if dialed.db:
-        greeting.append(("SELECT", int(dialed.db)))
+        greeting.append(("SELECT", str(dialed.db)))
     return greeting
 
 
@@ -157,19 +156,10 @@ def _has_news(source: Any, seconds: float) -> bool:
 
 
 def packed(calls: Sequence[Words]) -> bytes:
-    """The calls as they go over the wire: by the packer below the driver's, which looks at each word.
-
-    It gets no numbers: Python looks for signals while it writes one out, and where a handler raises then, as
-    Ctrl-C does, the packer crashes the process (hiredis 3.5).
-    """
+    """The calls as they go over the wire: by the packer below the driver's, which looks at each word."""
     if len(calls) == 1:
-        return _packed(calls[0])
-    return b"".join([_packed(words) for words in calls])
-
-
-def _packed(words: Words) -> bytes:
-    texts = tuple([word if word.__class__ in _TEXTS else str(word) for word in words])
-    return cast(bytes, pack_command(cast(Any, texts)))
+        return cast(bytes, pack_command(cast(Any, calls[0])))
+    return b"".join([pack_command(cast(Any, words)) for words in calls])
 
 
 class BlockingConnection(_Connection):

@@ -3,13 +3,26 @@ of scripts and commands (a pipeline: one round trip, each for itself)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from .scripts import Source, load
 
-Argument = str | bytes | int | float
+Text = str | bytes
+Argument = Text | int | float
 #: the words of a command as they go over the wire
-Words = tuple[Argument, ...]
+Words = tuple[Text, ...]
+_TEXTS = frozenset({str, bytes})
+
+
+def texts(arguments: Iterable[Argument]) -> list[Text]:
+    """Arguments with their numbers written out.
+
+    Not by the packer (hiredis 3.5): Python looks for signals while it writes out a number, and where a
+    handler raises then, as Ctrl-C does, the packer crashes the process.
+    """
+    written: list[Any] = [one if one.__class__ in _TEXTS else str(one) for one in arguments]
+    return written
 
 
 class Command:
@@ -19,11 +32,11 @@ class Command:
     once = False
 
     def __init__(self, *words: Argument, reads: bool = False) -> None:
-        self.words: Words = words
+        self.words: Words = tuple(texts(words))
         self.reads_only = reads
 
     @property
-    def key(self) -> Argument | None:
+    def key(self) -> Text | None:
         """What says where it goes; of a command without keys, any word does."""
         return self.words[1] if len(self.words) > 1 else None
 
@@ -45,7 +58,7 @@ class Script:
         settles: bool = False,
     ) -> None:
         self.source: Source = load(name)
-        self.words: Words = ("EVALSHA", self.source.sha, len(keys), *keys, *args)
+        self.words: Words = ("EVALSHA", self.source.sha, str(len(keys)), *keys, *texts(args))
         self.once = once
         self.settles = settles
         self.guarded = False
@@ -62,14 +75,14 @@ class Script:
             number = int(self.words[2])
             keys, args = self.words[3 : 3 + number], self.words[3 + number :]
             guard = f"{keys[-1]!s}:%"  # of the same slot; names that people give have no such sign
-            self.words = ("EVALSHA", self.source.sha, number + 1, *keys, guard, *args)
+            self.words = ("EVALSHA", self.source.sha, str(number + 1), *keys, guard, *args)
 
     @property
     def reads_only(self) -> bool:
         return self.source.reads_only
 
     @property
-    def key(self) -> Argument:
+    def key(self) -> Text:
         """What says where it goes: all its keys are in one slot."""
         return self.words[3]
 
@@ -125,11 +138,11 @@ class Listen(Wait):
 
     def __init__(self, stream: str, last: int, *, seconds: float) -> None:
         words: Words = ("STREAMS", stream, f"{last}-0")
-        sent: Words = ("XREAD", "BLOCK", int(1000 * self.LIFE), *words)
+        sent: Words = ("XREAD", "BLOCK", str(int(1000 * self.LIFE)), *words)
         super().__init__(("XREAD", *words), sent, seconds=seconds)
 
     @property
-    def key(self) -> Argument:
+    def key(self) -> Text:
         """The stream."""
         return self.words[2]
 

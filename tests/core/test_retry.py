@@ -170,6 +170,14 @@ class TestServerFrozen:
 
 
 class TestLostReplies:
+    @pytest.fixture(autouse=True)
+    def known(self, connect: Connect, server: EmbeddedServer) -> None:
+        """Let the server know the scripts: what is lost is then the reply of one that ran."""
+        things = connect(server)
+        for _ in range(2):  # in the form for any kind of server, then in that for the kind it is
+            things.add("known")
+            things.get("known")
+
     async def test_a_lost_reply_is_asked_for_again(
         self, form: Form, connect: Connect, proxy: LossyProxy
     ) -> None:

@@ -34,5 +34,5 @@ def test_one_that_is_missing_is_no_silent_thing() -> None:
 def test_the_words_of_a_call() -> None:
     call = Script("thing_add", ["k"], [1, b"x"])
     sha = scripts.load("thing_add").sha
-    assert call.words == ("EVALSHA", sha, 1, "k", 1, b"x")
-    assert call.in_full == ("EVAL", scripts.load("thing_add").text, 1, "k", 1, b"x")
+    assert call.words == ("EVALSHA", sha, "1", "k", "1", b"x")
+    assert call.in_full == ("EVAL", scripts.load("thing_add").text, "1", "k", "1", b"x")

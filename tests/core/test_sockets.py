@@ -11,6 +11,8 @@ import redis.asyncio.connection
 from redis.connection import UnixDomainSocketConnection
 
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.sockets import AsyncConnection, BlockingConnection, Target
+from tests.core.test_retry import frozen
 
 #: versions of redis-py with which all tests of this folder were run
 TRIED = ("8.0", "8.1")
@@ -47,3 +49,24 @@ async def test_an_awaiting_connection_has_its_streams(server: EmbeddedServer) ->
     assert await reader.read(100) == b"+PONG\r\n", "something was sent before"
     writer.close()
     await writer.wait_closed()
+
+
+@pytest.mark.timing
+async def test_a_conversation_that_breaks_off_closes_the_connection(private: EmbeddedServer) -> None:
+    """So that no later one gets its reply, whoever holds the connection."""
+    target = Target("any", UnixDomainSocketConnection, {"path": str(private.socket)})
+    blocking, running = BlockingConnection(), AsyncConnection()
+    blocking.open(target, 10)
+    await running.open(target, 10)
+    assert blocking.exchange([("PING",)], 10) == await running.exchange([("PING",)], 10) == [b"PONG"]
+    with frozen(private):
+        with pytest.raises(redis.exceptions.TimeoutError):
+            blocking.exchange([("PING",)], 0.1)
+        with pytest.raises(redis.exceptions.TimeoutError):
+            await running.exchange([("PING",)], 0.1)
+    assert blocking.is_broken
+    assert running.is_broken
+    with pytest.raises(redis.exceptions.ConnectionError):
+        blocking.exchange([("PING",)], 10)
+    with pytest.raises(redis.exceptions.ConnectionError):
+        await running.exchange([("PING",)], 10)
