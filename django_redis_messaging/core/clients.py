@@ -23,7 +23,7 @@ from .calls import Batch, attempts_at, once, only_call, result, spans_slots
 from .cluster import ASKING, Topology, asked_instead
 from .connections import Connections
 from .endpoints import PATIENCE, endpoint, look
-from .retry import Attempts, NotSent, misplaced, seconds_allowed, time_left
+from .retry import Attempts, NotSent, misplaced, reading_time, seconds_allowed, time_left
 from .sockets import ASYNCIO, BLOCKING, Address, Replies, World, run
 from .steps import Command, Script, Step, Wait, Words
 from .waiting import Pending
@@ -74,11 +74,16 @@ class Client:
     async def _call(self, call: Command | Script, began: float) -> Any:
         """The first attempt at one call: what nearly every operation is, so with nothing around it."""
         connections, address = self.connections, self.endpoint.route(call)
-        seconds = self.endpoint.patience(seconds_allowed(began))
-        connection = connections.idle(address) or await connections.take(address, seconds)
+        allowed = seconds_allowed(began)
+        seconds = patience = self.endpoint.patience(allowed)
+        connection = connections.idle(address)
+        if connection is None:
+            connection = await connections.take(address, patience)
+            seconds = reading_time(patience, began + allowed)
         try:
             [reply] = await self._done(connection.exchange([call.words], seconds))
             if isinstance(reply, NoScriptError) and isinstance(call, Script):
+                seconds = reading_time(patience, began + allowed)
                 [reply] = await self._done(connection.exchange([call.in_full], seconds))
         except BaseException as error:
             connections.lose(connection, began, error)
@@ -91,48 +96,47 @@ class Client:
 
     async def _again(self, step: Step, began: float, known: Topology | None, error: Exception | None) -> Any:
         """All attempts after the first one, which ended with `error`; or all of them."""
-        batch, attempts = Batch(step, apart=self.endpoint.apart), None
+        batch = Batch(step, apart=self.endpoint.apart)
+        attempts = attempts_at(batch.calls, self.endpoint, began)
         while True:
             if error is not None:
                 if not batch.apart and spans_slots(step, error):
                     self.endpoint.apart = True
-                    batch, attempts = Batch(step, apart=True), None
+                    batch = Batch(step, apart=True)
                 else:
-                    attempts = attempts or attempts_at(batch.calls, self.endpoint, began)
                     pause = attempts.after(error, partly=batch.partly_applied)
                     await self._find_out(error, known)
                     await self._world.sleep(pause)
             known = self.endpoint.topology
             try:
-                await self._attempt(batch, attempts)
-                return result(step, batch.replies, unanswered=attempts is not None and attempts.unanswered)
+                await self._attempt(batch, attempts, fresh=error is not None or once(batch.calls))
+                return result(step, batch.replies, unanswered=attempts.unanswered)
             except (RedisError, NotSent) as failure:
                 error = failure
 
-    async def _attempt(self, batch: Batch, attempts: Attempts | None) -> None:
+    async def _attempt(self, batch: Batch, attempts: Attempts, *, fresh: bool) -> None:
         """Send what has no reply yet, to whom it concerns."""
-        seconds = attempts.reading_time if attempts else self.endpoint.patience_now
-        fresh = attempts is not None or once(batch.calls)
         for address, places in batch.routed(self.endpoint).items():
-            await self._send(address, batch, places, seconds, fresh=fresh)
+            await self._send(address, batch, places, attempts, fresh=fresh)
             for elsewhere, moving in batch.asked(places).items():
-                await self._send(elsewhere, batch, moving, seconds, fresh=fresh, asking=True)
+                await self._send(elsewhere, batch, moving, attempts, fresh=fresh, asking=True)
 
     async def _send(
         self,
         address: Address | None,
         batch: Batch,
         places: list[int],
-        seconds: float,
+        attempts: Attempts,
         *,
         fresh: bool,
         asking: bool = False,
     ) -> None:
-        connection = self.connections.idle(address, fresh=fresh)
-        connection = connection or await self.connections.take(address, seconds, fresh=fresh)
+        connection = await self.connections.take(address, attempts.reading_time, fresh=fresh)
+        seconds = attempts.reading_time
         batch.answered(places, await self._exchange(connection, batch.words(places), seconds, asking=asking))
         unknown, in_full = batch.unknown(places)
         if unknown:
+            seconds = attempts.reading_time
             batch.answered(unknown, await self._exchange(connection, in_full, seconds, asking=asking))
         self._give(connection, [batch.replies[at] for at in places])
 

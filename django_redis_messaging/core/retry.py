@@ -100,6 +100,11 @@ def seconds_allowed(began: float) -> float:
     return longest if ends is None else max(min(ends - began, longest), 0)
 
 
+def reading_time(patience: float, ends: float) -> float:
+    """Seconds to wait for a reply, or for a connection, before `ends`."""
+    return max(min(patience, ends - time.monotonic()), SHORTEST_READING_TIME)
+
+
 def time_left() -> float:
     """Seconds until the innermost block of `deadline` ends; endless where there is none."""
     ends = _ends.get()
@@ -131,7 +136,7 @@ class Attempts:
     @property
     def reading_time(self) -> float:
         """Seconds to wait for a reply before asking again."""
-        return max(min(self._patience, self.remaining), SHORTEST_READING_TIME)
+        return reading_time(self._patience, self.ends)
 
     def after(self, error: Exception, *, partly: bool = False) -> float:
         """Seconds to wait before the next attempt; raises when there is to be none. `partly`: some of a

@@ -256,6 +256,17 @@ class TestDeadline:
         with takes(0.5, 1.3), pytest.raises(Unavailable):
             await call(things, "add", "a")
 
+    async def test_nor_does_a_slow_connection_with_a_slow_reply(
+        self, call: Call, connect: Connect, network: Network
+    ) -> None:
+        things = connect(network, {"socket_timeout": 0.9}, COMMAND_DEADLINE=1)
+        await warm(call, things)
+        clients.close()
+        await clients.aclose()
+        network.trickle = 0.15  # 0.75 s for the greeting's reply, 0.6 s for that of the call
+        with takes(0.9, 1.25), pytest.raises(OutcomeUnknown):
+            await call(things, "add", "a")
+
     async def test_a_block_has_a_shorter_one(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
