@@ -14,8 +14,9 @@ from redis.exceptions import MaxConnectionsError, RedisError
 
 from .endpoints import PATIENCE, Endpoint, dial
 from .retry import NotSent
-from .sockets import Address, World
+from .sockets import Address
 from .waiting import Pending, PendingWaits
+from .worlds import World
 
 #: seconds for which a connection may be idle: one that was for longer is closed, not used
 IDLE_AGE = 60.0

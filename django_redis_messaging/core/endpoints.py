@@ -24,8 +24,9 @@ from .. import conf
 from ..errors import ConfigurationError, Unavailable
 from .cluster import QUESTION, Topology, is_alone, parsed
 from .retry import SHORTEST_READING_TIME, may_have_changed, seconds_allowed
-from .sockets import BLOCKING, Address, BlockingConnection, Target, World, run, unusable
+from .sockets import Address, BlockingConnection, Target, unusable
 from .steps import Command, Script, Words
+from .worlds import BLOCKING, World, run
 
 #: parameters that are no concern of a connection here: what it speaks, decodes and repeats is ours
 _OURS = {

@@ -4,8 +4,7 @@ The driver (redis-py) dials: TCP, TLS, unix sockets, as the CACHES entry says. F
 ours: one call of `send`, one of `recv`, hiredis in between. Whatever interrupts a conversation closes the
 connection, so that no reply ever reaches another caller. Redis speaks RESP2 here, in bytes.
 
-The two classes have the same methods; `BLOCKING` and `ASYNCIO` are what the code above needs to use either
-(see `World`).
+The two classes have the same methods: worlds.py has what code needs to use either.
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ import contextlib
 import functools
 import math
 import select
-import threading
-import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import redis.asyncio.connection
 from hiredis import Reader, pack_command
@@ -38,8 +35,6 @@ from .steps import Words
 Address = tuple[str, int]
 #: one reply for each call; a refusal is an exception in its place
 Replies = list[Any]
-T = TypeVar("T")
-A = TypeVar("A")
 
 #: bytes read at once
 CHUNK = 65536
@@ -374,55 +369,3 @@ class AsyncConnection(_Connection, asyncio.Protocol):
 def _expire(arrival: asyncio.Future[None]) -> None:
     if not arrival.done():
         arrival.set_exception(TimeoutError("no reply in time"))
-
-
-class World(NamedTuple):
-    """What code that is written once needs to block a thread, or to await.
-
-    It is a coroutine, and awaits `done(...)` around each call that does I/O. In the blocking world that
-    call has done it by then, and nothing is ever suspended, so `run` gets by without an event loop.
-    """
-
-    connection: type[BlockingConnection] | type[AsyncConnection]
-    done: Callable[[Any], Awaitable[Any]]
-    sleep: Callable[[float], Awaitable[None]]
-    event: Callable[[], threading.Event | asyncio.Event]
-    #: waits until an event is set, or for so many seconds
-    wait: Callable[[Any, float], Awaitable[None]]
-
-
-async def _done(result: T) -> T:
-    return result
-
-
-async def _sleep(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: ASYNC251
-
-
-async def _wait(event: threading.Event, seconds: float) -> None:
-    event.wait(seconds)
-
-
-async def _await(event: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-
-
-def _as_it_is(awaitable: Awaitable[T]) -> Awaitable[T]:
-    return awaitable
-
-
-BLOCKING = World(BlockingConnection, _done, _sleep, threading.Event, _wait)
-ASYNCIO = World(AsyncConnection, _as_it_is, asyncio.sleep, asyncio.Event, _await)
-
-
-def run(function: Callable[[A], Coroutine[Any, Any, T]], argument: A) -> T:
-    """What a coroutine function of the blocking world returns."""
-    try:
-        # One expression and a plain call: an interrupt that came after the coroutine is made, and before it
-        # begins, would leave it never awaited.
-        function(argument).send(None)
-    except StopIteration as finished:
-        return cast(T, finished.value)
-    raise RuntimeError("Code of the blocking world was suspended: it awaited something else than a World's.")

@@ -16,7 +16,7 @@ from django_redis_messaging import conf
 from django_redis_messaging.core import clients, observers
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Command, Service, Steps, asynchronous, operation
-from django_redis_messaging.core.sockets import run
+from django_redis_messaging.core.worlds import run
 from django_redis_messaging.errors import ConfigurationError, MessagingError
 from tests.core.conftest import Connect
 from tests.core.things import Things
