@@ -1,4 +1,4 @@
-"""Uses the installed wheel in a new site, in whose directory this runs; any failure is an exception."""
+"""Uses the installed wheel in a new site. Runs in the directory of the site; any failure is an exception."""
 
 import os
 import subprocess
@@ -22,35 +22,35 @@ urlpatterns += [path("messages/", include("django_redis_messaging.urls"))]
 
 
 def expect(condition: object, what: str) -> None:
-    """Stop unless the condition holds."""
+    """Exit with an error unless the condition is true."""
     if not condition:
-        raise SystemExit(f"The wheel, used in a new site: {what}.")
+        raise SystemExit(f"The wheel does not work in a new site: {what}.")
 
 
 def add_the_app() -> None:
-    """What a site adds to its settings and URLs."""
+    """Add the app to the settings and URLs of the site."""
     for name, text in {"settings": SETTINGS, "urls": URLS}.items():
         with Path("shop", f"{name}.py").open("a", encoding="utf-8") as out:
             out.write(text)
 
 
 def manage(*words: str) -> str:
-    """What manage.py prints; a command that fails is an exception."""
+    """Run manage.py and return its output. A command that fails is an exception."""
     command = [sys.executable, "-W", "error", "manage.py", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
 
 
 def use_the_services() -> None:
-    """Send and read."""
+    """Send and read a message."""
     from django_redis_messaging import Chat, Inbox
 
     chat = Chat.create("1", ["2"], "Hello from a wheel", title="First")
     expect(Inbox("2").unread() == 1, "the message did not arrive")
-    expect(chat.history("2").messages[0].body == "Hello from a wheel", "the message is another one")
+    expect(chat.history("2").messages[0].body == "Hello from a wheel", "the message has another body")
 
 
 def use_the_pages() -> None:
-    """Read the same in a page, with its style sheets and scripts."""
+    """Read the message in a page, and find the static files."""
     from django.contrib.auth.models import User
     from django.contrib.staticfiles import finders
     from django.test import Client
@@ -58,12 +58,12 @@ def use_the_pages() -> None:
 
     reader = [User.objects.create_user(name) for name in ("ann", "bob")][1]
     client = Client()
-    expect(client.get(reverse("messaging:chats")).status_code == 302, "the pages are open to anybody")
+    expect(client.get(reverse("messaging:chats")).status_code == 302, "the pages are open to anonymous users")
     client.force_login(reader)
     page = client.get(reverse("messaging:chats"))
-    expect(page.status_code == 200 and b"First" in page.content, "the list of chats lacks the chat")
+    expect(page.status_code == 200 and b"First" in page.content, "the chat is not in the list of chats")
     shipped = finders.find("django_redis_messaging", find_all=True)
-    expect(shipped and any(Path(shipped[0]).iterdir()), "there are no static files")
+    expect(shipped and any(Path(shipped[0]).iterdir()), "the static files are missing")
 
 
 def main() -> None:

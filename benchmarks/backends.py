@@ -1,4 +1,4 @@
-"""Redis backends of Django's Tasks framework, each in a process with settings of its own.
+"""Compares Redis backends of Django's Tasks framework, each in a separate process with its own settings.
 
 uv run --with django-tasks-redis --with django-tasks-rq python -m benchmarks.backends
 """
@@ -19,7 +19,7 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 
 from .harness import table
 
-#: tasks that are enqueued, and then executed, in a round
+#: tasks that are enqueued and then executed in each round
 STOCK = 2000
 PING, OURS, STREAMS, RQ = "PING", "django-redis-messaging", "django-tasks-redis", "django-tasks-rq"
 
@@ -65,14 +65,14 @@ def _rq(url: str) -> tuple[Callable[[], object], Callable[[], object]]:
     from rq import SimpleWorker
 
     globals()["idle"] = task(idle)
-    # the one of its workers that doesn't fork for each task
+    # its worker that does not fork for each task
     queue = django_rq.get_queue("default", job_class=Job)
     worker = SimpleWorker([queue], connection=queue.connection, job_class=Job)
     return globals()["idle"].enqueue, lambda: worker.work(burst=True, logging_level="WARNING")
 
 
 def idle() -> None:
-    """What the others execute."""
+    """The task of the other backends."""
 
 
 BACKENDS = {OURS: _ours, STREAMS: _streams, RQ: _rq}
@@ -83,8 +83,8 @@ MODULES = {
 }
 
 
-def contend(name: str, url: str) -> None:
-    """One contender's turn, in a process of its own: tasks a second, enqueued and executed."""
+def measure(name: str, url: str) -> None:
+    """Print the tasks per second that a backend enqueues and executes. Runs in a separate process."""
     if name == PING:
         _set_up(url, "django_redis_messaging.tasks.RedisBackend")
         from .tasks import pings
@@ -92,7 +92,7 @@ def contend(name: str, url: str) -> None:
         print(json.dumps([pings(), 0]))
         return
     enqueue, work = BACKENDS[name](url)
-    enqueue()  # what is imported and connected by the first call is not timed
+    enqueue()  # not timed: the first call imports modules and connects
     began = time.perf_counter()
     for _ in range(STOCK - 1):
         enqueue()
@@ -101,7 +101,7 @@ def contend(name: str, url: str) -> None:
     print(json.dumps([(STOCK - 1) / (enqueued - began), STOCK / (time.perf_counter() - enqueued)]))
 
 
-def _turn(name: str) -> tuple[float, float]:
+def _measured(name: str) -> tuple[float, float]:
     with EmbeddedServer() as server:
         line = subprocess.run(
             [sys.executable, "-m", "benchmarks.backends", "--one", name, server.url],
@@ -119,18 +119,22 @@ def _median(rates: Sequence[float]) -> str:
 
 def main(rounds: int) -> None:
     names = [PING, *(name for name in BACKENDS if importlib.util.find_spec(MODULES[name]))]
-    turns: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
-            turns[name].append(_turn(name))
+            rates[name].append(_measured(name))
     lines = [["", "enqueued/s", "executed/s"]]
-    for name, rates in turns.items():
-        lines.append([name, *(_median(column) for column in zip(*rates, strict=True))])
+    for name, measured in rates.items():
+        lines.append([name, *(_median(column) for column in zip(*measured, strict=True))])
     print(table(lines))
     for name in names[2:]:
-        pairs = list(zip(turns[OURS], turns[name], strict=True))
-        times = [statistics.median(ours[at] / theirs[at] for ours, theirs in pairs) for at in (0, 1)]
-        print(f"{OURS} is {times[0]:.1f} times as fast to enqueue as {name}, {times[1]:.1f} to execute.")
+        pairs = list(zip(rates[OURS], rates[name], strict=True))
+        enqueue, execute = (
+            statistics.median(ours[at] / theirs[at] for ours, theirs in pairs) for at in (0, 1)
+        )
+        print(
+            f"{OURS} enqueues {enqueue:.1f} times as fast as {name} and executes {execute:.1f} times as fast."
+        )
 
 
 if __name__ == "__main__":
@@ -138,4 +142,4 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--one", nargs=2, metavar=("NAME", "URL"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    contend(*chosen.one) if chosen.one else main(chosen.rounds)
+    measure(*chosen.one) if chosen.one else main(chosen.rounds)

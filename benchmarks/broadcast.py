@@ -1,4 +1,4 @@
-"""Broadcasts, against a bare PING and the original algorithm.
+"""Broadcast channels, compared with a bare PING and the original algorithm.
 
 uv run python -m benchmarks.broadcast
 uv run python -m benchmarks.broadcast --rounds 5
@@ -21,7 +21,7 @@ PAYLOAD = {"setting": "theme", "value": "dark", "by": "ann@example.com"}
 
 
 class Original:
-    """The original broadcast, from its description: payloads by the client's clock, in keys of 10 s."""
+    """The original broadcast, from its description: payloads by the client's clock, one key per 10 s."""
 
     def __init__(self) -> None:
         self.client = driver()
@@ -50,16 +50,16 @@ class Original:
         return self.fetch()
 
 
-def line(what: str, ours: str, contest: Contest) -> list[str]:
-    """Run a contest and print it; a line of the summary."""
-    standings = contest.run()
-    print(standings)
-    times = f"{standings.times(ours, ORIGINAL):.1f} times the original"
-    return [what, f"{standings[ours].ratio:.2f}", times]
+def run(what: str, contender: str, contest: Contest) -> list[str]:
+    """Run a contest, print it, and return a row of the summary."""
+    results = contest.run()
+    print(results)
+    times = f"{results.speedup(contender, ORIGINAL):.1f} times the original"
+    return [what, f"{results[contender].ratio:.2f}", times]
 
 
 def publishing(rounds: int) -> list[str]:
-    """One event; a line of the summary."""
+    """Publish one event. Returns a row of the summary."""
     from django_redis_messaging import Broadcast
 
     channel, original = Broadcast("publishing"), Original()
@@ -67,11 +67,11 @@ def publishing(rounds: int) -> list[str]:
     contest.add(PING, driver().ping)
     contest.add(PUBLISH, lambda: channel.publish(PAYLOAD))
     contest.add(ORIGINAL, original.publish)
-    return line("publish", PUBLISH, contest)
+    return run("publish", PUBLISH, contest)
 
 
 def idle(rounds: int) -> list[str]:
-    """A look that finds nothing."""
+    """Fetch when nothing is new. Returns a row of the summary."""
     from django_redis_messaging import Broadcast
 
     channel, original = Broadcast("idle"), Original()
@@ -81,11 +81,11 @@ def idle(rounds: int) -> list[str]:
     contest.add(PING, driver().ping)
     contest.add(FETCH, lambda: channel.fetch(cursor))
     contest.add(ORIGINAL, original.fetch)
-    return line("fetch of nothing", FETCH, contest)
+    return run("fetch, nothing new", FETCH, contest)
 
 
 def reading(rounds: int, many: int = 100) -> list[str]:
-    """A look that finds a hundred events."""
+    """Fetch a hundred events. Returns a row of the summary."""
     from django_redis_messaging import Broadcast
 
     channel, client, original = Broadcast("reading"), driver(), Original()
@@ -101,15 +101,15 @@ def reading(rounds: int, many: int = 100) -> list[str]:
     contest.add(PING, client.ping)
     contest.add(FETCH, lambda: channel.fetch(start))
     contest.add(ORIGINAL, original.fetch_all, prepare=published)
-    return line(f"fetch of {many}", FETCH, contest)
+    return run(f"fetch of {many}", FETCH, contest)
 
 
 def waking(count: int = 200) -> str:
-    """How long after a publish a reader that waits has the event."""
+    """Measure how long after a publish a waiting reader receives the event."""
     from django_redis_messaging import Broadcast
 
     channel = Broadcast("waking")
-    start, heard = channel.cursor(), threading.Semaphore(0)
+    start, received = channel.cursor(), threading.Semaphore(0)
     seen: list[float] = []
 
     def read(cursor: str) -> None:
@@ -117,18 +117,18 @@ def waking(count: int = 200) -> str:
             batch = channel.fetch(cursor, wait=5)
             seen.extend(time.perf_counter() - event.payload for event in batch.events)
             cursor = batch.cursor
-            heard.release()
+            received.release()
 
     reader = threading.Thread(target=read, args=(start,))
     reader.start()
     for _ in range(count):
-        time.sleep(0.01)  # until it waits: this is not timed
+        time.sleep(0.01)  # not timed: until the reader waits
         channel.publish(time.perf_counter())
-        heard.acquire(timeout=5)
+        received.acquire(timeout=5)
     reader.join()
     middle, high = statistics.median(seen), sorted(seen)[int(count * 0.99)]
     figures = f"{1000 * middle:.1f} ms (median), {1000 * high:.1f} ms (p99)"
-    return f"{count} events, each to a reader that waits: {figures}"
+    return f"{count} events, latency to a waiting reader: {figures}"
 
 
 def main(rounds: int) -> None:

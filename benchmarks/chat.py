@@ -1,4 +1,4 @@
-"""Group chat: sending and reading what is pending, against a bare PING and the original algorithm.
+"""Group chat: sending, and reading pending messages, compared with a bare PING and the original algorithm.
 
 uv run python -m benchmarks.chat
 uv run python -m benchmarks.chat --chats 100 --rounds 5
@@ -19,14 +19,14 @@ from .harness import Contest, driver, server, table
 
 PING, ORIGINAL = "PING", "original algorithm"
 SEND, FETCH, READ = "Chat.send", "Inbox.pending(ack=True)", "Inbox.pending"
-#: news of a chat, in the contests with news
+#: new messages of each chat, in the contests with new messages
 NEWS = 10
 BODY = "x" * 200
 READER = "reader"
 
 
 class Original:
-    """The original algorithm, from its description: a lock around sending, a fetch that acks."""
+    """The original algorithm, from its description: a lock around each send, and a fetch that acks."""
 
     def __init__(self) -> None:
         self.client = driver()
@@ -87,7 +87,7 @@ class Original:
             closing.zremrangebyscore(f"original:msgs:{chat}", 0, least[0][1])
 
     def refill(self, chats: Sequence[str], news: int) -> None:
-        """More to read, without the lock: this is not timed."""
+        """Add new messages, without the lock. Not timed."""
         pipeline = self.client.pipeline(transaction=False)
         for chat in chats:
             last = self.client.incrby(f"original:ids:{chat}", news)
@@ -98,7 +98,7 @@ class Original:
 
 
 def sending(rounds: int, callers: int) -> list[str]:
-    """One chat, some processes that send; returns a line of the summary."""
+    """Send to one chat from several processes. Returns a row of the summary."""
     from django_redis_messaging import Chat
 
     name = f"send-{callers}"
@@ -109,14 +109,14 @@ def sending(rounds: int, callers: int) -> list[str]:
     contest.add(PING, driver().ping)
     contest.add(SEND, lambda: chat.send("ann", BODY))
     contest.add(ORIGINAL, lambda: original.send(name, "ann", BODY))
-    standings = contest.run()
-    print(standings)
-    times = f"{standings.times(SEND, ORIGINAL):.1f}"
-    return [f"send, callers: {callers}", f"{standings[SEND].ratio:.2f}", times]
+    results = contest.run()
+    print(results)
+    times = f"{results.speedup(SEND, ORIGINAL):.1f}"
+    return [f"send, callers: {callers}", f"{results[SEND].ratio:.2f}", times]
 
 
 def reading(rounds: int, count: int, news: int) -> list[str]:
-    """Some chats, each with some news; returns a line of the summary."""
+    """Read several chats with new messages in each. Returns a row of the summary."""
     from django_redis_messaging import Chat, Inbox
 
     user = f"{READER}-{count}-{news}"
@@ -127,23 +127,23 @@ def reading(rounds: int, count: int, news: int) -> list[str]:
         original.create(name, ["ann", user])
     contest = Contest(f"pending, {count} chats with {news} each", rounds)
     contest.add(PING, driver().ping)
-    ours = READ
+    contender = READ
     if news:
-        ours, stock = FETCH, Stock(inbox, names, news)
+        contender, stock = FETCH, Stock(inbox, names, news)
         contest.add(READ, lambda: inbox.pending(total=count * news), prepare=stock.fill)
         contest.add(FETCH, stock.take, prepare=stock.fill)
         contest.add(ORIGINAL, lambda: original.fetch(user), prepare=lambda: original.refill(names, news))
     else:
         contest.add(READ, inbox.pending)
         contest.add(ORIGINAL, lambda: original.fetch(user))
-    standings = contest.run()
-    print(standings)
-    times = f"{standings.times(ours, ORIGINAL):.1f}"
-    return [f"pending, {count} chats with {news} each", f"{standings[ours].ratio:.2f}", times]
+    results = contest.run()
+    print(results)
+    times = f"{results.speedup(contender, ORIGINAL):.1f}"
+    return [f"pending, {count} chats with {news} each", f"{results[contender].ratio:.2f}", times]
 
 
 class Stock:
-    """News for a reader, filled up again whenever they were taken."""
+    """New messages for a reader; `fill` adds more after `take` has read them."""
 
     def __init__(self, inbox: Any, names: Sequence[str], news: int) -> None:
         self.inbox, self.names, self.news = inbox, names, news
@@ -158,7 +158,7 @@ class Stock:
         send: Any = Chat.send
         for name in self.names:
             steps = [next(send.__wrapped__(Chat(name), "ann", BODY)) for _ in range(self.news)]
-            clients.ask("messaging", steps)
+            clients.execute("messaging", steps)
         self.full = True
 
     def take(self) -> None:
@@ -174,7 +174,7 @@ def storing(size: int = 270, count: int = 1000) -> str:
     from django_redis_messaging.services.chats import entries
 
     chat = Chat.create("ann", ["bob"], chat_id="storing")
-    frame = len("[1763000000000,0,") + len(entries.tail("ann", "", None, None))
+    frame = len("[1763000000000,0,") + len(entries.encode_content("ann", "", None, None))
     for _ in range(count):
         chat.send("ann", "x" * (size - frame))
     client, log = driver(), chat._keys.log

@@ -1,9 +1,9 @@
-"""Contact autocomplete: Directory.suggest against a bare PING and against the original algorithm.
+"""Contact autocomplete: Directory.suggest, compared with a bare PING and the original algorithm.
 
     uv run python -m benchmarks.directory            # 10^4, 10^5 and 10^6 names, 1 and 8 callers
     uv run python -m benchmarks.directory --names 10000 --rounds 5
 
-With MESSAGING_DATA=<folder> the names are made of first_names.txt.gz and last_names.txt.gz in there.
+With MESSAGING_DATA=<folder>, names are combined from first_names.txt.gz and last_names.txt.gz in that folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from redis import WatchError
 
-from .harness import Call, Contest, Standings, driver, server, table
+from .harness import Call, Contest, Results, driver, server, table
 
 VOWELS = ["a", "e", "i", "o", "u", "ee", "io", "ou"]
 CONSONANTS = ["b", "c", "d", "f", "g", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w"]
@@ -32,13 +32,13 @@ PING, ORIGINAL, OURS = "PING", "original algorithm", "Directory.suggest"
 
 
 def name_parts() -> tuple[list[str], list[str]]:
-    """First and last names, in lower case."""
+    """Return first and last names in lower case."""
     folder = os.environ.get("MESSAGING_DATA")
     if folder:
         return _listed(Path(folder, "first_names.txt.gz")), _listed(Path(folder, "last_names.txt.gz"))
     syllables = ["".join(pair) for pair in itertools.product(CONSONANTS, VOWELS)]
-    made = ["".join(pair) for pair in itertools.product(syllables, repeat=2)]
-    return [name + "n" for name in made[::4]], made
+    generated = ["".join(pair) for pair in itertools.product(syllables, repeat=2)]
+    return [name + "n" for name in generated[::4]], generated
 
 
 def _listed(path: Path) -> list[str]:
@@ -47,18 +47,18 @@ def _listed(path: Path) -> list[str]:
 
 
 def people(count: int, first: Sequence[str], last: Sequence[str]) -> Iterator[str]:
-    """`count` full names, some of them alike, the same ones each time."""
+    """Return `count` full names, with some duplicates, the same in each run."""
     draw = random.Random(7)
     return (f"{draw.choice(first)} {draw.choice(last)}" for _ in range(count))
 
 
 def typed(first: Sequence[str], last: Sequence[str]) -> list[str]:
-    """What people type to find somebody: two to five letters."""
+    """Return typical search prefixes: two to five letters."""
     draw = random.Random(11)
     return [draw.choice(draw.choice([first, last]))[: draw.randint(2, 5)] for _ in range(5000)]
 
 
-# The original algorithm, from its description: a member on either side marks the range
+# The original algorithm, from its description: two inserted members mark the range
 
 
 def original_fill(client: Any, key: str, names: Iterator[str]) -> None:
@@ -91,16 +91,16 @@ def contenders(guild: str, prefixes: Sequence[str]) -> dict[str, Call]:
     from django_redis_messaging.services.directories import Directory
 
     client, directory = driver(), Directory(guild)
-    for_original, for_ours = (itertools.cycle(prefixes) for _ in range(2))
+    original_prefixes, app_prefixes = (itertools.cycle(prefixes) for _ in range(2))
     return {
         PING: client.ping,
-        OURS: lambda: directory.suggest(next(for_ours)),
-        ORIGINAL: lambda: original_suggest(client, f"original:{guild}", next(for_original)),
+        OURS: lambda: directory.suggest(next(app_prefixes)),
+        ORIGINAL: lambda: original_suggest(client, f"original:{guild}", next(original_prefixes)),
     }
 
 
 def fill(count: int, guild: str, first: Sequence[str], last: Sequence[str]) -> float:
-    """Both directories, with the same names; returns names a second of ours."""
+    """Fill both directories with the same names. Returns names per second of Directory.add_many."""
     from django_redis_messaging.services.directories import Directory
 
     original_fill(driver(), f"original:{guild}", people(count, first, last))
@@ -111,9 +111,9 @@ def fill(count: int, guild: str, first: Sequence[str], last: Sequence[str]) -> f
     return count / (time.perf_counter() - began)
 
 
-def flatness(guilds: dict[int, str], prefixes: Sequence[str], rounds: int) -> Standings:
-    """The same look-ups in directories of each size, in the same rounds. By two letters, which find ten
-    names in all of them: the size is to differ, not the length of the answer."""
+def flatness(guilds: dict[int, str], prefixes: Sequence[str], rounds: int) -> Results:
+    """Run the same searches in directories of each size, in the same rounds. Prefixes of two letters find ten
+    names in each directory, so only the size of the directory differs, not the length of the result."""
     from django_redis_messaging.services.directories import Directory
 
     contest = Contest("suggest by size, 1 caller", rounds=rounds)
@@ -133,16 +133,16 @@ def main(sizes: Sequence[int], rounds: int, callers: Sequence[int]) -> None:
     with server():
         for count in sizes:
             guilds[count] = f"guild-{count}"
-            print(f"\n{count:,} names: added {fill(count, guilds[count], first, last):,.0f} a second")
+            print(f"\n{count:,} names: added {fill(count, guilds[count], first, last):,.0f} per second")
             for number in callers:
-                seconds = 0.2 if number == 1 else 0.5  # time enough for the original's conflicts to show
+                seconds = 0.2 if number == 1 else 0.5  # long enough for conflicts of the original to occur
                 contest = Contest(f"{count:,} names, callers: {number}", rounds, seconds, number)
                 for name, call in contenders(guilds[count], prefixes).items():
                     contest.add(name, call)
-                standings = contest.run()
-                print(standings)
-                times = standings.times(OURS, ORIGINAL)
-                summary.append([f"{count:,}", str(number), f"{standings[OURS].ratio:.2f}", f"{times:.1f}"])
+                results = contest.run()
+                print(results)
+                times = results.speedup(OURS, ORIGINAL)
+                summary.append([f"{count:,}", str(number), f"{results[OURS].ratio:.2f}", f"{times:.1f}"])
         print(flatness(guilds, prefixes, rounds))
         print(f"\n{table(summary)}")
 

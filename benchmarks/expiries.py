@@ -1,5 +1,4 @@
-"""Timers, against a bare PING and the original algorithm: how fast they start, how late they fire, how many
-are lost.
+"""Timers, compared with a bare PING and the original algorithm: rate of starting, lateness, losses.
 
 uv run python -m benchmarks.expiries
 uv run python -m benchmarks.expiries --rounds 5 --timers 100 --others 0 10000
@@ -19,13 +18,13 @@ from typing import Any
 from .harness import Contest, driver, server, table
 
 PING, START, PAIR, SETEX = "PING", "Expiry.start", "Expiry.start + cancel", "SETEX"
-#: seconds over which the timers are due; for which is waited after the last one
-SPREAD, PATIENCE = 5.0, 20.0
+#: seconds: period in which the timers become due; time to wait after the last one
+SPREAD, TIMEOUT = 5.0, 20.0
 LISTENERS = 3
 
 
 class Original:
-    """The original design: SETEX; each listener is told of each key, and who gets the lock handles it."""
+    """The original design: SETEX. Each listener gets each event; the one that gets the lock handles it."""
 
     def __init__(self, url: str) -> None:
         import redis
@@ -64,8 +63,8 @@ class Original:
             thread.join()
 
 
-class Ours:
-    """Timers of the app; nobody has switched any events on."""
+class AppTimers:
+    """Timers of this app, with keyspace notifications off."""
 
     def __init__(self, url: str) -> None:
         from django_redis_messaging import Expiry
@@ -84,28 +83,28 @@ class Ours:
 
         handlers = {"order": TimerHandler("order", lambda expired: fired(expired.name), None)}
         listeners = [Listener(handlers, [], Limits(concurrency=1)) for _ in range(LISTENERS)]
-        threads = [threading.Thread(target=one.run) for one in listeners]
+        threads = [threading.Thread(target=listener.run) for listener in listeners]
         for thread in threads:
             thread.start()
         yield
-        for one in listeners:
-            one.stop()
+        for listener in listeners:
+            listener.stop()
         for thread in threads:
             thread.join()
 
 
 def fill(others: int) -> None:
-    """Keys of others that have a time to live."""
+    """Add other keys with a TTL."""
     client = driver()
     for at in range(0, others, 10_000):
-        with client.pipeline(transaction=False) as together:
+        with client.pipeline(transaction=False) as pipeline:
             for number in range(at, min(at + 10_000, others)):
-                together.set(f"other:{number}", 1, ex=600 + number % 3000)
-            together.execute()
+                pipeline.set(f"other:{number}", 1, ex=600 + number % 3000)
+            pipeline.execute()
 
 
 def clear() -> None:
-    """Remove all keys of this benchmark's server."""
+    """Delete all keys of the benchmark's private server."""
     client = driver()
     keys = list(client.scan_iter(count=10_000))
     for at in range(0, len(keys), 10_000):
@@ -113,46 +112,48 @@ def clear() -> None:
 
 
 def fire(kind: Any, url: str, count: int, *, away: bool) -> list[str]:
-    """Timers due over some seconds; `away`: while nobody listens. How many were lost, how late the others
-    were."""
-    made, due, at = kind(url), {}, {}
-    all_of_them = threading.Event()
+    """Start `count` timers and return the number of lost ones and the lateness of the others, as text.
+
+    `away`: no listener runs while they become due.
+    """
+    timers, due, fired_at = kind(url), {}, {}
+    all_fired = threading.Event()
 
     def fired(name: str) -> None:
-        at.setdefault(name, time.time())
-        if len(at) == count:
-            all_of_them.set()
+        fired_at.setdefault(name, time.time())
+        if len(fired_at) == count:
+            all_fired.set()
 
     def start() -> None:
         for number in range(count):
             name, seconds = str(number), 0.5 + SPREAD * number / count
             due[name] = time.time() + seconds
-            made.start(name, seconds)
+            timers.start(name, seconds)
 
     if away:
         start()
         time.sleep(SPREAD + 1)  # until all are due
-        back = time.time()
-        with made.listening(fired):
-            all_of_them.wait(PATIENCE)
+        listening_since = time.time()
+        with timers.listening(fired):
+            all_fired.wait(TIMEOUT)
     else:
-        with made.listening(fired):
+        with timers.listening(fired):
             start()
-            all_of_them.wait(SPREAD + PATIENCE)
-        back = 0.0
-    late = sorted(1000 * (at[name] - max(due[name], back)) for name in list(at))
+            all_fired.wait(SPREAD + TIMEOUT)
+        listening_since = 0.0
+    late = sorted(1000 * (fired_at[name] - max(due[name], listening_since)) for name in list(fired_at))
     return [str(count - len(late)), *(f"{figure:,.1f}" for figure in spread(late))]
 
 
 def spread(late: Sequence[float]) -> tuple[float, float, float]:
-    """Median, p99, most."""
+    """Return median, p99 and maximum."""
     if not late:
         return float("nan"), float("nan"), float("nan")
     return statistics.median(late), late[min(int(len(late) * 0.99), len(late) - 1)], late[-1]
 
 
 def starting(rounds: int) -> str:
-    """What starting one costs."""
+    """Measure the rate of starting a timer."""
     from django_redis_messaging import Expiry
 
     timers, client = Expiry("starting"), driver()
@@ -171,18 +172,18 @@ def starting(rounds: int) -> str:
 
 
 def main(rounds: int, count: int, others: Sequence[int]) -> None:
-    lines = [["", "", "lost", "median ms late", "p99", "most"]]
+    lines = [["", "", "lost", "median ms late", "p99", "max"]]
     with server() as running:
         if rounds:
             print(starting(rounds))
             clear()
         for many in others:
             fill(many)
-            for name, kind in (("original", Original), ("Expiry", Ours)):
-                lines.append([f"beside {many:,} keys", name, *fire(kind, running.url, count, away=False)])
+            for name, kind in (("original", Original), ("Expiry", AppTimers)):
+                lines.append([f"with {many:,} other keys", name, *fire(kind, running.url, count, away=False)])
             clear()
-        for name, kind in (("original", Original), ("Expiry", Ours)):
-            lines.append(["due while nobody listened", name, *fire(kind, running.url, count, away=True)])
+        for name, kind in (("original", Original), ("Expiry", AppTimers)):
+            lines.append(["due while no listener ran", name, *fire(kind, running.url, count, away=True)])
             clear()
         print(f"\n{count} timers due over {SPREAD:g} s, {LISTENERS} listeners\n{table(lines)}")
 

@@ -1,14 +1,14 @@
-"""Measures calls against each other, fairly, on a machine that does other things too.
+"""Compares the rates of calls, on a machine that may also be busy with other work.
 
     with server():
         contest = Contest("suggest", callers=8)
         contest.add("PING", driver().ping)              # the first one is the baseline
-        contest.add("Directory.suggest", look_up)
+        contest.add("Directory.suggest", search)
         print(contest.run())
 
-Rounds are interleaved: in each, every contender is called for a fraction of a second, in turn. A ratio is
-formed inside a round, where the machine was the same for all; what is reported is the median of the ratios
-of all rounds, with their quartiles. Absolute figures drift, ratios hold.
+Rounds are interleaved: in each round, every contender is called for a fraction of a second, one after the
+other. A ratio is computed within a round, because the load of the machine is then similar for all contenders.
+The result is the median of the ratios of all rounds, with quartiles. Absolute rates drift, ratios are stable.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Call = Callable[[], object]
 
-#: fork: callers share what was prepared, without pickling it
-_forking = multiprocessing.get_context("fork")
+#: fork: callers share the prepared objects without pickling
+_fork = multiprocessing.get_context("fork")
 
 
 @contextmanager
 def server(**options: Any) -> Iterator[Any]:
-    """Django, set up on a private server that holds nothing yet."""
+    """Set up Django with a private, empty server."""
     import django
     from django.conf import settings
 
@@ -42,7 +42,7 @@ def server(**options: Any) -> Iterator[Any]:
             USE_TZ=True,
             INSTALLED_APPS=["django_redis_messaging"],
             CACHES={"messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": running.url}},
-            # peers log nothing here either
+            # the other libraries log nothing either
             LOGGING={"version": 1, "loggers": {"django.tasks": {"level": "WARNING"}}},
         )
         django.setup()
@@ -50,17 +50,17 @@ def server(**options: Any) -> Iterator[Any]:
 
 
 def driver() -> Any:
-    """redis-py's client, got from django-redis and with its pool: what a site would use by itself."""
+    """Return redis-py's client with the connection pool of django-redis, as a site would use it by itself."""
     from django_redis import get_redis_connection
 
     return get_redis_connection("messaging")
 
 
 def processes(callers: int, work: Callable[[int], T]) -> list[T]:
-    """What `work(0)`, `work(1)` … return, each in a process of its own, all at the same time."""
-    pairs = [_forking.Pipe(duplex=False) for _ in range(callers)]
+    """Run `work(0)`, `work(1)` … in one process each, at the same time, and return their results."""
+    pairs = [_fork.Pipe(duplex=False) for _ in range(callers)]
     started = [
-        _forking.Process(target=_report, args=(work, number, sending))
+        _fork.Process(target=_report, args=(work, number, sending))
         for number, (_, sending) in enumerate(pairs)
     ]
     for process in started:
@@ -79,31 +79,31 @@ def _report(work: Callable[[int], T], number: int, sending: Connection) -> None:
 
 
 @dataclass(frozen=True)
-class Play:
-    """A contender in one round, called by one caller."""
+class Turn:
+    """The calls of one contender in one round by one caller."""
 
     seconds: float
-    """How long it took."""
+    """Total time of the calls."""
     times: list[float]
-    """Seconds of each call."""
+    """Seconds per call."""
 
     @property
     def rate(self) -> float:
-        """Calls a second."""
+        """Calls per second."""
         return len(self.times) / self.seconds
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a contender did over all rounds."""
+class Result:
+    """The result of a contender over all rounds."""
 
     name: str
     ratios: list[float]
-    """Its rate over that of the baseline, a round each."""
+    """Rate divided by the rate of the baseline, one item per round."""
     rates: list[float]
-    """Calls a second, of all callers together, a round each."""
+    """Calls per second of all callers together, one item per round."""
     times: list[float]
-    """Seconds of each call, in order of size."""
+    """Seconds per call, sorted."""
 
     @property
     def ratio(self) -> float:
@@ -111,12 +111,12 @@ class Standing:
         return statistics.median(self.ratios)
 
     def percentile(self, share: float) -> float:
-        """Seconds that this share of the calls stayed within."""
+        """Return the seconds that this share of the calls did not exceed."""
         return self.times[min(int(len(self.times) * share), len(self.times) - 1)]
 
     @property
     def cells(self) -> list[str]:
-        """A line of the table."""
+        """A row of the table."""
         low, _, high = statistics.quantiles(self.ratios, n=4)
         ms = [f"{1000 * self.percentile(share):.3f}" for share in (0.5, 0.99, 1.0)]
         rate = f"{statistics.median(self.rates):,.0f}"
@@ -124,30 +124,30 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Standings:
-    """The outcome of a contest; as text, a table."""
+class Results:
+    """The results of a contest; str() is a table."""
 
     title: str
-    lines: list[Standing]
+    rows: list[Result]
 
-    def __getitem__(self, name: str) -> Standing:
-        return next(line for line in self.lines if line.name == name)
+    def __getitem__(self, name: str) -> Result:
+        return next(row for row in self.rows if row.name == name)
 
-    def times(self, name: str, other: str) -> float:
-        """How many times the rate of `other` that of `name` is: the median over the rounds."""
+    def speedup(self, name: str, other: str) -> float:
+        """Return the rate of `name` divided by the rate of `other`: the median of the rounds."""
         pairs = zip(self[name].rates, self[other].rates, strict=True)
         return statistics.median(mine / theirs for mine, theirs in pairs)
 
     def __str__(self) -> str:
-        head = ["", f"of {self.lines[0].name}", "quartiles", "calls/s", "p50 ms", "p99 ms", "max ms"]
-        return f"\n{self.title}\n{table([head, *(line.cells for line in self.lines)])}"
+        head = ["", f"of {self.rows[0].name}", "quartiles", "calls/s", "p50 ms", "p99 ms", "max ms"]
+        return f"\n{self.title}\n{table([head, *(row.cells for row in self.rows)])}"
 
 
 @dataclass
 class Contest:
-    """Calls that are measured against each other; the first one added is the baseline.
+    """A comparison of calls. The first contender added is the baseline.
 
-    `seconds` is how long each is called in a round, `callers` how many processes call it at once.
+    In each round, `callers` processes call each contender for `seconds` at the same time.
     """
 
     title: str
@@ -157,48 +157,49 @@ class Contest:
     _contenders: dict[str, tuple[Call, Call]] = field(default_factory=dict)
 
     def add(self, name: str, call: Call, *, prepare: Call = lambda: None) -> None:
-        """Enter `call`, under a name of its own; `prepare` goes before each call and isn't timed."""
+        """Add `call` under a unique name. `prepare` runs before each call and is not timed."""
         if name in self._contenders:
-            raise ValueError(f"{name} takes part already.")
+            raise ValueError(f"{name!r} is already a contender: choose another name.")
         self._contenders[name] = (call, prepare)
 
-    def run(self) -> Standings:
-        """Play all rounds."""
+    def run(self) -> Results:
+        """Run all rounds."""
         if self.callers == 1:
-            plays = [self._play_all(lambda: None)]
+            turns = [self._run_rounds(lambda: None)]
         else:
-            together = _forking.Barrier(self.callers)
-            plays = processes(self.callers, lambda _: self._play_all(lambda: together.wait()))
-        baseline = self._rates(plays, next(iter(self._contenders)))
-        lines = []
+            barrier = _fork.Barrier(self.callers)
+            turns = processes(self.callers, lambda _: self._run_rounds(lambda: barrier.wait()))
+        baseline = self._rates(turns, next(iter(self._contenders)))
+        rows = []
         for name in self._contenders:
-            rates = self._rates(plays, name)
+            rates = self._rates(turns, name)
             ratios = [mine / theirs for mine, theirs in zip(rates, baseline, strict=True)]
-            times = sorted(time for caller in plays for play in caller[name] for time in play.times)
-            lines.append(Standing(name, ratios, rates, times))
-        return Standings(self.title, lines)
+            times = sorted(time for caller in turns for turn in caller[name] for time in turn.times)
+            rows.append(Result(name, ratios, rates, times))
+        return Results(self.title, rows)
 
-    def _play_all(self, ready: Callable[[], object]) -> dict[str, list[Play]]:
-        """All rounds of one caller; `ready` returns once all callers are."""
-        plays: dict[str, list[Play]] = {name: [] for name in self._contenders}
+    def _run_rounds(self, wait_for_others: Callable[[], object]) -> dict[str, list[Turn]]:
+        """Run all rounds of one caller. `wait_for_others` returns when all callers have reached it."""
+        turns: dict[str, list[Turn]] = {name: [] for name in self._contenders}
         for call, prepare in self._contenders.values():
             prepare()
-            call()  # opens connections, loads scripts
+            call()  # not timed: opens connections and loads scripts
         names = list(self._contenders)
         for _ in range(self.rounds):
             for name in names:
-                ready()
-                plays[name].append(_play(*self._contenders[name], self.seconds))
-            names = [*names[1:], names[0]]  # nobody always comes first, or always after the same one
-        return plays
+                wait_for_others()
+                turns[name].append(_measure_turn(*self._contenders[name], self.seconds))
+            names = [*names[1:], names[0]]  # so that no contender is always first
+        return turns
 
     @staticmethod
-    def _rates(plays: Sequence[dict[str, list[Play]]], name: str) -> list[float]:
-        """Of all callers together, round by round."""
-        return [sum(play.rate for play in turn) for turn in zip(*(each[name] for each in plays), strict=True)]
+    def _rates(turns: Sequence[dict[str, list[Turn]]], name: str) -> list[float]:
+        """Return the rates of all callers together, one item per round."""
+        rounds = zip(*(caller[name] for caller in turns), strict=True)
+        return [sum(turn.rate for turn in one_round) for one_round in rounds]
 
 
-def _play(call: Call, prepare: Call, seconds: float) -> Play:
+def _measure_turn(call: Call, prepare: Call, seconds: float) -> Turn:
     clock = time.perf_counter
     times: list[float] = []
     spent = 0.0
@@ -209,11 +210,11 @@ def _play(call: Call, prepare: Call, seconds: float) -> Play:
         took = clock() - began
         times.append(took)
         spent += took
-    return Play(spent, times)
+    return Turn(spent, times)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as aligned text, the first row and the first column being names."""
+    """Format rows of cells as aligned text. The first row and the first column are titles."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

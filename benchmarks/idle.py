@@ -1,4 +1,4 @@
-"""What a worker, a poller and a listener cost while nothing is due: processor time and commands.
+"""Measures idle processes: processor time and commands of a worker, a poller and a listener.
 
 uv run python -m benchmarks.idle
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 from .harness import driver, server, table
 
 MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
-#: what is watched: a command of testproject, whose only handler is one of timers
-WATCHED = {name: [str(MANAGE), name] for name in ("run_worker", "run_poller", "run_listener")}
-#: run_listener again, with a handler of key events too
+#: commands of testproject, whose only handler is a timer handler
+MEASURED = {name: [str(MANAGE), name] for name in ("run_worker", "run_poller", "run_listener")}
+#: run_listener with a handler of key events in addition
 KEY_EVENTS = """
 import os
 import sys
@@ -29,19 +29,19 @@ from django_redis_messaging import on_key_event
 on_key_event("session:*", events={"expired"})(print)
 execute_from_command_line(["manage.py", "run_listener", "--configure", *sys.argv[1:]])
 """
-WATCHED["run_listener, key events too"] = ["-c", KEY_EVENTS]
-#: seconds until a process has come to rest
-SETTLING = 3.0
+MEASURED["run_listener with key events"] = ["-c", KEY_EVENTS]
+#: seconds until a started process is idle
+STARTUP = 3.0
 
 
 def processor_seconds(process: int) -> float:
-    """What a process has used of the processors until now."""
+    """Return the processor time that a process has used so far."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def sent_in(seconds: float) -> int:
-    """Commands that clients send in this time, whichever they are; a script counts once."""
+def count_commands(seconds: float) -> int:
+    """Count the commands that all clients send in this time. A script counts once."""
     with driver().monitor() as monitor:
         time.sleep(seconds)
         count = 0
@@ -51,28 +51,28 @@ def sent_in(seconds: float) -> int:
 
 
 def idle(name: str, url: str, seconds: float) -> list[str]:
-    """One process, watched while it has nothing to do."""
+    """Measure one idle process. Returns a row of the table."""
     process = subprocess.Popen(
-        [sys.executable, *WATCHED[name], "--verbosity", "0"],
+        [sys.executable, *MEASURED[name], "--verbosity", "0"],
         cwd=MANAGE.parent,
         env={**os.environ, "REDIS_URL": url},
     )
     try:
-        time.sleep(SETTLING)
+        time.sleep(STARTUP)
         before = processor_seconds(process.pid)
-        asked = sent_in(seconds) / seconds
+        commands = count_commands(seconds) / seconds
         used = (processor_seconds(process.pid) - before) / seconds
         if process.poll() is not None:
-            raise RuntimeError(f"{name} has ended: see what it said.")
+            raise RuntimeError(f"{name} has ended: see its output.")
     finally:
         process.terminate()
         process.wait()
-    return [name, f"{100 * used:.2f} %", f"{asked:.1f}"]
+    return [name, f"{100 * used:.2f} %", f"{commands:.1f}"]
 
 
 def main(seconds: float) -> None:
     with server() as running:
-        rows = [idle(name, running.url, seconds) for name in WATCHED]
+        rows = [idle(name, running.url, seconds) for name in MEASURED]
     print(table([["", "of a processor", "commands/s"], *rows]))
 
 

@@ -1,4 +1,4 @@
-"""Delay queues and tasks, against a bare PING, the original algorithms, and huey where it is installed.
+"""Delay queues and tasks, compared with a bare PING, the original algorithms, and huey if it is installed.
 
 uv run --with huey python -m benchmarks.jobs
 uv run --with huey python -m benchmarks.jobs --rounds 5 --million 0
@@ -25,7 +25,7 @@ PAYLOAD = {"to": "ann@example.com", "order": 17}
 
 
 class Original:
-    """The original delay queue, from its description: two keys a job, whoever removes it has it."""
+    """The original delay queue: two keys per job; the client that removes a job owns it."""
 
     def __init__(self) -> None:
         self.client = driver()
@@ -37,8 +37,8 @@ class Original:
 
     def pop(self, num: int = 5) -> list[Any]:
         names = self.client.zrangebyscore("original:queue", 0, time.time(), start=0, num=num)
-        ours = [name for name in names if self.client.zrem("original:queue", name)]
-        keys = [f"original:job:{name.decode()}" for name in ours]
+        removed = [name for name in names if self.client.zrem("original:queue", name)]
+        keys = [f"original:job:{name.decode()}" for name in removed]
         raw = self.client.mget(keys)
         self.client.delete(*keys)
         return [json.loads(one) for one in raw]
@@ -56,7 +56,7 @@ class Original:
             name, queue, *_ = json.loads(packed)
             token = uuid.uuid4().hex
             if not self.client.setnx(f"original:lock:{name}", token):
-                raise RuntimeError("Somebody else has the lock.")
+                raise RuntimeError("Another client holds the lock.")
             if self.client.zrem("original:delayed", packed):
                 self.client.rpush(f"original:queue:{queue}", packed)
             with self.client.pipeline() as transaction:
@@ -68,7 +68,7 @@ class Original:
 
 
 def pushing(rounds: int) -> list[list[str]]:
-    """Adding one job; lines of the summary."""
+    """Add one job. Returns rows of the summary."""
     from django_redis_messaging import DelayQueue
 
     from . import tasks
@@ -81,58 +81,60 @@ def pushing(rounds: int) -> list[list[str]]:
     contest.add(ENQUEUE, lambda: tasks.nothing.enqueue())
     if PEER:
         contest.add(HUEY, tasks.huey_task())
-    standings = contest.run()
-    print(standings)
+    results = contest.run()
+    print(results)
     lines = [
-        ["push", f"{standings[PUSH].ratio:.2f}", f"{standings.times(PUSH, ORIGINAL):.1f} times the original"]
+        ["push", f"{results[PUSH].ratio:.2f}", f"{results.speedup(PUSH, ORIGINAL):.1f} times the original"]
     ]
     if PEER:
         lines += [
-            ["enqueue", f"{standings[ENQUEUE].ratio:.2f}", f"{standings.times(ENQUEUE, HUEY):.1f} times huey"]
+            ["enqueue", f"{results[ENQUEUE].ratio:.2f}", f"{results.speedup(ENQUEUE, HUEY):.1f} times huey"]
         ]
     return lines
 
 
 def popping(rounds: int) -> list[list[str]]:
-    """Five jobs taken, given away at once as the original does."""
+    """Pop five jobs without a lease, as the original does. Returns rows of the summary."""
     from django_redis_messaging import DelayQueue
 
     queue, original = DelayQueue("popping"), Original()
-    contest = Contest("take 5 jobs", rounds)
+    contest = Contest("pop 5 jobs", rounds)
     contest.add(PING, driver().ping)
     contest.add(POP, lambda: queue.pop(5, lease=None), prepare=lambda: queue.push_many([PAYLOAD] * 5))
     contest.add(ORIGINAL, original.pop, prepare=lambda: [original.push() for _ in range(5)])
-    standings = contest.run()
-    print(standings)
+    results = contest.run()
+    print(results)
     return [
-        ["pop 5", f"{standings[POP].ratio:.2f}", f"{standings.times(POP, ORIGINAL):.1f} times the original"]
+        ["pop 5", f"{results[POP].ratio:.2f}", f"{results.speedup(POP, ORIGINAL):.1f} times the original"]
     ]
 
 
 def polling(rounds: int, count: int = 100) -> list[list[str]]:
-    """A hundred jobs that have become due, moved to where they are taken from."""
+    """Promote due jobs to the ready queue. Returns rows of the summary."""
     from django_redis_messaging import DelayQueue
-    from django_redis_messaging.services.jobs.registry import Queues
+    from django_redis_messaging.services.polling import delay_queues
 
-    queue, queues, original = DelayQueue("polling"), Queues(), Original()
+    queue, original = DelayQueue("polling"), Original()
 
     def due() -> None:
         queue.purge()
         queue.push_many([PAYLOAD] * count, delay=0.001)
-        time.sleep(0.002)  # until they are due: this is not timed
+        time.sleep(0.002)  # not timed: until they are due
 
-    contest = Contest(f"move {count} due jobs", rounds)
+    due()
+    *_, sweep = delay_queues()  # the queue that was registered last is the last one
+    contest = Contest(f"promote {count} due jobs", rounds)
     contest.add(PING, driver().ping)
-    contest.add("sweep", lambda: queues.sweep("polling"), prepare=due)
+    contest.add("sweep", sweep, prepare=due)
     contest.add(ORIGINAL, lambda: original.poll(count), prepare=lambda: original.delay(count))
-    standings = contest.run()
-    print(standings)
-    ratio = f"{standings['sweep'].ratio * count:.1f} a job"
-    return [["due jobs moved", ratio, f"{standings.times('sweep', ORIGINAL):.1f} times the original"]]
+    results = contest.run()
+    print(results)
+    ratio = f"{results['sweep'].ratio * count:.1f} per job"
+    return [["due jobs promoted", ratio, f"{results.speedup('sweep', ORIGINAL):.1f} times the original"]]
 
 
 def running(rounds: int, concurrency: int) -> list[list[str]]:
-    """Tasks that do nothing, executed by one process: claimed, called, the result stored."""
+    """Execute tasks that do nothing in one process, with stored results. Returns rows of the summary."""
     from . import tasks
 
     workers = {RUN: tasks.work} | ({HUEY: tasks.huey_work} if PEER else {})
@@ -157,7 +159,7 @@ def running(rounds: int, concurrency: int) -> list[list[str]]:
 
 
 def lateness(count: int = 1000, seconds: float = 5.0) -> str:
-    """How late jobs are, that become due over some seconds."""
+    """Measure how late jobs are that become due over some seconds."""
     from django_redis_messaging import DelayQueue
 
     queue = DelayQueue("lateness")
@@ -172,11 +174,11 @@ def lateness(count: int = 1000, seconds: float = 5.0) -> str:
             queue.ack(job)
     low, middle, high = min(late), statistics.median(late), sorted(late)[int(count * 0.99)]
     figures = ", ".join(f"{1000 * one:.1f}" for one in (low, middle, high))
-    return f"{count} jobs due over {seconds:g} s: ms late at least, in the median, p99: {figures}"
+    return f"{count} jobs due over {seconds:g} s: ms late, minimum, median, p99: {figures}"
 
 
 def sizes(rounds: int, many: int) -> list[list[str]]:
-    """Pushing and claiming beside few and beside many delayed jobs."""
+    """Push and pop in a queue with few and in one with many delayed jobs. Returns rows of the summary."""
     from django_redis_messaging import DelayQueue
 
     few, full = DelayQueue("few"), DelayQueue("full")
@@ -193,14 +195,12 @@ def sizes(rounds: int, many: int) -> list[list[str]]:
 
         return push_and_pop
 
-    contest = Contest(f"push delayed, push, pop, ack: beside 1,000 and {many:,} delayed jobs", rounds)
+    contest = Contest(f"push delayed, push, pop, ack: with 1,000 and with {many:,} delayed jobs", rounds)
     contest.add("1,000", turn(few))
     contest.add("many", turn(full))
-    standings = contest.run()
-    print(standings)
-    return [
-        [f"beside {many:,} delayed jobs", "", f"{standings['many'].ratio:.2f} times the speed beside 1,000"]
-    ]
+    results = contest.run()
+    print(results)
+    return [[f"with {many:,} delayed jobs", "", f"{results['many'].ratio:.2f} times the rate with 1,000"]]
 
 
 def main(rounds: int, many: int) -> None:
@@ -225,6 +225,6 @@ def main(rounds: int, many: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--million", type=int, default=1_000_000, help="delayed jobs of the full queue")
+    parser.add_argument("--million", type=int, default=1_000_000, help="delayed jobs in the full queue")
     options = parser.parse_args()
     main(options.rounds, options.million)

@@ -1,5 +1,6 @@
-"""Locks: acquire and release against a bare PING, redis-py's Lock and the original algorithm; and eight
-processes that want the same lock.
+"""Locks: acquire and release, compared with a bare PING, redis-py's Lock and the original algorithm.
+
+Measured with one process alone, and with eight processes that compete for one lock.
 
 uv run python -m benchmarks.locks
 uv run python -m benchmarks.locks --rounds 5
@@ -29,11 +30,11 @@ PING, OURS, DRIVER, ORIGINAL, OTHER = (
 )
 CONTENDERS = 8
 
-#: acquires and releases once
+#: acquires and releases the lock once
 Pair = Callable[[], object]
 
 
-def ours(name: str) -> Pair:
+def app_lock(name: str) -> Pair:
     from django_redis_messaging import Lock
 
     lock = Lock(name)
@@ -45,8 +46,8 @@ def ours(name: str) -> Pair:
     return pair
 
 
-def drivers(name: str) -> Pair:
-    """As it is: who finds it taken sleeps for 100 ms."""
+def driver_lock(name: str) -> Pair:
+    """redis-py's Lock with its defaults: it sleeps 100 ms between attempts."""
     lock = driver().lock(f"driver:{name}", timeout=10)
 
     def pair() -> None:
@@ -56,8 +57,8 @@ def drivers(name: str) -> Pair:
     return pair
 
 
-def original(name: str) -> Pair:
-    """SETNX each ms, EXPIRE; released in a transaction that watches the key."""
+def original_lock(name: str) -> Pair:
+    """SETNX every ms and EXPIRE; release in a transaction that watches the key."""
     client, key = driver(), f"lock:{name}"
 
     def pair() -> None:
@@ -72,7 +73,7 @@ def original(name: str) -> Pair:
                 try:
                     pipe.watch(key)
                     if pipe.get(key) != token:
-                        raise RuntimeError("somebody else has it")
+                        raise RuntimeError("another client holds the lock")
                     pipe.multi()
                     pipe.delete(key)
                     pipe.execute()
@@ -83,7 +84,7 @@ def original(name: str) -> Pair:
     return pair
 
 
-def other(name: str) -> Pair:
+def other_lock(name: str) -> Pair:
     redis_lock, client = importlib.import_module("redis_lock"), driver()
 
     def pair() -> None:
@@ -95,31 +96,34 @@ def other(name: str) -> Pair:
 
 
 def kinds() -> dict[str, Callable[[str], Pair]]:
-    """Those that can be had here."""
-    found = {OURS: ours, DRIVER: drivers, ORIGINAL: original}
-    return found | ({OTHER: other} if importlib.util.find_spec("redis_lock") else {})
+    """Return the contenders that are installed."""
+    found = {OURS: app_lock, DRIVER: driver_lock, ORIGINAL: original_lock}
+    return found | ({OTHER: other_lock} if importlib.util.find_spec("redis_lock") else {})
 
 
 def alone(rounds: int) -> list[list[str]]:
-    """Nobody else wants it."""
+    """Measure one process alone. Returns rows of the summary."""
     contest = Contest("acquire and release", rounds)
     contest.add(PING, driver().ping)
     for name, kind in kinds().items():
         contest.add(name, kind("alone"))
-    standings = contest.run()
-    print(standings)
+    results = contest.run()
+    print(results)
     return [
-        [name, f"{standings[name].ratio:.2f} of PING", f"{standings.times(OURS, name):.2f} times"]
+        [name, f"{results[name].ratio:.2f} of PING", f"{results.speedup(OURS, name):.2f} times"]
         for name in kinds()
     ]
 
 
 def contended(rounds: int, seconds: float = 1.0) -> list[list[str]]:
-    """Eight processes acquire and release as fast as they can: pairs a second of all, and the worst wait."""
+    """Measure eight processes that acquire and release as fast as possible.
+
+    Returns rows with the pairs per second of all processes together and the longest wait.
+    """
     rates: dict[str, list[float]] = {name: [] for name in kinds()}
     worst: dict[str, list[float]] = {name: [] for name in kinds()}
     for turn, (name, kind) in itertools.product(range(rounds), kinds().items()):
-        found = processes(CONTENDERS, lambda _, kind=kind, turn=turn: _contend(kind(f"all:{turn}"), seconds))
+        found = processes(CONTENDERS, lambda _, kind=kind, turn=turn: _repeat(kind(f"all:{turn}"), seconds))
         rates[name].append(sum(done for done, _ in found) / seconds)
         worst[name].append(max(longest for _, longest in found))
     lines = []
@@ -130,7 +134,7 @@ def contended(rounds: int, seconds: float = 1.0) -> list[list[str]]:
     return lines
 
 
-def _contend(pair: Pair, seconds: float) -> tuple[int, float]:
+def _repeat(pair: Pair, seconds: float) -> tuple[int, float]:
     done, longest = 0, 0.0
     pair()
     ends = time.monotonic() + seconds
@@ -143,8 +147,8 @@ def _contend(pair: Pair, seconds: float) -> tuple[int, float]:
 
 def main(rounds: int) -> None:
     with server():
-        summary = [["", "alone", "ours is"], *alone(rounds)]
-        rivals = [["", f"{CONTENDERS} processes", "worst wait", "ours is"], *contended(max(rounds // 3, 3))]
+        summary = [["", "alone", "Lock is"], *alone(rounds)]
+        rivals = [["", f"{CONTENDERS} processes", "longest wait", "Lock is"], *contended(max(rounds // 3, 3))]
     print(f"\n{table(summary)}\n\n{table(rivals)}")
 
 

@@ -1,4 +1,4 @@
-"""Mailboxes: sending, reading and counting, against a bare PING and the original list per recipient.
+"""Mailboxes: sending, reading and counting, compared with a bare PING and the original list per recipient.
 
 uv run python -m benchmarks.mailbox
 uv run python -m benchmarks.mailbox --rounds 5
@@ -17,15 +17,15 @@ PING, ORIGINAL, SEND, GROUP, FULL = (
     "PING",
     "original algorithm",
     "Mailbox.send",
-    "of a group",
-    "to a full one",
+    "with a group",
+    "to a full mailbox",
 )
 UNREAD, FETCH, NEWS = "Mailbox.unread", "Mailbox.fetch", 20
 PAYLOAD = {"text": "Your order was sent.", "url": "/orders/17/", "level": "info"}
 
 
 def sending(rounds: int) -> list[list[str]]:
-    """One mail; the original pushes it to a list, and reads and removes all at once."""
+    """Send one mail; the original pushes it to a list. Returns rows of the summary."""
     from django_redis_messaging import Mailbox
 
     client, box, full = driver(), Mailbox("ann"), Mailbox("full")
@@ -42,16 +42,16 @@ def sending(rounds: int) -> list[list[str]]:
         lambda: client.rpush("original:ann", json.dumps({"at": time.time(), **PAYLOAD})),
         prepare=lambda: client.delete("original:ann"),
     )
-    standings = contest.run()
-    print(standings)
+    results = contest.run()
+    print(results)
     return [
-        [name, f"{standings[name].ratio:.2f}", f"{standings.times(name, ORIGINAL):.2f} times the original"]
+        [name, f"{results[name].ratio:.2f}", f"{results.speedup(name, ORIGINAL):.2f} times the original"]
         for name in (SEND, GROUP, FULL)
     ]
 
 
 def reading(rounds: int) -> list[list[str]]:
-    """Twenty unread mails, read and acked; the original reads its list and trims it."""
+    """Count and fetch twenty unread mails; the original reads its list. Returns rows of the summary."""
     from django_redis_messaging import Mailbox
 
     client, box, bell = driver(), Mailbox("reader"), Mailbox("bell")
@@ -69,14 +69,14 @@ def reading(rounds: int) -> list[list[str]]:
     contest.add(UNREAD, bell.unread)
     contest.add(FETCH, box.fetch)
     contest.add(ORIGINAL, original)
-    standings = contest.run()
-    print(standings)
+    results = contest.run()
+    print(results)
     return [
-        [UNREAD, f"{standings[UNREAD].ratio:.2f}", ""],
+        [UNREAD, f"{results[UNREAD].ratio:.2f}", ""],
         [
             f"{FETCH}, {NEWS}",
-            f"{standings[FETCH].ratio:.2f}",
-            f"{standings.times(FETCH, ORIGINAL):.2f} times the original",
+            f"{results[FETCH].ratio:.2f}",
+            f"{results.speedup(FETCH, ORIGINAL):.2f} times the original",
         ],
     ]
 

@@ -1,4 +1,4 @@
-"""Semaphores: acquire and release, against a bare PING and the original fair semaphore.
+"""Semaphores: acquire and release, compared with a bare PING and the original fair semaphore.
 
 uv run python -m benchmarks.semaphores
 uv run python -m benchmarks.semaphores --rounds 5
@@ -14,15 +14,18 @@ from typing import Any
 from .harness import Contest, driver, server, table
 
 PING, OURS, FAIR, LOCKED = "PING", "Semaphore", "original", "original with its lock"
-#: processes that contend, and permits
+#: competing processes; permits
 CALLERS, LIMIT = 8, 3
-#: seconds
-TIMEOUT, POLL = 10, 0.001
+#: seconds: lease; pause between two attempts of the original
+TIMEOUT, POLL_INTERVAL = 10, 0.001
 
 
 class Original:
-    """Holders by the caller's clock, order by a counter that is drawn in one transaction and inserted in the
-    next; `locked`: with a lock around it, as its race demands."""
+    """The original fair semaphore: holders by the client's clock, order by a counter.
+
+    One transaction increments the counter, the next one stores its value. `locked` adds a lock, which
+    prevents the race between the two.
+    """
 
     def __init__(self, client: Any, name: str, limit: int, *, locked: bool) -> None:
         self.client = client
@@ -34,7 +37,7 @@ class Original:
         self.token = ""
 
     def acquire(self) -> bool:
-        """Once."""
+        """Try once."""
         if not self.locked:
             return self._acquire()
         holder = self._lock()
@@ -46,14 +49,14 @@ class Original:
             self._unlock(holder)
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the permit."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.zrem(self.times, self.token).zrem(self.owners, self.token).execute()
 
     def pair(self) -> None:
-        """Acquire, polling as the original's callers do, and release."""
+        """Acquire, with polling as in the original, and release."""
         while not self.acquire():
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
         self.release()
 
     def _acquire(self) -> bool:
@@ -62,8 +65,8 @@ class Original:
         pipeline.zremrangebyscore(self.times, "-inf", now - TIMEOUT)
         pipeline.zinterstore(self.owners, {self.owners: 1, self.times: 0})
         pipeline.incr(self.counter)
-        drawn = pipeline.execute()[-1]
-        pipeline.zadd(self.times, {token: now}).zadd(self.owners, {token: drawn})
+        ticket = pipeline.execute()[-1]
+        pipeline.zadd(self.times, {token: now}).zadd(self.owners, {token: ticket})
         pipeline.zrank(self.owners, token)
         if pipeline.execute()[-1] < self.limit:
             self.token = token
@@ -77,7 +80,7 @@ class Original:
             if self.client.setnx(self.lock, holder):
                 self.client.expire(self.lock, TIMEOUT)
                 return holder
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
         return None
 
     def _unlock(self, holder: str) -> None:
@@ -91,14 +94,14 @@ class Original:
 
 
 def contended(title: str, rounds: int, *, callers: int, limit: int) -> list[list[str]]:
-    """Pairs of acquire and release, by so many processes at once."""
+    """Measure pairs of acquire and release by `callers` processes. Returns a row of the summary."""
     from django_redis_messaging import Semaphore
 
     client, name = driver(), f"{callers} of {limit}"
-    ours = Semaphore(name, limit, timeout=TIMEOUT)
+    semaphore = Semaphore(name, limit, timeout=TIMEOUT)
 
     def pair() -> None:
-        with ours:
+        with semaphore:
             pass
 
     contest = Contest(title, rounds, callers=callers)
@@ -106,14 +109,14 @@ def contended(title: str, rounds: int, *, callers: int, limit: int) -> list[list
     contest.add(OURS, pair)
     for other, locked in ((FAIR, False), (LOCKED, True)):
         contest.add(other, Original(client, f"{name} {other}", limit, locked=locked).pair)
-    standings = contest.run()
-    print(standings)
+    results = contest.run()
+    print(results)
     return [
         [
             title,
-            f"{standings[OURS].ratio:.2f}",
-            f"{standings.times(OURS, FAIR):.1f}",
-            f"{standings.times(OURS, LOCKED):.1f}",
+            f"{results[OURS].ratio:.2f}",
+            f"{results.speedup(OURS, FAIR):.1f}",
+            f"{results.speedup(OURS, LOCKED):.1f}",
         ]
     ]
 

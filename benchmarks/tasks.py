@@ -1,4 +1,4 @@
-"""Tasks that do nothing, of this app and of huey, and how fast one process executes them."""
+"""Tasks that do nothing, for this app and for huey, and the rate at which one process executes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_redis_messaging.tasks import task
 
 from .harness import driver
 
-#: tasks that are executed in a round
+#: tasks executed in each round
 STOCK = 2000
 
 
@@ -20,7 +20,7 @@ def nothing() -> None: ...
 
 
 def pings(count: int = STOCK) -> float:
-    """PINGs a second."""
+    """Return PINGs per second."""
     ping = driver().ping
     began = time.perf_counter()
     for _ in range(count):
@@ -29,7 +29,7 @@ def pings(count: int = STOCK) -> float:
 
 
 def work(concurrency: int) -> float:
-    """Tasks a second, that a worker executes until nothing is left."""
+    """Return the tasks per second that a worker executes until the queue is empty."""
     from django_redis_messaging.tasks.polling import our_backends
     from django_redis_messaging.tasks.worker import Limits, Worker
 
@@ -54,12 +54,12 @@ def _huey() -> tuple[Any, Any]:
 
 
 def huey_task() -> Callable[[], object]:
-    """Enqueues huey's."""
+    """Return the call that enqueues huey's task."""
     return _huey()[1]  # type: ignore[no-any-return]
 
 
 def huey_work(concurrency: int) -> float:
-    """Tasks a second, that huey's consumer executes until nothing is left."""
+    """Return the tasks per second that huey's consumer executes until the queue is empty."""
     huey, idle = _huey()
     for _ in range(STOCK):
         idle()

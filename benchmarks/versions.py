@@ -1,9 +1,9 @@
-"""Two checkouts of this app against each other: `python -m benchmarks.versions OLD NEW [ROUNDS]`.
+"""Compares two checkouts of this app: `python -m benchmarks.versions OLD NEW [ROUNDS]`.
 
-Each runs in a process of its own, against one server. They take turns, so that whatever slows the machine
-slows both, and are pinned to one processor, the server to another, so that no turn is lucky with the
-scheduler. Printed is the speed of NEW as a share of OLD's: the median over the rounds, and the middle half of
-them. The last line compares NEW's async calls with redis.asyncio's bare PING, both with 50 tasks at once.
+Each checkout runs in its own process; both use one server. They take turns, so the load of the machine
+affects both. Both processes are pinned to one processor and the server to another, so the scheduler favours
+neither. The output is the rate of NEW divided by the rate of OLD: the median of the rounds, and quartiles.
+The last line compares async calls of NEW with a bare PING of redis.asyncio, both with 50 concurrent tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-#: runs in either process, with the checkout first on its path
+#: code of each process, with the checkout first on its path
 CHILD = """
 import asyncio, os, sys, time, uuid
 os.sched_setaffinity(0, {1})
@@ -27,11 +27,14 @@ settings.configure(
     INSTALLED_APPS=["django_redis_messaging"],
     CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": sys.argv[2]}},
     REDIS_MESSAGING={"ALIAS": "default", "PREFIX": uuid.uuid4().hex},
-    TASKS={"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}},
+    TASKS={
+        "default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend", "QUEUES": ["default", "run"]}
+    },
 )
 django.setup()
 from django_redis_messaging import Chat, DelayQueue, Directory, Inbox
-from django.tasks import task
+from django_redis_messaging.tasks.worker import Limits, Worker
+from django.tasks import task, task_backends
 import redis.asyncio
 
 chat = Chat.create("ann", ["bob"], chat_id="room", keep_last=10)
@@ -49,6 +52,7 @@ nothing.func.__module__ = "__main__"
 
 def push(): queue.push("x")
 def pop(): [queue.ack(job) for job in queue.pop(1)]
+def run_all(): Worker(task_backends["default"], ["run"], Limits(concurrency=1, burst=True)).run()
 CALLS = {
     "send": lambda: chat.send("ann", "hello"),
     "pending, idle": lambda: Inbox("idle").pending(),
@@ -60,11 +64,11 @@ CALLS = {
 loop = asyncio.new_event_loop()
 client = redis.asyncio.Redis.from_url(sys.argv[2])
 
-async def together(call, count):
-    async def some():
+async def run_concurrently(call, count):
+    async def run_some():
         for _ in range(count // 50):
             await call()
-    await asyncio.gather(*(some() for _ in range(50)))
+    await asyncio.gather(*(run_some() for _ in range(50)))
 
 print("ready", flush=True)
 for line in sys.stdin:
@@ -74,18 +78,22 @@ for line in sys.stdin:
         queue.push_many(["x"] * count)
     elif name in ("push", "enqueue"):
         queue.purge()
+    elif name == "run no-op":
+        nothing.using(queue_name="run").enqueue_many([([], {})] * count)
     began = time.perf_counter()
     if name == "async send":
-        loop.run_until_complete(together(lambda: chat.asend("ann", "hello"), count))
+        loop.run_until_complete(run_concurrently(lambda: chat.asend("ann", "hello"), count))
+    elif name == "run no-op":
+        run_all()
     elif name == "async PING":
-        loop.run_until_complete(together(client.ping, count))
+        loop.run_until_complete(run_concurrently(client.ping, count))
     else:
         call = CALLS[name]
         for _ in range(count):
             call()
     print(time.perf_counter() - began, flush=True)
 """
-#: what is measured, and how many calls make a turn
+#: name of the call → calls per turn
 TURNS = {
     "send": 100,
     "pending, idle": 100,
@@ -93,12 +101,13 @@ TURNS = {
     "push": 100,
     "pop and ack": 100,
     "enqueue": 100,
+    "run no-op": 200,
     "async send": 500,
 }
 
 
 class Checkout:
-    """One checkout, in a process of its own."""
+    """One checkout in its own process."""
 
     def __init__(self, path: str, url: str) -> None:
         child = [sys.executable, "-c", CHILD, str(Path(path).resolve()), url]
@@ -106,7 +115,7 @@ class Checkout:
         self._process.stdout.readline()
 
     def seconds(self, name: str, count: int) -> float:
-        """How long so many calls take."""
+        """Return how long `count` calls take."""
         self._process.stdin.write(f"{name} {count}\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline())
@@ -134,7 +143,7 @@ def main(old: str, new: str, rounds: int) -> None:
 
 
 def ratio(first: Checkout, second: Checkout, names: tuple[str, str], count: int) -> float:
-    """The speed of the second as a share of the first's, in turns ABBA."""
+    """Return the rate of the second divided by the rate of the first, in turns ABBA."""
     a = first.seconds(names[0], count)
     b = second.seconds(names[1], count) + second.seconds(names[1], count)
     return (a + first.seconds(names[0], count)) / b

@@ -6,6 +6,7 @@ from .errors import (
     ChatExists,
     ChatNotFound,
     ConfigurationError,
+    InvalidArgument,
     LeaseLost,
     LimitExceeded,
     LockError,
@@ -27,11 +28,8 @@ from .services.forgetting import aforget, forget
 from .services.inboxes import Inbox
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
 from .services.locks import Lock
-from .services.mailboxes import Mailbox
-from .services.mails import Mail, MailboxStatus, MailPage
-from .services.notifications import anotify, notify
-from .services.permits import SemaphoreInfo
-from .services.semaphores import Semaphore
+from .services.mailboxes import Mail, Mailbox, MailboxStatus, MailPage, anotify, notify
+from .services.semaphores import Semaphore, SemaphoreInfo
 
 __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     # group chat
@@ -67,18 +65,19 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "Lock",
     "Semaphore",
     "SemaphoreInfo",
-    # timers, and what happens to keys
+    # timers and keyspace events
     "Expiry",
     "Expired",
     "on_expiry",
     "KeyEvent",
     "on_key_event",
-    # a user who goes
+    # deletion of a user's data
     "forget",
     "aforget",
-    # what can go wrong
+    # errors
     "MessagingError",
     "ConfigurationError",
+    "InvalidArgument",
     "NotAMember",
     "NotPermitted",
     "ChatNotFound",
@@ -90,7 +89,7 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "SemaphoreError",
     "Unavailable",
     "OutcomeUnknown",
-    # watching and limiting it
+    # observation and deadlines
     "observe",
     "unobserve",
     "deadline",

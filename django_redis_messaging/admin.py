@@ -1,4 +1,4 @@
-"""An entry in the admin's index and sidebar that leads to the pages. There is no model behind it."""
+"""An entry in the admin's index and sidebar that links to the pages. It has no model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
 
 
 class _Meta:
-    """What the admin asks of a model before it shows it."""
+    """The model options that the admin reads."""
 
     app_label = "django_redis_messaging"
     model_name = "chats"
@@ -36,34 +36,35 @@ class _Meta:
 
 
 class ChatsEntry:
-    """Stands where the admin wants a model."""
+    """Registered in the admin in place of a model."""
 
     _meta = _Meta()
 
 
 class ChatsEntryAdmin(_ModelAdmin):
-    """Leads to the pages, whoever may use them."""
+    """Redirects users to the pages."""
 
     def get_urls(self) -> list[URLPattern]:
         name = f"{_Meta.app_label}_{_Meta.model_name}_changelist"
-        return [path("", self.admin_site.admin_view(self.lead), name=name)]
+        return [path("", self.admin_site.admin_view(self.redirect_to_chats), name=name)]
 
-    def lead(self, request: HttpRequest) -> HttpResponse:
-        """Go to the pages."""
+    def redirect_to_chats(self, request: HttpRequest) -> HttpResponse:
+        """Redirect to the list of chats."""
         return redirect("messaging:chats")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        return _included() and identity.current().may_use(request.user)
+        return _has_pages() and identity.current().may_use(request.user)
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         return {"add": False, "change": False, "delete": False, "view": True}
 
     def check(self, **kwargs: Any) -> list[Any]:
-        # Admin's checks are about fields, and there are none.
+        # The admin's checks inspect fields, and this entry has none.
         return []
 
 
-def _included() -> bool:
+def _has_pages() -> bool:
+    """Whether the URLs of the pages are included."""
     try:
         reverse("messaging:chats")
     except NoReverseMatch:
@@ -71,5 +72,5 @@ def _included() -> bool:
     return True
 
 
-# In a list: what isn't in one must be a model.
+# register() accepts only a model, or a list of anything.
 admin.site.register([ChatsEntry], ChatsEntryAdmin)

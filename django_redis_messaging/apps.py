@@ -1,11 +1,11 @@
-"""The app as Django sees it."""
+"""The configuration of the app."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
 
 class MessagingConfig(AppConfig):
-    """Registers the checks. Makes no models and opens no connection."""
+    """Registers the checks. Defines no models and opens no connections."""
 
     name = "django_redis_messaging"
     label = "django_redis_messaging"

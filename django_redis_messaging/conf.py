@@ -1,4 +1,4 @@
-"""The app's settings: one dict, `REDIS_MESSAGING`, read when first needed and again when it changes.
+"""The app's settings: one dict, `REDIS_MESSAGING`, read on first use and again after a change.
 
 REDIS_MESSAGING = {"ALIAS": "messaging", "CHAT_MAX_LENGTH": 5000}
 """
@@ -20,95 +20,95 @@ NAME = "REDIS_MESSAGING"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Each setting with its default. Durations are seconds, sizes bytes of UTF-8."""
+    """The settings and their defaults. Durations are in seconds, sizes in bytes of UTF-8."""
 
-    #: the CACHES alias whose Redis is used; None: "messaging" if there is one, else "default"
+    #: the CACHES alias of the Redis to use; None: "messaging" if CACHES has it, else "default"
     ALIAS: str | None = None
-    #: first part of every key; a callable is asked whenever an object is made (one prefix a tenant)
+    #: beginning of every key; a callable is called for each new object (one prefix for each tenant)
     PREFIX: str | Callable[[], str] = "messaging"
-    #: how long an operation is tried before Unavailable or OutcomeUnknown
+    #: how long an operation is retried before Unavailable or OutcomeUnknown is raised
     COMMAND_DEADLINE: float = 10.0
-    #: how long a request id is remembered, at least
+    #: minimum time for which a request id is remembered
     REQUEST_WINDOW: int = 120
     #: dotted path of a callable (operation, seconds, outcome), called after each operation
     OBSERVE: str | None = None
 
-    #: messages kept for scroll-back once every member has acked them; 0: gone when all have read
+    #: messages kept as history after every member has acked them; 0: removed when all have read them
     CHAT_KEEP_LAST: int = 1000
-    #: messages a chat holds at most, read or not
+    #: maximum number of messages in a chat, read or unread
     CHAT_MAX_LENGTH: int = 10_000
-    #: age at which a message is removed, read or not; None: never
+    #: age at which a message is removed, read or unread; None: never
     CHAT_MAX_AGE: float | None = None
-    #: members a chat may have
+    #: maximum number of members of a chat
     CHAT_MAX_MEMBERS: int = 1000
-    #: chats a user may be a member of
+    #: maximum number of chats a user is a member of
     USER_MAX_CHATS: int = 5000
-    #: size of a message as stored: body and data together
+    #: maximum size of a message as stored: body and data together
     MESSAGE_MAX_BYTES: int = 64 * 1024
-    #: size of a chat's title
+    #: maximum size of a chat's title
     TITLE_MAX_BYTES: int = 512
-    #: how long somebody who typed counts as typing
+    #: how long a member is shown as typing after the last keystroke
     TYPING_WINDOW: float = 6.0
     #: chats with more members than this don't track typing
     TYPING_MAX_MEMBERS: int = 100
 
-    #: entries a directory holds at most: one for each word of each label and alias
+    #: maximum number of entries in a directory: one for each word of each label and alias
     DIRECTORY_MAX_ENTRIES: int = 5_000_000
-    #: size of a contact's label, and of each alias
+    #: maximum size of a contact's label, and of each alias
     LABEL_MAX_BYTES: int = 255
 
-    #: attempts a job may have, unless its queue or task says otherwise; then it is dead
+    #: maximum attempts of a job, unless its queue or task sets another; then it is moved to dead letters
     JOB_MAX_ATTEMPTS: int = 5
-    #: jobs that may wait in a queue, ready and delayed together
+    #: maximum number of waiting jobs in a queue, ready and delayed together
     JOB_MAX_WAITING: int = 10_000_000
-    #: size of a job's payload; of a task's arguments, and of what it returns
+    #: maximum size of a job's payload, of a task's arguments, and of its return value
     JOB_MAX_BYTES: int = 512 * 1024
-    #: dead jobs a queue keeps; the oldest go first
+    #: maximum number of dead jobs in a queue; the oldest are removed first
     JOB_MAX_DEAD: int = 10_000
     #: how long a dead job is kept
     JOB_DEAD_TTL: float = 14 * 86_400.0
 
-    #: the longest pause before a failed job's second attempt; it doubles from attempt to attempt
+    #: maximum pause before the second attempt of a failed job; doubled for each further attempt
     JOB_BACKOFF: float = 1.0
-    #: the longest pause between two attempts
+    #: maximum pause between any two attempts
     JOB_BACKOFF_MAX: float = 3600.0
 
-    #: mails a mailbox holds at most, read or not; the oldest go first
+    #: maximum number of mails in a mailbox, read or unread; the oldest are removed first
     MAILBOX_MAX_LENGTH: int = 1000
-    #: age at which a mail is removed, read or not; None: never
+    #: age at which a mail is removed, read or unread; None: never
     MAILBOX_MAX_AGE: float | None = 90 * 86_400.0
-    #: size of a mail's payload
+    #: maximum size of a mail's payload
     MAIL_MAX_BYTES: int = 64 * 1024
-    #: hosts that notifications may lead to besides ALLOWED_HOSTS, written as there; "*": any
+    #: hosts that notifications may link to besides ALLOWED_HOSTS, in the same form; "*": any
     LINK_HOSTS: Sequence[str] = ()
 
-    #: how long an event of a broadcast is kept, at least; one bucket more at most
+    #: minimum time for which an event of a broadcast is kept; at most one bucket longer
     BROADCAST_RETENTION: float = 300.0
-    #: the time that the events of one bucket were published in: they expire together
+    #: duration of a bucket; the events that are published within it expire together
     BROADCAST_BUCKET: float = 10.0
-    #: events that a channel keeps at most; the oldest go first
+    #: maximum number of events in a channel; the oldest are removed first
     BROADCAST_MAX_LENGTH: int = 100_000
-    #: size of an event's payload
+    #: maximum size of an event's payload
     BROADCAST_MAX_BYTES: int = 64 * 1024
 
-    #: dotted path of the class that says who is who: see web/identity.py
+    #: dotted path of the class that maps users to chat members: see web/identity.py
     IDENTITY: str = "django_redis_messaging.web.identity.Identity"
-    #: messages a user may send through the pages in a minute
+    #: maximum number of messages that a user sends through the pages in a minute
     SEND_RATE: int = 60
-    #: chats a user may create through the pages in an hour
+    #: maximum number of chats that a user creates through the pages in an hour
     CREATE_RATE: int = 60
 
 
 @functools.cache
 def current() -> Settings:
-    """The settings in force. Unknown keys are ignored here and reported by a check."""
+    """The current settings. Unknown keys are ignored here; a system check reports them."""
     given = configured()
     known = {field.name for field in dataclasses.fields(Settings)}
     return Settings(**{key: value for key, value in given.items() if key in known})
 
 
 def configured() -> dict[str, Any]:
-    """The dict as the site wrote it."""
+    """The dict as written in the site's settings."""
     given = getattr(django_settings, NAME, {})
     if not isinstance(given, dict):
         raise ConfigurationError(f"{NAME} must be a dict, not {type(given).__name__}.")
@@ -116,7 +116,7 @@ def configured() -> dict[str, Any]:
 
 
 def alias() -> str:
-    """The CACHES alias that is used where none is named."""
+    """The default CACHES alias."""
     chosen = current().ALIAS
     if chosen is not None:
         return chosen
@@ -124,14 +124,14 @@ def alias() -> str:
 
 
 def prefix() -> str:
-    """The first part of every key, for an object that is being made now."""
+    """The beginning of every key, for an object that is created now."""
     chosen = current().PREFIX
     return chosen() if callable(chosen) else chosen
 
 
-def _forget(*, setting: str, **_: object) -> None:
+def _reset(*, setting: str, **_: object) -> None:
     if setting in {NAME, "CACHES"}:
         current.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_redis_messaging.conf")
+setting_changed.connect(_reset, dispatch_uid="django_redis_messaging.conf")

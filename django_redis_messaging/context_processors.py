@@ -1,4 +1,4 @@
-"""What templates of the site may want to know.
+"""Context processors for the templates of a site.
 
 TEMPLATES = [{… "OPTIONS": {"context_processors": [… "django_redis_messaging.context_processors.bell"]}}]
 """
@@ -11,6 +11,8 @@ from .web.bell import Bell
 
 
 def bell(request: HttpRequest) -> dict[str, Bell]:
-    """`messaging_bell`, with `unread`, `label`, `text` and `shown`. Asks Redis when one of them is used, and
-    not otherwise."""
+    """Add `messaging_bell`, with `unread`, `label`, `text` and `shown`.
+
+    Redis is read only if the template uses one of them.
+    """
     return {"messaging_bell": Bell(request)}

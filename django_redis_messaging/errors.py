@@ -1,29 +1,33 @@
-"""What can go wrong. One root, one class for each thing a caller may want to tell apart.
+"""The exceptions of this app: one base class, and a class for each case that callers may handle differently.
 
-Bad arguments are not here: they are `ValueError` or `TypeError`, raised before anything is sent.
+An argument of a wrong type raises a plain `TypeError` before anything is sent.
 """
 
 from redis import exceptions as driver
 
 
 class MessagingError(Exception):
-    """The root of every error this app raises by itself."""
+    """The base class of all errors of this app."""
 
 
 class ConfigurationError(MessagingError):
-    """The site's settings, or the server they point at, can't be used as they are."""
+    """The site's settings, or the server that they name, can't be used as configured."""
+
+
+class InvalidArgument(MessagingError, ValueError):
+    """An argument has a value that is not allowed. Raised before anything is sent."""
 
 
 class NotAMember(MessagingError):
-    """The user is not a member of the chat, so may neither read nor change it."""
+    """The user is not a member of the chat, and so may neither read nor change it."""
 
 
 class NotPermitted(MessagingError):
-    """The user is a member, but this needs the author of the message or an owner of the chat."""
+    """The user is a member, but only the author of the message or an owner of the chat may do this."""
 
 
 class ChatNotFound(MessagingError):
-    """No chat has this id: it was never created, or its last member left."""
+    """No chat has this id: it was never created, or its last member has left."""
 
 
 class ChatExists(MessagingError):
@@ -31,44 +35,47 @@ class ChatExists(MessagingError):
 
 
 class LimitExceeded(MessagingError):
-    """Something is larger, or there is more of it, than a limit allows. What is too much was not stored."""
+    """A size or a number exceeds a limit. The excess was not stored."""
 
-    def __init__(self, what: str, *, limit: int, actual: int) -> None:
-        super().__init__(f"{what}: {actual} is over the limit of {limit}.")
-        #: the limit that applied, in the unit the message names
+    def __init__(self, what: str, *, limit: int, actual: int, setting: str = "") -> None:
+        named = f" ({setting})" if setting else ""
+        super().__init__(f"{what}: {actual} is over the limit of {limit}{named}.")
+        #: the limit, in the unit that the message names
         self.limit = limit
-        #: what it would have become
+        #: the name of its setting in REDIS_MESSAGING; empty if it is fixed
+        self.setting = setting
+        #: the value that exceeded the limit
         self.actual = actual
 
 
 class Unavailable(MessagingError):
-    """Redis could not be reached, or refused, until the deadline. The operation was not applied."""
+    """Redis was unreachable, or rejected the operation, until the deadline. The operation was not applied."""
 
 
 class OutcomeUnknown(MessagingError):
-    """A request was sent and its reply never came: the operation may have been applied, wholly or in part.
-    Repeat it with the same `request_id` to make sure that it is, once."""
+    """A request was sent, but no reply arrived: the operation may have been applied, completely or partly.
+    Repeat it with the same `request_id` to make sure that it is applied once."""
 
 
 class LeaseLost(MessagingError):
-    """The lease of a job ended before the job did: somebody else may have it now."""
+    """The lease of a job ended before the job did: another worker may be running it now."""
 
 
 class LockError(MessagingError, driver.LockError):
-    """A lock was not acquired, or isn't held by this thread or task. redis-py's own class is a base."""
+    """A lock was not acquired, or is not held by this thread or task. Also a redis-py LockError."""
 
 
 class LockNotOwnedError(LockError, driver.LockNotOwnedError):
-    """The lease of a lock ended before it was released: somebody else may have had it since."""
+    """The lease of a lock ended before its release: another client may have held it since."""
 
 
 class SemaphoreError(MessagingError):
-    """No permit of a semaphore is held by this caller, or not any more."""
+    """This thread or task holds no permit of the semaphore, or its lease has ended."""
 
 
 class TaskCancelled(MessagingError):
-    """The error of a task's result that was cancelled before it began."""
+    """The error of the result of a task that was cancelled before it started."""
 
 
 class TaskTimeout(MessagingError):
-    """A task took longer than it may."""
+    """A task exceeded its timeout."""

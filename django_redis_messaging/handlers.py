@@ -1,4 +1,4 @@
-"""Who is called when a timer is due, or when Redis tells of a key. In `expiries.py` of any app:
+"""Registers handlers for due timers and for keyspace events. In `expiries.py` of any app:
 
     from django_redis_messaging import Expired, KeyEvent, on_expiry, on_key_event
 
@@ -7,10 +7,10 @@
         Order.objects.filter(pk=expired.name, paid=False).update(cancelled=True)
 
     @on_key_event("session:*", events={"expired"})
-    def gone(event: KeyEvent) -> None:
+    def session_expired(event: KeyEvent) -> None:
         ...
 
-`manage.py run_listener` calls them, and `manage.py check` looks for mistakes in them.
+`manage.py run_listener` calls them, and `manage.py check` validates them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any, TypeVar
 from django.utils.module_loading import autodiscover_modules
 
 from .core import keys, keyspace
-from .errors import ConfigurationError
+from .errors import ConfigurationError, InvalidArgument
 
-#: a function, or a coroutine function, of one argument
+#: a function, or a coroutine function, with one argument
 Handler = Callable[[Any], Any]
 H = TypeVar("H", bound=Handler)
 
@@ -37,33 +37,33 @@ class Expired:
 
     name: str
     namespace: str
-    #: what it was started with
+    #: the payload it was started with
     payload: Any
-    #: of this start: what a handler has done, it can remember by it
+    #: id of this start; lets a handler recognize a repeated call
     id: str
-    #: grows with each attempt: a resource that refuses lower ones is safe from late handlers
+    #: grows with each attempt: a resource that rejects lower fences is safe from late handlers
     fence: int
-    #: when it was due; a later attempt: when that was
+    #: when it was due; for a later attempt, when that attempt was due
     due_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class KeyEvent:
-    """Something that happened to a key of the site's own."""
+    """An event of one of the site's own keys."""
 
-    #: bytes that are no UTF-8 are kept by surrogateescape
+    #: bytes that are not valid UTF-8 are decoded with surrogateescape
     key: str
-    #: as Redis names it: expired, set, del, evicted …
+    #: its name in Redis: expired, set, del, evicted …
     event: str
     #: number of the database
     db: int
-    #: grows with each listener that takes over
+    #: grows each time another listener takes over
     fence: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimerHandler:
-    """Who is called for the timers of a namespace."""
+    """The handler of the timers of a namespace."""
 
     namespace: str
     function: Handler
@@ -72,44 +72,44 @@ class TimerHandler:
 
 @dataclass(frozen=True, slots=True)
 class KeyHandler:
-    """Who is called for some events of some keys."""
+    """A handler of keyspace events."""
 
     pattern: str
     events: frozenset[str]
-    #: number of the database; "*": any; None: that of the alias
+    #: number of the database; "*": any; None: the alias's
     db: int | str | None
     function: Handler
 
     @property
     def flags(self) -> str:
-        """What notify-keyspace-events must have."""
-        return keyspace.needed(self.pattern, self.events)
+        """The flags that notify-keyspace-events must have."""
+        return keyspace.required_flags(self.pattern, self.events)
 
 
-#: in the order of their registration
+#: by namespace, in the order of their registration
 timers: dict[str, TimerHandler] = {}
 key_events: list[KeyHandler] = []
 
 
 def on_expiry(namespace: str, *, timeout: float | None = None) -> Callable[[H], H]:
-    """Have a function, or a coroutine function, called with each timer (`Expired`) of a namespace that is
-    due.
+    """Register a function, or a coroutine function, that is called with each due timer (`Expired`) of a
+    namespace.
 
-    A timer is completed once, so a namespace has one handler; a second one is a ConfigurationError. It may
-    be called again for the same timer (`id`), with a larger `fence`: when it raised, took longer than
-    `timeout` seconds, or its process was killed; a pause is made before, longer each time. After
-    JOB_MAX_ATTEMPTS attempts the timer is dead: `manage.py redrive` puts it back.
+    A timer is completed once, so a namespace has one handler; a second one raises ConfigurationError. The
+    handler is called again for the same timer (`id`), with a larger `fence`, if it raised, took longer than
+    `timeout` seconds, or its process was killed; the pause before grows with each attempt. After
+    JOB_MAX_ATTEMPTS attempts the timer is moved to dead letters: `manage.py redrive` restores it.
     """
     keys.name(namespace, "namespace")
     if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout is {timeout} s: give more than 0, or None for any time.")
+        raise InvalidArgument(f"timeout must be greater than 0 s, or None for no limit, not {timeout} s.")
 
     def register(function: H) -> H:
-        there = timers.get(namespace)
-        if there is not None and not _same(there.function, function):
+        existing = timers.get(namespace)
+        if existing is not None and not _is_same(existing.function, function):
             raise ConfigurationError(
-                f"The namespace {namespace!r} has a handler already, {title(there.function)}: "
-                "call both from one, or use two namespaces."
+                f"The namespace {namespace!r} has a handler already, {title(existing.function)}: "
+                "call both from one handler, or use two namespaces."
             )
         timers[namespace] = TimerHandler(namespace, function, timeout)
         return function
@@ -120,35 +120,36 @@ def on_expiry(namespace: str, *, timeout: float | None = None) -> Callable[[H], 
 def on_key_event(
     pattern: str, *, events: Iterable[str] | None = None, db: int | None = None
 ) -> Callable[[H], H]:
-    """Have a function, or a coroutine function, called with events (`KeyEvent`) of keys of the site's own.
+    """Register a function, or a coroutine function, that is called with events (`KeyEvent`) of the site's own
+    keys.
 
-    `pattern` is one of keys ("order:*"), or of channels as Redis names them ("__keyspace@0__:order*",
-    "__keyevent@0__:expired"); `events` are their names, all where none are given; `db` is the number of the
-    database, that of the alias where none is given. Keys of this app are never told of.
+    `pattern` is a pattern of keys ("order:*") or of Redis channels ("__keyspace@0__:order*",
+    "__keyevent@0__:expired"); `events` are the names of events, by default all; `db` is the number of the
+    database, by default the alias's. Events of this app's own keys are never delivered.
 
-    It is as good as Redis's own events: what happens while nobody listens, or while one listener takes over
-    from another, may be lost; what is told during a takeover may come twice. The server tells only what the
-    flags of its `notify-keyspace-events` say: `run_listener --configure` adds those that are missing.
+    Delivery is as reliable as Redis's own events: events may be lost while no listener runs, or while
+    another listener takes over, and may be delivered twice during a takeover. The server publishes only the
+    events that its setting `notify-keyspace-events` enables: `run_listener --configure` adds missing flags.
     """
     keys.name(pattern, "pattern")
-    where = keyspace.place(pattern)
+    scope = keyspace.parse_pattern(pattern)
     if isinstance(events, str):
-        raise TypeError("events must be a set of names, not one str: put it in a set.")
+        raise TypeError("events must be a set of names, not a str: put it in a set.")
     wanted = frozenset(keys.name(event, "event") for event in events or ())
-    named = wanted or frozenset({where.event} if where.event else ())
+    named = wanted or frozenset({scope.event} if scope.event else ())
     for event in named:
         if keyspace.is_pattern(event):
-            raise ValueError(f"{event!r} is a pattern of events: name each event in `events`.")
-    if where.event is not None and named != {where.event}:
-        raise ValueError(
-            f"The channel is that of {where.event!r}, and events are {sorted(wanted)}: give one."
+            raise InvalidArgument(f"{event!r} is a pattern of events: list each event in `events`.")
+    if scope.event is not None and named != {scope.event}:
+        raise InvalidArgument(
+            f"events must be [{scope.event!r}], the event of the channel, or empty, not {sorted(wanted)}."
         )
     if db is not None and (not isinstance(db, int) or isinstance(db, bool) or db < 0):
-        raise ValueError(f"db is {db!r}: give the number of a database, or None for that of the alias.")
-    chosen = where.db if db is None else db
+        raise InvalidArgument(f"db must be the number of a database, or None for the alias's, not {db!r}.")
+    chosen = scope.db if db is None else db
 
     def register(function: H) -> H:
-        found = KeyHandler(where.pattern, named, chosen, function)
+        found = KeyHandler(scope.pattern, named, chosen, function)
         if found not in key_events:
             key_events.append(found)
         return function
@@ -162,16 +163,17 @@ def discover() -> None:
 
 
 def title(function: Handler) -> str:
-    """What a handler is called in messages."""
+    """The name of a handler for messages."""
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
 
 
-def _same(one: Handler, other: Handler) -> bool:
-    """A module that is imported again brings its functions again, from the same lines."""
-    return one is other or (title(one), _written(one)) == (title(other), _written(other))
+def _is_same(one: Handler, other: Handler) -> bool:
+    """Whether both are the same function; a reloaded module defines its functions again, at the same
+    lines."""
+    return one is other or (title(one), _location(one)) == (title(other), _location(other))
 
 
-def _written(function: Handler) -> object:
-    """Where it is: two lambdas of a module, say, have the same title."""
+def _location(function: Handler) -> object:
+    """File and line: two lambdas of a module have the same title."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code and (code.co_filename, code.co_firstlineno)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.dispatch import Signal
 
-#: Somebody sent a message by a page; `sender` is the view. Receivers are called with `request` and `message`
-#: (a Message), in the request that sent it: be quick, or enqueue a task. What a receiver raises is logged,
-#: and the message is sent all the same. A request that is repeated calls them again, with the same message:
-#: its cursor makes a good request_id. What code sends by Chat.send is not announced.
+#: Sent after a user has sent a message through a page; `sender` is the view class. Receivers get `request`
+#: and `message` (a Message), and run inside the request: keep them fast, or enqueue a task. Exceptions of
+#: receivers are logged; the message stays sent. A repeated request sends the signal again with the same
+#: message: use its cursor as a request_id. Messages sent by code (Chat.send) don't send the signal.
 message_sent = Signal()

@@ -1,15 +1,15 @@
-"""A pytest plugin for the tests of sites that use this app. It is active once the app is installed, and
-does nothing until a test, or another fixture, asks for one of its fixtures:
+"""A pytest plugin for the tests of sites that use this app. It is active once the app is installed, and has
+no effect until a test or another fixture uses one of its fixtures:
 
     @pytest.fixture(autouse=True)
     def own_prefix(messaging_prefix):
-        "Each test has keys of its own, on a server of the test run's own."
+        "Each test has its own keys, on a private server of the test run."
 
     def test_hello():
         chat = Chat.create("ann", ["bob"], "Hello!")
         assert Inbox("bob").unread() == 1
 
-With pytest-xdist each worker has its own server. `messaging_server = configured` in pytest's ini file
+With pytest-xdist, each worker has its own server. `messaging_server = configured` in pytest's ini file
 (or `-o messaging_server=configured`) uses the server of CACHES instead of a private one.
 """
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 #: values of the ini option
 PRIVATE, CONFIGURED = "private", "configured"
-#: keys looked at, and removed, at once
+#: number of keys per SCAN, and per pipeline of UNLINK
 BATCH = 1000
-#: seconds that the server has to answer
-PATIENCE = 10.0
+#: seconds to wait for a reply
+REPLY_TIMEOUT = 10.0
 
 
 class Prefix:
-    """The PREFIX of the settings while tests run: the site's own, or that of the running test.
+    """The PREFIX of the settings during tests: the site's own, or that of the running test.
 
-    A callable in the settings rather than settings changed for each test: connections stay open, and a
-    test may override settings without undoing this.
+    The settings contain this callable instead of being changed for each test: connections stay open, and a
+    test may override settings without losing its prefix.
     """
 
     def __init__(self, outside: str | Callable[[], str]) -> None:
@@ -51,7 +51,7 @@ class Prefix:
 
     @contextmanager
     def instead(self, prefix: str) -> Iterator[None]:
-        """Use `prefix` for the time being."""
+        """Use `prefix` within the block."""
         before, self._inside = self._inside, prefix
         try:
             yield
@@ -60,17 +60,17 @@ class Prefix:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the ini option."""
+    """Register the ini option."""
     parser.addini(
         "messaging_server",
-        "Redis for tests of django-redis-messaging: private (started for the run), or configured (CACHES)",
+        "Redis for tests of django-redis-messaging: private (started for the run) or configured (CACHES)",
         default=PRIVATE,
     )
 
 
 @pytest.fixture(scope="session")
 def messaging_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedServer | None]:
-    """The private server of this test run, or None where the configured one is used."""
+    """The private server of this test run, or None if the configured one is used."""
     from .core.embedded import EmbeddedServer
 
     choice = pytestconfig.getini("messaging_server")
@@ -80,12 +80,12 @@ def messaging_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedServer | N
         with EmbeddedServer() as server:
             yield server
     else:
-        raise pytest.UsageError(f"messaging_server is {PRIVATE} or {CONFIGURED}, not {choice!r}.")
+        raise pytest.UsageError(f"messaging_server must be {PRIVATE} or {CONFIGURED}, not {choice!r}.")
 
 
 @pytest.fixture(scope="session")
 def messaging_settings(messaging_server: EmbeddedServer | None) -> Iterator[Prefix]:
-    """CACHES and REDIS_MESSAGING for this test run: the alias points at the server of the tests."""
+    """Override CACHES and REDIS_MESSAGING for this test run: the alias uses the tests' server."""
     from django.conf import settings
     from django.test import override_settings
 
@@ -112,7 +112,7 @@ def messaging_alias(messaging_settings: Prefix) -> str:
 def messaging_prefix(
     request: pytest.FixtureRequest, messaging_settings: Prefix, messaging_alias: str
 ) -> Iterator[str]:
-    """A PREFIX for this test alone; its keys are removed afterwards."""
+    """A PREFIX of this test's own; its keys are removed afterwards."""
     prefix = f"test:{uuid.uuid4().hex[:12]}"
     with messaging_settings.instead(prefix):
         yield prefix
@@ -120,35 +120,35 @@ def messaging_prefix(
 
 
 def remove_keys(alias: str, prefix: str) -> int:
-    """Remove all keys that begin with `prefix`, and nothing else; returns how many there were.
+    """Remove all keys that begin with `prefix`; returns their number.
 
-    By SCAN and UNLINK, a key a command, on each primary of a Cluster: it holds nobody up, and needs no
-    right that the app doesn't need itself.
+    It uses SCAN, and UNLINK for each key, on each primary of a Cluster: this doesn't block the server, and
+    needs no permission that the app doesn't need.
     """
     from .core.endpoints import endpoint
     from .core.primaries import Primaries
 
-    removed, where = 0, endpoint(alias)
-    with closing(Primaries(where)) as primaries:
-        found = primaries.look()
+    removed, target = 0, endpoint(alias)
+    with closing(Primaries(target)) as primaries:
+        found = primaries.discover()
     for primary in found:
-        with primary.connected(where) as connection:
-            removed += _removed(connection, f"{_literal(prefix)}:*")
+        with primary.connected(target) as connection:
+            removed += _remove(connection, f"{_literal(prefix)}:*")
     return removed
 
 
-def _removed(connection: Any, pattern: str) -> int:
+def _remove(connection: Any, pattern: str) -> int:
     removed, cursor, count = 0, b"0", str(BATCH)
     while True:
         scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
-        [(cursor, keys)] = connection.exchange([scan], PATIENCE)
-        removed += sum(connection.exchange([("UNLINK", key) for key in keys], PATIENCE)) if keys else 0
+        [(cursor, keys)] = connection.exchange([scan], REPLY_TIMEOUT)
+        removed += sum(connection.exchange([("UNLINK", key) for key in keys], REPLY_TIMEOUT)) if keys else 0
         if cursor == b"0":
             return removed
 
 
 def close_connections(alias: str) -> None:
-    """Close the blocking connections, the app's and django-redis's."""
+    """Close the blocking connections of the app and of django-redis."""
     from django_redis import get_redis_connection
 
     from .core import clients
@@ -160,5 +160,5 @@ def close_connections(alias: str) -> None:
 
 
 def _literal(text: str) -> str:
-    """`text` as a pattern that matches nothing else."""
+    """Escape `text` for use in a pattern."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)

@@ -1,4 +1,4 @@
-"""What a site includes: `path("messages/", include("django_redis_messaging.urls"))`."""
+"""The URLconf to include: `path("messages/", include("django_redis_messaging.urls"))`."""
 
 from .web.urls import app_name, urlpatterns
 

@@ -1,5 +1,5 @@
-// Publishes to a channel of django_redis_messaging from Node.js 18 or later, with nothing installed: the
-// app's own script, so order, request ids, limits and expiry are those of Broadcast.publish.
+// Publishes events to a Broadcast channel of django_redis_messaging from Node.js 18 or later, without dependencies.
+// It calls the app's own scripts, so order, request ids, limits and expiry are those of Broadcast.publish.
 //
 //     import { Publisher } from "./publisher.mjs";
 //
@@ -13,13 +13,13 @@ import { readFileSync } from "node:fs";
 import net from "node:net";
 import path from "node:path";
 
-// What the app keeps a channel for, while nobody publishes to it: ms.
-const LIFE = 7 * 86_400_000;
-// What stands percent-encoded in a key.
+// How long the app keeps the head of an idle channel: ms.
+const IDLE_TTL = 7 * 86_400_000;
+// Characters that are percent-encoded in a key.
 const UNSAFE = /[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000{}%:]/g;
 
-// Throws where the app would not take this as the name of a channel, or as a request id.
-function check(name, what) {
+// Throws if the app would refuse `name` as the name of a channel or as a request id.
+function checkName(name, what) {
   if (typeof name !== "string") throw new TypeError(`${what} must be a string.`);
   const bytes = Buffer.byteLength(name);
   if (bytes < 1 || bytes > 255 || /\u0000|\p{Surrogate}/u.test(name)) {
@@ -27,32 +27,37 @@ function check(name, what) {
   }
 }
 
-function encoded(name) {
+function encodeName(name) {
   return name.replace(UNSAFE, (found) =>
     [...Buffer.from(found)].map((byte) => "%" + byte.toString(16).toUpperCase().padStart(2, "0")).join(""),
   );
 }
 
-// A script of the app: "-- uses _piece.lua" in its header puts that file in front.
-function script(directory, name) {
-  const read = (file) => readFileSync(path.join(directory, file), "utf8");
-  const body = read(`${name}.lua`);
-  const pieces = [...body.matchAll(/^-- uses (_\w+\.lua)$/gm)].map((found) => read(found[1]));
-  const text = [...pieces, body].join("\n");
+// Loads a script of the app. A header line "-- uses _piece.lua" puts that file in front, after the files that the
+// piece itself uses; each file once.
+function loadScript(directory, name) {
+  const files = new Map();
+  const add = (file) => {
+    const body = readFileSync(path.join(directory, file), "utf8");
+    for (const found of body.matchAll(/^-- uses (_\w+\.lua)$/gm)) if (!files.has(found[1])) add(found[1]);
+    files.set(file, body);
+  };
+  add(`${name}.lua`);
+  const text = [...files.values()].join("\n");
   return { text, sha: createHash("sha1").update(text).digest("hex") };
 }
 
-// One connection, on which replies come in the order of the requests.
+// One connection. Replies arrive in the order of the requests.
 class Connection {
-  #waiting = [];
+  #pending = [];
   #data = Buffer.alloc(0);
   broken = null;
 
   constructor(connect) {
     this.socket = net.connect(connect);
-    this.socket.on("data", (data) => this.#received(data));
-    this.socket.on("error", (error) => this.#ended(error));
-    this.socket.on("close", () => this.#ended(new Error("Redis has closed the connection.")));
+    this.socket.on("data", (data) => this.#receive(data));
+    this.socket.on("error", (error) => this.#fail(error));
+    this.socket.on("close", () => this.#fail(new Error("Redis has closed the connection.")));
   }
 
   call(...words) {
@@ -61,22 +66,22 @@ class Connection {
     const head = Buffer.from(`*${parts.length}\r\n`);
     const rest = parts.flatMap((part) => [Buffer.from(`$${part.length}\r\n`), part, Buffer.from("\r\n")]);
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ resolve, reject });
+      this.#pending.push({ resolve, reject });
       this.socket.write(Buffer.concat([head, ...rest]));
     });
   }
 
-  #received(data) {
+  #receive(data) {
     this.#data = Buffer.concat([this.#data, data]);
-    for (let found = this.#reply(); found; found = this.#reply()) {
-      const { resolve, reject } = this.#waiting.shift();
-      if (found.error) reject(new Error(found.error));
-      else resolve(found.value);
+    for (let reply = this.#nextReply(); reply; reply = this.#nextReply()) {
+      const { resolve, reject } = this.#pending.shift();
+      if (reply.error) reject(new Error(reply.error));
+      else resolve(reply.value);
     }
   }
 
-  // The next reply, if all of it is here. The replies to what is sent are no arrays.
-  #reply() {
+  // Returns the next reply if it is complete, else null. None of the commands used here replies with an array.
+  #nextReply() {
     const end = this.#data.indexOf("\r\n");
     if (end < 0) return null;
     const kind = String.fromCharCode(this.#data[0]);
@@ -93,73 +98,74 @@ class Connection {
     return { value: kind === ":" ? Number(line) : value };
   }
 
-  #ended(error) {
+  #fail(error) {
     this.broken ??= error;
-    for (const { reject } of this.#waiting.splice(0)) reject(error);
+    for (const { reject } of this.#pending.splice(0)) reject(error);
   }
 }
 
 export class Publisher {
-  // connect: as net.connect takes it; durations are ms, and these settings are those of REDIS_MESSAGING.
+  // `connect` is the argument of net.connect. `prefix` … `requestWindow` are the settings of REDIS_MESSAGING, with
+  // durations in ms; they must equal those of the site.
   constructor({
     connect, scripts, username = "default", password, database = 0, prefix = "messaging", bucket = 10_000,
     retention = 300_000, maxLength = 100_000, maxBytes = 65_536, requestWindow = 120_000,
   }) {
     this.settings = { prefix, retention, maxLength, maxBytes, requestWindow };
     this.bucket = Math.max(bucket, Math.ceil(retention / 100));
-    this.count = Math.ceil(retention / this.bucket) + 2;
-    this.life = Math.max(LIFE, 2 * (retention + this.bucket));
+    this.bucketCount = Math.ceil(retention / this.bucket) + 2;
+    this.idleTtl = Math.max(IDLE_TTL, 2 * (retention + this.bucket));
     const names = ["publish", "open", "trim"];
-    this.scripts = Object.fromEntries(names.map((name) => [name, script(scripts, `broadcast_${name}`)]));
+    this.scripts = Object.fromEntries(names.map((name) => [name, loadScript(scripts, `broadcast_${name}`)]));
     this.server = { connect, username, password, database };
     this.connection = null;
   }
 
-  // To repeat safely after an error, give a requestId, and the same one again. The next call after a connection
-  // broke makes another one.
+  // Publishes an event and returns its id and time. To repeat a failed call safely, pass the same requestId both
+  // times. After a broken connection, the next call opens a new one.
   async publish(channel, payload, { requestId = randomBytes(8).toString("hex") } = {}) {
-    check(channel, "channel");
-    check(requestId, "requestId");
+    checkName(channel, "channel");
+    checkName(requestId, "requestId");
     const { prefix, retention, maxLength, maxBytes, requestWindow } = this.settings;
     const text = JSON.stringify(payload);
-    if (text === undefined) throw new TypeError("JSON has no form for this payload.");
+    if (text === undefined) throw new TypeError("The payload can't be written as JSON.");
     if (Buffer.byteLength(text) > maxBytes) throw new RangeError(`The payload has more than ${maxBytes} bytes.`);
-    await this.#connected();
-    const tag = `${prefix}:1:{broadcast:${encoded(channel)}}`;
-    const key = (number) => `${tag}:${this.bucket}x${this.count}:${number % this.count}`;
+    await this.#connect();
+    const tag = `${prefix}:1:{broadcast:${encodeName(channel)}}`;
+    const key = (number) => `${tag}:${this.bucket}x${this.bucketCount}:${number % this.bucketCount}`;
     const keys = ["head", "requests:0", "requests:1", "bell", "waiting"].map((name) => `${tag}:${name}`);
-    const limits = [requestWindow, this.bucket, retention, maxLength, this.life];
-    const ring = Array.from({ length: this.count }, (_, number) => key(number));
+    const limits = [requestWindow, this.bucket, retention, maxLength, this.idleTtl];
+    const ring = Array.from({ length: this.bucketCount }, (_, number) => key(number));
     let number = Math.floor(Date.now() / this.bucket);
     let reply = null;
     while (reply === null) {
       const named = [...keys, key(number), key(number + 1)];
       reply = await this.#run("publish", named, [text, requestId, ...limits, number]);
       if (reply === "none") {
-        await this.#run("open", [keys[0], keys[3], ...ring], [this.life, ""]);
+        await this.#run("open", [keys[0], keys[3], ...ring], [this.idleTtl, ""]);
         reply = null;
       } else if (typeof reply === "number") {
-        // the bucket that it is; the server says so, if this clock is wrong
+        // The clock of this machine differs: the server replies with the number of its own bucket.
         number = reply;
         reply = null;
       }
     }
     if (reply.endsWith("+")) {
-      // the event is published; what can't be trimmed now, the next publisher does
-      await this.#run("trim", [keys[0], ...ring], [this.bucket, maxLength, this.life]).catch(() => {});
+      // The event is published. If trimming fails now, the next publisher trims.
+      await this.#run("trim", [keys[0], ...ring], [this.bucket, maxLength, this.idleTtl]).catch(() => {});
     }
     const [id, microseconds] = reply.split("-").map(Number);
     return { id, publishedAt: new Date(microseconds / 1000) };
   }
 
-  // It can be used again: then it connects anew.
+  // Closes the connection. A later publish() opens a new one.
   close() {
     this.connection?.socket.end();
     this.connection = null;
   }
 
-  // Whoever comes while it connects waits for the same.
-  async #connected() {
+  // Concurrent calls share one connection attempt.
+  async #connect() {
     const { connect, username, password, database } = this.server;
     if (!this.connection || this.connection.broken) {
       const connection = new Connection(connect);

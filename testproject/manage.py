@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Commands of the demo site."""
+"""Management commands of the demo site."""
 
 import os
 import sys

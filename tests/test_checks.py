@@ -1,4 +1,4 @@
-"""The system checks: each problem has an id, and a hint that says what to do."""
+"""The system checks: each problem has an id and a hint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def only(*, deploy: bool = False) -> CheckMessage:
     return message
 
 
-def test_a_good_site_has_nothing_to_be_told() -> None:
+def test_a_valid_site_has_no_messages() -> None:
     with site({"CHAT_MAX_LENGTH": 50, "COMMAND_DEADLINE": 3}):
         assert found() == []
 
@@ -79,7 +79,7 @@ class TestSettings:
             assert ids() == ["E001"]
             assert "dict" in only().msg
 
-    def test_an_unknown_key_with_what_was_meant(self) -> None:
+    def test_an_unknown_key_with_a_suggestion(self) -> None:
         with site({"CHAT_MAX_LENGHT": 5}):
             assert ids() == ["W001"]
             assert "'CHAT_MAX_LENGTH'" in str(only().hint)
@@ -89,7 +89,7 @@ class TestSettings:
             assert "'ALIAS'" in str(only().hint)
 
     @pytest.mark.parametrize("key", ["COLOUR_OF_THE_BELL", 5])
-    def test_an_unknown_key_like_no_other(self, key: object) -> None:
+    def test_an_unknown_key_without_a_suggestion(self, key: object) -> None:
         with site({key: 5}):
             assert ids() == ["W001"]
             assert "CHAT_KEEP_LAST" in str(only().hint)
@@ -134,7 +134,7 @@ class TestSettings:
             ("IDENTITY", None),
         ],
     )
-    def test_a_bad_value(self, key: str, value: object) -> None:
+    def test_an_invalid_value(self, key: str, value: object) -> None:
         with site({key: value}):
             [message] = [message for message in found() if message.id == "messaging.E002"]
             assert f"'{key}'" in message.msg
@@ -158,11 +158,11 @@ class TestSettings:
             ("IDENTITY", "tests.test_checks.Identity"),
         ],
     )
-    def test_a_good_value(self, key: str, value: object) -> None:
+    def test_a_valid_value(self, key: str, value: object) -> None:
         with site({key: value}):
             assert found() == []
 
-    def test_every_default_is_good(self) -> None:
+    def test_every_default_is_valid(self) -> None:
         defaults = vars(conf.Settings())
         with site({key: value for key, value in defaults.items() if key != "IDENTITY"}):
             assert found() == []
@@ -171,18 +171,18 @@ class TestSettings:
         "path", ["nowhere.observer", "tests.test_checks.nothing", "plainword", "", "tests.test_checks.LOCMEM"]
     )
     @pytest.mark.parametrize("key", ["OBSERVE", "IDENTITY"])
-    def test_a_path_that_leads_nowhere(self, key: str, path: str) -> None:
+    def test_a_path_that_cannot_be_used(self, key: str, path: str) -> None:
         with site({key: path}):
             assert ids() == ["E003"]
             assert repr(path) in only().msg
 
 
 def observer(operation: str, seconds: float, outcome: str) -> None:
-    """One that can be named."""
+    """A target of a dotted path."""
 
 
 class Identity:
-    """One that can be named."""
+    """A target of a dotted path."""
 
 
 class TestAlias:
@@ -201,7 +201,7 @@ class TestAlias:
             assert ids() == ["E005"]
             assert entry["BACKEND"] in only().msg
 
-    def test_a_backend_of_ones_own_on_django_redis_is_fine(self) -> None:
+    def test_a_subclass_of_the_django_redis_backend_is_fine(self) -> None:
         with site(caches={**GOOD, "messaging": {**redis(), "BACKEND": "tests.test_checks.OwnCache"}}):
             assert found() == []
 
@@ -219,7 +219,7 @@ class TestAlias:
         assert "secret" not in hint
         assert "cache.clear()" in only_message("W002", {"default": redis("redis://h/0")})
 
-    def test_the_entry_to_paste_is_good(self) -> None:
+    def test_the_entry_to_paste_is_valid(self) -> None:
         with site(caches={"default": redis("unix:///run/redis.sock?db=0")}):
             hint = str(only().hint)
         pasted = eval(f"{{{hint[hint.index('messaging') - 1 :]}}}")  # noqa: S307  (our own words)
@@ -282,7 +282,7 @@ class TestAlias:
             assert ids() == ["W004"]
             assert "SOCKET_TIMEOUT" in str(only().hint)
 
-    def test_one_that_is_long_enough(self) -> None:
+    def test_a_socket_timeout_that_is_long_enough(self) -> None:
         with site(caches={**GOOD, "messaging": redis(SOCKET_TIMEOUT=5)}):
             assert found() == []
 
@@ -295,18 +295,18 @@ def only_message(id: str, caches: dict[str, Any]) -> str:
 
 
 class OwnCache(RedisCache):  # type: ignore[misc]  # the driver has no types
-    """A site's own."""
+    """A site's own backend."""
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    """One that is set up well, except within a test."""
+    """A well-configured server, except within a test."""
     with EmbeddedServer(append_only=True) as started:
         yield started
 
 
 class TestServer:
-    """With --deploy: real servers, set up well and badly."""
+    """With --deploy: real servers, configured well and badly."""
 
     @pytest.fixture
     def at(self, server: EmbeddedServer) -> Iterator[EmbeddedServer]:
@@ -315,7 +315,7 @@ class TestServer:
 
     @pytest.fixture
     def setting(self, server: EmbeddedServer) -> Iterator[Callable[[str, str], None]]:
-        """Sets the server up otherwise, for the test."""
+        """Change the server's configuration for the test."""
         with server.client() as admin:
             before: dict[str, Any] = {}
 
@@ -327,18 +327,18 @@ class TestServer:
             for name, value in before.items():
                 admin.config_set(name, value)
 
-    def test_a_good_one(self, at: EmbeddedServer) -> None:
+    def test_a_well_configured_server(self, at: EmbeddedServer) -> None:
         assert found(deploy=True) == []
 
-    def test_only_deploy_checks_ask_it(self, at: EmbeddedServer) -> None:
+    def test_only_deploy_checks_query_it(self, at: EmbeddedServer) -> None:
         with at.client() as admin:
             before = admin.info("stats")["total_commands_processed"]
             assert found() == []
             after = admin.info("stats")["total_commands_processed"]
-        assert after - before == 1  # our own look
+        assert after - before == 1  # the INFO of this test
 
     @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
-    def test_one_that_evicts_anything(
+    def test_a_server_that_evicts_any_key(
         self, at: EmbeddedServer, setting: Callable[[str, str], None], policy: str
     ) -> None:
         setting("maxmemory-policy", policy)
@@ -346,13 +346,15 @@ class TestServer:
         assert policy in only(deploy=True).msg
 
     @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
-    def test_one_that_evicts_what_expires(
+    def test_a_server_that_evicts_keys_with_a_ttl(
         self, at: EmbeddedServer, setting: Callable[[str, str], None], policy: str
     ) -> None:
         setting("maxmemory-policy", policy)
         assert ids(deploy=True) == ["W006"]
 
-    def test_one_that_keeps_nothing(self, at: EmbeddedServer, setting: Callable[[str, str], None]) -> None:
+    def test_a_server_without_persistence(
+        self, at: EmbeddedServer, setting: Callable[[str, str], None]
+    ) -> None:
         setting("appendonly", "no")
         assert ids(deploy=True) == ["W007"]
         assert "appendonly" in str(only(deploy=True).hint)
@@ -362,16 +364,16 @@ class TestServer:
         setting("save", "3600 1")
         assert found(deploy=True) == []
 
-    def test_where_config_is_forbidden_it_says_what_it_could_not_look_at(
+    def test_without_config_it_reports_what_it_could_not_read(
         self, server: EmbeddedServer, setting: Callable[[str, str], None]
     ) -> None:
         with as_user(server, "+@all -config"):
-            assert found(deploy=True) == []  # INFO tells that the append-only file is on
+            assert found(deploy=True) == []  # INFO reports that the append-only file is enabled
             setting("appendonly", "no")
             assert ids(deploy=True) == ["W008"]
             assert "disk" in only(deploy=True).msg
 
-    def test_where_info_is_forbidden_too(self, server: EmbeddedServer) -> None:
+    def test_without_info(self, server: EmbeddedServer) -> None:
         with as_user(server, "+@all -info"):
             assert ids(deploy=True) == ["W005"]
             assert "ACL" in str(only(deploy=True).hint)
@@ -382,12 +384,12 @@ class TestServer:
         ):
             assert ids(deploy=True) == ["W005"]
 
-    def test_one_that_is_down_is_a_warning(self) -> None:
+    def test_an_unreachable_server_is_a_warning(self) -> None:
         with site({"COMMAND_DEADLINE": 0.3}, {"default": LOCMEM, "messaging": redis("unix:///nowhere.sock")}):
             assert ids(deploy=True) == ["W005"]
             assert "Start it" in str(only(deploy=True).hint)
 
-    def test_it_is_not_asked_where_the_alias_is_no_use(self) -> None:
+    def test_it_is_not_queried_if_the_alias_is_unusable(self) -> None:
         with site(caches={"default": LOCMEM}):
             assert ids(deploy=True) == ["E005"]
         with site(["not a dict"]):
@@ -409,13 +411,13 @@ class TestServer:
         ids=str,
     )
     def test_versions(self, info: dict[str, str], wanted: list[str]) -> None:
-        message = server_checks._about_version("messaging", info)
+        message = server_checks._check_version("messaging", info)
         assert [str(message.id).removeprefix("messaging.") for message in [message] if message] == wanted
 
 
 @contextmanager
 def as_user(server: EmbeddedServer, rights: str) -> Iterator[None]:
-    """The site signs in as a user with these rights."""
+    """Let the site connect as a user with these permissions."""
     with server.client() as admin:
         admin.execute_command(f"ACL SETUSER limited reset on >secret ~messaging:* {rights}")
         url = server.url.replace("unix://", "unix://limited:secret@") + f"&client_name={len(rights)}"

@@ -25,7 +25,7 @@ def test_defaults_need_no_setting() -> None:
         assert conf.current() == conf.Settings()
 
 
-def test_what_is_given_replaces_the_default() -> None:
+def test_a_setting_replaces_the_default() -> None:
     with override_settings(REDIS_MESSAGING={"CHAT_MAX_LENGTH": 7}):
         assert conf.current() == conf.Settings(CHAT_MAX_LENGTH=7)
 
@@ -38,13 +38,13 @@ def test_a_change_is_followed() -> None:
         assert conf.current().SEND_RATE == 1
 
 
-def test_an_unknown_key_breaks_nothing() -> None:
+def test_an_unknown_key_is_ignored() -> None:
     with override_settings(REDIS_MESSAGING={"CHAT_MAX_LENGHT": 7}):
         assert conf.current() == conf.Settings()
 
 
 @pytest.mark.parametrize("given", [None, [], "messaging"])
-def test_anything_but_a_dict_is_an_error_that_says_so(given: object) -> None:
+def test_anything_but_a_dict_is_a_clear_error(given: object) -> None:
     with (
         override_settings(REDIS_MESSAGING=given),
         pytest.raises(ConfigurationError, match="REDIS_MESSAGING must be a dict"),
@@ -53,32 +53,32 @@ def test_anything_but_a_dict_is_an_error_that_says_so(given: object) -> None:
 
 
 class TestAlias:
-    def test_messaging_where_there_is_one(self) -> None:
+    def test_messaging_if_it_exists(self) -> None:
         with override_settings(REDIS_MESSAGING={}, CACHES={"default": REDIS, "messaging": REDIS}):
             assert conf.alias() == "messaging"
 
-    def test_else_default(self) -> None:
+    def test_otherwise_default(self) -> None:
         with override_settings(REDIS_MESSAGING={}, CACHES={"default": REDIS}):
             assert conf.alias() == "default"
 
-    def test_else_as_chosen(self) -> None:
+    def test_the_chosen_alias(self) -> None:
         with override_settings(REDIS_MESSAGING={"ALIAS": "chats"}, CACHES={"default": REDIS}):
             assert conf.alias() == "chats"
 
 
-def test_the_prefix_may_be_asked_for_each_time() -> None:
+def test_the_prefix_may_be_a_callable() -> None:
     tenants = iter("ab")
     with override_settings(REDIS_MESSAGING={"PREFIX": lambda: next(tenants)}):
         assert [conf.prefix(), conf.prefix()] == ["a", "b"]
 
 
-def test_each_setting_says_what_it_is() -> None:
+def test_each_setting_has_a_comment() -> None:
     """A comment above each, so that conf.py is the list of settings."""
     source = Path(str(conf.__file__)).read_text(encoding="utf-8")
     for field in dataclasses.fields(conf.Settings):
         assert re.search(rf"#: .+\n    {field.name}: ", source), field.name
 
 
-def test_settings_can_not_be_changed_by_accident() -> None:
+def test_settings_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         conf.current().SEND_RATE = 5  # type: ignore[misc]

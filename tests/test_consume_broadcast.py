@@ -123,7 +123,7 @@ def miss() -> None:
         (["news", "--handler", "json.__name__"], "--handler 'json.__name__' is no function"),
         (["news", "--on-missed", "nothing"], "--on-missed 'nothing' can't be imported"),
         (["news", "--name", ""], "name is empty"),
-        (["news", "--attempts", "0"], "attempts is 0"),
+        (["news", "--attempts", "0"], "attempts must be between 1 and 1000, not 0"),
     ],
 )
 def test_bad_options(words: list[str], text: str) -> None:

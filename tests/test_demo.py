@@ -1,4 +1,4 @@
-"""`manage.py demo`, as a person runs it: in a process of its own."""
+"""`manage.py demo` in a separate process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTIFICATIONS = "/messages/notifications/"
 
 
 class Demo:
-    """A demo that was started; what it printed so far is in `output`."""
+    """A running demo; `output` is what it has printed so far."""
 
     def __init__(self, directory: Path, *args: str, env: dict[str, str] | None = None) -> None:
         without = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
@@ -52,7 +52,7 @@ class Demo:
 
     @property
     def address(self) -> str:
-        """The address it prints once it answers."""
+        """The URL that it prints once it accepts requests."""
         ends = time.monotonic() + DEADLINE
         while not (found := re.search(r"Open (http://\S+)", self.output)):
             assert self.process.poll() is None and time.monotonic() < ends, self.output
@@ -60,7 +60,7 @@ class Demo:
         return found[1]
 
     def stop(self, how: signal.Signals) -> int:
-        """The exit code after this signal."""
+        """Send the signal to the process group; returns the exit code."""
         os.killpg(self.process.pid, how)  # as a terminal does
         return self.ended()
 
@@ -73,7 +73,7 @@ class Demo:
 
 
 class Browser:
-    """Keeps cookies and posts the forms it sees."""
+    """A client that keeps cookies and posts forms."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -84,7 +84,7 @@ class Browser:
         return self._send(path, None)
 
     def post(self, path: str, *, at: str = "/orders/", **form: str) -> str:
-        """The page that follows a form of the page `at`."""
+        """Submit a form of the page `at`; returns the page it redirects to."""
         found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get(at))
         assert found
         return self._send(path, urllib.parse.urlencode({"csrfmiddlewaretoken": found[1], **form}).encode())
@@ -96,7 +96,7 @@ class Browser:
         return self.post("/", at="/", username=username, **more)
 
     def until(self, path: str, text: str) -> str:
-        """The page, once it says this."""
+        """The page, once it contains the text."""
         ends = time.monotonic() + DEADLINE
         while text not in (page := self.get(path)):
             assert time.monotonic() < ends, page
@@ -111,7 +111,7 @@ class Browser:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
-    """Starts demos that share a directory; kills what a test leaves."""
+    """Starts demos that share a directory; kills those still running at the end."""
     started: list[Demo] = []
 
     def start(*args: str, env: dict[str, str] | None = None) -> Demo:
@@ -127,7 +127,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
 
 
 def servers(directory: Path) -> list[str]:
-    """Processes whose data are in that directory."""
+    """Processes with their data in the directory."""
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
     return [str(line) for line in lines if bytes(directory / "redis") in line or bytes(directory) in line]
 
@@ -139,9 +139,7 @@ def _readable(path: Path) -> bool:
         return False
 
 
-def test_two_people_find_their_chats_and_nothing_stays_behind(
-    start: Callable[..., Demo], tmp_path: Path
-) -> None:
+def test_users_find_their_chats_and_no_process_is_left(start: Callable[..., Demo], tmp_path: Path) -> None:
     demo = start()
     address = demo.address
 
@@ -161,7 +159,7 @@ def test_two_people_find_their_chats_and_nothing_stays_behind(
     assert servers(tmp_path) == []
 
 
-def test_it_goes_on_where_it_was_unless_fresh(start: Callable[..., Demo]) -> None:
+def test_it_keeps_its_data_unless_fresh(start: Callable[..., Demo]) -> None:
     first = start()
     browser = Browser(first.address)
     browser.sign_in("alice")
@@ -210,7 +208,7 @@ def test_an_order_that_is_not_paid_in_time_is_cancelled(start: Callable[..., Dem
     assert "paid in time: Tea." in page and "paid in time: Cake." not in page
 
 
-def test_who_is_mentioned_in_a_chat_is_notified(start: Callable[..., Demo]) -> None:
+def test_mentioned_members_are_notified(start: Callable[..., Demo]) -> None:
     address = start().address
     bob, frank, alice = Browser(address), Browser(address), Browser(address)
     for browser, name in ((bob, "bob"), (frank, "frank"), (alice, "alice")):
@@ -221,12 +219,12 @@ def test_who_is_mentioned_in_a_chat_is_notified(start: Callable[..., Demo]) -> N
     assert "Alice Moreau mentioned you" in (page := bob.get(NOTIFICATIONS))
     assert "&lt;b&gt;noodles" in page and f'value="{room}"' in page
     alice.post(f"{room}send/", at=room, body="Well, @bob?")
-    assert "2 in all" in (page := bob.get(NOTIFICATIONS)) and "noodles" not in page
-    assert "mentioned" not in frank.get(NOTIFICATIONS), "who is not in the chat"
-    assert "mentioned" not in alice.get(NOTIFICATIONS), "who wrote it"
+    assert "2 in total" in (page := bob.get(NOTIFICATIONS)) and "noodles" not in page
+    assert "mentioned" not in frank.get(NOTIFICATIONS), "not a member of the chat"
+    assert "mentioned" not in alice.get(NOTIFICATIONS), "the sender"
 
 
-def test_an_option_that_another_process_changes_is_in_force_at_once(
+def test_an_option_changed_by_another_process_applies_at_once(
     start: Callable[..., Demo], tmp_path: Path
 ) -> None:
     browser = Browser(start().address)
@@ -261,7 +259,7 @@ def test_an_option_that_another_process_changes_is_in_force_at_once(
     assert option() == '{"discount": 30, "open": false}\n'
 
 
-def test_it_can_be_stopped_before_it_answers(start: Callable[..., Demo], tmp_path: Path) -> None:
+def test_it_can_be_stopped_during_startup(start: Callable[..., Demo], tmp_path: Path) -> None:
     demo = start("--contacts", "6000")
     ends = time.monotonic() + DEADLINE
     while "Directory: 1000" not in demo.output:
@@ -273,7 +271,7 @@ def test_it_can_be_stopped_before_it_answers(start: Callable[..., Demo], tmp_pat
     assert servers(tmp_path) == []
 
 
-def test_a_port_in_use_is_one_line_that_helps(start: Callable[..., Demo]) -> None:
+def test_a_used_port_is_a_one_line_error(start: Callable[..., Demo]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         demo = start("--port", str(taken.getsockname()[1]))
         assert demo.ended() == 1
@@ -281,18 +279,18 @@ def test_a_port_in_use_is_one_line_that_helps(start: Callable[..., Demo]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["--port", "99999"], "give another --host or --port"),
         (["--host", "no.such.host.invalid"], "give another --host or --port"),
         (["--contacts", "-1"], "give 0 or more"),
     ],
 )
-def test_bad_options_are_one_line_that_helps(start: Callable[..., Demo], args: list[str], said: str) -> None:
+def test_bad_options_are_a_one_line_error(start: Callable[..., Demo], args: list[str], message: str) -> None:
     demo = start(*args)
     assert demo.ended() == 1
     assert demo.output.startswith("CommandError: ")
-    assert said in demo.output
+    assert message in demo.output
     assert demo.output.count("\n") == 1
 
 
@@ -303,21 +301,21 @@ def test_a_second_demo_of_one_directory_is_refused(start: Callable[..., Demo]) -
     assert re.fullmatch(r"CommandError: Another server is using .*: stop it, or .*\n", second.output)
 
 
-def test_a_server_that_can_not_be_reached_is_one_line_that_helps(start: Callable[..., Demo]) -> None:
+def test_an_unreachable_server_is_a_one_line_error(start: Callable[..., Demo]) -> None:
     demo = start(env={"REDIS_URL": "unix:///nowhere/redis.sock"})
     assert demo.ended() == 1
     lines = [line for line in demo.output.splitlines() if line.startswith("CommandError")]
     assert len(lines) == 1
-    assert "can't be reached" in lines[0]
+    assert "was not available" in lines[0]
 
 
-def test_only_the_people_shown_can_be_picked(start: Callable[..., Demo]) -> None:
+def test_only_demo_users_can_sign_in(start: Callable[..., Demo]) -> None:
     browser = Browser(start().address)
     with pytest.raises(urllib.error.HTTPError, match="404"):
         browser.sign_in("contact-1")
 
 
-def test_sign_in_leads_back_to_where_one_was_going_but_not_to_other_sites(start: Callable[..., Demo]) -> None:
+def test_sign_in_redirects_to_next_but_not_to_other_sites(start: Callable[..., Demo]) -> None:
     browser = Browser(start().address)
     browser.sign_in("alice", next="/admin/")
     assert browser.where == "/admin/"

@@ -1,4 +1,4 @@
-"""The documentation tells the truth: every example in it runs, and every setting is in it."""
+"""The documentation: all examples run, all links have a target, all settings and options are listed."""
 
 import ast
 import dataclasses
@@ -30,7 +30,7 @@ MODULES = [
 
 
 def run_examples(text: str, where: str, names: dict[str, object]) -> int:
-    """Run the `>>>` examples of a text; returns how many there were."""
+    """Run the `>>>` examples of a text and return their number."""
     examples = doctest.DocTestParser().get_doctest(text, names, where, where, 0)
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     outcome = runner.run(examples, clear_globs=False)
@@ -62,12 +62,12 @@ def test_examples_of_docstrings_run() -> None:
 
 
 @pytest.mark.parametrize("document", PAGES, ids=lambda document: document.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_have_a_target(document: Path) -> None:
     targets = LINK.findall(document.read_text(encoding="utf-8"))
     assert [target for target in targets if not (document.parent / target).exists()] == []
 
 
-def test_every_setting_is_told_with_its_default() -> None:
+def test_every_setting_is_listed_with_its_default() -> None:
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", page, re.MULTILINE))
     assert lines == {field.name: repr(field.default) for field in dataclasses.fields(conf.Settings)}
@@ -79,16 +79,18 @@ OPTION = re.compile(r"^\| `([\w-]+)(?: ([^`]*))?`", re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_told_with_its_options(name: str) -> None:
+def test_every_command_is_listed_with_its_options(name: str) -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     section = re.search(SECTION.format(name), page, re.MULTILINE | re.DOTALL)
-    assert section, "docs/commands.md does not tell of it"
+    assert section, "docs/commands.md has no section for it"
     command = load_command_class("django_redis_messaging", name)
-    usual = {action.dest for action in BaseCommand().create_parser("manage.py", name)._actions}
-    every = command.create_parser("manage.py", name)._actions
-    taken = [action for action in every if action.dest not in usual]
-    told = OPTION.findall(section[1])
-    assert [option for option, _ in told] == [(one.option_strings or [one.dest])[-1] for one in taken]
-    defaults = {one.dest: f"{one.default:g}" for one in taken if type(one.default) in (int, float)}
-    shown = {one.dest: word for one, (_, word) in zip(taken, told, strict=True) if one.dest in defaults}
-    assert shown == defaults
+    standard = {action.dest for action in BaseCommand().create_parser("manage.py", name)._actions}
+    actions = command.create_parser("manage.py", name)._actions
+    own = [action for action in actions if action.dest not in standard]
+    listed = OPTION.findall(section[1])
+    assert [option for option, _ in listed] == [
+        (action.option_strings or [action.dest])[-1] for action in own
+    ]
+    defaults = {action.dest: f"{action.default:g}" for action in own if type(action.default) in (int, float)}
+    shown = {action.dest: word for action, (_, word) in zip(own, listed, strict=True)}
+    assert {dest: shown[dest] for dest in defaults} == defaults

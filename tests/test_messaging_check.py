@@ -15,19 +15,20 @@ from pytest_django import Settings
 from redis.crc import key_slot
 
 from django_redis_messaging import DelayQueue, Expiry, conf
-from django_redis_messaging.core import clients, keys
+from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.keys import JobKeys
 from django_redis_messaging.services import health
-from django_redis_messaging.services.expiries.store import TimerStore
-from django_redis_messaging.services.health import Consumer, Health
-from django_redis_messaging.services.jobs.store import SILENT, LeaseStore
+from django_redis_messaging.services.expiries.keys import TIMERS
+from django_redis_messaging.services.health import PROBES, Consumer, Health, probe_key
+from django_redis_messaging.services.jobs.engine import HEARTBEAT_TIMEOUT
+from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.tasks.compat import BaseTaskBackend
+from tests.engines import timers
 from tests.processes import PATIENCE, Start, commands
 from tests.services.asking import all_keys, change, server, server_ms, until
 from tests.services.listening import listening
 from tests.tasks import jobs
-from tests.tasks.working import at_work, liveness, ours
+from tests.tasks.working import at_work, engine, liveness
 
 #: a backend that is not ours: of Django, or of the backport
 DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
@@ -79,8 +80,8 @@ class TestServer:
     def test_one_line_and_nothing_stays(self, alone: EmbeddedServer) -> None:
         assert healthy().count("\n") == 1
         assert healthy().startswith("Healthy: Redis wrote and answered in ")
-        assert len(all_keys()) == keys.PROBES
-        assert all(0 < server().pttl(key) <= health.LIFE for key in all_keys())
+        assert len(all_keys()) == PROBES
+        assert all(0 < server().pttl(key) <= health.PROBE_TTL for key in all_keys())
 
     def test_quiet(self) -> None:
         assert healthy("--verbosity", "0") == ""
@@ -97,42 +98,42 @@ class TestServer:
         out, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, errors) == (0, "")
         assert out.endswith(
-            " ms, 0 workers and 0 listeners take jobs, the oldest that is ready is so for 0.0 s.\n"
+            " ms, 0 workers and 0 listeners take jobs, the oldest ready job has waited 0.0 s.\n"
         )
         alone.stop()
         process = start("--timeout", "0.3")
         out, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (1, "")
-        assert errors.startswith("CommandError: Unhealthy: Redis can't be reached")
-        assert errors.endswith("Start it, or correct LOCATION; then check again.\n")
+        assert errors.startswith("CommandError: Unhealthy: Redis was not available")
+        assert errors.endswith("Start it, or correct LOCATION; then repeat the check.\n")
         assert errors.count("\n") == 1
 
     def test_a_server_that_does_not_answer_in_time(self, alone: EmbeddedServer) -> None:
         healthy()
         server().execute_command("CLIENT", "PAUSE", "3000", "ALL")
-        assert "Redis failed for 0." in unhealthy("--timeout", "0.3")
+        assert "Redis did not reply within 0." in unhealthy("--timeout", "0.3")
 
     def test_a_server_without_memory(self, alone: EmbeddedServer) -> None:
         healthy()
         server().config_set("maxmemory", "1")
         server().config_set("maxmemory-policy", "noeviction")
         assert unhealthy() == (
-            "Unhealthy: Redis is out of memory (maxmemory): nothing was written. Reading, acking and "
-            "deleting still work; raise maxmemory or remove data."
+            "Unhealthy: Redis is out of memory (maxmemory): nothing was written. Reading, acknowledging and "
+            "deleting still work. Raise maxmemory or remove data."
         )
 
     def test_a_server_that_only_reads(self, alone: EmbeddedServer) -> None:
         server().execute_command("REPLICAOF", "127.0.0.1", "1")
         said = unhealthy("--timeout", "0.3", "--json")
-        assert "Redis can't be reached or refuses" in said
+        assert "Redis was not available" in said
         assert "You can't write against a read only replica" in said
 
     def test_what_the_deploy_check_calls_an_error_is_one(self, alone: EmbeddedServer) -> None:
         server().config_set("maxmemory-policy", "allkeys-lru")
         said = unhealthy()
-        assert "evicts any key when memory is short (allkeys-lru)" in said
+        assert "evicts any key when its memory is full (allkeys-lru)" in said
         assert said.endswith(
-            "Set maxmemory-policy to noeviction there, or use a server of its own for messaging."
+            "Set its maxmemory-policy to noeviction, or use a separate server for messaging."
         )
 
     def test_what_it_warns_of_is_not(self, alone: EmbeddedServer) -> None:
@@ -148,8 +149,8 @@ class TestServer:
     @pytest.mark.parametrize(
         ("entry", "text"),
         [
-            ({}, "CACHES['broken'] can't be used as it is: Missing connections string."),
-            ({"LOCATION": "http://here"}, "CACHES['broken'] can't be used as it is: Redis URL must specify"),
+            ({}, "CACHES['broken'] can't be used: Missing connections string."),
+            ({"LOCATION": "http://here"}, "CACHES['broken'] can't be used: Redis URL must specify"),
             ({"LOCATION": "redis://here:1", "OPTIONS": {"CLIENT_CLASS": "no.Where"}}, "No module named 'no'"),
         ],
     )
@@ -165,7 +166,7 @@ class TestServer:
     def test_each_primary_of_a_cluster_is_asked(self, settings: Settings) -> None:
         change(settings, ALIAS="cluster")
         assert healthy("--consuming")
-        slots = [key_slot(keys.probe(conf.prefix(), number).encode()) for number in range(keys.PROBES)]
+        slots = [key_slot(probe_key(conf.prefix(), number).encode()) for number in range(PROBES)]
         for primaries in (3, 4, 5, 6):
             assert {slot * primaries // 16384 for slot in slots} == set(range(primaries))
 
@@ -180,7 +181,7 @@ class TestServer:
         ],
     )
     def test_bad_options(self, words: list[str]) -> None:
-        with pytest.raises(CommandError, match="--timeout is more than 0 seconds, --max-age 0 or more"):
+        with pytest.raises(CommandError, match="--timeout must be more than 0 seconds, --max-age at least 0"):
             call_command("messaging_check", *words)
 
 
@@ -197,14 +198,14 @@ class TestConsuming:
         late()
         said = unhealthy("--consuming", "--max-age", "0.01")
         assert said.startswith("Unhealthy: A job of tasks default/other has been ready for 0 s. ")
-        assert said.endswith("No worker is alive: start run_worker.")
+        assert said.endswith("No worker is running: start run_worker.")
 
     def test_tasks_that_wait_for_a_worker_who_is_busy(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(jobs, "go", threading.Event())
         with at_work() as worker:
             until(lambda: liveness(worker))
             jobs.wait.enqueue()
-            until(lambda: ours().store.stats("default")[2] == 1)
+            until(lambda: engine().stats("default")[2] == 1)
             jobs.noop.enqueue()
             late()
             try:
@@ -216,20 +217,25 @@ class TestConsuming:
         assert row["ready"] == 1
 
     def test_a_worker_that_is_silent_is_none(self) -> None:
-        told_of_itself("w", beat=-SILENT - 1000, consumed=-SILENT - 1000, began=-SILENT - 9000)
+        told_of_itself(
+            "w",
+            beat=-HEARTBEAT_TIMEOUT - 1000,
+            consumed=-HEARTBEAT_TIMEOUT - 1000,
+            started=-HEARTBEAT_TIMEOUT - 9000,
+        )
         jobs.noop.enqueue()
         late()
-        assert "No worker is alive" in unhealthy("--consuming", "--max-age", "0.01")
+        assert "No worker is running" in unhealthy("--consuming", "--max-age", "0.01")
 
     def test_nor_is_one_that_lives_and_does_not_take_jobs(self) -> None:
         """Such as after a connection was lost and never made again."""
-        told_of_itself("w", beat=-1000, consumed=-60_000, began=-90_000)
+        told_of_itself("w", beat=-1000, consumed=-60_000, started=-90_000)
         jobs.noop.enqueue()
         late()
-        assert "No worker is alive" in unhealthy("--consuming", "--max-age", "0.01")
-        told_of_itself("w", beat=-1000, consumed=-60_000, began=-90_000, running=1)
+        assert "No worker is running" in unhealthy("--consuming", "--max-age", "0.01")
+        told_of_itself("w", beat=-1000, consumed=-60_000, started=-90_000, running=1)
         assert "1 workers" in healthy("--consuming", "--max-age", "0.01")
-        told_of_itself("w", beat=-1000, consumed=-60_000, began=-1000)
+        told_of_itself("w", beat=-1000, consumed=-60_000, started=-1000)
         assert "1 workers" in healthy("--consuming", "--max-age", "0.01")
 
     def test_timers_that_nobody_listens_for(self) -> None:
@@ -237,11 +243,11 @@ class TestConsuming:
         late()
         said = unhealthy("--consuming", "--max-age", "0.01")
         assert said.startswith("Unhealthy: A job of timers order has been ready for 0 s.")
-        assert said.endswith("No listener is alive: start run_listener.")
+        assert said.endswith("No listener is running: start run_listener.")
 
     def test_a_listener_that_lives(self) -> None:
         with listening({"other": print}):
-            until(lambda: server().exists(JobKeys(conf.prefix(), *keys.TIMERS).workers))
+            until(lambda: server().exists(JobKeys(conf.prefix(), *TIMERS).workers))
             Expiry("order").start("17", 0.001)
             late()
             assert "1 listeners" in healthy("--consuming", "--max-age", "0.01")
@@ -250,7 +256,9 @@ class TestConsuming:
         queue = DelayQueue("mail")
         queue.push_many(["one", "two"])
         late()
-        assert unhealthy("--consuming", "--max-age", "0.01").endswith("Nobody pops from it: start what does.")
+        assert unhealthy("--consuming", "--max-age", "0.01").endswith(
+            "No client pops from it: start its consumers."
+        )
         queue.pop(1)
         late()
         assert healthy("--consuming", "--max-age", "0.01")
@@ -288,10 +296,10 @@ def late() -> None:
     until(lambda: server_ms() > begins + 20)
 
 
-def told_of_itself(worker: str, *, beat: int, consumed: int, began: int, running: int = 0) -> None:
+def told_of_itself(worker: str, *, beat: int, consumed: int, started: int, running: int = 0) -> None:
     """As a worker did, so many ms from now."""
     now = server_ms()
-    line = f"{now + beat} {now + consumed} {now + began} {running} 7"
+    line = f"{now + beat} {now + consumed} {now + started} {running} 7"
     server().hset(JobKeys(conf.prefix(), "tasks", "default").workers, worker, line)
 
 
@@ -302,8 +310,8 @@ def test_awaiting(own_prefix: str) -> None:
         await clients.aclose()
         return found
 
-    LeaseStore("tasks", "default").beat("w", consumed=True, began=0, running=2, done=3)
-    TimerStore().beat("l", consumed=False, began=1, running=0, done=0)
+    engine().beat("w", consumed=True, started=0, running=2, done=3)
+    timers().beat("l", consumed=False, started=1, running=0, done=0)
     [[worker], [listener]] = asyncio.run(ask())
     assert (worker.id, worker.running, worker.alive) == ("w", 2, True)
     assert (listener.id, listener.alive) == ("l", False)

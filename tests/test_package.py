@@ -21,6 +21,7 @@ from django.apps import apps
 from django.core.management import call_command
 
 import django_redis_messaging
+from django_redis_messaging.core import scripts
 from django_redis_messaging.core.operations import Service
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
@@ -207,6 +208,33 @@ def imported(dotted: str, path: Path) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
+def imported_modules(dotted: str, path: Path) -> set[str]:
+    """The modules of the package that a module imports: `from .a import b` is `a.b` if that is a module."""
+    known = modules()
+    found: set[str] = set()
+    for name in imported(dotted, path):
+        module = name if name in known else name.rpartition(".")[0]
+        found |= {module} & set(known) - {dotted}
+    return found
+
+
+def import_circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other, directly or through others."""
+
+    def reachable(name: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            new = imports[waiting.pop()] - found
+            found |= new
+            waiting += new
+        return found
+
+    reached = {name: reachable(name) for name in imports}
+    circles = {tuple(sorted(b for b in reached[a] if a in reached[b])) for a in imports if a in reached[a]}
+    return [list(circle) for circle in sorted(circles)]
+
+
 class TestLayers:
     """Arrows point down only: commands, web and tasks use services, services use core."""
 
@@ -237,6 +265,13 @@ class TestLayers:
         for dotted, path in modules(layer).items():
             for name in imported(dotted, path):
                 assert not name.startswith(web), f"{dotted} imports {name}"
+
+    def test_no_module_imports_itself_through_others(self) -> None:
+        """Type checking counts too: each module can be understood after those that it imports."""
+        assert import_circles({name: imported_modules(name, path) for name, path in modules().items()}) == []
+
+    def test_the_check_finds_circles(self) -> None:
+        assert import_circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
     def test_the_check_sees_imports(self, tmp_path: Path) -> None:
         path = tmp_path / "sample.py"
@@ -339,14 +374,20 @@ def read(name: str) -> Script:
     text = text_of(name)
     header = re.match(r"(?:--.*\n)*", text)
     assert header is not None
-    pieces = [text_of(piece) for piece in USES.findall(text)]
-    return Script(header[0], without_comments("\n".join([*pieces, text])))
+    return Script(header[0], without_comments("\n".join([*map(scripts.read, scripts.pieces(text)), text])))
 
 
 def functions(text: str) -> dict[str, str]:
     """The functions a piece defines, with their bodies."""
     found = re.findall(r"^local function (\w+)(\(.*?)^end$", without_comments(text), re.MULTILINE | re.DOTALL)
     return dict(found)
+
+
+def top_of(name: str) -> str:
+    """The declarations that a script's own code begins with."""
+    found = re.match(r"(?:\s*\n|local (?!function).*\n(?:[ }].*\n)*)*", own_code(name))
+    assert found is not None
+    return found[0]
 
 
 def own_code(name: str) -> str:
@@ -356,8 +397,8 @@ def own_code(name: str) -> str:
 def reached(name: str) -> dict[str, str]:
     """The functions of its pieces that a script calls, at once or by way of others."""
     defined: dict[str, str] = {}
-    for piece in USES.findall(text_of(name)):
-        defined |= functions(text_of(piece))
+    for piece in scripts.pieces(text_of(name)):
+        defined |= functions(scripts.read(piece))
     found: dict[str, str] = {}
     waiting = [own_code(name)]
     while waiting:
@@ -396,13 +437,27 @@ class TestScripts:
         else:
             assert name in constants(), f"nothing calls {name}"
 
+    @pytest.mark.parametrize("name", LUA)
+    def test_pieces_it_uses_exist_and_are_called(self, name: str) -> None:
+        used = USES.findall(text_of(name))
+        assert set(used) <= set(LUA)
+        assert used == sorted(used)
+        code = own_code(name)
+        for piece in used:
+            assert any(re.search(rf"\b{function}\(", code) for function in functions(text_of(piece))), piece
+
     @pytest.mark.parametrize("name", SCRIPTS)
-    def test_pieces_it_uses_exist_and_are_needed(self, name: str) -> None:
-        pieces = USES.findall(text_of(name))
-        assert set(pieces) <= set(LUA)
-        called = reached(name)
-        for piece in pieces:
-            assert set(functions(text_of(piece))) & set(called), f"{piece} is not needed"
+    def test_pieces_come_after_those_they_use(self, name: str) -> None:
+        order = scripts.pieces(text_of(name))
+        assert len(order) == len(set(order))
+        for at, piece in enumerate(order):
+            assert set(scripts.pieces(scripts.read(piece))) <= set(order[:at])
+
+    @pytest.mark.parametrize("name", SCRIPTS)
+    def test_keys_and_arguments_get_their_names_at_the_top(self, name: str) -> None:
+        named = NUMBERED.findall(top_of(name))
+        assert len(named) == len(set(named)), "each gets its name once"
+        assert not NUMBERED.findall(own_code(name)[len(top_of(name)) :])
 
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_one_that_reads_only_writes_nothing(self, name: str) -> None:

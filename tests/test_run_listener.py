@@ -19,7 +19,8 @@ from pytest_django import Settings
 from django_redis_messaging import ConfigurationError, Expiry, conf, handlers, on_expiry, on_key_event
 from django_redis_messaging.checks.handlers import check_flags, check_handlers
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.expiries.store import TimerStore
+from django_redis_messaging.services.jobs.leases import Outcome
+from tests.engines import timers
 from tests.processes import PATIENCE, Process, Start, processes
 from tests.services.asking import server, until
 from tests.services.listening import Heard
@@ -94,8 +95,8 @@ class TestCommand:
         assert out == (
             "Listening for timers of order, keys session:*. Ctrl-C ends it.\nEnded after 1 timers.\n"
         )
-        assert "needs Kx too. Add that, or run with --configure." in errors
-        assert TimerStore().stats("order")[:4] == [1, 0, 0, 0]
+        assert "also needs Kx. Add it, or run with --configure." in errors
+        assert timers().stats("order")[:4] == [1, 0, 0, 0]
 
     @pytest.mark.timing
     def test_the_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ class TestCommand:
         out, _ = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (0, "")
         assert time.monotonic() - began < 10
-        assert TimerStore().stats("order")[:4] == [1, 0, 0, 0]
+        assert timers().stats("order")[:4] == [1, 0, 0, 0]
 
     def test_only_key_events(self, start: Start, tmp_path: Path) -> None:
         text = EXPIRIES[: EXPIRIES.index("@on_expiry")] + EXPIRIES[EXPIRIES.index("@on_key_event") :]
@@ -128,16 +129,16 @@ class TestCommand:
         process = start("run_listener", apps=())
         out, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (1, "")
-        assert errors.startswith("CommandError: There are no handlers: write some in expiries.py")
+        assert errors.startswith("CommandError: No handlers found: define some in expiries.py")
         assert errors.count("\n") == 1
 
     @pytest.mark.parametrize(
         ("words", "text"),
         [
-            (["--concurrency", "0"], "--concurrency is at least 1"),
-            (["--lease", "0.5"], "--lease is 1 to"),
-            (["--lease", "nan"], "--lease is 1 to"),
-            (["--drain", "-1"], "--drain is 0 to"),
+            (["--concurrency", "0"], "--concurrency must be at least 1"),
+            (["--lease", "0.5"], "--lease between 1 and"),
+            (["--lease", "nan"], "--lease between 1 and"),
+            (["--drain", "-1"], "--drain must be between 0 and"),
             (["--concurrency", "many"], "invalid int value"),
         ],
     )
@@ -163,7 +164,7 @@ class TestChecks:
         on_key_event(f"{conf.prefix()}:1:{{chat:*")(Heard.__call__)
         [message] = check_handlers()
         assert message.id == "messaging.W009"
-        assert "tests.services.listening.Heard.__call__ waits for keys" in message.msg
+        assert "tests.services.listening.Heard.__call__ is never called" in message.msg
 
     def test_one_that_waits_for_an_event_that_nobody_sends(self) -> None:
         on_key_event("order:*", events={"expire", "expird"})(Heard.__call__)
@@ -230,13 +231,13 @@ class TestChecksOfTheServer:
 class TestOtherCommands:
     def dead(self) -> None:
         """One timer that is dead, and one that waits."""
-        store = TimerStore()
+        store = timers()
         Expiry("order").start("17", 0.001)
         until(lambda: (found := store.claim(["order"], 1, 1000).jobs) and self.bury(found[0]))
         Expiry("order").start("18", 60)
 
     def bury(self, held: Any) -> bool:
-        return TimerStore().settle(held.verdict("dead", line='F"no"'))
+        return timers().settle(held.lease.settled(Outcome.DEAD, line='F"no"'))
 
     def test_stats(self) -> None:
         self.dead()
@@ -246,8 +247,8 @@ class TestOtherCommands:
 
     def test_redrive(self) -> None:
         self.dead()
-        assert said("redrive", "order", "--timers") == "1 put back into order.\n"
-        assert said("redrive", "order", "--timers") == "0 put back into order.\n"
+        assert said("redrive", "order", "--timers") == "1 requeued in order.\n"
+        assert said("redrive", "order", "--timers") == "0 requeued in order.\n"
         with pytest.raises(CommandError, match="namespace is empty"):
             call_command("redrive", "", "--timers")
 

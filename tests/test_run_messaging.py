@@ -17,12 +17,12 @@ from django.utils import autoreload
 from pytest_django import Settings
 
 from django_redis_messaging import ConfigurationError, DelayQueue, Expiry, handlers, on_expiry
-from django_redis_messaging.core.keys import JobKeys
 from django_redis_messaging.management import loops
-from django_redis_messaging.services.expiries.store import TimerStore
+from django_redis_messaging.services.jobs.keys import JobKeys
+from django_redis_messaging.services.loop_group import LoopGroup
 from django_redis_messaging.services.polling import Poller
-from django_redis_messaging.services.together import Together
 from django_redis_messaging.tasks.compat import BaseTaskBackend
+from tests.engines import timers
 from tests.processes import PATIENCE, Start, commands
 from tests.tasks import jobs
 from tests.tasks.working import ended, keys, server, state, until
@@ -99,7 +99,7 @@ class TestAsAProcess:
         assert process.communicate(timeout=PATIENCE) == ("Ended after 1 tasks and 1 timers.\n", "")
         assert process.returncode == 0
         assert ended(result).return_value == process.pid
-        assert TimerStore().stats("order")[:4] == [0, 0, 0, 0]
+        assert timers().stats("order")[:4] == [0, 0, 0, 0]
 
     @pytest.mark.timing
     def test_the_second_signal_gives_back_what_runs(self, start: Start, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ class TestAsAProcess:
         assert process.communicate(timeout=PATIENCE)[0] == ""
         assert process.returncode == 0
         assert (state(result).status, state(result).attempts) == ("w", 0)
-        assert TimerStore().stats("order")[:4] == [1, 0, 0, 0]
+        assert timers().stats("order")[:4] == [1, 0, 0, 0]
 
     def test_when_one_dies_the_others_drain_and_the_exit_code_says_so(
         self, start: Start, tmp_path: Path
@@ -126,7 +126,7 @@ class TestAsAProcess:
         out, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 1
         assert "RuntimeError: a mistake of the site's own" in errors
-        assert errors.endswith("CommandError: Ended by an error of the poller: see the log.\n")
+        assert errors.endswith("CommandError: Ended by an error of the poller; see the log.\n")
         assert out.endswith("Ended after 1 tasks and 0 timers.\n")
         assert ended(result).return_value == process.pid
 
@@ -164,22 +164,19 @@ class TestWhatThereIsToRun:
 
     @pytest.mark.usefixtures("at_once")
     def test_without_djangos_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def backends() -> None:
-            raise ImportError("There is no django.tasks: install the extra `tasks`.")
-
-        monkeypatch.setattr(loops, "backends", backends)
+        monkeypatch.setattr(loops, "tasks_installed", lambda: False)
         assert said("--max-time", "1").startswith(
             "Running no worker (TASKS has no backend of this app); poller;"
         )
-        with pytest.raises(CommandError, match="install the extra"):
+        with pytest.raises(CommandError, match="pip install"):
             said("--backend", "default")
-        with pytest.raises(CommandError, match=r"there is: none"):
+        with pytest.raises(CommandError, match=r"found: none"):
             said("--queue", "default")
 
     def test_an_error_of_one_is_an_error(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
         settings.TASKS = {"default": {"BACKEND": DUMMY}}
         monkeypatch.setattr(Poller, "run", lambda self: 1 / 0)
-        with pytest.raises(CommandError, match="Ended by an error of the poller: see the log"):
+        with pytest.raises(CommandError, match="Ended by an error of the poller; see the log"):
             said()
 
     def test_with_reload_it_leaves_signals_to_the_reloader(
@@ -202,7 +199,7 @@ class TestWhatThereIsToRun:
         [line, _] = said("--backend", "default", "--queue", "other").splitlines()
         assert " of other; poller; no listener" in line
         assert "letters" not in line
-        with pytest.raises(CommandError, match=r"name it by --backend \(there is: default, mail\)"):
+        with pytest.raises(CommandError, match=r"name it with --backend \(found: default, mail\)"):
             said("--queue", "other")
 
     @pytest.mark.parametrize(
@@ -210,10 +207,10 @@ class TestWhatThereIsToRun:
         [
             (["--backend", "nowhere"], "TASKS has no entry 'nowhere'"),
             (["--queue", "nope"], "no queue 'nope': add it to QUEUES"),
-            (["--concurrency", "0"], "--concurrency is at least 1"),
-            (["--lease", "nan"], "--lease is 1 to"),
-            (["--drain", "-1"], "--drain is 0 to"),
-            (["--max-time", "0"], "--max-time is at least 1"),
+            (["--concurrency", "0"], "--concurrency must be at least 1"),
+            (["--lease", "nan"], "--lease between 1 and"),
+            (["--drain", "-1"], "--drain must be between 0 and"),
+            (["--max-time", "0"], "--max-time must be at least 1"),
         ],
     )
     def test_bad_options(self, words: list[str], text: str) -> None:
@@ -264,7 +261,7 @@ class Ending:
 class TestTogether:
     def test_a_stop_is_for_all_and_the_second_too(self) -> None:
         one, other = Waiting(1), Waiting(2)
-        together = Together({"one": one, "other": other})
+        together = LoopGroup({"one": one, "other": other})
         together.stop()
         together.stop()
         together.run()
@@ -280,7 +277,7 @@ class TestTogether:
     ) -> None:
         """They are stopped once: they drain. That one of them ends then stops nobody again."""
         others = Waiting(), Waiting(), Waiting()
-        together = Together({"ending": ending, "a": others[0], "b": others[1], "c": others[2]})
+        together = LoopGroup({"ending": ending, "a": others[0], "b": others[1], "c": others[2]})
         together.run()
         assert [other.told for other in others] == [1, 1, 1]
         assert together.failed == failed
@@ -289,7 +286,7 @@ class TestTogether:
     @pytest.mark.timing
     def test_after_its_time_it_stops(self) -> None:
         waiting, began = Waiting(), time.monotonic()
-        together = Together({"waiting": waiting}, max_time=0.2)
+        together = LoopGroup({"waiting": waiting}, max_time=0.2)
         together.run()
         assert waiting.told == 1
         assert 0.2 <= time.monotonic() - began < PATIENCE
@@ -299,21 +296,21 @@ class TestTogether:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Such as one that waits for a Redis that does not answer."""
-        monkeypatch.setattr("django_redis_messaging.services.together.CLOSING", 0.1)
+        monkeypatch.setattr("django_redis_messaging.services.loop_group.STOP_TIMEOUT", 0.1)
         one, other = Waiting(3), Waiting(2)
-        together = Together({"one": one, "other": other})
+        together = LoopGroup({"one": one, "other": other})
         together.stop()
         together.stop()
         together.run()
         assert (one.told, other.told) == (2, 2)
-        assert "Left behind, for it does not end: one." in caplog.text
+        assert "Exiting though these loops have not ended: one." in caplog.text
         one.stop()
 
     @pytest.mark.usefixtures("signals")
     @pytest.mark.timing
     def test_a_signal_that_interrupts_nothing_is_seen_all_the_same(self) -> None:
         """Such as one that comes just before it begins to wait; here it comes to another thread."""
-        loops.at_signals((together := Together({"waiting": (waiting := Waiting())})).stop)
+        loops.at_signals((together := LoopGroup({"waiting": (waiting := Waiting())})).stop)
 
         def send() -> None:
             until(lambda: any(thread.name == "waiting" for thread in threading.enumerate()))
@@ -329,4 +326,4 @@ class TestTogether:
         assert waiting.told == 1
 
     def test_of_nothing_it_ends_at_once(self) -> None:
-        Together({}).run()
+        LoopGroup({}).run()

@@ -1,4 +1,4 @@
-"""The examples of broadcasts in the demo project, in two real processes."""
+"""The broadcast examples of the demo site in two processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_redis import get_redis_connection
 
 from django_redis_messaging import Broadcast, conf
 
-#: a process of the site: it does what its stdin says, a line each
+#: a process of the site that runs commands from stdin, one per line
 PROGRAM = """
 import json, os, sys
 from django.conf import settings
@@ -30,11 +30,11 @@ settings.configure(
     REDIS_MESSAGING={"PREFIX": os.environ["PREFIX"]},
 )
 from django.core.cache import cache
-from shop import caching, following, options
-end = following.start()
+from shop import caching, options, subscriptions
+end = subscriptions.start()
 verbs = {
     "option": options.get, "change": options.change,
-    "get": cache.get, "set": cache.set, "drop": caching.drop,
+    "get": cache.get, "set": cache.set, "drop": caching.invalidate,
 }
 for line in sys.stdin:
     verb, *words = json.loads(line)
@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Process:
-    """One process of the site."""
+    """A process of the site."""
 
     def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(
@@ -78,13 +78,13 @@ class Process:
 def until(holds: Callable[[], object]) -> None:
     ends = time.monotonic() + 60
     while not holds():
-        assert time.monotonic() < ends, "it did not happen in time"
+        assert time.monotonic() < ends, "timed out"
         time.sleep(0.005)
 
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[list[Process]]:
-    """Two, both of which follow."""
+    """Two processes, both subscribed."""
     started = [Process(tmp_path) for _ in range(2)]
     client = get_redis_connection("messaging")
     until(lambda: client.info("clients")["blocked_clients"] >= 4)
@@ -95,7 +95,7 @@ def processes(tmp_path: Path) -> Iterator[list[Process]]:
         one.end()
 
 
-def test_a_changed_option_is_in_force_everywhere(processes: list[Process]) -> None:
+def test_a_changed_option_applies_in_all_processes(processes: list[Process]) -> None:
     one, other = processes
     assert [each.do("option", "discount") for each in processes] == [0, 0]
     one.do("change", "discount", 10)
@@ -106,7 +106,7 @@ def test_a_changed_option_is_in_force_everywhere(processes: list[Process]) -> No
     assert one.do("option", "discount") == 10
 
 
-def test_a_stale_value_goes_everywhere_and_the_others_stay(processes: list[Process]) -> None:
+def test_a_value_is_invalidated_in_all_processes_and_others_are_kept(processes: list[Process]) -> None:
     one, other = processes
     for each in processes:
         each.do("set", "price", 3)
@@ -117,11 +117,11 @@ def test_a_stale_value_goes_everywhere_and_the_others_stay(processes: list[Proce
     assert [each.do("get", "stock") for each in processes] == [7, 7]
 
 
-def test_who_may_have_missed_something_begins_anew(processes: list[Process], tmp_path: Path) -> None:
+def test_processes_reload_after_missed_events(processes: list[Process], tmp_path: Path) -> None:
     for each in processes:
         each.do("set", "price", 3)
         assert each.do("option", "discount") == 0
-    (tmp_path / "options.json").write_text('{"discount": 20}')  # a change that nobody was told of
+    (tmp_path / "options.json").write_text('{"discount": 20}')  # a change without a broadcast
     client = get_redis_connection("messaging")
     for channel in ("options", "stale"):
         client.delete(Broadcast(channel)._keys.head)

@@ -1,4 +1,4 @@
-"""The pytest plugin, as the tests of a site use it: in runs of their own."""
+"""The pytest plugin, in separate runs of pytest as a site would have them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(site: Path, *args: str, env: dict[str, str] | None = None) -> tuple[int,
     return done.returncode, done.stdout + done.stderr
 
 
-def test_tests_of_a_site_get_a_server_and_keys_of_their_own(site: Path) -> None:
+def test_tests_of_a_site_get_a_private_server_and_their_own_keys(site: Path) -> None:
     code, output = run(site)
     assert code == 0, output
     assert "9 passed" in output
@@ -110,7 +110,7 @@ def test_each_worker_of_xdist_has_a_server(site: Path) -> None:
     assert len({url for _, url in servers}) == 2
 
 
-def test_the_configured_server_may_be_used_and_is_left_as_it_was(
+def test_the_configured_server_may_be_used_and_is_not_changed(
     site: Path, messaging_server: EmbeddedServer, own_prefix: str
 ) -> None:
     client = get_redis_connection("messaging")
@@ -126,13 +126,13 @@ def test_the_configured_server_may_be_used_and_is_left_as_it_was(
     assert client.dbsize() == before
 
 
-def test_an_unknown_choice_is_said(site: Path) -> None:
+def test_an_unknown_choice_is_an_error(site: Path) -> None:
     code, output = run(site, "-o", "messaging_server=somewhere")
     assert code != 0
     assert "private or configured, not 'somewhere'" in output
 
 
-def test_a_run_that_asks_for_nothing_gets_nothing(site: Path) -> None:
+def test_a_run_without_its_fixtures_is_not_affected(site: Path) -> None:
     (site / "conftest.py").unlink()
     (site / "test_site.py").write_text(
         textwrap.dedent("""
@@ -161,7 +161,7 @@ async def test_connections_of_an_async_test_are_closed_after_it() -> None:
     assert await Inbox("ann").aunread() == 0
 
 
-def test_remove_keys_removes_what_begins_with_the_prefix_and_nothing_else(own_prefix: str) -> None:
+def test_remove_keys_removes_only_keys_with_the_prefix(own_prefix: str) -> None:
     client = get_redis_connection("messaging")
     odd = f"{own_prefix}:*[a-z]?\\"
     for key in (f"{odd}:1", f"{odd}:2", f"{odd}", f"{own_prefix}:xaa\\:1"):
@@ -171,7 +171,7 @@ def test_remove_keys_removes_what_begins_with_the_prefix_and_nothing_else(own_pr
     assert client.exists(odd, f"{own_prefix}:xaa\\:1") == 2
 
 
-def test_remove_keys_goes_through_more_than_a_batch(own_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_keys_removes_more_than_a_batch(own_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_redis_messaging.testing.BATCH", 3)
     client = get_redis_connection("messaging")
     for number in range(10):
@@ -191,5 +191,5 @@ def test_a_prefix_may_be_a_callable_outside() -> None:
     assert prefix() == "tenant"
 
 
-def test_the_private_server_is_that_of_the_alias(messaging_server: EmbeddedServer) -> None:
+def test_the_alias_names_the_private_server(messaging_server: EmbeddedServer) -> None:
     assert settings.CACHES["messaging"]["LOCATION"] == messaging_server.url

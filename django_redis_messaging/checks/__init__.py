@@ -1,20 +1,20 @@
-"""System checks: what is wrong with the settings, the cache alias and the server, and what to do about it.
+"""System checks of the settings, the cache alias, the handlers and the server.
 
-    messaging.E001  REDIS_MESSAGING is not a dict      messaging.W001  a key of it is unknown
-    messaging.E002  a setting has a bad value          messaging.W002  the site's default cache is used
-    messaging.E003  a dotted path can't be used        messaging.W003  another cache has the same database
-    messaging.E004  the alias is not in CACHES         messaging.W004  its socket timeout is very short
+    messaging.E001  REDIS_MESSAGING is not a dict      messaging.W001  it has an unknown key
+    messaging.E002  a setting has an invalid value     messaging.W002  the site's default cache is used
+    messaging.E003  a dotted path can't be used        messaging.W003  another cache uses the same database
+    messaging.E004  the alias is not in CACHES         messaging.W004  its socket timeout is too short
     messaging.E005  its backend is not django-redis
-    messaging.E006  its client shards keys             messaging.W009  a handler waits for keys of this app
-    messaging.E009  a namespace has two handlers       messaging.W010  a handler waits for an unknown event
+    messaging.E006  its client shards keys             messaging.W009  a handler selects keys of this app
+    messaging.E009  a namespace has two handlers       messaging.W010  a handler selects an unknown event
 
-Only with `check --deploy` is the server asked:
+Only `check --deploy` queries the server:
 
-    messaging.E007  it is too old                      messaging.W005  it can't be asked
-    messaging.E008  it evicts any key (allkeys-*)      messaging.W006  it evicts keys that expire (volatile-*)
-                                                       messaging.W007  it keeps nothing on disk
-                                                       messaging.W008  something could not be looked at
-                                                       messaging.W011  it tells a handler nothing
+    messaging.E007  it is too old                      messaging.W005  it can't be queried
+    messaging.E008  it evicts any key (allkeys-*)      messaging.W006  it evicts keys with a TTL (volatile-*)
+                                                       messaging.W007  it doesn't persist data
+                                                       messaging.W008  some property could not be read
+                                                       messaging.W011  it doesn't publish a handler's events
 """
 
 from django.core.checks import register

@@ -1,4 +1,4 @@
-"""Whether the CACHES alias leads to a Redis of our own. Nothing is sent."""
+"""Checks that the CACHES alias names a Redis database of the app's own. Sends nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .. import conf
 from ..errors import ConfigurationError
 
 BACKEND = "django_redis.cache.RedisCache"
-#: seconds; what takes longer than the alias's socket timeout is asked again
-SHORTEST_SOCKET_TIMEOUT = 1.0
-#: databases of a Redis as it is delivered
+#: seconds; an attempt that exceeds the alias's socket timeout is repeated
+MIN_SOCKET_TIMEOUT = 1.0
+#: number of databases of a Redis server by default
 DATABASES = 16
 
 Entry = dict[str, Any]
@@ -27,7 +27,7 @@ Database = tuple[str, int, int]
 
 
 def chosen_alias() -> str | None:
-    """The alias in use; None: the settings don't say it, and another check tells so."""
+    """The alias in use; None if the settings are invalid, which another check reports."""
     try:
         alias = conf.alias()
     except ConfigurationError:
@@ -36,17 +36,17 @@ def chosen_alias() -> str | None:
 
 
 def check_alias(**_: object) -> list[CheckMessage]:
-    """The alias: there, of django-redis, not sharded, with a database of its own."""
+    """Check that the alias exists, uses django-redis without sharding, and has its own database."""
     alias = chosen_alias()
     if alias is None:
         return []
     caches: dict[str, Entry] = django_settings.CACHES
     if alias not in caches:
         return [_missing(alias)]
-    unusable = _about_backend(alias, caches[alias]) or _about_client(alias, caches[alias])
+    unusable = _check_backend(alias, caches[alias]) or _check_client(alias, caches[alias])
     if unusable:
         return [unusable]
-    found = (_about_default(alias), _about_sharing(alias), _about_timeout(alias, caches[alias]))
+    found = (_check_default(alias), _check_sharing(alias), _check_timeout(alias, caches[alias]))
     return [message for message in found if message is not None]
 
 
@@ -58,69 +58,69 @@ def _missing(alias: str) -> CheckMessage:
     )
 
 
-def _about_backend(alias: str, entry: Entry) -> CheckMessage | None:
+def _check_backend(alias: str, entry: Entry) -> CheckMessage | None:
     backend = entry.get("BACKEND", "")
     if _is_kind_of(backend, BACKEND):
         return None
     return Error(
-        f"CACHES[{alias!r}] has the backend {backend!r}; this app talks to Redis through django-redis.",
-        hint=f"Leave that cache as it is, and add to CACHES:\n{entry_to_paste('messaging')}",
+        f"CACHES[{alias!r}] has the backend {backend!r}; this app needs django-redis.",
+        hint=f"Keep that cache, and add to CACHES:\n{entry_to_paste('messaging')}",
         id="messaging.E005",
     )
 
 
-def _about_client(alias: str, entry: Entry) -> CheckMessage | None:
+def _check_client(alias: str, entry: Entry) -> CheckMessage | None:
     client = entry.get("OPTIONS", {}).get("CLIENT_CLASS", "")
     if not _is_kind_of(client, "django_redis.client.sharded.ShardClient"):
         return None
     return Error(
-        f"CACHES[{alias!r}] spreads its keys over several servers ({client}); "
-        "what one chat owns must be on one server.",
+        f"CACHES[{alias!r}] distributes its keys over several servers ({client}); "
+        "all keys of a chat must be on one server.",
         hint=f"Use one server, Sentinel or a Redis Cluster. Add to CACHES:\n{entry_to_paste('messaging')}",
         id="messaging.E006",
     )
 
 
-def _about_default(alias: str) -> CheckMessage | None:
+def _check_default(alias: str) -> CheckMessage | None:
     if alias != "default" or conf.current().ALIAS is not None:
         return None
     return Warning(
-        "Chats are kept in the database of the default cache: cache.clear() empties that database, "
+        "Chats are stored in the database of the default cache: cache.clear() empties that database, "
         "and would delete them.",
-        hint=f"Give them a database of their own; add to CACHES:\n{entry_to_paste('messaging')}",
+        hint=f"Use a separate database; add to CACHES:\n{entry_to_paste('messaging')}",
         id="messaging.W002",
     )
 
 
-def _about_sharing(alias: str) -> CheckMessage | None:
+def _check_sharing(alias: str) -> CheckMessage | None:
     caches: dict[str, Entry] = django_settings.CACHES
     ours = set(databases(caches[alias]))
     others = [other for other in caches if other != alias and ours & set(databases(caches[other]))]
     if not others:
         return None
     return Warning(
-        f"CACHES[{alias!r}] has the same Redis database as {', '.join(map(repr, others))}: "
+        f"CACHES[{alias!r}] uses the same Redis database as {', '.join(map(repr, others))}: "
         "clear() of either cache would delete the chats.",
-        hint=f"Give it a database of its own:\n{entry_to_paste(alias)}",
+        hint=f"Use a separate database:\n{entry_to_paste(alias)}",
         id="messaging.W003",
     )
 
 
-def _about_timeout(alias: str, entry: Entry) -> CheckMessage | None:
+def _check_timeout(alias: str, entry: Entry) -> CheckMessage | None:
     limits = [options.get("socket_timeout") for options in connections(entry)]
-    short = [limit for limit in limits if isinstance(limit, int | float) and limit < SHORTEST_SOCKET_TIMEOUT]
+    short = [limit for limit in limits if isinstance(limit, int | float) and limit < MIN_SOCKET_TIMEOUT]
     if not short:
         return None
     return Warning(
-        f"CACHES[{alias!r}] gives up on a reply after {min(short):g} s: on a busy server every slow "
-        "reply becomes a repeated request, and waiting for something new needs longer than that.",
-        hint="Set its SOCKET_TIMEOUT to some seconds, 5 for instance, or leave it out.",
+        f"CACHES[{alias!r}] has a socket timeout of {min(short):g} s: on a busy server, every slow reply "
+        "causes a repeated request.",
+        hint="Set its SOCKET_TIMEOUT to a few seconds, such as 5, or remove it.",
         id="messaging.W004",
     )
 
 
 def databases(entry: Entry) -> Iterator[Database]:
-    """The databases of Redis that a CACHES entry, of whatever backend, leads to."""
+    """The Redis databases that a CACHES entry of any backend uses."""
     for options in connections(entry):
         host = options.get("path") or options.get("host") or "localhost"
         host = "localhost" if host in {"127.0.0.1", "::1"} else host.lower()
@@ -128,14 +128,14 @@ def databases(entry: Entry) -> Iterator[Database]:
 
 
 def connections(entry: Entry) -> Iterator[dict[str, Any]]:
-    """What an entry says about its connections: one for each of its locations that is a Redis URL."""
+    """The connection options of an entry, for each of its locations that is a Redis URL."""
     options = entry.get("OPTIONS", {})
     common = {**options, **options.get("CONNECTION_POOL_KWARGS", {})}
     common.setdefault("socket_timeout", options.get("SOCKET_TIMEOUT"))
     for url in _locations(entry):
         try:
             yield {**common, **cast("Any", parse_url)(url)}
-        except ValueError:  # no URL of Redis: locmem's, a file's, memcached's
+        except ValueError:  # not a Redis URL: of locmem, a file, memcached
             continue
 
 
@@ -146,7 +146,7 @@ def _locations(entry: Entry) -> list[str]:
 
 
 def entry_to_paste(alias: str) -> str:
-    """A CACHES entry on the server of the default cache, in a database that no cache uses."""
+    """A CACHES entry for the server of the default cache, with a database that no cache uses."""
     return f'    "{alias}": {{"BACKEND": "{BACKEND}", "LOCATION": "{_free_location()}"}},'
 
 
@@ -158,7 +158,7 @@ def _free_location() -> str:
     parts = urlsplit(urls[0] if urls else "redis://127.0.0.1:6379")
     if parts.scheme == "unix":
         return f"unix://{parts.path}?db={number}"
-    # a password is not for the terminal
+    # The password must not be printed.
     user, at, host = parts.netloc.rpartition("@")
     return f"{parts.scheme}://{user.partition(':')[0] + ':...@' if at else ''}{host}/{number}"
 

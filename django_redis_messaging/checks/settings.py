@@ -1,6 +1,6 @@
-"""Whether REDIS_MESSAGING is a dict of known keys with good values.
+"""Checks that REDIS_MESSAGING is a dict of known keys with valid values.
 
-What is good follows from the annotations of `conf.Settings`: a new setting needs nothing here.
+The valid types follow from the annotations of `conf.Settings`, so a new setting needs no change here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..core import keys
 
-#: numbers that may be 0; the others are more than 0
+#: numbers that may be 0; the others must be greater than 0
 MAY_BE_ZERO = {"CHAT_KEEP_LAST", "TYPING_MAX_MEMBERS"}
-#: settings that name a thing of Python by its dotted path
+#: settings that are dotted paths of Python objects
 PATHS = {"OBSERVE", "IDENTITY"}
 
-_WORDS: dict[Any, str] = {
-    int: "a whole number",
+_TYPE_NAMES: dict[Any, str] = {
+    int: "an integer",
     float: "a number",
     str: "a str",
     types.NoneType: "None",
@@ -36,25 +36,25 @@ _WORDS: dict[Any, str] = {
 
 
 def check_settings(**_: object) -> list[CheckMessage]:
-    """REDIS_MESSAGING: its type, its keys, its values."""
+    """Check the type, keys and values of REDIS_MESSAGING."""
     given = getattr(django_settings, conf.NAME, {})
     if not isinstance(given, dict):
         return [
             Error(
                 f"{conf.NAME} must be a dict, not {type(given).__name__}.",
-                hint=f'Write {conf.NAME} = {{"CHAT_MAX_LENGTH": 5000}}, or leave it out.',
+                hint=f'Write {conf.NAME} = {{"CHAT_MAX_LENGTH": 5000}}, or remove it.',
                 id="messaging.E001",
             )
         ]
     hints = typing.get_type_hints(conf.Settings)
     messages = (
-        _about_value(key, value, _kinds(hints[key])) if key in hints else _about_unknown(key)
+        _check_value(key, value, _kinds(hints[key])) if key in hints else _check_unknown(key)
         for key, value in given.items()
     )
     return [message for message in messages if message is not None]
 
 
-def _about_unknown(key: object) -> CheckMessage:
+def _check_unknown(key: object) -> CheckMessage:
     names = [field.name for field in dataclasses.fields(conf.Settings)]
     near = difflib.get_close_matches(str(key).upper(), names, n=1)
     return Warning(
@@ -64,18 +64,18 @@ def _about_unknown(key: object) -> CheckMessage:
     )
 
 
-def _about_value(key: str, value: object, kinds: list[Any]) -> CheckMessage | None:
-    wanted = _wanted(key, value, kinds)
-    if wanted is not None:
+def _check_value(key: str, value: object, kinds: list[Any]) -> CheckMessage | None:
+    expected = _expected(key, value, kinds)
+    if expected is not None:
         return Error(
-            f"{conf.NAME}[{key!r}] must be {wanted}, not {value!r}.",
-            hint=f"Correct it, or leave it out: its default is {getattr(conf.Settings, key)!r}.",
+            f"{conf.NAME}[{key!r}] must be {expected}, not {value!r}.",
+            hint=f"Correct it, or remove it: its default is {getattr(conf.Settings, key)!r}.",
             id="messaging.E002",
         )
-    return _about_path(key, value) if key in PATHS and isinstance(value, str) else None
+    return _check_path(key, value) if key in PATHS and isinstance(value, str) else None
 
 
-def _about_path(key: str, path: str) -> CheckMessage | None:
+def _check_path(key: str, path: str) -> CheckMessage | None:
     try:
         named = import_string(path)
     except Exception as error:
@@ -83,10 +83,10 @@ def _about_path(key: str, path: str) -> CheckMessage | None:
     else:
         if callable(named):
             return None
-        problem = "is no class and no function"
+        problem = "is neither a class nor a function"
     return Error(
         f"{conf.NAME}[{key!r}]: {path!r} {problem}.",
-        hint='Give the dotted path of something in a module that can be imported: "shop.chat.Identity".',
+        hint='Use the dotted path of an object in an importable module, such as "shop.chat.Identity".',
         id="messaging.E003",
     )
 
@@ -97,18 +97,18 @@ def _kinds(hint: Any) -> list[Any]:
     return [typing.get_origin(kind) or kind for kind in kinds]
 
 
-def _wanted(key: str, value: object, kinds: list[Any]) -> str | None:
-    """What `value` should have been; None: it is good."""
+def _expected(key: str, value: object, kinds: list[Any]) -> str | None:
+    """What `value` must be; None if it is valid."""
     if not _has_kind(value, kinds):
-        return " or ".join(_WORDS[kind] for kind in kinds)
+        return " or ".join(_TYPE_NAMES[kind] for kind in kinds)
     if isinstance(value, int | float):
-        return _wanted_number(key, value)
-    return _wanted_prefix(value) if key == "PREFIX" and isinstance(value, str) else None
+        return _expected_number(key, value)
+    return _expected_prefix(value) if key == "PREFIX" and isinstance(value, str) else None
 
 
 def _has_kind(value: object, kinds: list[Any]) -> bool:
     if isinstance(value, bool):
-        return False  # to Python it is an int
+        return False  # a bool is an int, too
     if isinstance(value, list | tuple):
         return Sequence in kinds and all(isinstance(item, str) for item in value)
     if callable(value):
@@ -117,15 +117,15 @@ def _has_kind(value: object, kinds: list[Any]) -> bool:
     return given in kinds or (given is int and float in kinds)
 
 
-def _wanted_number(key: str, value: float) -> str | None:
+def _expected_number(key: str, value: float) -> str | None:
     if math.isfinite(value) and (value > 0 or (value == 0 and key in MAY_BE_ZERO)):
         return None
-    return "0 or more" if key in MAY_BE_ZERO else "more than 0, and finite"
+    return "0 or more" if key in MAY_BE_ZERO else "greater than 0 and finite"
 
 
-def _wanted_prefix(value: str) -> str | None:
+def _expected_prefix(value: str) -> str | None:
     try:
         keys.checked_prefix(value)
     except ValueError as error:
-        return f"fit to begin every key ({error})"
+        return f"a valid beginning of keys ({error})"
     return None

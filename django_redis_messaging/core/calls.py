@@ -1,4 +1,4 @@
-"""Steps as calls: what is sent for one, how often, and what its replies are."""
+"""Steps as calls: which calls a step consists of, how often they may be sent, and what their replies mean."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from .cluster import asked_instead
+from .cluster import ask_target
 from .endpoints import Endpoint
 from .retry import Attempts, seconds_allowed
 from .sockets import Address, Replies
 from .steps import Command, Many, Script, Step, Words
 
-#: in the place of a reply that there is not yet
-_NONE = Exception()
+#: placeholder for a reply that has not arrived yet
+_NO_REPLY = Exception()
 
 
 class Batch:
-    """The calls of a step, and the replies there are so far."""
+    """The calls of a step, and the replies received so far."""
 
-    __slots__ = ("apart", "calls", "replies")
+    __slots__ = ("calls", "replies", "split")
 
-    def __init__(self, step: Step, *, apart: bool) -> None:
-        self.apart = apart
-        self.calls = _calls_of(step, apart=apart)
-        self.replies: Replies = [_NONE] * len(self.calls)
+    def __init__(self, step: Step, *, split: bool) -> None:
+        self.split = split
+        self.calls = _calls_of(step, split=split)
+        self.replies: Replies = [_NO_REPLY] * len(self.calls)
 
-    def routed(self, endpoint: Endpoint) -> dict[Address | None, list[int]]:
-        """Which of those that have no reply, or were refused, go to which server; a pipeline for each."""
+    def route(self, endpoint: Endpoint) -> dict[Address | None, list[int]]:
+        """The indexes of the calls without a reply, or with an error, by server: one pipeline for each."""
         found: dict[Address | None, list[int]] = {}
         for at, call in enumerate(self.calls):
             if isinstance(self.replies[at], Exception):
@@ -36,73 +36,73 @@ class Batch:
         return found
 
     @property
-    def partly_applied(self) -> bool:
+    def is_partly_applied(self) -> bool:
         """Whether some calls that write have been answered, so that they were applied."""
         return any(
             not isinstance(reply, Exception) and not call.reads_only
             for call, reply in zip(self.calls, self.replies, strict=True)
         )
 
-    def words(self, places: list[int]) -> list[Words]:
-        """What is sent for these."""
-        return [self.calls[at].words for at in places]
+    def words(self, indexes: list[int]) -> list[Words]:
+        """The words to send for these calls."""
+        return [self.calls[at].words for at in indexes]
 
-    def answered(self, places: list[int], replies: Replies) -> None:
-        """These are the replies to those."""
-        for at, reply in zip(places, replies, strict=True):
+    def record(self, indexes: list[int], replies: Replies) -> None:
+        """Store the replies to these calls."""
+        for at, reply in zip(indexes, replies, strict=True):
             self.replies[at] = reply
 
-    def unknown(self, places: list[int]) -> tuple[list[int], list[Words]]:
-        """Which of these named a script that the server doesn't know, and what to send instead."""
-        found = [at for at in places if isinstance(self.replies[at], NoScriptError)]
+    def missing_scripts(self, indexes: list[int]) -> tuple[list[int], list[Words]]:
+        """Which of these calls name a script that the server doesn't have, and what to send instead."""
+        found = [at for at in indexes if isinstance(self.replies[at], NoScriptError)]
         return found, [call.in_full for at in found if isinstance(call := self.calls[at], Script)]
 
-    def asked(self, places: list[int]) -> dict[Address, list[int]]:
-        """Which of these another server is to be asked for just this time: their slot is on its way there."""
+    def redirected(self, indexes: list[int]) -> dict[Address, list[int]]:
+        """Which of these calls to send once to another server, which is importing their slot."""
         found: dict[Address, list[int]] = {}
-        for at in places:
-            instead = asked_instead(self.replies[at])
-            if instead is not None:
-                found.setdefault(instead, []).append(at)
+        for at in indexes:
+            target = ask_target(self.replies[at])
+            if target is not None:
+                found.setdefault(target, []).append(at)
         return found
 
 
-def _calls_of(step: Step, *, apart: bool) -> list[Command | Script]:
+def _calls_of(step: Step, *, split: bool) -> list[Command | Script]:
     if isinstance(step, Many):
-        return step.calls(apart=apart)
+        return step.calls(split=split)
     return [step] if isinstance(step, (Command, Script)) else list(step)
 
 
-def only_call(step: Step, *, apart: bool) -> Command | Script | None:
-    """The call of a step that is a single one."""
+def single_call(step: Step, *, split: bool) -> Command | Script | None:
+    """The call of a step that consists of one; None if it consists of several."""
     if isinstance(step, (Command, Script)):
         return step
     if isinstance(step, Many):
-        calls = step.calls(apart=apart)
+        calls = step.calls(split=split)
         return calls[0] if len(calls) == 1 else None
     return None
 
 
-def attempts_at(batch: Iterable[Command | Script], endpoint: Endpoint, began: float) -> Attempts:
-    """How often a batch may be sent, counted from `began`."""
+def attempts_for(batch: Iterable[Command | Script], endpoint: Endpoint, began: float) -> Attempts:
+    """The attempts at a batch, counted from `began` (monotonic)."""
     seconds = seconds_allowed(began)
     return Attempts(
         seconds,
         began=began,
-        patience=endpoint.patience(seconds),
+        reply_timeout=endpoint.reply_timeout(seconds),
         writes=not all(call.reads_only for call in batch),
         once=once(batch),
     )
 
 
 def once(batch: Iterable[Command | Script]) -> bool:
-    """Whether a lost reply of one of these must not be asked for again."""
+    """Whether one of these calls must not be repeated after a lost reply."""
     return any(call.once for call in batch)
 
 
 def result(step: Step, replies: Replies, *, unanswered: bool = False) -> Any:
-    """The replies as the step wants them; the first error among them is raised. `unanswered`: an attempt
-    before may have been applied, so that there was nothing left to do for this one."""
+    """The replies in the form that the step promises; raises the first error among them. `unanswered`: an
+    earlier attempt may have been applied, so that this one found nothing left to do."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
@@ -113,6 +113,6 @@ def result(step: Step, replies: Replies, *, unanswered: bool = False) -> Any:
     return replies[0] if isinstance(step, (Command, Script)) else replies
 
 
-def spans_slots(step: Step, error: Exception) -> bool:
-    """Whether a server turned out to be one of a Cluster, which takes no call about several slots."""
+def is_cross_slot(step: Step, error: Exception) -> bool:
+    """Whether the server turned out to be a Cluster node, which rejects a call with keys of several slots."""
     return isinstance(step, Many) and ("CROSSSLOT" in str(error) or "same slot" in str(error))

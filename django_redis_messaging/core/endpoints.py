@@ -1,6 +1,6 @@
-"""Where a CACHES alias leads: to one server, to the primary that Sentinels name, or into a Cluster.
+"""What a CACHES alias connects to: one server, the primary that Sentinels name, or a Cluster.
 
-What is on the wire is RESP2 and bytes, whatever the alias says. The driver's own retries are off.
+The protocol is RESP2 with bytes, whatever the alias configures. The driver's own retries are off.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from redis.sentinel import MasterNotFoundError, SentinelConnectionPool, Sentinel
 
 from .. import conf
 from ..errors import ConfigurationError, Unavailable
-from .cluster import QUESTION, Topology, is_alone, parsed
-from .retry import SHORTEST_READING_TIME, may_have_changed, seconds_allowed
-from .sockets import Address, BlockingConnection, Target, unusable
+from .cluster import SLOTS_COMMAND, Topology, is_standalone, parse_slots
+from .retry import MIN_READING_TIME, seconds_allowed, topology_may_have_changed
+from .sockets import Address, BlockingConnection, Target, unusable_alias
 from .steps import Command, Script, Words
 from .worlds import BLOCKING, World, run
 
-#: parameters that are no concern of a connection here: what it speaks, decodes and repeats is ours
-_OURS = {
+#: connection parameters that are ignored: this app sets the protocol, decoding and retries itself
+_IGNORED = {
     "cache",
     "connection_pool",
     "decode_responses",
@@ -40,47 +40,49 @@ _OURS = {
     "retry_on_error",
     "retry_on_timeout",
 }
-#: those of maintenance notifications, which come by RESP3 only; the driver's pools add them
+#: prefixes of the parameters of maintenance notifications, which need RESP3; the driver's pools add them
 _NOTIFICATIONS = ("maint", "oss_cluster_maint", "orig_")
-#: seconds that one has to answer who is asked together with others
-PATIENCE = 1.0
+#: seconds to wait for the reply of one server where several can be queried
+QUERY_TIMEOUT = 1.0
 T = TypeVar("T")
 
 
 class Endpoint:
-    """How to connect as one alias says, and what is known of the Cluster there. It sends nothing."""
+    """How to connect to the Redis of one alias, and what is known about its Cluster. It sends nothing."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        #: True once the server has shown that it is one of a Cluster
-        self.apart = False
-        #: whether the server has been asked which kind it is
-        self.asked = False
-        #: True once it has answered that it is none of a Cluster: scripts need no guard
-        self.alone = False
-        #: which server has which keys; None: all are where the alias leads, as far as is known
+        #: True once the server turned out to be a Cluster node
+        self.is_cluster = False
+        #: whether SLOTS_COMMAND has been sent
+        self.is_detected = False
+        #: True once the server replied that it is not part of a Cluster: scripts need no guard
+        self.is_standalone = False
+        #: which server owns which keys; None: as far as is known, the alias's server owns all
         self.topology: Topology | None = None
-        #: counts the changes of user and password: what was opened before one is not used again
+        #: counts the changes of user and password: connections opened before a change are not reused
         self.credentials = 0
         client = _client(alias)
-        theirs = hasattr(client, "get_default_node")
+        is_driver_cluster = hasattr(client, "get_default_node")
         self._pool = (
-            client.get_default_node().redis_connection.connection_pool if theirs else client.connection_pool
+            client.get_default_node().redis_connection.connection_pool
+            if is_driver_cluster
+            else client.connection_pool
         )
-        if self._options.get("redis_connect_func") and not theirs:
+        if self._options.get("redis_connect_func") and not is_driver_cluster:
             raise ConfigurationError(
-                f"CACHES[{alias!r}] has a redis_connect_func, which would run in the place of this app's own "
-                "greeting: use a credential_provider instead."
+                f"CACHES[{alias!r}] has a redis_connect_func, which would replace this app's handshake: use "
+                "a credential_provider instead."
             )
         provider = self._options.get("credential_provider")
         if isinstance(provider, StreamingCredentialProvider):
             provider.on_next(self._renew_credentials)
-        #: of what else LOCATION names: other nodes of the Cluster
-        self._others = [] if theirs or self.service else _other_pools(alias)
+        #: pools of the other nodes of the Cluster that LOCATION names
+        self._others = [] if is_driver_cluster or self.service else _other_pools(alias)
         self._timeout: float | None = self._options.get("socket_timeout")
-        #: connections that may be open to a server at once
+        #: maximum number of connections to a server
         self.max_connections = int(self._pool.max_connections)
-        #: seconds after which an idle connection is asked whether it is there; 0: never
+        #: seconds after which the driver would check an idle connection; 0: never
         self.health_check_interval = float(self._options.get("health_check_interval") or 0)
 
     @property
@@ -89,50 +91,50 @@ class Endpoint:
 
     @property
     def db(self) -> int:
-        """The number of its database."""
+        """The number of the database."""
         return int(self._options.get("db") or 0)
 
-    def patience(self, seconds: float) -> float:
-        """Of the seconds that a step may take, those to wait for a reply before asking again: as the alias
-        says, or half of them."""
-        return max(min(self._timeout or seconds / 2, seconds), SHORTEST_READING_TIME)
+    def reply_timeout(self, seconds: float) -> float:
+        """Seconds to wait for a reply before the next attempt, of the `seconds` that a step may take: the
+        alias's socket timeout, else half of them."""
+        return max(min(self._timeout or seconds / 2, seconds), MIN_READING_TIME)
 
     @property
-    def patience_now(self) -> float:
-        """That of a step that begins now."""
-        return self.patience(seconds_allowed(monotonic()))
+    def default_reply_timeout(self) -> float:
+        """The reply timeout of a step that begins now."""
+        return self.reply_timeout(seconds_allowed(monotonic()))
 
     def _renew_credentials(self, _: object) -> None:
         self.credentials += 1
 
     def route(self, call: Command | Script) -> Address | None:
-        """Where to send a call; None: where the alias leads. Guards scripts that may go into a Cluster."""
-        if isinstance(call, Script) and not self.alone:
+        """The server for a call; None: the alias's server. Guards scripts that may be sent to a Cluster."""
+        if isinstance(call, Script) and not self.is_standalone:
             call.guard()
         return None if self.topology is None else self.topology.address(call.key)
 
-    def learn_kind(self, reply: Any) -> None:
-        """Learn which kind of server this is from its reply to QUESTION; an ACL may refuse it."""
-        self.asked = True
-        self.alone = is_alone(reply)
+    def detect_kind(self, reply: Any) -> None:
+        """Detect a standalone server by its reply to SLOTS_COMMAND; an ACL may deny that command."""
+        self.is_detected = True
+        self.is_standalone = is_standalone(reply)
 
     def target(self, address: Address | None = None) -> Target:
-        """What to dial: where the alias leads, or another server."""
+        """How to dial the alias's server, or the one at `address`."""
         return self._target(self._pool, address)
 
     @property
     def service(self) -> str | None:
-        """What Sentinels call the servers of which they name the primary."""
+        """The service name that the Sentinels know; None without Sentinels."""
         pool = self._pool
         return str(pool.service_name) if isinstance(pool, SentinelConnectionPool) else None
 
     def sentinels(self) -> Iterator[Target]:
-        """The Sentinels."""
+        """How to dial the Sentinels."""
         return (self._target(one.connection_pool) for one in self._pool.sentinel_manager.sentinels)
 
     def nodes(self, error: Exception) -> Iterator[Target]:
-        """Who may know the Cluster, after an error: who was said to have the slot, any that is known, and
-        where the alias leads."""
+        """The nodes to query for the topology after an error: the one that a MOVED error names, the known
+        ones, and the alias's servers."""
         known: list[Address | None] = []
         if self.topology is not None:
             known += self.topology.addresses
@@ -144,28 +146,28 @@ class Endpoint:
         for pool in self._others:
             yield self._target(pool)
 
-    def outdated(self, error: Exception) -> bool:
-        """Whether what is known of the Cluster may be no longer true, after an error."""
+    def may_be_outdated(self, error: Exception) -> bool:
+        """Whether an error may mean that the known topology has changed."""
         known = self.topology is not None or bool(self._others)
-        return isinstance(error, MovedError) or (known and may_have_changed(error))
+        return isinstance(error, MovedError) or (known and topology_may_have_changed(error))
 
-    def gone(self, addresses: Iterable[Address | None]) -> list[Address]:
-        """Those of these that are of no primary any more."""
-        there = set() if self.topology is None else self.topology.addresses
-        return [address for address in list(addresses) if address is not None and address not in there]
+    def stale(self, addresses: Iterable[Address | None]) -> list[Address]:
+        """Which of these addresses don't belong to a primary any more."""
+        current = set() if self.topology is None else self.topology.addresses
+        return [address for address in list(addresses) if address is not None and address not in current]
 
-    def learn(self, told: Topology | None, error: Exception) -> None:
-        """What a node has told; where none has, what the error itself tells of one slot."""
-        if told is None and isinstance(error, MovedError):
-            told = (self.topology or Topology()).but(error.slot_id, error.node_addr)
-        if told is not None:
-            self.topology, self.apart = told, True
+    def update_topology(self, found: Topology | None, error: Exception) -> None:
+        """Use a topology that was found; if none was, apply the change that a MOVED error names."""
+        if found is None and isinstance(error, MovedError):
+            found = (self.topology or Topology()).with_owner(error.slot_id, error.node_addr)
+        if found is not None:
+            self.topology, self.is_cluster = found, True
 
     def _target(self, pool: Any, address: Address | None = None) -> Target:
         parameters = {
             key: value
             for key, value in pool.connection_kwargs.items()
-            if key not in _OURS and not key.startswith(_NOTIFICATIONS)
+            if key not in _IGNORED and not key.startswith(_NOTIFICATIONS)
         }
         kind = pool.connection_class
         if issubclass(kind, SentinelManagedConnection):
@@ -179,23 +181,23 @@ class Endpoint:
 
 @functools.cache
 def endpoint(alias: str) -> Endpoint:
-    """The endpoint of an alias: all clients learn from each other."""
+    """The endpoint of an alias, shared by all its clients."""
     return Endpoint(alias)
 
 
 def _client(alias: str) -> Any:
-    """The driver's client of an alias, as django-redis makes it from the CACHES entry."""
+    """The driver's client of an alias, as django-redis creates it from the CACHES entry."""
     try:
         return get_redis_connection(alias)
-    # NotImplementedError is how django-redis says that a cache is not one of its own.
+    # django-redis raises NotImplementedError for a cache with another backend.
     except (InvalidCacheBackendError, NotImplementedError) as error:
         raise ConfigurationError(
             f"CACHES has no django-redis entry {alias!r}: add one, or set ALIAS in {conf.NAME}."
         ) from error
-    except RedisError as error:  # the driver's RedisCluster looks around when it is made
+    except RedisError as error:  # the driver's RedisCluster connects in its constructor
         raise Unavailable(f"The Cluster of CACHES[{alias!r}] can't be reached: {error}") from error
     except (ImproperlyConfigured, ImportError, AttributeError, TypeError, ValueError) as error:
-        raise unusable(alias, error) from error
+        raise unusable_alias(alias, error) from error
 
 
 def _other_pools(alias: str) -> list[Any]:
@@ -206,65 +208,68 @@ def _other_pools(alias: str) -> list[Any]:
 
 
 async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float) -> None:
-    """Open a connection to the server of its address, or to where the alias leads; raises RedisError."""
+    """Open a connection to the server of its address, or to the alias's server; raises RedisError."""
     ends = monotonic() + seconds
     address = connection.address
     if address is None and endpoint.service is not None:
-        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", endpoint.service)
-        address = await first_answer(world, endpoint.sentinels(), question, _primary, seconds)
+        command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", endpoint.service)
+        address = await first_reply(world, endpoint.sentinels(), command, _parse_primary, seconds)
         if address is None:
             raise MasterNotFoundError(f"no Sentinel names a primary of {endpoint.service!r}")
     await world.done(connection.open(endpoint.target(address), ends - monotonic()))
-    if not endpoint.asked:
-        endpoint.learn_kind((await world.done(connection.exchange([QUESTION], ends - monotonic())))[0])
+    if not endpoint.is_detected:
+        [reply] = await world.done(connection.exchange([SLOTS_COMMAND], ends - monotonic()))
+        endpoint.detect_kind(reply)
 
 
-def connected(endpoint: Endpoint, address: Address | None = None) -> BlockingConnection:
-    """A new blocking connection, which is the caller's; raises RedisError."""
+def connect(endpoint: Endpoint, address: Address | None = None) -> BlockingConnection:
+    """Open a blocking connection, which the caller closes; raises RedisError."""
     connection = BlockingConnection(address)
-    run(functools.partial(dial, BLOCKING, endpoint, connection), endpoint.patience_now)
+    run(functools.partial(dial, BLOCKING, endpoint, connection), endpoint.default_reply_timeout)
     return connection
 
 
-async def look(world: World, endpoint: Endpoint, error: Exception) -> None:
-    """Ask who has which slots, after an error that may come of a change."""
-    told = await first_answer(world, endpoint.nodes(error), QUESTION, _slots, endpoint.patience_now)
-    endpoint.learn(told, error)
+async def refresh_topology(world: World, endpoint: Endpoint, error: Exception) -> None:
+    """Read the topology after an error that may mean that it has changed."""
+    seconds = endpoint.default_reply_timeout
+    found = await first_reply(world, endpoint.nodes(error), SLOTS_COMMAND, _parse_slots, seconds)
+    endpoint.update_topology(found, error)
 
 
-async def first_answer(
+async def first_reply(
     world: World,
     targets: Iterable[Target],
-    question: Words,
-    understood: Callable[[Any, Any], T | None],
+    command: Words,
+    parse: Callable[[Any, Any], T | None],
     seconds: float,
 ) -> T | None:
-    """What the first of these answers whose reply is understood; each has PATIENCE, within `seconds`."""
+    """Send a command to one target after the other, and return the first reply that `parse` accepts; each
+    target has QUERY_TIMEOUT, and all of them have `seconds`."""
     ends = monotonic() + seconds
     for target in targets:
-        left = min(PATIENCE, ends - monotonic())
+        left = min(QUERY_TIMEOUT, ends - monotonic())
         connection = world.connection()
         try:
             await world.done(connection.open(target, left))
-            [reply] = await world.done(connection.exchange([question], left))
+            [reply] = await world.done(connection.exchange([command], left))
         except RedisError:
             continue
         finally:
             connection.close()
-        answer = None if isinstance(reply, RedisError) else understood(reply, connection)
-        if answer is not None:
-            return answer
+        found = None if isinstance(reply, RedisError) else parse(reply, connection)
+        if found is not None:
+            return found
     return None
 
 
 def location(connection: Any) -> Address | None:
-    """Where a connection leads; a unix socket has no address."""
+    """The address of the server of a connection; a unix socket has none."""
     return None if connection.host is None else (connection.host, connection.port)
 
 
-def _primary(reply: Any, _: Any) -> Address | None:
+def _parse_primary(reply: Any, _: Any) -> Address | None:
     return None if reply is None else (reply[0].decode(), int(reply[1]))
 
 
-def _slots(reply: Any, connection: Any) -> Topology | None:
-    return parsed(reply, asked=location(connection))
+def _parse_slots(reply: Any, connection: Any) -> Topology | None:
+    return parse_slots(reply, node=location(connection))

@@ -1,4 +1,4 @@
-"""Keyspace events, as Redis names them: events, their flags, channels.
+"""The names, flags and channels of Redis keyspace events.
 
 https://redis.io/docs/latest/develop/pubsub/keyspace-notifications/
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-#: which events a flag of notify-keyspace-events delivers; `d` is for those of modules
+#: flag of notify-keyspace-events → the events it enables; `d` is for those of modules
 EVENTS = {
     "g": "copy_to del expire move_from move_to persist rename_from rename_to restore",
     "$": "append incrby incrbyfloat pfadd set setbit setrange",
@@ -26,7 +26,7 @@ EVENTS = {
     "m": "keymiss",
     "n": "new",
 }
-#: what `A` stands for: all but keymiss and new
+#: the flags that `A` stands for: all but keymiss and new
 ALL = "g$lshzxedt"
 FLAGS = {event: flag for flag, events in EVENTS.items() for event in events.split()}
 
@@ -34,37 +34,37 @@ _CHANNEL = re.compile(r"__key(space|event)@(\d+|\*)__:(.+)", re.DOTALL)
 _GLOB = re.compile(r"[*?\[\\]")
 
 
-class Place(NamedTuple):
-    """What a pattern is about."""
+class Scope(NamedTuple):
+    """The keys, database and event that a pattern selects."""
 
-    #: keys, as a pattern of Redis
+    #: a Redis glob pattern of keys
     pattern: str
-    #: number of the database; "*": any; None: that of the alias
+    #: number of the database; "*": any; None: the alias's
     db: int | str | None
-    #: the event that a channel of the form __keyevent@…__ names
+    #: the event, if the pattern is a channel of the form __keyevent@…__
     event: str | None = None
 
 
-def place(pattern: str) -> Place:
-    """What a pattern of keys, or of either form of channels, is about.
+def parse_pattern(pattern: str) -> Scope:
+    """Parse a pattern of keys, or of either form of channels.
 
-    >>> place("order:*")
-    Place(pattern='order:*', db=None, event=None)
-    >>> place("__keyspace@0__:order*")
-    Place(pattern='order*', db=0, event=None)
-    >>> place("__keyevent@*__:expired")
-    Place(pattern='*', db='*', event='expired')
+    >>> parse_pattern("order:*")
+    Scope(pattern='order:*', db=None, event=None)
+    >>> parse_pattern("__keyspace@0__:order*")
+    Scope(pattern='order*', db=0, event=None)
+    >>> parse_pattern("__keyevent@*__:expired")
+    Scope(pattern='*', db='*', event='expired')
     """
     channel = _CHANNEL.fullmatch(pattern)
     if channel is None:
-        return Place(pattern, None)
+        return Scope(pattern, None)
     kind, number, rest = channel.groups()
     db = number if number == "*" else int(number)
-    return Place(rest, db) if kind == "space" else Place("*", db, None if rest == "*" else rest)
+    return Scope(rest, db) if kind == "space" else Scope("*", db, None if rest == "*" else rest)
 
 
 def channels(pattern: str, db: int | str, events: Iterable[str]) -> list[str]:
-    """What to subscribe to: the keys that are meant; where all are, rather the events that are.
+    """The channels to subscribe to: those of the keys, or, for all keys, those of the events.
 
     >>> channels("order:*", 0, ["expired"]), channels("*", 0, ["expired"])
     (['__keyspace@0__:order:*'], ['__keyevent@0__:expired'])
@@ -74,8 +74,8 @@ def channels(pattern: str, db: int | str, events: Iterable[str]) -> list[str]:
     return [f"__keyevent@{db}__:{event}" for event in sorted(events)]
 
 
-def parsed(channel: bytes, message: bytes) -> tuple[int, bytes, str] | None:
-    """Database, key and event of what came on a channel; None where it is none of these channels."""
+def parse_message(channel: bytes, message: bytes) -> tuple[int, bytes, str] | None:
+    """Database, key and event of a message; None if it did not arrive on a keyspace channel."""
     found = _CHANNEL.fullmatch(channel.decode("utf-8", "surrogateescape"))
     if found is None or not found[2].isdigit():
         return None
@@ -84,50 +84,52 @@ def parsed(channel: bytes, message: bytes) -> tuple[int, bytes, str] | None:
     return int(found[2]), key, event.decode("utf-8", "surrogateescape")
 
 
-def needed(pattern: str, events: Iterable[str]) -> str:
-    """The flags that deliver these events of these keys; no events: all but keymiss and new. Of an event
-    that is not known nobody can tell.
+def required_flags(pattern: str, events: Iterable[str]) -> str:
+    """The flags that enable these events of these keys; without events: all but keymiss and new. Unknown
+    events are ignored.
 
-    >>> needed("order:*", {"expired", "set"}), needed("*", {"expired"}), needed("order:*", ())
-    ('K$x', 'Ex', 'KA')
+    >>> required_flags("order:*", {"expired", "set"}), required_flags("*", {"expired"})
+    ('K$x', 'Ex')
+    >>> required_flags("order:*", ())
+    'KA'
     """
     kind = "E" if pattern == "*" and events else "K"
     classes = {FLAGS[event] for event in events if event in FLAGS} if events else {"A"}
     return kind + "".join(sorted(classes))
 
 
-def expanded(flags: str) -> set[str]:
-    """Flags one by one, with what `A` stands for in its place."""
+def _expand(flags: str) -> set[str]:
+    """The set of flags, with `A` replaced by the flags it stands for."""
     return set(flags.replace("A", ALL))
 
 
-def missing(there: str, wanted: str) -> str:
-    """Flags that are wanted and not there.
+def missing(enabled: str, required: str) -> str:
+    """The required flags that are not enabled.
 
     >>> missing("K$e", "Kx"), missing("AKE", "Kx")
     ('x', '')
     """
-    return "".join(sorted(expanded(wanted) - expanded(there)))
+    return "".join(sorted(_expand(required) - _expand(enabled)))
 
 
-def merged(there: str, wanted: str) -> str:
-    """What is there, and what is wanted too.
+def merged(enabled: str, required: str) -> str:
+    """The enabled and the required flags.
 
     >>> merged("K$e", "Kx")
     '$Kex'
     """
-    return "".join(sorted(expanded(there) | expanded(wanted)))
+    return "".join(sorted(_expand(enabled) | _expand(required)))
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a pattern of Redis may mean more than itself."""
+    """Whether `text` has special characters of a Redis glob pattern."""
     return bool(_GLOB.search(text))
 
 
-def beginning(pattern: str) -> str:
-    """What all keys begin with that a pattern matches.
+def literal_prefix(pattern: str) -> str:
+    """The common beginning of all keys that match a pattern.
 
-    >>> beginning("order:*"), beginning("order:1")
+    >>> literal_prefix("order:*"), literal_prefix("order:1")
     ('order:', 'order:1')
     """
     return _GLOB.split(pattern, maxsplit=1)[0]

@@ -1,4 +1,4 @@
-"""One hook in the runners, through which logs, metrics and traces go.
+"""The hook for logs, metrics and traces: callables that are called after each operation.
 
     from django_redis_messaging import observe
 
@@ -6,8 +6,8 @@
     def to_metrics(operation: str, seconds: float, outcome: str) -> None: ...
 
 `operation` is "Chat.send", `outcome` "ok" or the name of the error's class. The setting OBSERVE names
-such a callable by its dotted path. It is called where the operation ends, in its thread or task, so it must
-not be async; what it does with this app itself is not observed.
+such a callable by its dotted path. It is called in the thread or task in which the operation ends, so it must
+not be async. Operations that an observer calls itself are not observed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 Observer = Callable[[str, float, str], object]
 
 _added: list[Observer] = []
-#: whether an observer runs: what it does itself is not observed
+#: whether an observer is running: its own operations are not observed
 _observing: ContextVar[bool] = ContextVar("observing", default=False)
 
 
 def observe(observer: Observer) -> Observer:
     """Call `observer(operation, seconds, outcome)` after each operation; usable as a decorator.
 
-    Raises TypeError for an async function: nobody could await it.
+    Raises TypeError for an async function, which would never be awaited.
     """
     if _is_async(observer):
         raise TypeError(f"{observer!r} is async: an observer must be a plain function.")
@@ -61,7 +61,7 @@ def _all() -> tuple[Observer, ...]:
     observer = import_string(named)
     if _is_async(observer):
         raise ConfigurationError(
-            f"OBSERVE in {conf.NAME} names {named}, which is async: name a plain function."
+            f"OBSERVE in {conf.NAME} is {named}, an async function: use a plain function."
         )
     return (*_added, observer)
 
@@ -72,14 +72,14 @@ def _is_async(observer: Observer) -> bool:
     )
 
 
-def wanted() -> bool:
-    """Whether anybody observes: nobody does by default, and then nothing is timed."""
+def enabled() -> bool:
+    """Whether there are observers; without any, the default, operations are not timed."""
     return bool(_all()) and not _observing.get()
 
 
 @contextmanager
 def timed(operation: str) -> Iterator[None]:
-    """Tell the observers of what happens inside."""
+    """Time the block, and call the observers at its end."""
     outcome = "ok"
     began = time.perf_counter()
     try:
@@ -92,22 +92,22 @@ def timed(operation: str) -> Iterator[None]:
         token = _observing.set(True)
         try:
             for observer in _all():
-                _tell(observer, operation, seconds, outcome)
+                _call(observer, operation, seconds, outcome)
         finally:
             _observing.reset(token)
 
 
-def _tell(observer: Observer, operation: str, seconds: float, outcome: str) -> None:
+def _call(observer: Observer, operation: str, seconds: float, outcome: str) -> None:
     try:
         observer(operation, seconds, outcome)
     except Exception:
-        # the operation is over, and its result is not the observer's to spoil
+        # The operation is over: a failing observer must not change its result.
         logger.exception("The observer %r failed.", observer)
 
 
-def _forget(*, setting: str, **_: object) -> None:
+def _reset(*, setting: str, **_: object) -> None:
     if setting == conf.NAME:
         _all.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_redis_messaging.observers")
+setting_changed.connect(_reset, dispatch_uid="django_redis_messaging.observers")

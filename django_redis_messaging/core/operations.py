@@ -1,7 +1,7 @@
-"""One body, two worlds.
+"""Operations with a blocking and an async version.
 
-An operation is written once, as a generator that yields what is to be sent and receives the reply. Two
-runners drive it, one blocking and one awaiting:
+An operation is written once, as a generator that yields the steps to send and receives their replies. Two
+runners drive it, one blocking and one async:
 
     class Chat(Service):
         @operation
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Generator
+from types import GeneratorType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from .. import conf
@@ -34,18 +35,20 @@ __all__ = [
     "Script",
     "Service",
     "Steps",
+    "aperform",
     "asynchronous",
     "operation",
+    "perform",
 ]
 
 T = TypeVar("T")
 P = ParamSpec("P")
-#: what the body of an operation is: it yields steps, receives replies, returns the result
+#: the body of an operation: yields steps, receives their replies, returns the result
 Steps = Generator[Step, Any, T]
 
 
 class Performer(Protocol):
-    """Whatever has operations: it knows which Redis they are for."""
+    """An object with operations, for the Redis of an alias."""
 
     _using: str
 
@@ -54,7 +57,7 @@ S = TypeVar("S", bound=Performer)
 
 
 class Service:
-    """A thing in Redis, named by its arguments. Making one does no I/O."""
+    """The base of the classes with operations. Creating an instance does no I/O."""
 
     def __init__(self, *, using: str | None = None) -> None:
         self._using = using if using is not None else conf.alias()
@@ -62,11 +65,11 @@ class Service:
 
 
 def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[S, P], T]:
-    """The blocking form of `body`."""
+    """Make the blocking version of an operation."""
 
     @functools.wraps(body)
     def blocking(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not observers.wanted():
+        if not observers.enabled():
             return clients.perform(self._using, body(self, *args, **kwargs))
         with observers.timed(_title(self, body)):
             return clients.perform(self._using, body(self, *args, **kwargs))
@@ -77,21 +80,43 @@ def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatena
 def asynchronous(
     blocking: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The awaiting form of an `@operation`: the same body, the same parameters."""
+    """Make the async version of an `@operation`, with the same body and parameters."""
     body = cast(Any, blocking).__wrapped__
 
     @functools.wraps(body)
-    async def awaiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not observers.wanted():
+    async def async_version(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if not observers.enabled():
             return await clients.aperform(self._using, body(self, *args, **kwargs))
         with observers.timed(_title(self, body)):
             return await clients.aperform(self._using, body(self, *args, **kwargs))
 
-    awaiting.__name__ = f"a{body.__name__}"
-    awaiting.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{awaiting.__name__}"
-    return awaiting
+    async_version.__name__ = f"a{body.__name__}"
+    async_version.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{async_version.__name__}"
+    return async_version
 
 
 def _title(performer: object, body: Callable[..., object]) -> str:
-    """Such as Chat.send."""
+    """The name of an operation for observers, such as Chat.send."""
     return f"{type(performer).__name__}.{body.__name__.lstrip('_')}"
+
+
+def perform(using: str, steps: Steps[T]) -> T:
+    """Run the steps of a plain generator, such as one of the lease engine, blocking the thread. Observers see
+    the name of the generator function, such as Engine.claim."""
+    if not observers.enabled():
+        return clients.perform(using, steps)
+    with observers.timed(_name_of(steps)):
+        return clients.perform(using, steps)
+
+
+async def aperform(using: str, steps: Steps[T]) -> T:
+    """The async version of `perform`."""
+    if not observers.enabled():
+        return await clients.aperform(using, steps)
+    with observers.timed(_name_of(steps)):
+        return await clients.aperform(using, steps)
+
+
+def _name_of(steps: Steps[Any]) -> str:
+    owner, dot, name = cast(GeneratorType[Any, Any, Any], steps).__qualname__.rpartition(".")
+    return f"{owner}{dot}{name.lstrip('_')}"

@@ -1,4 +1,4 @@
-"""The servers on which keyspace events happen: each primary tells of its own keys only."""
+"""The servers on which keyspace events happen: each primary publishes the events of its own keys only."""
 
 from __future__ import annotations
 
@@ -8,97 +8,96 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from .cluster import QUESTION, is_alone, named
-from .endpoints import Endpoint, connected, location
+from .cluster import SLOTS_COMMAND, is_standalone, resolve
+from .endpoints import Endpoint, connect, location
 from .sockets import Address, BlockingConnection
 
 
 class Primary(NamedTuple):
-    """A server that has keys."""
+    """A server that owns keys."""
 
     id: str
-    #: None: as the alias says
+    #: None: the server that the alias names
     address: Address | None = None
 
     @contextmanager
     def connected(self, endpoint: Endpoint) -> Iterator[BlockingConnection]:
-        """A new connection to it, which is closed at the end; raises RedisError."""
-        connection = connected(endpoint, self.address)
+        """A new connection to this server, closed at the end of the block; raises RedisError."""
+        connection = connect(endpoint, self.address)
         try:
             yield connection
         finally:
             connection.close()
 
 
-#: a server that is no part of a Cluster, or whose user may not ask for the others
-ALONE = Primary("alone")
+#: a server that is not part of a Cluster, or whose user may not list the Cluster's nodes
+STANDALONE = Primary("alone")
 
 
 class Primaries:
-    """Asks which primaries there are, over a connection that it keeps. One thread may use it at a time."""
+    """Lists the primaries, over a connection that it keeps open. Use it in one thread at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._known: list[Primary] = []
-        self._asked: BlockingConnection | None = None
+        self._connection: BlockingConnection | None = None
 
-    def look(self) -> list[Primary]:
-        """The primaries there are; raises RedisError where none that is known answers.
+    def discover(self) -> list[Primary]:
+        """List the primaries; raises RedisError if no known server replies.
 
-        A server that is no part of a Cluster, or that refuses this user the question, is not asked again.
+        A server that is not part of a Cluster, or that denies this user the command, is queried only once.
         """
-        if self._known != [ALONE]:
-            self._known = self._kept() or self._first_told()
+        if self._known != [STANDALONE]:
+            self._known = self._query_last() or self._query_any()
         return self._known
 
     def close(self) -> None:
         """Close the connection."""
-        if self._asked is not None:
-            self._asked.close()
-            self._asked = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def _kept(self) -> list[Primary]:
-        """What the server tells that was asked last; nothing where it does not answer any more."""
-        if self._asked is None:
+    def _query_last(self) -> list[Primary]:
+        """The reply of the server that replied last; nothing if it doesn't reply any more."""
+        if self._connection is None:
             return []
         try:
-            return self._ask(self._asked)
+            return self._query(self._connection)
         except RedisError:
             return []
 
-    def _first_told(self) -> list[Primary]:
-        """What the first one tells that answers: where the alias leads, or any that was known."""
-        troubles: list[Exception] = []
+    def _query_any(self) -> list[Primary]:
+        """The first reply of the alias's server or of any known primary."""
+        errors: list[Exception] = []
         for address in (None, *(one.address for one in self._known if one.address)):
             self.close()
             try:
-                self._asked = connected(self._endpoint, address)
-                return self._ask(self._asked)
-            except RedisError as trouble:
-                troubles.append(trouble)
+                self._connection = connect(self._endpoint, address)
+                return self._query(self._connection)
+            except RedisError as error:
+                errors.append(error)
         self.close()
-        raise troubles[0]
+        raise errors[0]
 
-    def _ask(self, asked: BlockingConnection) -> list[Primary]:
-        [reply] = asked.exchange([QUESTION], self._endpoint.patience_now)
-        if is_alone(reply) or (isinstance(reply, NoPermissionError) and not self._known):
+    def _query(self, connection: BlockingConnection) -> list[Primary]:
+        [reply] = connection.exchange([SLOTS_COMMAND], self._endpoint.default_reply_timeout)
+        if is_standalone(reply) or (isinstance(reply, NoPermissionError) and not self._known):
             self.close()
-            return [ALONE]
+            return [STANDALONE]
         if isinstance(reply, ResponseError):
-            raise reply  # a script keeps it busy, say: it is the Cluster that it was
-        return parsed(reply, asked=location(asked))
+            raise reply  # a temporary error, such as BUSY: the topology has not changed
+        return parse_primaries(reply, node=location(connection))
 
 
-def parsed(slots: Any, *, asked: Address | None) -> list[Primary]:
-    """The primaries that a reply to QUESTION names, of the node at `asked`; raises RedisError where it
-    names none.
+def parse_primaries(slots: Any, *, node: Address | None) -> list[Primary]:
+    """Parse the reply of `node` to SLOTS_COMMAND; raises RedisError if it names no primary.
 
-    >>> parsed([[0, 16383, [b"10.0.0.1", 7000, b"a1"], [b"10.0.0.2", 7000, b"b2"]]], asked=None)
+    >>> parse_primaries([[0, 16383, [b"10.0.0.1", 7000, b"a1"], [b"10.0.0.2", 7000, b"b2"]]], node=None)
     [Primary(id='a1', address=('10.0.0.1', 7000))]
     """
     found = {
-        Primary(node.decode(), named(host, port, asked=asked)): None
-        for _, _, (host, port, node, *_), *_ in slots
+        Primary(node_id.decode(), resolve(host, port, node=node)): None
+        for _, _, (host, port, node_id, *_), *_ in slots
     }
     if not found:
         raise RedisError("no slot of the Cluster has an owner")

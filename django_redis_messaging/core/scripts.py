@@ -1,7 +1,8 @@
-"""Loads the Lua scripts of ../lua, once a process.
+"""Loads the Lua scripts of ../lua, once in each process.
 
-A script is one file, `<noun>_<verb>.lua`. A header line `-- uses _chat.lua` puts that file's functions
-in front of it; a header line `-- reads only` says that it changes nothing.
+A script is one file, `<noun>_<verb>.lua`. A header line `-- uses _log.lua` inserts that file before the
+script, and before it the files that `_log.lua` uses in turn; each file once, whatever the order of the
+lines. A header line `-- reads only` declares that the script changes nothing.
 """
 
 from __future__ import annotations
@@ -14,14 +15,12 @@ from typing import NamedTuple
 
 _USES = re.compile(r"^-- uses (_\w+\.lua)$", re.MULTILINE)
 _READS_ONLY = re.compile(r"^-- reads only$", re.MULTILINE)
-
-
-#: takes away the last key, see `Script.guard`
+#: removes the last key, see `Script.guard`
 _GUARDED = "local KEYS = {unpack(KEYS, 1, #KEYS - 1)} "
 
 
 class Source(NamedTuple):
-    """A script as it is sent."""
+    """The text of a script with the files that it uses."""
 
     name: str
     text: str
@@ -34,10 +33,18 @@ def read(filename: str) -> str:
     return (files("django_redis_messaging") / "lua" / filename).read_text(encoding="utf-8")
 
 
+def pieces(body: str) -> list[str]:
+    """The files that a script uses, directly or indirectly, each after those that it uses itself."""
+    found: dict[str, None] = {}
+    for used in _USES.findall(body):
+        found |= dict.fromkeys([*pieces(read(used)), used])
+    return list(found)
+
+
 @functools.cache
 def load(name: str, *, guarded: bool = False) -> Source:
-    """The script `name`, with the files it uses in front. `guarded`: it gets one more key, see `Script`."""
+    """Load the script `name` with the files it uses. `guarded`: it takes one more key, see `Script.guard`."""
     body = read(f"{name}.lua")
-    text = (_GUARDED if guarded else "") + "\n".join([*map(read, _USES.findall(body)), body])
+    text = (_GUARDED if guarded else "") + "\n".join([*map(read, pieces(body)), body])
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Source(name, text, sha, bool(_READS_ONLY.search(body)))

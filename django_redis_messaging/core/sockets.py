@@ -1,10 +1,11 @@
-"""One connection to a server, blocking or asyncio: calls go out, replies come in, each within its time.
+"""Connections to a server, blocking or asyncio: they send calls and receive replies within a time limit.
 
-The driver (redis-py) dials: TCP, TLS, unix sockets, as the CACHES entry says. From then on the socket is
-ours: one call of `send`, one of `recv`, hiredis in between. Whatever interrupts a conversation closes the
-connection, so that no reply ever reaches another caller. Redis speaks RESP2 here, in bytes.
+The driver (redis-py) opens the socket: TCP, TLS or unix, as the CACHES entry configures. After that this
+module uses the socket itself: one `send`, one `recv`, with hiredis as the parser. Any interruption of an
+exchange closes the connection, so that a reply can never reach another caller. The protocol is RESP2, in
+bytes.
 
-The two classes have the same methods: worlds.py has what code needs to use either.
+Both classes have the same methods; worlds.py has what shared code needs to use either.
 """
 
 from __future__ import annotations
@@ -33,47 +34,47 @@ from .steps import Words
 
 #: host and port
 Address = tuple[str, int]
-#: one reply for each call; a refusal is an exception in its place
+#: one reply for each call; an error reply is an exception in the list
 Replies = list[Any]
 
-#: bytes read at once
+#: bytes; the size of the receive buffer
 CHUNK = 65536
-#: what the reader returns while a reply is incomplete
+#: returned by the reader while a reply is incomplete
 _INCOMPLETE = object()
 
 
 class Target(NamedTuple):
-    """What to dial: the driver's class of connection, and its parameters."""
+    """How to dial a server: the driver's connection class and its parameters."""
 
-    #: of the CACHES entry, for errors
+    #: the CACHES alias, for error messages
     alias: str
     kind: type[Any]
     parameters: dict[str, Any]
 
 
 class _Connection(ABC):
-    """What both kinds of connections have."""
+    """The common part of both kinds of connections."""
 
     def __init__(self, address: Address | None = None) -> None:
-        #: under which it is lent, see `Endpoint.route`
+        #: the address that it was taken for, see `Endpoint.route`
         self.address = address
-        #: of the server; None: a unix socket
+        #: the server's host; None: a unix socket
         self.host: str | None = None
         self.port = 0
-        #: when it was last given back; monotonic
+        #: when it was last given back (monotonic)
         self.idle_since = 0.0
-        #: the version of the alias's credentials that it was opened with
+        #: version of the alias's credentials at the time of opening, see `Endpoint.credentials`
         self.credentials = 0
         self._alias = ""
         self._reader = Reader(
             protocolError=driver.InvalidResponse,
-            replyError=functools.partial(_refusal, weakref.ref(self)),
+            replyError=functools.partial(_reply_error, weakref.ref(self)),
             notEnoughData=_INCOMPLETE,
         )
 
     def _dialer(self, target: Target, kind: Any, retry: Any, timeout: float | None, seconds: float) -> Any:
-        """The driver's connection, which opens the socket and sends nothing: the greeting is ours, so that it
-        is one round trip, within the time that is left."""
+        """The driver's connection, which opens the socket and sends nothing. This module sends the handshake
+        itself, so that it takes one round trip and respects the time limit."""
         self._alias, _, parameters = target
         self.host = None if "path" in parameters else parameters.get("host", "localhost")
         self.port = int(parameters.get("port", 6379))
@@ -83,85 +84,87 @@ class _Connection(ABC):
             "socket_connect_timeout": min(parameters.get("socket_connect_timeout") or seconds, seconds),
         }
         if kind is None:
-            raise unusable(target.alias, f"{target.kind.__name__} has no asyncio form: use the blocking API")
+            raise unusable_alias(
+                target.alias, f"{target.kind.__name__} has no async version: use the blocking API"
+            )
         try:
-            return kind(**{**parameters, **limits, "redis_connect_func": _greet_later, "retry": retry})
+            return kind(**{**parameters, **limits, "redis_connect_func": _no_handshake, "retry": retry})
         except (TypeError, ValueError, driver.RedisError) as error:
-            raise unusable(self._alias, error) from error
+            raise unusable_alias(self._alias, error) from error
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Close it, for an error amid a conversation; one of the network is raised as the driver's."""
+        """Close the connection and raise `error`; a network error becomes one of the driver's."""
         self.close()
         if isinstance(error, TimeoutError):
             raise driver.TimeoutError("no reply in time") from error
         if isinstance(error, OSError):
             raise driver.ConnectionError(str(error)) from error
-        if type(error) is driver.RedisError:  # the root itself is raised for options that can't be honoured
-            raise unusable(self._alias, error) from error
+        if type(error) is driver.RedisError:  # the base class itself is raised for unsupported options
+            raise unusable_alias(self._alias, error) from error
         raise error
 
     @abstractmethod
     def close(self) -> None:
-        """Close it at once, without waiting for the server."""
+        """Close the connection at once, without waiting for the server."""
 
 
-def unusable(alias: str, why: object) -> ConfigurationError:
-    """What is raised for an entry of CACHES that no connection can be made from."""
-    return ConfigurationError(f"CACHES[{alias!r}] can't be used as it is: {str(why).rstrip('.')}.")
+def unusable_alias(alias: str, reason: object) -> ConfigurationError:
+    """The error for a CACHES entry with which no connection can be made."""
+    return ConfigurationError(f"CACHES[{alias!r}] can't be used: {str(reason).rstrip('.')}.")
 
 
-def _greet_later(_: object) -> None:
-    """In the place of the driver's own greeting."""
+def _no_handshake(_: object) -> None:
+    """Replaces the driver's own handshake."""
 
 
-def _refusal(connection: Callable[[], _Connection | None], text: str) -> Exception:
-    """An error reply as an exception; where it names no host, it means the server's own."""
+def _reply_error(connection: Callable[[], _Connection | None], text: str) -> Exception:
+    """Convert an error reply to an exception; a redirect without a host means the server's own host."""
     error: Exception = cast(Any, DefaultParser).parse_error(text)
     if isinstance(error, driver.AskError) and not error.host:
         error.host = getattr(connection(), "host", "")
     return error
 
 
-def _greeting(dialed: Any, credentials: Sequence[str] | None) -> list[Words]:
-    """What is sent first; `credentials`: those of a provider."""
+def _handshake(dialed: Any, credentials: Sequence[str] | None) -> list[Words]:
+    """The calls to send on a new connection; `credentials`: those of a provider."""
     own = [word for word in (dialed.username, dialed.password) if word]
-    greeting: list[Words] = [("AUTH", *(credentials or own))] if credentials or own else []
+    calls: list[Words] = [("AUTH", *(credentials or own))] if credentials or own else []
     if dialed.client_name:
-        greeting.append(("CLIENT", "SETNAME", dialed.client_name))
+        calls.append(("CLIENT", "SETNAME", dialed.client_name))
     if dialed.db:
-        greeting.append(("SELECT", str(dialed.db)))
-    return greeting
+        calls.append(("SELECT", str(dialed.db)))
+    return calls
 
 
-def _accept(replies: Replies) -> None:
-    """Raise the first refusal of a greeting."""
+def _raise_first_error(replies: Replies) -> None:
+    """Raise the first error reply."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
 
 
-def _has_news(source: Any, seconds: float) -> bool:
-    """Whether a socket has something to read within `seconds`, or has ended."""
+def _is_readable(source: Any, seconds: float) -> bool:
+    """Whether a socket has data to read within `seconds`, or is closed."""
     poll = select.poll()
     try:
         poll.register(source, select.POLLIN)
-    except (ValueError, TypeError):  # it is closed, or was never open
+    except (ValueError, TypeError):  # closed, or never opened
         return True
     return bool(poll.poll(math.ceil(seconds * 1000)))
 
 
-def packed(calls: Sequence[Words]) -> bytes:
-    """The calls as they go over the wire: by the packer below the driver's, which looks at each word."""
+def pack(calls: Sequence[Words]) -> bytes:
+    """Encode calls. Uses the hiredis packer directly: the driver's converts each word first."""
     if len(calls) == 1:
         return cast(bytes, pack_command(cast(Any, calls[0])))
     return b"".join([pack_command(cast(Any, words)) for words in calls])
 
 
 class BlockingConnection(_Connection):
-    """Blocks its thread; one thread at a time may use it."""
+    """A connection that blocks its thread. Use it in one thread at a time."""
 
     _socket: Any = None
-    #: seconds, as the socket has been told
+    #: seconds; the timeout that is set on the socket
     _timeout = math.nan
 
     def __init__(self, address: Address | None = None) -> None:
@@ -175,32 +178,32 @@ class BlockingConnection(_Connection):
         try:
             try:
                 dialed.connect()
-            finally:  # also what an interrupt leaves half done
+            finally:  # take over the socket also after an interrupt
                 self._socket, dialed._sock = dialed._sock, None
             provider = dialed.credential_provider
-            greeting = _greeting(dialed, provider and provider.get_credentials())
-            if greeting:
-                _accept(self.exchange(greeting, ends - monotonic()))
+            handshake = _handshake(dialed, provider and provider.get_credentials())
+            if handshake:
+                _raise_first_error(self.exchange(handshake, ends - monotonic()))
         except BaseException as error:
             self._fail(error)
 
     def exchange(self, calls: Sequence[Words], seconds: float) -> Replies:
-        """Send calls and read their replies, within `seconds` in all; raises RedisError."""
+        """Send calls and return their replies, within `seconds`; raises RedisError."""
         ends = monotonic() + seconds
         self.send(calls, seconds)
         return self._replies(len(calls), ends)
 
     def send(self, calls: Sequence[Words], seconds: float) -> None:
-        """Send calls whose replies are received later."""
+        """Send calls; `receive` returns their replies."""
         try:
             if seconds != self._timeout:
                 self._limit(seconds)
-            self._socket.sendall(packed(calls))
+            self._socket.sendall(pack(calls))
         except BaseException as error:
             self._fail(error)
 
     def receive(self, seconds: float) -> Any:
-        """The next reply."""
+        """Return the next reply."""
         reply = self._reader.gets()
         if reply is not _INCOMPLETE:
             return reply
@@ -211,19 +214,19 @@ class BlockingConnection(_Connection):
         return self._replies(1, monotonic() + seconds)[0]
 
     def readable(self, seconds: float = 0) -> bool:
-        """Whether something can be read within `seconds`, be it that the connection has ended. Reads nothing,
-        so another thread may use the connection meanwhile."""
+        """Whether a reply arrives within `seconds`, or the connection ends. Reads nothing, so another thread
+        may use the connection meanwhile."""
         if self._reader.has_data() or (hasattr(self._socket, "pending") and self._socket.pending()):
             return True
-        return _has_news(self._socket, seconds)
+        return _is_readable(self._socket, seconds)
 
     @property
     def is_broken(self) -> bool:
-        """Whether it can't be used any more: it has ended, or has sent what nobody asked for."""
+        """Whether it can't be used any more: it has ended, or received data that was not requested."""
         return self.readable()
 
     def close(self) -> None:
-        """Close it at once, without waiting for the server."""
+        """Close the connection at once, without waiting for the server."""
         if self._socket is not None:
             self._socket.close()
 
@@ -254,13 +257,13 @@ class BlockingConnection(_Connection):
 
 
 class AsyncConnection(_Connection, asyncio.Protocol):
-    """Belongs to one event loop; one task at a time may use it."""
+    """A connection that belongs to an event loop. Use it in one task at a time."""
 
     def __init__(self, address: Address | None = None) -> None:
         super().__init__(address)
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        #: kept, since it closes the transport when it is destroyed
+        #: kept, because it closes the transport when it is destroyed
         self._writer: Any = None
         self._ended: BaseException | None = None
         self._arrival: asyncio.Future[None] | None = None
@@ -273,12 +276,12 @@ class AsyncConnection(_Connection, asyncio.Protocol):
             async with asyncio.timeout(seconds):
                 try:
                     await dialed.connect()
-                finally:  # also what a cancellation leaves half done
+                finally:  # take over the socket also after a cancellation
                     self._take_over(dialed)
                 provider = dialed.credential_provider
-                greeting = _greeting(dialed, provider and await provider.get_credentials_async())
-                if greeting:
-                    _accept(await self.exchange(greeting, seconds))
+                handshake = _handshake(dialed, provider and await provider.get_credentials_async())
+                if handshake:
+                    _raise_first_error(await self.exchange(handshake, seconds))
         except BaseException as error:
             self._fail(error)
 
@@ -289,37 +292,36 @@ class AsyncConnection(_Connection, asyncio.Protocol):
             self._transport.set_protocol(self)
 
     async def exchange(self, calls: Sequence[Words], seconds: float) -> Replies:
-        """Send calls and read their replies, within `seconds` in all; raises RedisError."""
+        """Send calls and return their replies, within `seconds`; raises RedisError."""
         self._write(calls)
         return await self._replies(len(calls), seconds)
 
     async def send(self, calls: Sequence[Words], _: float) -> None:
-        """Send calls whose replies are received later."""
+        """Send calls; `receive` returns their replies."""
         self._write(calls)
 
     async def receive(self, seconds: float) -> Any:
-        """The next reply."""
+        """Return the next reply."""
         return (await self._replies(1, seconds))[0]
 
     async def readable(self, seconds: float = 0) -> bool:
-        """Whether something can be read within `seconds`, be it that the connection has ended. Cut short, it
-        loses nothing."""
+        """Whether a reply arrives within `seconds`, or the connection ends. A cancellation loses nothing."""
         if not self.is_broken:
             with contextlib.suppress(TimeoutError):
-                await self._arrives(self._loop.time() + seconds)
+                await self._wait_for_data(self._loop.time() + seconds)
         return self.is_broken
 
     @property
     def is_broken(self) -> bool:
-        """Whether it can't be used any more: it has ended, or has sent what nobody asked for."""
+        """Whether it can't be used any more: it has ended, or received data that was not requested."""
         if self._ended is not None or self._reader.has_data():
             return True
-        # the loop may not have looked yet
-        return _has_news(self._transport.get_extra_info("socket"), 0)
+        # The loop may not have polled the socket yet.
+        return _is_readable(self._transport.get_extra_info("socket"), 0)
 
     def close(self) -> None:
-        """Close it at once, without waiting for the server."""
-        self._ended = self._ended or ConnectionError("it was closed")
+        """Close the connection at once, without waiting for the server."""
+        self._ended = self._ended or ConnectionError("the connection was closed")
         if self._transport is not None and not self._loop.is_closed():
             self._transport.abort()
 
@@ -334,12 +336,12 @@ class AsyncConnection(_Connection, asyncio.Protocol):
                     return replies
                 if self._ended is not None:
                     raise driver.ConnectionError(str(self._ended))
-                await self._arrives(ends)
+                await self._wait_for_data(ends)
         except BaseException as error:
             self._fail(error)
 
-    async def _arrives(self, ends: float) -> None:
-        """Wait until more has arrived, or the connection has ended; raises TimeoutError."""
+    async def _wait_for_data(self, ends: float) -> None:
+        """Wait until data arrives or the connection ends; raises TimeoutError."""
         self._arrival = arrival = self._loop.create_future()
         timer = self._loop.call_at(ends, _expire, arrival)
         try:
@@ -351,7 +353,7 @@ class AsyncConnection(_Connection, asyncio.Protocol):
     def _write(self, calls: Sequence[Words]) -> None:
         if self._ended is not None:
             raise driver.ConnectionError(str(self._ended))
-        self._transport.write(packed(calls))
+        self._transport.write(pack(calls))
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)

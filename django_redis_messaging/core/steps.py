@@ -1,49 +1,51 @@
-"""What an operation may yield: one script, one command, a wait, a script over many resources, or a list
-of scripts and commands (a pipeline: one round trip, each for itself)."""
+"""The steps that an operation may yield: a script, a command, a wait, a call for many resources, or a list of
+scripts and commands (a pipeline: one round trip, without atomicity)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 from .scripts import Source, load
 
+T = TypeVar("T")
 Text = str | bytes
 Argument = Text | int | float
-#: the words of a command as they go over the wire
+#: the words of a command as they are sent
 Words = tuple[Text, ...]
 _TEXTS = frozenset({str, bytes})
 
 
-def texts(arguments: Iterable[Argument]) -> list[Text]:
-    """Arguments with their numbers written out.
+def to_texts(arguments: Iterable[Argument]) -> list[Text]:
+    """Convert the numbers among the arguments to text.
 
-    Not by the packer (hiredis 3.5): Python looks for signals while it writes out a number, and where a
-    handler raises then, as Ctrl-C does, the packer crashes the process.
+    The packer (hiredis 3.5) must not do it: Python runs signal handlers during the conversion, and if a
+    handler raises, as for Ctrl-C, the packer crashes the process.
     """
-    written: list[Any] = [one if one.__class__ in _TEXTS else str(one) for one in arguments]
-    return written
+    converted: list[Any] = [one if one.__class__ in _TEXTS else str(one) for one in arguments]
+    return converted
 
 
 class Command:
-    """One command of Redis. `reads`: it changes nothing."""
+    """A Redis command. `reads`: it changes nothing."""
 
     __slots__ = ("reads_only", "words")
     once = False
 
     def __init__(self, *words: Argument, reads: bool = False) -> None:
-        self.words: Words = tuple(texts(words))
+        self.words: Words = tuple(to_texts(words))
         self.reads_only = reads
 
     @property
     def key(self) -> Text | None:
-        """What says where it goes; of a command without keys, any word does."""
+        """The key that determines the server; the first word after the name for a command without keys."""
         return self.words[1] if len(self.words) > 1 else None
 
 
 class Script:
-    """One call of a script. `once`: it must not be sent again when its reply is lost. `settles`: it moves a
-    state, and replies 0 where that has moved already, so after a lost reply a 0 is given as None: not known.
+    """A call of a script. `once`: it must not be repeated after a lost reply. `settles`: it changes a state,
+    and replies 0 if the state had changed already; so a 0 after a lost reply becomes None: unknown.
     """
 
     __slots__ = ("guarded", "once", "settles", "source", "words")
@@ -58,23 +60,23 @@ class Script:
         settles: bool = False,
     ) -> None:
         self.source: Source = load(name)
-        self.words: Words = ("EVALSHA", self.source.sha, str(len(keys)), *keys, *texts(args))
+        self.words: Words = ("EVALSHA", self.source.sha, str(len(keys)), *keys, *to_texts(args))
         self.once = once
         self.settles = settles
         self.guarded = False
 
     def guard(self) -> None:
-        """Give it one more key, that never exists: for a Cluster.
+        """Add a key that never exists, for a Cluster.
 
-        A node refuses a script whose slot is on its way to another, if there are keys that it has not. It
-        looks when the script begins, and at each command in it: a key that the script has removed itself
-        would break it off in the midst. So it is refused at the beginning, and tried again.
+        While a slot migrates, its node rejects a script if any of the keys is missing. It checks them when
+        the script begins and at each command, so a key that the script itself removes would abort it
+        halfway. The missing key makes the node reject the script at the beginning, and the call is retried.
         """
         if not self.guarded:
             self.guarded, self.source = True, load(self.source.name, guarded=True)
             number = int(self.words[2])
             keys, args = self.words[3 : 3 + number], self.words[3 + number :]
-            guard = f"{keys[-1]!s}:%"  # of the same slot; names that people give have no such sign
+            guard = f"{keys[-1]!s}:%"  # in the same slot; encoded names never contain it
             self.words = ("EVALSHA", self.source.sha, str(number + 1), *keys, guard, *args)
 
     @property
@@ -83,7 +85,7 @@ class Script:
 
     @property
     def key(self) -> Text:
-        """What says where it goes: all its keys are in one slot."""
+        """The key that determines the server: all keys are in one slot."""
         return self.words[3]
 
     @property
@@ -93,52 +95,52 @@ class Script:
 
 
 class Hint(str):
-    """A key whose entries are only hints to look: losing one costs time, never data."""
+    """A key whose entries are only hints to poll: losing one costs time, never data."""
 
     __slots__ = ()
 
 
 class Wait(Command):
-    """A command that blocks; the reply is None when nothing came for `seconds`.
+    """A command that blocks; the reply is None if nothing arrived within `seconds`.
 
-    The server would keep time on the grid of its own timer, up to 100 ms late, so the client does. What is
-    still pending then stays for a while, and the next wait of the same words goes on with it. A lost reply is
-    not asked for again, only waited for again, so what is waited for is only ever a hint to look.
+    The client keeps the time, since the server's timeouts can be 100 ms late. A command that is still
+    pending then remains so for a while, and the next wait with the same words takes it over. A lost reply
+    can't be repeated, so a wait must only ever receive a hint to poll.
     """
 
     __slots__ = ("seconds", "sent")
-    #: seconds after which the server ends what nobody waits for any more, at the latest
-    LIFE = 2.0
+    #: seconds: the timeout that the server gets, after which it ends a pending command
+    LINGER = 2.0
 
     def __init__(self, words: Words, sent: Words, *, seconds: float) -> None:
         super().__init__(*words, reads=True)
-        #: as it goes over the wire, with its timeout
+        #: the words to send, with the server's timeout
         self.sent = sent
         self.seconds = seconds
 
 
 class PopHint(Wait):
-    """Waits for a hint, and takes it. What is pending for `life` seconds more may take what others wait for:
-    whoever may not come back says a short life."""
+    """Waits for a hint and removes it. The command lingers for `linger` seconds and may remove a hint that
+    another client waits for, so a caller that may not wait again gives a short time."""
 
     __slots__ = ()
 
-    def __init__(self, *keys: Hint, seconds: float, life: float = Wait.LIFE) -> None:
+    def __init__(self, *keys: Hint, seconds: float, linger: float = Wait.LINGER) -> None:
         for key in keys:
             if not isinstance(key, Hint):
-                raise TypeError(f"{key!r} is not a Hint: what it holds could be lost.")
+                raise TypeError(f"{key!r} is not a Hint: its data could be lost.")
         words: Words = ("BZPOPMIN", *keys)
-        super().__init__(words, (*words, f"{min(max(life, 0.01), self.LIFE):.3f}"), seconds=seconds)
+        super().__init__(words, (*words, f"{min(max(linger, 0.01), self.LINGER):.3f}"), seconds=seconds)
 
 
 class Listen(Wait):
-    """Waits until a stream has an entry above `last`; wakes all who wait, and takes nothing away."""
+    """Waits until a stream has an entry with an id above `last`. An entry wakes all waiting clients."""
 
     __slots__ = ()
 
     def __init__(self, stream: str, last: int, *, seconds: float) -> None:
         words: Words = ("STREAMS", stream, f"{last}-0")
-        sent: Words = ("XREAD", "BLOCK", str(int(1000 * self.LIFE)), *words)
+        sent: Words = ("XREAD", "BLOCK", str(int(1000 * self.LINGER)), *words)
         super().__init__(("XREAD", *words), sent, seconds=seconds)
 
     @property
@@ -148,24 +150,25 @@ class Listen(Wait):
 
 
 class Many:
-    """Calls about many resources of different slots: one server takes them together, some hundreds a call;
-    a Cluster gets one for each resource, in a pipeline. The reply is a list, one item for each."""
+    """Calls for many resources, possibly in different slots: a single server gets hundreds of them in one
+    call; a Cluster gets one call for each, in pipelines. The reply is a list with one item for each
+    resource."""
 
     __slots__ = ()
 
-    def calls(self, *, apart: bool) -> list[Command | Script]:
-        """The calls to make; `apart`: one for each resource."""
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        """The calls to send; `split`: one for each resource."""
         raise TypeError(f"{type(self).__name__} makes no calls")
 
 
 class Fan(Many):
-    """A script over many resources, each with its keys and arguments; `args` come first, once.
+    """A script for many resources, each with its keys and arguments, which follow the common `args`.
 
     The script takes any number of resources and replies with a list, one item for each.
     """
 
     __slots__ = ("args", "name", "once", "resources")
-    #: resources a call takes: keeps each script far below 5 ms
+    #: maximum number of resources in a call: keeps each script well below 5 ms
     SIZE = 100
 
     def __init__(
@@ -181,8 +184,8 @@ class Fan(Many):
         self.args = args
         self.once = once
 
-    def calls(self, *, apart: bool) -> list[Command | Script]:
-        size = 1 if apart else self.SIZE
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        size = 1 if split else self.SIZE
         return [self._call(self.resources[at : at + size]) for at in range(0, len(self.resources), size)]
 
     def _call(self, resources: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> Script:
@@ -192,17 +195,18 @@ class Fan(Many):
 
 
 class Gather(Many):
-    """One STRING of each of many resources; behind the items that `first` replies with, if there is one."""
+    """The STRINGs of many keys, after the items of the reply to `first`, if given."""
 
     __slots__ = ("first", "keys")
+    #: maximum number of keys in a call
     SIZE = 1000
 
     def __init__(self, keys: Sequence[str], *, first: Command | None = None) -> None:
         self.keys = keys
         self.first = first
 
-    def calls(self, *, apart: bool) -> list[Command | Script]:
-        size = 1 if apart else self.SIZE
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        size = 1 if split else self.SIZE
         pages = (self.keys[at : at + size] for at in range(0, len(self.keys), size))
         calls: list[Command | Script] = [] if self.first is None else [self.first]
         calls += [Command("MGET", *page, reads=True) for page in pages]
@@ -210,3 +214,14 @@ class Gather(Many):
 
 
 Step = Command | Script | Many | Sequence[Command | Script]
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Split a long list over several steps: yield tuples of `size` items each; the last one may be shorter.
+
+    >>> list(batched("abcde", 2))
+    [('a', 'b'), ('c', 'd'), ('e',)]
+    """
+    rest = iter(items)
+    while batch := tuple(islice(rest, size)):
+        yield batch

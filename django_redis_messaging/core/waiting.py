@@ -1,8 +1,8 @@
-"""Waits that outlive the call that sent them.
+"""Blocking commands that outlive the call that sent them.
 
-A server keeps a blocking command's timeout on the grid of its own timer, so the caller keeps the time instead
-and leaves the command where it is, for the next call of the same words. What nobody goes on with ends by
-itself, after `Wait.LIFE` seconds at most.
+A server checks the timeout of a blocking command only when its own timer ticks, up to 100 ms late. So the
+caller keeps the time, and leaves the command pending for the next call with the same words. A command that no
+call takes over ends by itself, after `Wait.LINGER` seconds at most.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 from .sockets import Address
 from .steps import Wait, Words
 
-#: seconds after which the server has ended a wait, wherever its timer stands; later, its connection is broken
-ENDED = Wait.LIFE + 0.5
+#: seconds after which the server has surely ended a pending command; without a reply by then, its
+#: connection is
+#: broken
+ENDED = Wait.LINGER + 0.5
 
 
 class Pending(NamedTuple):
-    """A wait that was sent, and not yet answered."""
+    """A blocking command that was sent and has no reply yet."""
 
     words: Words
     connection: Any
@@ -29,17 +31,17 @@ class Pending(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the server must have answered by now."""
+        """Whether the server must have replied by now."""
         return monotonic() > self.sent_at + ENDED
 
 
 class PendingWaits:
-    """Waits that were sent and that nobody waits for now. Safe to share between threads, and with a signal
-    handler: the lock is held for nothing that could wait."""
+    """Pending commands for which no caller waits now. Safe to share between threads and with a signal
+    handler: the lock is never held during an operation that could block."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        #: by their words; the oldest ones first, in both
+        #: by their words; in both, the oldest come first
         self._by_words: dict[Words, deque[Pending]] = {}
         self._in_order: dict[int, Pending] = {}
 
@@ -47,36 +49,36 @@ class PendingWaits:
         return len(self._in_order)
 
     def keep(self, pending: Pending) -> None:
-        """Keep one more."""
+        """Add a pending command."""
         with self._lock:
             self._in_order[id(pending)] = pending
             self._by_words.setdefault(pending.words, deque()).append(pending)
 
     def take(self, words: Words) -> Pending | None:
-        """One with these words."""
+        """Remove and return one with these words."""
         with self._lock:
             same = self._by_words.get(words)
-            return self._removed(same[0]) if same else None
+            return self._remove(same[0]) if same else None
 
     def take_ended(self) -> Pending | None:
-        """One that the server has ended, so that its connection can be used again."""
+        """Remove and return one that the server has ended, so that its connection can be reused."""
         with self._lock:
             oldest = next(iter(self._in_order.values()), None)
-            return self._removed(oldest) if oldest is not None and oldest.has_ended else None
+            return self._remove(oldest) if oldest is not None and oldest.has_ended else None
 
     def take_any(self, address: Address | None) -> Pending | None:
-        """The oldest one at a server."""
+        """Remove and return the oldest one at a server."""
         with self._lock:
             there = (one for one in self._in_order.values() if one.connection.address == address)
             oldest = next(there, None)
-            return None if oldest is None else self._removed(oldest)
+            return None if oldest is None else self._remove(oldest)
 
     def take_all(self) -> list[Pending]:
-        """All of them."""
+        """Remove and return all of them."""
         with self._lock:
-            return [self._removed(one) for one in list(self._in_order.values())]
+            return [self._remove(one) for one in list(self._in_order.values())]
 
-    def _removed(self, pending: Pending) -> Pending:
+    def _remove(self, pending: Pending) -> Pending:
         del self._in_order[id(pending)]
         same = self._by_words[pending.words]
         same.remove(pending)

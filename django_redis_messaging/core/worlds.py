@@ -1,4 +1,4 @@
-"""One body, two worlds: what code that is written once needs to block a thread, or to await."""
+"""What code that is written once needs to run either blocking or in an event loop."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 class World(NamedTuple):
-    """What code that is written once needs to block a thread, or to await.
+    """The primitives that shared code uses: those that block a thread, or those of asyncio.
 
-    It is a coroutine, and awaits `done(...)` around each call that does I/O. In the blocking world that
-    call has done it by then, and nothing is ever suspended, so `run` gets by without an event loop.
+    Shared code is a coroutine that awaits `done(...)` around each call that does I/O. In the blocking world
+    the call has finished by then, and the coroutine is never suspended, so `run` needs no event loop.
     """
 
     connection: type[BlockingConnection] | type[AsyncConnection]
     done: Callable[[Any], Awaitable[Any]]
     sleep: Callable[[float], Awaitable[None]]
     event: Callable[[], threading.Event | asyncio.Event]
-    #: waits until an event is set, or for so many seconds
+    #: waits until an event is set, or for this many seconds
     wait: Callable[[Any, float], Awaitable[None]]
 
 
@@ -35,7 +35,7 @@ async def _done(result: T) -> T:
 
 
 async def _sleep(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: ASYNC251  (the pause before an attempt: in this world, blocking is what is meant)
+    time.sleep(seconds)  # noqa: ASYNC251  (the blocking world: its coroutines run outside of event loops)
 
 
 async def _wait(event: threading.Event, seconds: float) -> None:
@@ -48,20 +48,20 @@ async def _await(event: asyncio.Event, seconds: float) -> None:
             await event.wait()
 
 
-def _as_it_is(awaitable: Awaitable[T]) -> Awaitable[T]:
+def _identity(awaitable: Awaitable[T]) -> Awaitable[T]:
     return awaitable
 
 
 BLOCKING = World(BlockingConnection, _done, _sleep, threading.Event, _wait)
-ASYNCIO = World(AsyncConnection, _as_it_is, asyncio.sleep, asyncio.Event, _await)
+ASYNCIO = World(AsyncConnection, _identity, asyncio.sleep, asyncio.Event, _await)
 
 
 def run(function: Callable[[A], Coroutine[Any, Any, T]], argument: A) -> T:
-    """What a coroutine function of the blocking world returns."""
+    """Run a coroutine function of the blocking world and return its result."""
     try:
-        # One expression and a plain call: an interrupt that came after the coroutine is made, and before it
-        # begins, would leave it never awaited.
+        # One expression and a plain call: an interrupt between making the coroutine and its first step would
+        # leave it never awaited.
         function(argument).send(None)
     except StopIteration as finished:
         return cast(T, finished.value)
-    raise RuntimeError("Code of the blocking world was suspended: it awaited something else than a World's.")
+    raise RuntimeError("Code of the blocking world was suspended: it awaited something other than World's.")

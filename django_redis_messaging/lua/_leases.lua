@@ -1,88 +1,80 @@
--- Leases: what their holders say of them, and what becomes of those that run out.
+-- Leases: settled by their holders, or requeued when they expire. `dead_limits` is {count = …, age = …}: how
+-- many dead jobs a queue keeps, and for how long (ms).
+--
+-- uses _queue.lua
+-- uses _records.lua
+-- uses _results.lua
+-- uses _time.lua
 
--- How many dead jobs a queue keeps, and for how long (ms).
-local function grave(most, age)
-  return {most = tonumber(most), age = tonumber(age)}
-end
+-- Jobs that one call requeues, or promotes.
+local MAX_REQUEUED = 100
+local MAX_PROMOTED = 500
 
-local function buried(queue, records, id, state, now, grave)
-  released(records, id, state.unique)
+local function move_to_dead(queue, records, id, state, now, dead_limits)
+  release_unique(records, id, state.unique)
   state.status, state.moment, state.token = 'd', digits(now), '-'
-  redis.call('HSET', records.states, id, text_of(state))
+  write_state(records, id, state)
   redis.call('ZADD', queue.dead, digits(now), id)
-  expired(records, queue.dead, digits(now - grave.age), 2)
-  -- of those that died in the same ms, no more than are too many
-  local over = redis.call('ZCARD', queue.dead) - grave.most
+  delete_expired(records, queue.dead, digits(now - dead_limits.age), 2)
+  -- of jobs that died in the same ms, no more than are over the limit
+  local over = redis.call('ZCARD', queue.dead) - dead_limits.count
   if over > 0 then
     local oldest = redis.call('ZRANGE', queue.dead, 0, 0, 'WITHSCORES')
-    expired(records, queue.dead, oldest[2], math.min(over, 2))
+    delete_expired(records, queue.dead, oldest[2], math.min(over, 2))
   end
 end
 
--- Puts a job back, to be tried again; or buries it, when it has had its attempts.
-local function tried(queue, records, id, state, due, now, grave)
-  if state.attempts >= state.most then
-    buried(queue, records, id, state, now, grave)
+-- Requeues a job for its next attempt, or moves it to the dead jobs after its last one.
+local function requeue(queue, records, id, state, due, now, dead_limits)
+  if state.attempts >= state.max_attempts then
+    move_to_dead(queue, records, id, state, now, dead_limits)
     return
   end
   state.status, state.moment, state.token = 'w', digits(math.max(due, now)), '-'
-  redis.call('HSET', records.states, id, text_of(state))
-  queued(queue, id, state.priority, due, now)
+  write_state(records, id, state)
+  enqueue(queue, id, state.priority, due, now)
 end
 
--- The ms that is `wait` ms from now; a part of this one has gone, so that it would be early without one more.
-local function later(now, wait)
-  return wait > 0 and now + wait + 1 or now
-end
-
--- The state of a job whose lease is `fence` and `token`; nil where somebody else has it, or nobody.
-local function held(records, id, fence, token)
-  local text = redis.call('HGET', records.states, id)
-  local state = text and state_of(text)
-  if state and state.status == 'r' and state.fence == fence and state.token == token then
-    return state
-  end
-end
-
--- What a holder says of its job: done, again, dead or back (given back: the attempt doesn't count). `value`
--- is how long to keep the result, or to wait before the next attempt (ms). Returns 1, or 0 when stale.
-local function settled(queue, records, id, fence, token, verdict, value, line, now, grave)
-  local state = held(records, id, fence, token)
-  -- Removing is first: without memory the rest is refused, unless a removal came before.
+-- Settles a lease {id, fence, token} with an outcome {kind, ms, line}. The kind is done, retry, release (the
+-- attempt doesn't count) or dead; ms is how long to keep the result, or to delay the next attempt. Returns 1,
+-- or 0 if the lease is stale.
+local function settle(queue, records, lease, outcome, now, dead_limits)
+  local id = lease.id
+  local state = leased_state(records, id, lease.fence, lease.token)
+  -- First a removal, which Redis never refuses: when memory is full, the writes after it are allowed too.
   if redis.call('ZREM', queue.leased, state and id or '') == 0 then
     return 0
   end
-  noted(records, id, line)
-  if verdict == 'done' then
-    ended(records, id, state, 's', now, tonumber(value))
-  elseif verdict == 'again' then
-    tried(queue, records, id, state, later(now, tonumber(value)), now, grave)
-  elseif verdict == 'dead' then
-    buried(queue, records, id, state, now, grave)
+  append_log(records, id, outcome.line)
+  if outcome.kind == 'done' then
+    finish_job(records, id, state, 's', now, outcome.ms)
+  elseif outcome.kind == 'dead' then
+    move_to_dead(queue, records, id, state, now, dead_limits)
   else
-    state.attempts = state.attempts - 1
-    state.workers = string.match(state.workers, '^(.*),[^,]*$') or '-'
-    tried(queue, records, id, state, later(now, tonumber(value)), now, grave)
+    if outcome.kind == 'release' then
+      uncount_attempt(state)
+    end
+    -- a part of the current ms has passed: without one more, a delayed job would be early
+    local due = outcome.ms > 0 and now + outcome.ms + 1 or now
+    requeue(queue, records, id, state, due, now, dead_limits)
   end
   return 1
 end
 
--- Leases that ran out: back into the line, or dead. At most 100 at a time.
-local function recovered(queue, records, now, grave)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue.leased, '-inf', digits(now), 'LIMIT', 0, 100)) do
-    local text = redis.call('HGET', records.states, id)
-    if text then
-      local state = state_of(text)
-      noted(records, id, 'L' .. state.attempts)
-      tried(queue, records, id, state, now, now, grave)
+local function requeue_expired(queue, records, now, dead_limits)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue.leased, '-inf', digits(now), 'LIMIT', 0, MAX_REQUEUED)) do
+    local state = read_state(records, id)
+    if state then
+      append_log(records, id, 'L' .. state.attempts)
+      requeue(queue, records, id, state, now, now, dead_limits)
     end
     redis.call('ZREM', queue.leased, id)
   end
 end
 
--- Jobs that are due: into the line, the earliest first. At most 500 at a time.
-local function promoted(queue, records, now)
-  local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', digits(now), 'LIMIT', 0, 500)
+-- Makes due jobs ready, the earliest first.
+local function promote_due(queue, records, now)
+  local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', digits(now), 'LIMIT', 0, MAX_PROMOTED)
   if #due == 0 then
     return
   end
@@ -94,21 +86,21 @@ local function promoted(queue, records, now)
     end
   end
   if #ids > 0 then
-    made_ready(queue, ids, priorities)
+    append_ready(queue, ids, priorities)
   end
   redis.call('ZREM', queue.delayed, unpack(due))
 end
 
--- Does what is due by time; returns the ms at which something will be next, or nil.
-local function swept(queue, records, now, grave)
+-- Does what is due by time. Returns when the next delayed job is due and when the next lease ends (ms, or nil).
+local function sweep(queue, records, now, dead_limits)
   local leased = redis.call('ZRANGE', queue.leased, 0, 0, 'WITHSCORES')
   if leased[2] and tonumber(leased[2]) <= now then
-    recovered(queue, records, now, grave)
+    requeue_expired(queue, records, now, dead_limits)
     leased = redis.call('ZRANGE', queue.leased, 0, 0, 'WITHSCORES')
   end
   local delayed = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')
   if delayed[2] and tonumber(delayed[2]) <= now then
-    promoted(queue, records, now)
+    promote_due(queue, records, now)
     delayed = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')
   end
   return tonumber(delayed[2]), tonumber(leased[2])

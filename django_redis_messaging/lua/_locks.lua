@@ -1,33 +1,33 @@
--- Who waits for a lock. The line is in the order of tickets; a ticket ends when its waiter stops looking. To
--- wake somebody, the stream at the ticket's place of the ring gets a new entry: reading it takes nothing away,
--- so a wake-up can't go to somebody else.
-local GRANT = 1000 -- ms within which who was given the lock must confirm it
-local TICKET = 2000 -- ms after its last look that a ticket ends
-local MOST_LOOKED_AT = 1000 -- tickets a script looks at
+-- The queue of clients that wait for a lock, ordered by ticket. A waiting client polls; its ticket expires when it
+-- stops. To wake a client, a script adds an entry to the stream at the ticket's place in the ring of wake-up keys.
+-- Reading a stream removes nothing, so no other client can consume the wake-up.
+local GRANT = 1000 -- ms within which a client that was handed the lock must confirm it
+local TICKET = 2000 -- ms after the client's last poll at which its ticket expires
+local MAX_TICKETS = 1000 -- tickets that one script examines
 
-local function left(line, seen, token)
-  redis.call('ZREM', line, token)
+local function leave_queue(queue, seen, token)
+  redis.call('ZREM', queue, token)
   redis.call('ZREM', seen, token)
 end
 
--- Takes the first who still waits out of the line: its token and ticket.
-local function next_of(line, seen, now)
-  for _ = 1, MOST_LOOKED_AT do
-    local first = redis.call('ZPOPMIN', line)
+-- Removes the first client that still waits from the queue; returns its token and ticket.
+local function pop_waiter(queue, seen, now)
+  for _ = 1, MAX_TICKETS do
+    local first = redis.call('ZPOPMIN', queue)
     if not first[1] then
       return
     end
-    local looked = redis.call('ZSCORE', seen, first[1])
+    local polled = redis.call('ZSCORE', seen, first[1])
     redis.call('ZREM', seen, first[1])
-    if looked and tonumber(looked) > now - TICKET then
+    if polled and tonumber(polled) > now - TICKET then
       return first[1], tonumber(first[2])
     end
   end
 end
 
--- Gives the lock to who waited, and wakes it. `ring` is where the ring begins in the keys. What comes before
--- has removed something, which is never refused, nor what a script writes after it: it works without memory.
-local function handed_over(keys, ring, token, ticket, us)
+-- Gives the lock to a waiting client and wakes it. keys[1] is the lock; the ring begins at keys[ring]. Callers have
+-- removed a key or a member before: Redis never rejects that at maxmemory, nor the writes after it in the script.
+local function hand_over(keys, ring, token, ticket, us)
   local lock, wake = keys[1], keys[ring + ticket % (#keys - ring + 1)]
   redis.call('SET', lock, token, 'PX', GRANT)
   redis.call('DEL', wake)

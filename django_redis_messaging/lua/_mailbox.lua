@@ -1,25 +1,27 @@
--- A mailbox. What is in it is a ZSET of ids, each its own score; beside it a hash of entries by id, a ZSET of
--- the ids above the position that were marked as read, one of groups with the id of their unread mail, and the
--- runs of ids that a limit removed. The key newest is "last-ms-epoch-acked". An entry is a JSON array,
+-- A mailbox. The ids of its mails are in the ZSET order, each its own score. Beside it are a hash of entries by id, a
+-- ZSET of the ids above the position that were marked as read, a ZSET of groups with the id of their unread mail,
+-- and the runs of ids that a limit removed. The key newest holds "last-ms-epoch-acked". An entry is a JSON array,
 --
 --   [ms, count, sender, group, payload]
 --
--- whose two numbers are written by scripts, and whose rest is opaque to them.
+-- Scripts read and write its two numbers; all else is opaque to them.
+--
+-- Limits are a table {length, age (ms, 0: none)}. Mails beyond them are removed by writes and ignored by reads.
 local function mailbox_at(keys)
   return {newest = keys[1], order = keys[2], mail = keys[3], marked = keys[4], groups = keys[5], lost = keys[6]}
 end
 
--- Of a mailbox: last, ms, epoch, acked; nil where nothing was ever sent.
-local function newest_mail(box)
-  local line = redis.call('GET', box.newest)
-  if not line then
+-- Returns last, ms, epoch and acked; nil if no mail was ever sent.
+local function read_newest(box)
+  local value = redis.call('GET', box.newest)
+  if not value then
     return nil
   end
-  local last, ms, epoch, acked = string.match(line, '^(%d+)-(%d+)-(%d+)-(%d+)$')
+  local last, ms, epoch, acked = string.match(value, '^(%d+)-(%d+)-(%d+)-(%d+)$')
   return tonumber(last), tonumber(ms), epoch, tonumber(acked)
 end
 
--- When a mail was sent; -1 where its entry has expired.
+-- The ms at which a mail was sent; -1 if its entry has expired or was removed.
 local function mail_ms(box, id)
   local entry = redis.call('HGET', box.mail, id)
   return entry and tonumber(string.match(entry, '^%[(%d+)')) or -1
@@ -29,45 +31,49 @@ local function id_at(box, rank)
   return redis.call('ZRANGE', box.order, rank, rank)[1]
 end
 
--- How many mails, the oldest, are beyond the limits of length and age (0: none), and how many there are. The
--- former count as removed for reads too, though only writes remove them. Times in a mailbox never go back.
--- Without `max_age` only the length is looked at.
-local function beyond(box, now, max_length, max_age)
-  local length = redis.call('ZCARD', box.order)
-  local low = math.max(length - max_length, 0)
-  local oldest = max_age and max_age > 0 and now - max_age or 0
-  if low == length or not max_age or mail_ms(box, id_at(box, low)) >= oldest then
-    return low, length
-  end
-  local high = length
+-- Finds the rank of the first mail sent at `ms` or later, by binary search: times in a mailbox never decrease.
+local function find_rank_since(box, low, high, ms)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if mail_ms(box, id_at(box, middle)) < oldest then
+    if mail_ms(box, id_at(box, middle)) < ms then
       low = middle + 1
     else
       high = middle
     end
   end
-  return low, length
+  return low
 end
 
--- The first id within the limits, where `over` mails are beyond them.
-local function first_mail(box, over)
-  return tonumber(id_at(box, over)) or math.huge
+-- Returns how many of the oldest mails are beyond the limits, and how many mails there are in all. With
+-- `ignore_age` only the length limit counts.
+local function count_excess(box, now, limits, ignore_age)
+  local length = redis.call('ZCARD', box.order)
+  local excess = math.max(length - limits.length, 0)
+  local oldest = limits.age > 0 and now - limits.age or 0
+  if excess == length or ignore_age or mail_ms(box, id_at(box, excess)) >= oldest then
+    return excess, length
+  end
+  return find_rank_since(box, excess, length, oldest), length
 end
 
-local function removed(box, from, to)
+-- The first id within the limits, if `excess` mails are beyond them.
+local function first_id(box, excess)
+  return tonumber(id_at(box, excess)) or math.huge
+end
+
+-- Removes the ids `from` to `to` from everything but the entries.
+local function remove_ids(box, from, to)
   for _, key in ipairs({box.marked, box.groups, box.order}) do
     redis.call('ZREMRANGEBYSCORE', key, from, to)
   end
 end
 
--- Notes ids that a limit removed, in their order, so that readers can be told the gap.
-local RUNS = 1000
-local function note_lost(box, ids)
-  local last = redis.call('ZRANGE', box.lost, -1, -1, 'WITHSCORES')
-  local from, to = last[1], tonumber(last[2])
-  local known = from
+-- Records ids that a limit removed, in ascending order, so that readers learn the size of the gap.
+local MAX_RUNS = 1000
+local function record_lost(box, ids)
+  local latest = redis.call('ZRANGE', box.lost, -1, -1, 'WITHSCORES')
+  local from, to = latest[1], tonumber(latest[2])
+  local first_from = from
   for _, id in ipairs(ids) do
     if tonumber(id) ~= (to or -1) + 1 then
       if from then
@@ -78,23 +84,24 @@ local function note_lost(box, ids)
     to = tonumber(id)
   end
   redis.call('ZADD', box.lost, to, from)
-  if from ~= known then
-    redis.call('ZREMRANGEBYRANK', box.lost, 0, -RUNS - 1)
+  if from ~= first_from then
+    redis.call('ZREMRANGEBYRANK', box.lost, 0, -MAX_RUNS - 1)
   end
 end
 
--- Removes what is beyond the limits: at most 500 at a time.
-local function trimmed(box, over)
-  if over > 0 then
-    local ids = redis.call('ZRANGE', box.order, 0, math.min(over, 500) - 1)
+-- Removes mails beyond the limits, at most MAX_REMOVED at a time.
+local MAX_REMOVED = 500
+local function trim(box, excess)
+  if excess > 0 then
+    local ids = redis.call('ZRANGE', box.order, 0, math.min(excess, MAX_REMOVED) - 1)
     redis.call('HDEL', box.mail, unpack(ids))
-    removed(box, '-inf', ids[#ids])
-    note_lost(box, ids)
+    remove_ids(box, '-inf', ids[#ids])
+    record_lost(box, ids)
   end
 end
 
--- How many mails with an id above `id` a limit removed; `first` is the first that is left.
-local function gap_after(box, id, first)
+-- Counts the mails with an id above `id` that a limit removed; `first` is the first id within the limits.
+local function count_gap(box, id, first)
   local gap = redis.call('ZCOUNT', box.order, '(' .. id, '(' .. first)
   local runs = redis.call('ZRANGEBYSCORE', box.lost, '(' .. id, '+inf', 'WITHSCORES')
   for at = 1, #runs, 2 do
@@ -103,21 +110,21 @@ local function gap_after(box, id, first)
   return gap
 end
 
--- Whether a cursor was made of a mail of this mailbox. A bare id has no epoch (''), one of an empty mailbox
--- has the epoch 0, the place before all mail has the time 0: these are trusted. `last` is nil where nothing was
--- ever sent. Where data was rolled back, ids are given out again, to mail that was sent later: times tell it
--- from what the cursor was made of, also where that very mail was discarded.
-local function is_own(box, last, epoch, id, cursor_epoch, cursor_ms)
-  if cursor_epoch == '' or cursor_epoch == '0' then
+-- Whether a cursor {id, epoch, ms} was made from a mail of this mailbox. Three kinds are always valid: a bare id has
+-- no epoch (''), a cursor of an empty mailbox has the epoch 0, and the position before all mails has the time 0.
+-- `epoch` is nil if no mail was ever sent. If data was rolled back, ids are given out again to mails sent later:
+-- comparing times detects that, even if the mail of the cursor has been discarded.
+local function is_cursor_valid(box, last, epoch, cursor)
+  if cursor.epoch == '' or cursor.epoch == '0' then
     return true
   end
-  if cursor_epoch ~= epoch or id > last then
+  if cursor.epoch ~= epoch or cursor.id > last then
     return false
   end
-  local ms, sent = tonumber(cursor_ms), mail_ms(box, id)
-  if ms == 0 or sent == ms then
+  local ms, sent_ms = tonumber(cursor.ms), mail_ms(box, cursor.id)
+  if ms == 0 or sent_ms == ms then
     return true
   end
-  local before = redis.call('ZREVRANGEBYSCORE', box.order, id, '-inf', 'LIMIT', 0, 1)[1]
-  return sent == -1 and (not before or mail_ms(box, before) <= ms)
+  local previous = redis.call('ZREVRANGEBYSCORE', box.order, cursor.id, '-inf', 'LIMIT', 0, 1)[1]
+  return sent_ms == -1 and (not previous or mail_ms(box, previous) <= ms)
 end

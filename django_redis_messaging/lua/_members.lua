@@ -1,5 +1,7 @@
--- What a chat knows of a member: "join id, joined at (ms), role, token".
-local function standing_of(roster, member)
+-- A chat's roster: HASH member → "join id, joined at (ms), role, token", space-separated.
+
+-- Returns join id, role, token and joined at; nil if the user is not a member.
+local function read_membership(roster, member)
   local line = redis.call('HGET', roster, member)
   if not line then
     return nil
@@ -8,6 +10,36 @@ local function standing_of(roster, member)
   return tonumber(join_id), role, token, joined_at
 end
 
-local function enrol(roster, member, join_id, joined_at, role, token)
-  redis.call('HSET', roster, member, join_id .. ' ' .. joined_at .. ' ' .. role .. ' ' .. token)
+local function membership_line(join_id, joined_at, role, token)
+  return join_id .. ' ' .. joined_at .. ' ' .. role .. ' ' .. token
+end
+
+local function write_membership(roster, member, join_id, joined_at, role, token)
+  redis.call('HSET', roster, member, membership_line(join_id, joined_at, role, token))
+end
+
+-- The token of a roster line.
+local function token_of(line)
+  return string.match(line, '(%S+)$')
+end
+
+-- Returns why a user cannot act as a member: 'no chat' or 'no member'; nil if the user can.
+local function refuse_unless_member(info, members, user)
+  if redis.call('EXISTS', info) == 0 then
+    return 'no chat'
+  end
+  return not redis.call('ZSCORE', members, user) and 'no member' or nil
+end
+
+-- Returns why a user cannot act as an owner: 'no chat', 'no member' or 'no owner'; nil if the user can. `key` is
+-- any key that every chat has.
+local function refuse_unless_owner(key, roster, user)
+  if redis.call('EXISTS', key) == 0 then
+    return 'no chat'
+  end
+  local join_id, role = read_membership(roster, user)
+  if not join_id then
+    return 'no member'
+  end
+  return role ~= 'owner' and 'no owner' or nil
 end

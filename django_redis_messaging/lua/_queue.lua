@@ -1,13 +1,26 @@
--- A queue's keys: ready, delayed, leased, dead, bell. A place in the line is a number: a band of 2^45 for
--- each priority, the highest first; in a band, in the order of becoming ready.
+-- A queue: ready, delayed, leased, dead, bell (QueueKeys.all in services/jobs/keys.py), behind the records in
+-- the KEYS of every job script. The score of a ready job is its place: each priority has a band of 2^45
+-- places, the highest priority first; within a band, jobs are in the order in which they became ready.
+--
+-- uses _time.lua
 local BAND = 2 ^ 45
 
 local function queue_at(keys, at)
   return {ready = keys[at], delayed = keys[at + 1], leased = keys[at + 2], dead = keys[at + 3], bell = keys[at + 4]}
 end
 
--- Puts jobs at the end of their priority's line: `ids`, and the priority of each.
-local function made_ready(queue, ids, priorities)
+-- The lowest place of the band behind that of a place.
+local function next_band(place)
+  return digits((math.floor(tonumber(place) / BAND) + 1) * BAND)
+end
+
+-- Wakes one waiting worker.
+local function ring_bell(queue)
+  redis.call('ZADD', queue.bell, 0, 'look')
+end
+
+-- Appends jobs to the bands of their priorities.
+local function append_ready(queue, ids, priorities)
   local ends, members = {}, {}
   for at, id in ipairs(ids) do
     local priority = tonumber(priorities[at])
@@ -23,21 +36,31 @@ local function made_ready(queue, ids, priorities)
   redis.call('ZADD', queue.ready, unpack(members))
 end
 
--- Wakes one of those who wait.
-local function rung(queue)
-  redis.call('ZADD', queue.bell, 0, 'look')
-end
-
--- Puts a job where it waits: in the line, or aside until it is due; wakes somebody where that matters.
-local function queued(queue, id, priority, due, now)
+-- Makes a job ready, or delays it until the ms `due`. Wakes a worker if the job is ready, or due first.
+local function enqueue(queue, id, priority, due, now)
   if due > now then
     local head = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')
     redis.call('ZADD', queue.delayed, digits(due), id)
     if not head[2] or due < tonumber(head[2]) then
-      rung(queue)
+      ring_bell(queue)
     end
   else
-    made_ready(queue, {id}, {priority})
-    rung(queue)
+    append_ready(queue, {id}, {priority})
+    ring_bell(queue)
   end
+end
+
+-- Takes a waiting job out of the queue; returns 0 if it was not waiting.
+local function remove_waiting(queue, id)
+  return redis.call('ZREM', queue.ready, id) + redis.call('ZREM', queue.delayed, id)
+end
+
+-- The due time, in ms: `delay` is a number of ms, or @ and a moment in ms. Rounded up: never early, not even
+-- by a part of a ms.
+local function due_after(delay, us)
+  local moment = string.match(delay, '^@(%d+)$')
+  if moment then
+    return tonumber(moment)
+  end
+  return delay == '0' and math.floor(us / 1000) or math.ceil(us / 1000) + tonumber(delay)
 end

@@ -1,27 +1,29 @@
--- Request ids: what a request was answered is remembered for one window at least, two at most, in two
--- hashes used in turn. A hash expires when its turn comes again; whoever is first in a turn gives it its
--- expiry, so that not even one that is still there is lost. The server's clock alone decides.
-local function turns(keys, window, now)
+-- Request ids: the answer to a request is recorded for at least one window and at most two, in two hashes used
+-- by turns. A hash expires before its next turn. The first answer of a turn sets the expiry of the turn's hash.
+-- Only the server's clock counts.
+
+-- Returns the hash of the current turn, the hash of the previous one, and when the former expires (ms).
+local function hashes_at(keys, window, now)
   local turn = math.floor(now / window)
   return keys[turn % 2 + 1], keys[(turn + 1) % 2 + 1], (turn + 2) * window
 end
 
--- What a request was answered, if it is a repeat.
-local function answer_to(request, keys, window, now)
-  local current, previous = turns(keys, window, now)
+-- Returns the recorded answer to a request; false for a new request.
+local function find_answer(request, keys, window, now)
+  local current, previous = hashes_at(keys, window, now)
   return redis.call('HGET', current, request) or redis.call('HGET', previous, request)
 end
 
--- Remembers what a request is answered; returns what it was answered before, if it is a repeat. `since` is
--- when this chat last remembered one: the first of a turn gives the turn's hash its expiry.
-local function remembered(request, answer, keys, window, now, since)
-  local current, previous, expires = turns(keys, window, now)
-  local before = redis.call('HGET', previous, request)
-  if before then
-    return before
+-- Records the answer to a request. For a repeat, records nothing and returns the first answer. `since` is the time
+-- (ms) of the latest recorded answer: it decides whether this one is the first of its turn.
+local function record_answer_once(request, answer, keys, window, now, since)
+  local current, previous, expires = hashes_at(keys, window, now)
+  local earlier = redis.call('HGET', previous, request)
+  if earlier then
+    return earlier
   end
   local added = redis.pcall('HSETNX', current, request, answer)
-  if type(added) == 'table' then -- refused, for want of memory say: a repeat is still given its answer
+  if type(added) == 'table' then -- refused, for example for lack of memory: a repeat still gets its answer
     return redis.call('HGET', current, request) or redis.call('HSETNX', current, request, answer)
   end
   if added == 0 then
@@ -32,10 +34,9 @@ local function remembered(request, answer, keys, window, now, since)
   end
 end
 
--- Remembers what a request is answered, which is known not to be a repeat. Whoever is first in a turn gives
--- the turn's hash its expiry.
-local function memorized(request, answer, keys, window, now)
-  local current, _, expires = turns(keys, window, now)
+-- Records the answer to a request that is known to be new.
+local function record_answer(request, answer, keys, window, now)
+  local current, _, expires = hashes_at(keys, window, now)
   redis.call('HSET', current, request, answer)
   if redis.call('HLEN', current) == 1 then
     redis.call('PEXPIREAT', current, string.format('%.0f', expires))

@@ -1,49 +1,51 @@
--- Semaphores. Whoever holds a permit is in `holders`, by the end of its lease; whoever waits for one in `line`,
--- by ticket: the moment of coming, or just above the one before. The first of the line may go, as many as
--- permits are free: the gate shows the last of their tickets, and who waits listens there for his own.
+-- Semaphores. `holders` maps the token of each permit to the end of its lease (µs). `queue` maps the token of each
+-- waiting client to its ticket: the time of its arrival (µs), or the previous ticket plus 1. The first clients in
+-- the queue, one for each free permit, may take one: the id of the newest entry in the gate, a stream, is the
+-- highest of their tickets, and each client waits for an entry with its own ticket or a higher one.
 --
 --     holders  a b          limit 3, so 1 is free
---     line     c d e        c may go: it is woken, looks, and takes it
+--     queue    c d e        c may take it: it is woken and calls semaphore_acquire
 --     gate     ticket of c
 --
--- Permits that were released stay for a while, with a score below zero: a release that is repeated, since its
--- reply was lost, finds that it has been done.
+-- Released permits stay in `holders` for a while, with a negative score. A release that is repeated because its
+-- reply was lost finds its permit there.
+--
+-- uses _time.lua
 
--- What is added to the moment (µs) of a release.
-local RELEASED = -2 ^ 52
-local REMEMBERED = 60000 -- ms for which a release is remembered at least, if no 1000 others follow
+local RELEASED = -2 ^ 52 -- added to the time of a release (µs)
+local RELEASE_TTL = 60000 -- ms for which a release is remembered at least, unless 1000 others follow it
 
--- How many hold a permit.
-local function held(holders, now)
-  return redis.call('ZCOUNT', holders, '(' .. digits(now), '+inf')
+-- How many permits are held; also how many clients wait, since both sets have the time of expiry as the score.
+local function count_active(set, now)
+  return redis.call('ZCOUNT', set, '(' .. digits(now), '+inf')
 end
 
--- Removes from the line those who have not looked in time.
-local function swept(line, waiting, now)
+-- Removes the clients that have not polled in time from the queue.
+local function remove_dead_waiters(queue, waiting, now)
   local dead = redis.call('ZRANGEBYSCORE', waiting, '-inf', digits(now), 'LIMIT', 0, 500)
   if #dead > 0 then
-    redis.call('ZREM', line, unpack(dead))
+    redis.call('ZREM', queue, unpack(dead))
     redis.call('ZREM', waiting, unpack(dead))
   end
 end
 
--- The highest ticket that the gate was opened for; 0 where it is shut.
-local function opened_for(gate)
+-- The highest ticket that the gate is open for; 0 if it is closed.
+local function admitted_ticket(gate)
   local newest = redis.call('XREVRANGE', gate, '+', '-', 'COUNT', 1)[1]
   return newest and tonumber(string.match(newest[1], '^%d+')) or 0
 end
 
--- Opens the gate for the first `free` of the line; it was opened for the ticket `shown` before. A minute is
--- longer than anybody waits before looking.
-local function opened(line, gate, free, shown)
+-- Opens the gate for the first `free` clients in the queue, unless it is open for them: `admitted` is the highest
+-- ticket it is open for. The entry's TTL is longer than any client waits between two polls.
+local function open_gate(queue, gate, free, admitted)
   if free < 1 then
     return
   end
-  local last = redis.call('ZRANGE', line, free - 1, free - 1, 'WITHSCORES')
+  local last = redis.call('ZRANGE', queue, free - 1, free - 1, 'WITHSCORES')
   if not last[2] then
-    last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
+    last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   end
-  if last[2] and tonumber(last[2]) > shown then
+  if last[2] and tonumber(last[2]) > admitted then
     redis.call('XADD', gate, 'MAXLEN', 1, last[2] .. '-0', '', '')
     redis.call('PEXPIRE', gate, 60000)
   end

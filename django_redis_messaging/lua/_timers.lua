@@ -1,26 +1,33 @@
--- Timers that have not begun. Until then the unique key of a timer's job is its name; whatever is done to
--- it takes the job from wherever it is, also from a listener that has claimed it and not begun.
+-- Timers that have not started. Until then the unique key of a timer's job is the timer's name, and a change
+-- takes the job from wherever it is, even from a listener that has claimed but not started it.
+--
+-- uses _queue.lua
+-- uses _records.lua
+-- uses _time.lua
+-- uses _types.lua
 
--- Checks the keys that a change of a timer may write.
+-- Reads the keys that a change of a timer writes: a key of another type fails before the first write.
 local function check_timer(records, queue, ...)
-  check_types('HLEN', records.jobs, records.states, records.outcomes)
+  check_types('HLEN', records.jobs, records.states, records.log)
   check_types('ZCARD', queue.ready, queue.delayed, queue.leased, queue.bell, ...)
 end
 
-local function waiting_timer(records, unique)
+-- The id and state of a timer that has not started, or nil.
+local function find_timer(records, unique)
   local id = redis.call('HGET', records.uniques, unique)
-  local text = id and redis.call('HGET', records.states, id)
-  if text then
-    return id, state_of(text)
+  local state = id and read_state(records, id)
+  if state then
+    return id, state
   end
 end
 
-local function taken_out(queue, id)
-  return redis.call('ZREM', queue.delayed, id) + redis.call('ZREM', queue.ready, id) + redis.call('ZREM', queue.leased, id)
+-- Takes a timer's job out of the queue, or from its lease; returns 0 if it was in neither.
+local function remove_timer(queue, id)
+  return remove_waiting(queue, id) + redis.call('ZREM', queue.leased, id)
 end
 
--- The ms that is `wait` ms from the µs `us`, never early; and the last ms at which the real key is there.
-local function due_after(us, wait)
-  local due = math.ceil(us / 1000) + wait
+-- When a timer is due (ms), never early; and the last ms, as text, at which its real key exists.
+local function timer_due(us, after)
+  local due = math.ceil(us / 1000) + after
   return due, digits(due - 1)
 end

@@ -1,4 +1,4 @@
--- Reads keys by a command of their type: one that holds another type is an error then, before the first write.
+-- Runs a read command on each key, so that a key of another type raises an error before the first write.
 local function check_types(command, ...)
   for _, key in ipairs({...}) do
     redis.call(command, key)

@@ -1,13 +1,14 @@
--- Tells publishers that somebody waits, unless there is something new already.
+-- Marks the channel as having waiting readers, and checks that the caller has read its newest event.
 --
 -- KEYS  1 head
 -- KEYS  2 waiting
--- ARGV  1 place of the reader, as the head begins: "id-us-epoch-"
--- ARGV  2 for how long somebody waits: ms
--- Returns 1, or 0 where the channel is at another place
---
--- Redis refuses no PEXPIRE for want of memory, nor what a script writes after it.
-redis.call('PEXPIRE', KEYS[2], ARGV[2])
-redis.call('SET', KEYS[2], '', 'PX', ARGV[2])
-local line = redis.call('GET', KEYS[1])
-return line and string.sub(line, 1, #ARGV[1]) == ARGV[1] and 1 or 0
+-- ARGV  1 the caller's position, as the head begins: "id-us-epoch-"
+-- ARGV  2 how long the mark is kept: ms
+-- Returns 1, or 0 if the channel is at another position
+local head, waiting = KEYS[1], KEYS[2]
+local position, ttl = ARGV[1], ARGV[2]
+-- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it in the script.
+redis.call('PEXPIRE', waiting, ttl)
+redis.call('SET', waiting, '', 'PX', ttl)
+local found = redis.call('GET', head)
+return found and string.sub(found, 1, #position) == position and 1 or 0

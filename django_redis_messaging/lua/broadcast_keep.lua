@@ -1,10 +1,11 @@
--- Keeps how far a named consumer is.
+-- Stores the position of a named consumer.
 --
 -- KEYS  1 position
 -- ARGV  1 cursor
 -- ARGV  2 how long it is kept: ms
 -- Returns OK
---
--- Redis refuses no PEXPIRE for want of memory, nor what a script writes after it.
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+local position = KEYS[1]
+local cursor, ttl = ARGV[1], ARGV[2]
+-- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it in the script.
+redis.call('PEXPIRE', position, ttl)
+return redis.call('SET', position, cursor, 'PX', ttl)

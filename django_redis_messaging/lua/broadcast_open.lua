@@ -1,30 +1,32 @@
--- Makes a channel that isn't there, keeps one that is, and begins a new epoch where data was lost.
+-- Creates a channel, or extends the TTL of an existing one; begins a new epoch if data was lost.
 --
--- uses _digits.lua
--- uses _types.lua
 -- uses _channel.lua
+-- uses _time.lua
+-- uses _types.lua
 --
 -- KEYS  1 head
--- KEYS  2 bell
--- KEYS  3… the ring of buckets
+-- KEYS  2 wake-up stream
+-- KEYS  3… ring of buckets
 -- ARGV  1 how long an idle channel is kept: ms
--- ARGV  2 epoch in which a reader knows an event that is not there any more, or ''
+-- ARGV  2 epoch in which a reader has read an event that the channel has lost, or ''
 -- Returns "last-us-epoch-first"
-local last, us, epoch, first = head_of(KEYS[1])
+local head, wakeup = KEYS[1], KEYS[2]
+local idle_ttl, lost_epoch = ARGV[1], ARGV[2]
+local last, us, epoch, first = read_head(head)
 if not last then
-  check_types('XLEN', KEYS[2])
+  check_types('XLEN', wakeup)
   check_types('LLEN', unpack(KEYS, 3))
 end
--- Redis refuses no PEXPIRE for want of memory, nor what a script writes after it: reading works when it is full.
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
-if last and epoch ~= ARGV[2] then
-  return head_line(last, us, epoch, first)
+-- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it, so channels remain readable.
+redis.call('PEXPIRE', head, idle_ttl)
+if last and epoch ~= lost_epoch then
+  return format_head(last, us, epoch, first)
 end
 if not last then
-  -- What an earlier head has left behind: ids begin with 1 again.
+  -- Remove what belongs to an earlier head: ids begin with 1 again.
   redis.call('UNLINK', unpack(KEYS, 2))
 end
-local time = redis.call('TIME')
-local line = head_line(last or 0, us or '0', digits(math.max(time[1] * 1000000 + time[2], (epoch or 0) + 1)), first or 1)
-redis.call('SET', KEYS[1], line, 'PX', ARGV[1])
-return line
+local new_epoch = digits(math.max(microseconds(), (epoch or 0) + 1))
+local opened = format_head(last or 0, us or '0', new_epoch, first or 1)
+redis.call('SET', head, opened, 'PX', idle_ttl)
+return opened

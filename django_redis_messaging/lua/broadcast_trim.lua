@@ -1,30 +1,31 @@
--- Removes the oldest events of a channel that has more than it may have.
+-- Removes the oldest events of a channel that exceeds its maximum length.
 --
--- uses _digits.lua
 -- uses _channel.lua
 --
 -- KEYS  1 head
--- KEYS  2… the ring of buckets
+-- KEYS  2… ring of buckets
 -- ARGV  1 length of a bucket: ms
--- ARGV  2 most events the channel keeps
+-- ARGV  2 maximum number of events in the channel
 -- ARGV  3 how long an idle channel is kept: ms
--- Returns the first id that is left
-local last, us, epoch, first = head_of(KEYS[1])
-local from = last and last - ARGV[2] + 1
+-- Returns the first id that remains
+local head = KEYS[1]
+local length, max_length, idle_ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local last, us, epoch, first = read_head(head)
+local from = last and last - max_length + 1
 if not from or from <= tonumber(first) then
   return tonumber(first or 0)
 end
-local count, newest = #KEYS - 1, bucket_of(us, tonumber(ARGV[1]))
-for at = newest - count + 1, newest do
-  local list = KEYS[2 + at % count]
-  local oldest = first_in(list)
+local count, newest_bucket = #KEYS - 1, bucket_at(us, length)
+for number = newest_bucket - count + 1, newest_bucket do
+  local bucket = KEYS[2 + number % count]
+  local oldest = first_id(bucket)
   if oldest and oldest >= from then
     break
-  elseif oldest and oldest + redis.call('LLEN', list) <= from then
-    redis.call('UNLINK', list)
+  elseif oldest and oldest + redis.call('LLEN', bucket) <= from then
+    redis.call('UNLINK', bucket)
   elseif oldest then
-    redis.call('LTRIM', list, from - oldest, -1)
+    redis.call('LTRIM', bucket, from - oldest, -1)
   end
 end
-redis.call('SET', KEYS[1], head_line(last, us, epoch, from), 'PX', ARGV[3])
+redis.call('SET', head, format_head(last, us, epoch, from), 'PX', idle_ttl)
 return from

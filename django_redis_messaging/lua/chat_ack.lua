@@ -1,4 +1,4 @@
--- Moves a member's position, never back.
+-- Moves a member's position forward, never back.
 --
 -- uses _log.lua
 -- uses _positions.lua
@@ -9,27 +9,31 @@
 -- KEYS  4 log
 -- ARGV  1 user
 -- ARGV  2 user as JSON
--- ARGV  3 id
+-- ARGV  3 id of the cursor, or a bare id
 -- ARGV  4 epoch of the cursor, or '' for a bare id
 -- ARGV  5 ms of the cursor, or ''
 -- Returns the position, or 'no chat', 'no member'
-local last, _, epoch, keep = newest_of(KEYS[1])
+local newest, members, counts, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local user, author = ARGV[1], ARGV[2]
+local cursor = {id = tonumber(ARGV[3]), epoch = ARGV[4], ms = ARGV[5]}
+
+local last, _, epoch, keep = read_newest(newest)
 if not last then
   return 'no chat'
 end
-local position = redis.call('ZSCORE', KEYS[2], ARGV[1])
+local position = redis.call('ZSCORE', members, user)
 if not position then
   return 'no member'
 end
 position = tonumber(position)
-local id, first = tonumber(ARGV[3]), first_of(KEYS[4], last)
-if not is_ours(KEYS[4], first, last, epoch, id, ARGV[4], ARGV[5]) then
+local first = first_id(log, last)
+if not is_cursor_valid(log, first, last, epoch, cursor) then
   return position
 end
-id = math.min(id, last)
+local id = math.min(cursor.id, last)
 if id <= position then
   return position
 end
-move(KEYS[2], KEYS[3], KEYS[4], first, last, ARGV[1], ARGV[2], id)
-released(KEYS[2], KEYS[4], first, last, keep)
+move_position(members, counts, log, first, last, user, author, id)
+trim_acked(members, log, first, last, keep)
 return id

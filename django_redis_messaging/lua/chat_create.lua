@@ -1,67 +1,81 @@
--- Makes a chat: its members at position 0, and a first message if there is one.
+-- Creates a chat: its members at position 0, and the first message if there is one.
 --
--- uses _clock.lua
+-- uses _members.lua
 -- uses _requests.lua
+-- uses _time.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 members
 -- KEYS  3 counts
 -- KEYS  4 log
--- KEYS  5 requests, first turn
--- KEYS  6 requests, second turn
+-- KEYS  5 requests, first hash
+-- KEYS  6 requests, second hash
 -- KEYS  7 roster
--- KEYS  8 standing
+-- KEYS  8 seniority
 -- KEYS  9 info
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
--- ARGV  3 token of this joining
+-- ARGV  3 token of the memberships
 -- ARGV  4 title
 -- ARGV  5 open: 1 or 0
--- ARGV  6 keep_last
--- ARGV  7 tail of the first entry, or ''
--- ARGV  8… members, each once, the sender first: 1000 at most
--- Returns {epoch}; of a repeat {epoch, token in force, …}, with '' for who is no member (any more); or
---   'exists'
-local now = clock()
-local memory = {KEYS[5], KEYS[6]}
--- No request id has a NUL: a send of the same request is another one.
-local request = 'create\0' .. ARGV[1]
-local answered = answer_to(request, memory, tonumber(ARGV[2]), now)
-if answered then
-  local told = {string.match(redis.call('GET', KEYS[1]) or '', '^%d+%-%d+%-(%d+)') or answered}
-  for at, line in ipairs(redis.call('HMGET', KEYS[7], unpack(ARGV, 8))) do
-    told[at + 1] = line and string.match(line, '(%S+)$') or ''
+-- ARGV  6 number of entries kept for scroll-back
+-- ARGV  7 content of the first entry, or ''
+-- ARGV  8… users, without duplicates, the sender first: at most 1000
+-- Returns {epoch}; for a repeat {epoch, token in force, …}, with '' for a user who is not a member (any more);
+--   or 'exists'
+local newest, members, counts, log, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], {KEYS[5], KEYS[6]}
+local roster, seniority, info = KEYS[7], KEYS[8], KEYS[9]
+local request, window, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local title, open, keep, content = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local users = {unpack(ARGV, 8)}
+
+-- The reply to a repeat. Since the first request, the chat may have been created anew and members may have left.
+local function describe_existing(first_epoch)
+  local reply = {string.match(redis.call('GET', newest) or '', '^%d+%-%d+%-(%d+)') or first_epoch}
+  for at, line in ipairs(redis.call('HMGET', roster, unpack(users))) do
+    reply[at + 1] = line and token_of(line) or ''
   end
-  return told
+  return reply
 end
-if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7], KEYS[8], KEYS[9]) > 0 then
+
+local function write_chat(last, now, epoch)
+  redis.call('SET', newest, last .. '-' .. now .. '-' .. epoch .. '-' .. keep)
+  redis.call('HSET', info, 'created', now, 'title', title, 'open', open, 'owners', 1, 'joins', #users, 'edits', 0)
+end
+
+local function write_members(now)
+  local positions, order, lines = {}, {}, {}
+  for at, user in ipairs(users) do
+    local role = at == 1 and 'owner' or 'member'
+    positions[2 * at - 1], positions[2 * at] = 0, user
+    order[2 * at - 1], order[2 * at] = at, user
+    lines[2 * at - 1], lines[2 * at] = user, membership_line(0, now, role, token)
+  end
+  redis.call('ZADD', members, unpack(positions))
+  redis.call('ZADD', seniority, unpack(order))
+  redis.call('HSET', roster, unpack(lines))
+end
+
+local function write_first_entry(now)
+  redis.call('RPUSH', log, '[' .. now .. ',0,' .. content)
+  redis.call('ZADD', members, 1, users[1])
+end
+
+local us = microseconds()
+local now, epoch = math.floor(us / 1000), string.format('%.0f', us)
+-- No request id contains a NUL, so a send with the same request id is a different request.
+request = 'create\0' .. request
+local recorded = find_answer(request, requests, window, now)
+if recorded then
+  return describe_existing(recorded)
+end
+if redis.call('EXISTS', newest, members, counts, log, roster, seniority, info) > 0 then
   return 'exists'
 end
-
-local time = redis.call('TIME')
-local epoch = string.format('%.0f', time[1] * 1000000 + time[2])
-remembered(request, epoch, memory, tonumber(ARGV[2]), now, 0)
-local last = ARGV[7] == '' and 0 or 1
-redis.call('SET', KEYS[1], last .. '-' .. now .. '-' .. epoch .. '-' .. ARGV[6])
-redis.call('HSET', KEYS[9], 'created', now, 'title', ARGV[4], 'open', ARGV[5], 'owners', 1,
-  'joins', #ARGV - 7, 'edits', 0)
-
-local positions, order, roster = {}, {}, {}
-for at = 8, #ARGV do
-  local role = at == 8 and 'owner' or 'member'
-  positions[#positions + 1] = 0
-  positions[#positions + 1] = ARGV[at]
-  order[#order + 1] = at - 7
-  order[#order + 1] = ARGV[at]
-  roster[#roster + 1] = ARGV[at]
-  roster[#roster + 1] = '0 ' .. now .. ' ' .. role .. ' ' .. ARGV[3]
-end
-redis.call('ZADD', KEYS[2], unpack(positions))
-redis.call('ZADD', KEYS[8], unpack(order))
-redis.call('HSET', KEYS[7], unpack(roster))
-
-if last == 1 then
-  redis.call('RPUSH', KEYS[4], '[' .. now .. ',0,' .. ARGV[7])
-  redis.call('ZADD', KEYS[2], 1, ARGV[8])
+record_answer_once(request, epoch, requests, window, now, 0)
+write_chat(content == '' and 0 or 1, now, epoch)
+write_members(now)
+if content ~= '' then
+  write_first_entry(now)
 end
 return {epoch}

@@ -7,15 +7,16 @@
 -- KEYS  2 info
 -- KEYS  3 members
 -- KEYS  4 log
--- Returns {title, open, created (ms), edits, active (ms), last, first, keep_last, members}, or 'no chat'
-local last, active, _, keep = newest_of(KEYS[1])
+-- Returns {title, open, created (ms), edits, active (ms), last, first, keep, number of members}, or 'no chat'
+local newest, info, members, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+
+local last, active, _, keep = read_newest(newest)
 if not last then
   return 'no chat'
 end
-local told = redis.call('HMGET', KEYS[2], 'title', 'open', 'created', 'edits')
-told[5] = active
-told[6] = last
-told[7] = first_of(KEYS[4], last)
-told[8] = keep
-told[9] = redis.call('ZCARD', KEYS[3])
-return told
+local title, open, created, edits = unpack(redis.call('HMGET', info, 'title', 'open', 'created', 'edits'))
+return {
+  title, open, created, edits,
+  active, last, first_id(log, last), keep,
+  redis.call('ZCARD', members),
+}

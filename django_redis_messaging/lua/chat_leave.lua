@@ -1,75 +1,97 @@
--- Ends a membership. The last one out deletes the chat; the last owner's rights pass to the
--- longest-standing member.
+-- Ends a membership. The last member to leave deletes the chat; if the last owner leaves, the longest-standing
+-- member becomes an owner.
 --
--- uses _clock.lua
--- uses _requests.lua
 -- uses _log.lua
 -- uses _members.lua
+-- uses _requests.lua
+-- uses _time.lua
+-- uses _types.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 members
 -- KEYS  3 counts
 -- KEYS  4 log
 -- KEYS  5 roster
--- KEYS  6 standing
+-- KEYS  6 seniority
 -- KEYS  7 typing
 -- KEYS  8 mutes
 -- KEYS  9 info
--- KEYS  10 requests, first turn
--- KEYS  11 requests, second turn
+-- KEYS  10 requests, first hash
+-- KEYS  11 requests, second hash
 -- ARGV  1 user
--- ARGV  2 the owner who removes the user, or ''
--- ARGV  3 request window: ms
--- ARGV  4 request id
+-- ARGV  2 owner who removes the user, or ''
+-- ARGV  3 request id
+-- ARGV  4 request window: ms
 -- Returns the token of the membership that ended, or 'no chat', 'no member', 'no remover', 'no owner'
-local memory, window, now = {KEYS[10], KEYS[11]}, tonumber(ARGV[3]), clock()
-local before = answer_to(ARGV[4], memory, window, now)
-if before then
-  return before
+local newest, members, counts, log, roster = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local seniority, typing, mutes, info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local requests = {KEYS[10], KEYS[11]}
+local user, remover, request, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+local function refuse_remover()
+  if remover == '' or remover == user then
+    return nil
+  end
+  local join_id, role = read_membership(roster, remover)
+  if not join_id then
+    return 'no remover'
+  end
+  return role ~= 'owner' and 'no owner' or nil
 end
-local last, _, __, keep = newest_of(KEYS[1])
+
+local function remove_member()
+  redis.call('ZREM', members, user)
+  redis.call('HDEL', roster, user)
+  redis.call('ZREM', seniority, user)
+  redis.call('HDEL', counts, 's' .. user, 'a' .. user)
+  redis.call('ZREM', typing, user)
+  redis.call('HDEL', mutes, user)
+end
+
+-- The recorded answers stay for late repeats.
+local function delete_chat()
+  redis.call('PEXPIRE', requests[1], window)
+  redis.call('PEXPIRE', requests[2], window)
+  redis.call('DEL', unpack(KEYS, 1, 9))
+end
+
+local function make_owner(member)
+  local join_id, _, token, joined_at = read_membership(roster, member)
+  write_membership(roster, member, join_id, joined_at, 'owner', token)
+  redis.call('HINCRBY', info, 'owners', 1)
+end
+
+local now = milliseconds()
+local recorded = find_answer(request, requests, window, now)
+if recorded then
+  return recorded
+end
+local last, _, __, keep = read_newest(newest)
 if not last then
   return 'no chat'
 end
-if ARGV[2] ~= '' and ARGV[2] ~= ARGV[1] then
-  local join_id, role = standing_of(KEYS[5], ARGV[2])
-  if not join_id then
-    return 'no remover'
-  elseif role ~= 'owner' then
-    return 'no owner'
-  end
+local refusal = refuse_remover()
+if refusal then
+  return refusal
 end
-local join_id, role, token = standing_of(KEYS[5], ARGV[1])
+local join_id, role, token = read_membership(roster, user)
 if not join_id then
   return 'no member'
 end
--- One that holds another type says so before the first write.
-local first = first_of(KEYS[4], last)
-redis.call('HLEN', KEYS[3])
-redis.call('ZCARD', KEYS[6])
-redis.call('ZCARD', KEYS[7])
-redis.call('HLEN', KEYS[8])
-redis.call('HLEN', KEYS[9])
+local first = first_id(log, last)
+-- A key of another type raises an error here, before the first write.
+check_types('HLEN', counts, mutes, info)
+check_types('ZCARD', seniority, typing)
 
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('HDEL', KEYS[5], ARGV[1])
-redis.call('ZREM', KEYS[6], ARGV[1])
-redis.call('HDEL', KEYS[3], 's' .. ARGV[1], 'a' .. ARGV[1])
-redis.call('ZREM', KEYS[7], ARGV[1])
-redis.call('HDEL', KEYS[8], ARGV[1])
-memorized(ARGV[4], token, memory, window, now)
-local heir = redis.call('ZRANGE', KEYS[6], 0, 0)[1]
-if not heir then
-  -- The remembered requests stay, for late repeats.
-  redis.call('PEXPIRE', KEYS[10], ARGV[3])
-  redis.call('PEXPIRE', KEYS[11], ARGV[3])
-  redis.call('DEL', unpack(KEYS, 1, 9))
+remove_member()
+record_answer(request, token, requests, window, now)
+local successor = redis.call('ZRANGE', seniority, 0, 0)[1]
+if not successor then
+  delete_chat()
   return token
 end
-if role == 'owner' and redis.call('HINCRBY', KEYS[9], 'owners', -1) == 0 then
-  local their_join_id, ___, their_token, joined_at = standing_of(KEYS[5], heir)
-  enrol(KEYS[5], heir, their_join_id, joined_at, 'owner', their_token)
-  redis.call('HINCRBY', KEYS[9], 'owners', 1)
+if role == 'owner' and redis.call('HINCRBY', info, 'owners', -1) == 0 then
+  make_owner(successor)
 end
-released(KEYS[2], KEYS[4], first, last, keep)
+trim_acked(members, log, first, last, keep)
 return token

@@ -5,27 +5,30 @@
 -- KEYS  1 info
 -- KEYS  2 members
 -- KEYS  3 roster
--- KEYS  4 standing
--- ARGV  1 the member after whom to begin, or ''
--- ARGV  2 most members
+-- KEYS  4 seniority
+-- ARGV  1 member after whom the list begins, or ''
+-- ARGV  2 maximum number of members
 -- Returns {member, position, roster line, member, …}, or 'no chat', 'no other' (ARGV[1] is no member)
-if redis.call('EXISTS', KEYS[1]) == 0 then
+local info, members, roster, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local after, limit = ARGV[1], tonumber(ARGV[2])
+
+if redis.call('EXISTS', info) == 0 then
   return 'no chat'
 end
 local from = 0
-if ARGV[1] ~= '' then
-  local rank = redis.call('ZRANK', KEYS[4], ARGV[1])
+if after ~= '' then
+  local rank = redis.call('ZRANK', seniority, after)
   if not rank then
     return 'no other'
   end
   from = rank + 1
 end
-local names = redis.call('ZRANGE', KEYS[4], from, from + ARGV[2] - 1)
+local names = redis.call('ZRANGE', seniority, from, from + limit - 1)
 if #names == 0 then
   return {}
 end
-local positions = redis.call('ZMSCORE', KEYS[2], unpack(names))
-local lines = redis.call('HMGET', KEYS[3], unpack(names))
+local positions = redis.call('ZMSCORE', members, unpack(names))
+local lines = redis.call('HMGET', roster, unpack(names))
 local list = {}
 for at, member in ipairs(names) do
   list[#list + 1] = member

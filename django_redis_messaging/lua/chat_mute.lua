@@ -1,20 +1,23 @@
--- Mutes a chat for a member, until a moment.
+-- Mutes a chat for a member until a given time.
+--
+-- uses _members.lua
 --
 -- KEYS  1 info
 -- KEYS  2 members
 -- KEYS  3 mutes
 -- ARGV  1 user
--- ARGV  2 ms until which the chat is muted; 0: it is not
+-- ARGV  2 ms until which the chat is muted; 0 to unmute it
 -- Returns 1, or 'no chat', 'no member'
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  return 'no chat'
+local info, members, mutes = KEYS[1], KEYS[2], KEYS[3]
+local user, muted_until = ARGV[1], ARGV[2]
+
+local refusal = refuse_unless_member(info, members, user)
+if refusal then
+  return refusal
 end
-if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then
-  return 'no member'
-end
-if ARGV[2] == '0' then
-  redis.call('HDEL', KEYS[3], ARGV[1])
+if muted_until == '0' then
+  redis.call('HDEL', mutes, user)
 else
-  redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
+  redis.call('HSET', mutes, user, muted_until)
 end
 return 1

@@ -1,15 +1,18 @@
--- Gives a chat another title.
+-- Changes the title of a chat.
+--
+-- uses _members.lua
 --
 -- KEYS  1 info
 -- KEYS  2 members
 -- ARGV  1 user
 -- ARGV  2 title
 -- Returns 1, or 'no chat', 'no member'
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  return 'no chat'
+local info, members = KEYS[1], KEYS[2]
+local user, title = ARGV[1], ARGV[2]
+
+local refusal = refuse_unless_member(info, members, user)
+if refusal then
+  return refusal
 end
-if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then
-  return 'no member'
-end
-redis.call('HSET', KEYS[1], 'title', ARGV[2])
+redis.call('HSET', info, 'title', title)
 return 1

@@ -1,8 +1,10 @@
--- Leaves a tombstone where a message was: no body, no data, but no hole either.
+-- Replaces a message with a tombstone: body and data are removed, the id stays.
 --
--- uses _clock.lua
+-- uses _entry.lua
 -- uses _log.lua
 -- uses _members.lua
+-- uses _memory.lua
+-- uses _time.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 roster
@@ -11,32 +13,31 @@
 -- ARGV  1 user: the author, or an owner of the chat
 -- ARGV  2 user as JSON
 -- ARGV  3 id
--- Returns {epoch, entry}, {} where there is no such message (any more), or 'no chat', 'no member',
---   'no author'
-local last, _, epoch = newest_of(KEYS[1])
+-- Returns {epoch, entry}, {} if the message does not exist (any more), or 'no chat', 'no member', 'no author'
+local newest, roster, log, info = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local user, author, id = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local last, _, epoch = read_newest(newest)
 if not last then
   return 'no chat'
 end
-local join_id, role = standing_of(KEYS[2], ARGV[1])
+local join_id, role = read_membership(roster, user)
 if not join_id then
   return 'no member'
 end
-local id, first = tonumber(ARGV[3]), first_of(KEYS[3], last)
-if id < first or id > last or id <= join_id then
+local first = first_id(log, last)
+local entry = read_entry(log, first, last, id, join_id)
+if not entry then
   return {}
 end
-local entry = redis.call('LINDEX', KEYS[3], id - first)
-local ms, count, edited, author_size, __, start =
-  string.match(entry, '^%[(%d+),(%d+),(%-?%d+),(%d+),(%d+),()')
-local author = string.sub(entry, start, start + author_size - 1)
-if author ~= ARGV[2] and role ~= 'owner' then
+local parsed = parse_entry(entry)
+if parsed.author ~= author and role ~= 'owner' then
   return 'no author'
 end
-if tonumber(edited) >= 0 then
-  entry = string.format('[%s,%s,%d,%s,2,', ms, count, -clock(), author_size) .. author .. ',""]'
-  -- Removes nothing; but what follows a first write that Redis never refuses is not refused either.
-  redis.call('HDEL', KEYS[2], '')
-  redis.call('HINCRBY', KEYS[4], 'edits', 1)
-  redis.call('LSET', KEYS[3], id - first, entry)
+if parsed.edited >= 0 then
+  entry = format_entry(parsed, -milliseconds(), '""', ']')
+  allow_writes_when_full(roster)
+  redis.call('HINCRBY', info, 'edits', 1)
+  redis.call('LSET', log, id - first, entry)
 end
 return {epoch, entry}

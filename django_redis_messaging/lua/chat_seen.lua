@@ -7,15 +7,18 @@
 -- KEYS  2 members
 -- KEYS  3 roster
 -- ARGV  1 id
--- ARGV  2 most members
+-- ARGV  2 maximum number of members
 -- Returns {member, …}, or 'no chat'
-if redis.call('EXISTS', KEYS[1]) == 0 then
+local info, members, roster = KEYS[1], KEYS[2], KEYS[3]
+local id, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+if redis.call('EXISTS', info) == 0 then
   return 'no chat'
 end
-local seen, id, most = {}, tonumber(ARGV[1]), tonumber(ARGV[2])
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], id, '+inf')) do
-  -- The position of who joined after the message is beyond it, too.
-  if #seen < most and standing_of(KEYS[3], member) < id then
+local seen = {}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', members, id, '+inf')) do
+  -- Members who joined after the message also have a position above it, but have not seen it.
+  if #seen < limit and read_membership(roster, member) < id then
     seen[#seen + 1] = member
   end
 end

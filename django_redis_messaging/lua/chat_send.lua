@@ -1,67 +1,71 @@
 -- Appends a message.
 --
--- uses _clock.lua
--- uses _requests.lua
 -- uses _log.lua
+-- uses _requests.lua
+-- uses _time.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 members
 -- KEYS  3 counts
 -- KEYS  4 log
--- KEYS  5 requests, first turn
--- KEYS  6 requests, second turn
+-- KEYS  5 requests, first hash
+-- KEYS  6 requests, second hash
 -- ARGV  1 sender
--- ARGV  2 tail of the entry
--- ARGV  3 request id
--- ARGV  4 request window: ms
--- ARGV  5 most entries a chat holds
--- ARGV  6 greatest age of an entry: ms, 0 for any
--- ARGV  7 id that is replied to, or 0
--- Returns the line of newest, or 'no chat', 'no member', 'no message'
-local memory = {KEYS[5], KEYS[6]}
+-- ARGV  2 request id
+-- ARGV  3 request window: ms
+-- ARGV  4 content of the entry: everything after ms and count
+-- ARGV  5 id of the message that is replied to, or 0
+-- ARGV  6 maximum number of entries in a chat
+-- ARGV  7 maximum age of an entry: ms, 0 for none
+-- Returns the value of newest, or 'no chat', 'no member', 'no message'
+local newest, members, counts, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local requests = {KEYS[5], KEYS[6]}
+local sender, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local content, reply_to = ARGV[4], tonumber(ARGV[5])
+local limits = {length = tonumber(ARGV[6]), age = tonumber(ARGV[7])}
 
--- A repeat is told what its first sending did, though it could not be sent now.
-local function refused(why)
-  return answer_to(ARGV[3], memory, tonumber(ARGV[4]), clock()) or why
+-- A repeat gets its first answer even if the message could not be sent now.
+local function answer_or(refusal)
+  return find_answer(request, requests, window, milliseconds()) or refusal
 end
 
-local last, active, epoch, keep = newest_of(KEYS[1])
+local last, active, epoch, keep = read_newest(newest)
 if not last then
-  return refused('no chat')
+  return answer_or('no chat')
 end
-local position = redis.call('ZSCORE', KEYS[2], ARGV[1])
+local position = redis.call('ZSCORE', members, sender)
 if not position then
-  return refused('no member')
+  return answer_or('no member')
 end
-if tonumber(ARGV[7]) > last then
-  return refused('no message')
+if reply_to > last then
+  return answer_or('no message')
 end
--- The sender has read this one too, unless something before it is unread: then the position stays, for it
--- would swallow what others said.
-local behind = tonumber(position) < last
-local count = behind and (redis.call('HGET', KEYS[3], 's' .. ARGV[1]) or 0) + 1 or '0'
-local first = first_of(KEYS[4], last)
--- Every key has been read by now: one that holds another type has said so before the first write.
+-- The new entry counts as read by its sender only if the sender has read all entries before it. Otherwise the
+-- position must stay: moving it would ack unread messages of others.
+local is_behind = tonumber(position) < last
+local count = is_behind and (redis.call('HGET', counts, 's' .. sender) or 0) + 1 or '0'
+local first = first_id(log, last)
+-- Every key has been read by now: a key of another type has raised an error before the first write.
 
-local now = clock()
+local now = milliseconds()
 local id = tostring(last + 1)
 local ms = string.format('%.0f', math.max(now, active))
-local line = id .. '-' .. ms .. '-' .. epoch .. '-' .. keep
-local answered = remembered(ARGV[3], line, memory, tonumber(ARGV[4]), now, active)
-if answered then
-  return answered
+local value = id .. '-' .. ms .. '-' .. epoch .. '-' .. keep
+local recorded = record_answer_once(request, value, requests, window, now, active)
+if recorded then
+  return recorded
 end
 
-redis.call('RPUSH', KEYS[4], '[' .. ms .. ',' .. count .. ',' .. ARGV[2])
-redis.call('SET', KEYS[1], line)
-first = limited(KEYS[4], first, last + 1, now, tonumber(ARGV[5]), tonumber(ARGV[6]))
-if behind then
-  redis.call('HSET', KEYS[3], 's' .. ARGV[1], count)
-else
-  redis.call('ZADD', KEYS[2], id, ARGV[1])
-  -- now and then: acks do it exactly
-  if last + 1 - first >= keep + math.floor(keep / 16) then
-    released(KEYS[2], KEYS[4], first, last + 1, tonumber(keep))
-  end
+redis.call('RPUSH', log, '[' .. ms .. ',' .. count .. ',' .. content)
+redis.call('SET', newest, value)
+first = apply_limits(log, first, last + 1, now, limits)
+if is_behind then
+  redis.call('HSET', counts, 's' .. sender, count)
+  return value
 end
-return line
+redis.call('ZADD', members, id, sender)
+-- Acks trim exactly. Here the log may exceed `keep` by a sixteenth, so that few sends trim.
+if last + 1 - first >= keep + math.floor(keep / 16) then
+  trim_acked(members, log, first, last + 1, keep)
+end
+return value

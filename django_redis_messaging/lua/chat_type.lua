@@ -1,23 +1,25 @@
--- Notes that a member is typing.
+-- Records that a member is typing.
 --
--- uses _clock.lua
+-- uses _members.lua
+-- uses _time.lua
 --
 -- KEYS  1 info
 -- KEYS  2 members
 -- KEYS  3 typing
 -- ARGV  1 user
--- ARGV  2 how long that counts: ms
--- ARGV  3 most members a chat may have for it
--- Returns 1 if noted, 0 if the chat is too large for it, or 'no chat', 'no member'
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  return 'no chat'
+-- ARGV  2 how long the user counts as typing: ms
+-- ARGV  3 maximum number of members of a chat with typing indicators
+-- Returns 1 if recorded, 0 if the chat has too many members, or 'no chat', 'no member'
+local info, members, typing = KEYS[1], KEYS[2], KEYS[3]
+local user, duration, max_members = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local refusal = refuse_unless_member(info, members, user)
+if refusal then
+  return refusal
 end
-if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then
-  return 'no member'
-end
-if redis.call('ZCARD', KEYS[2]) > tonumber(ARGV[3]) then
+if redis.call('ZCARD', members) > max_members then
   return 0
 end
-redis.call('ZADD', KEYS[3], clock() + ARGV[2], ARGV[1])
-redis.call('PEXPIRE', KEYS[3], ARGV[2])
+redis.call('ZADD', typing, milliseconds() + duration, user)
+redis.call('PEXPIRE', typing, duration)
 return 1

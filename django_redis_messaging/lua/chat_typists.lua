@@ -1,12 +1,14 @@
--- Lists the members who are typing, the latest last.
+-- Lists the members who are typing, those who typed last at the end.
 --
 -- reads only
--- uses _clock.lua
+-- uses _time.lua
 --
 -- KEYS  1 info
 -- KEYS  2 typing
 -- Returns {member, …}, or 'no chat'
-if redis.call('EXISTS', KEYS[1]) == 0 then
+local info, typing = KEYS[1], KEYS[2]
+
+if redis.call('EXISTS', info) == 0 then
   return 'no chat'
 end
-return redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. clock(), '+inf')
+return redis.call('ZRANGEBYSCORE', typing, '(' .. milliseconds(), '+inf')

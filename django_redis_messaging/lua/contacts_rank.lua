@@ -1,12 +1,14 @@
--- Lists a user's recent contacts with how often each was used, the latest first.
+-- Lists a user's recent contacts, the latest first, with the number of uses of each.
 --
 -- reads only
 --
 -- KEYS  1 contacts
 -- KEYS  2 uses
--- Returns {contact, …} and {count and token, …}, in one list
-local contacts = redis.call('ZRANGE', KEYS[1], 0, -1, 'REV')
-if #contacts == 0 then
+-- Returns {{contact, …}, {"count token" of each, …}}
+local contacts, uses = KEYS[1], KEYS[2]
+
+local names = redis.call('ZRANGE', contacts, 0, -1, 'REV')
+if #names == 0 then
   return {{}, {}}
 end
-return {contacts, redis.call('HMGET', KEYS[2], unpack(contacts))}
+return {names, redis.call('HMGET', uses, unpack(names))}

@@ -1,17 +1,20 @@
--- Forgets directories that were found empty, unless somebody may be adding to one right now: an add
--- registers first, and is over once the grace has passed.
+-- Removes empty directories from the registry, unless an add may be in progress: an add registers its directory
+-- first, and has ended after the grace period.
 --
--- uses _clock.lua
+-- uses _time.lua
 --
 -- KEYS  1 registry: ZSET guild → ms of the latest add
--- ARGV  1 grace: ms
--- ARGV  2… guilds: the empty ones
+-- ARGV  1 grace period: ms
+-- ARGV  2… guilds whose directories are empty
 -- Returns 1
-local latest = clock() - tonumber(ARGV[1])
+local registry, grace = KEYS[1], tonumber(ARGV[1])
+
+local latest = milliseconds() - grace
 for at = 2, #ARGV do
-  local score = redis.call('ZSCORE', KEYS[1], ARGV[at])
+  local guild = ARGV[at]
+  local score = redis.call('ZSCORE', registry, guild)
   if score and tonumber(score) < latest then
-    redis.call('ZREM', KEYS[1], ARGV[at])
+    redis.call('ZREM', registry, guild)
   end
 end
 return 1

@@ -1,9 +1,11 @@
--- Notes that a directory is about to be written to, so that a member can be removed from every one.
+-- Registers a directory before it is written to, so that forget() finds every directory of a member.
 --
--- uses _clock.lua
+-- uses _time.lua
 --
 -- KEYS  1 registry: ZSET guild → ms of the latest add
 -- ARGV  1 guild
 -- Returns 1
-redis.call('ZADD', KEYS[1], 'GT', clock(), ARGV[1])
+local registry, guild = KEYS[1], ARGV[1]
+
+redis.call('ZADD', registry, 'GT', milliseconds(), guild)
 return 1

@@ -6,11 +6,13 @@
 -- KEYS  2 records
 -- KEYS  3 indexed
 -- ARGV  1 id of the member
--- Returns the number of members left
-local record = redis.call('HGET', KEYS[2], ARGV[1])
+-- Returns the number of remaining members
+local entries, records, indexed, id = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+
+local record = redis.call('HGET', records, id)
 if record then
-  redis.call('ZREM', KEYS[1], unpack(entries_of(record, ARGV[1])))
-  redis.call('HDEL', KEYS[2], ARGV[1])
+  redis.call('ZREM', entries, unpack(entries_of(record, id)))
+  redis.call('HDEL', records, id)
 end
-redis.call('ZREM', KEYS[3], ARGV[1])
-return redis.call('HLEN', KEYS[2])
+redis.call('ZREM', indexed, id)
+return redis.call('HLEN', records)

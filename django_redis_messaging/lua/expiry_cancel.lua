@@ -1,32 +1,34 @@
--- Takes out a timer that has not begun.
+-- Cancels a timer that has not started.
 --
--- uses _states.lua
 -- uses _queue.lua
 -- uses _records.lua
--- uses _types.lua
+-- uses _results.lua
 -- uses _timers.lua
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 outcomes
+-- KEYS  3 log
 -- KEYS  4 finished
 -- KEYS  5 uniques
 -- KEYS  6 aliases
--- KEYS  7 ready
--- KEYS  8 delayed
--- KEYS  9 leased
--- KEYS  10 dead
--- KEYS  11 bell
--- KEYS  12 timer
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- KEYS  14 timer
 -- ARGV  1 unique key
--- Returns 1, or 0 when it has begun, or there is none
-local records, queue = records_at(KEYS), queue_at(KEYS, 7)
+-- Returns 1, or 0 if the timer has started or doesn't exist
+local records, queue, timer = records_at(KEYS), queue_at(KEYS, 9), KEYS[14]
+local unique = ARGV[1]
 check_timer(records, queue)
-local id = waiting_timer(records, ARGV[1])
-if not id or taken_out(queue, id) == 0 then
+local id = find_timer(records, unique)
+if not id or remove_timer(queue, id) == 0 then
   return 0
 end
-redis.call('DEL', KEYS[12])
-released(records, id, ARGV[1])
-forgotten(records, id)
+redis.call('DEL', timer)
+release_unique(records, id, unique)
+delete_job(records, id)
 return 1

@@ -1,48 +1,48 @@
--- Lets a timer that has not begun be due at another moment.
+-- Changes when a timer that has not started is due.
 --
--- uses _states.lua
--- uses _digits.lua
--- uses _microseconds.lua
 -- uses _queue.lua
 -- uses _records.lua
--- uses _types.lua
+-- uses _time.lua
 -- uses _timers.lua
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 outcomes
+-- KEYS  3 log
 -- KEYS  4 finished
 -- KEYS  5 uniques
 -- KEYS  6 aliases
--- KEYS  7 ready
--- KEYS  8 delayed
--- KEYS  9 leased
--- KEYS  10 dead
--- KEYS  11 bell
--- KEYS  12 timer
--- KEYS  13 namespaces
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- KEYS  14 timer
+-- KEYS  15 namespaces
 -- ARGV  1 unique key
 -- ARGV  2 namespace
 -- ARGV  3 ms until it is due
--- Returns 1, or 0 when it has begun, or there is none
-local records, queue = records_at(KEYS), queue_at(KEYS, 7)
-check_timer(records, queue, KEYS[13])
-local id, state = waiting_timer(records, ARGV[1])
--- Removing is first: without memory the rest is refused, unless a removal came before.
-if not id or taken_out(queue, id) == 0 then
+-- Returns 1, or 0 if the timer has started or doesn't exist
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local timer, namespaces = KEYS[14], KEYS[15]
+local unique, namespace, after = ARGV[1], ARGV[2], tonumber(ARGV[3])
+check_timer(records, queue, namespaces)
+local id, state = find_timer(records, unique)
+-- First a removal: when memory is full, Redis refuses the writes below unless a removal came before.
+if not id or remove_timer(queue, id) == 0 then
   return 0
 end
 local us = microseconds()
-local due, last = due_after(us, tonumber(ARGV[3]))
-if redis.call('PEXPIREAT', KEYS[12], last) == 0 then
-  redis.call('SET', KEYS[12], string.match(redis.call('HGET', records.jobs, id), '\n(.*)$'), 'PXAT', last)
+local due, last = timer_due(us, after)
+if redis.call('PEXPIREAT', timer, last) == 0 then
+  redis.call('SET', timer, string.match(redis.call('HGET', records.jobs, id), '\n(.*)$'), 'PXAT', last)
 end
--- Who had claimed it has no lease any more, and the attempt doesn't count.
-if state.status == 'r' then
-  state.attempts, state.workers = state.attempts - 1, string.match(state.workers, '^(.*),[^,]*$') or '-'
+if state.status == 'r' then -- the lease of the listener that has claimed it is stale now
+  uncount_attempt(state)
 end
 state.status, state.token, state.moment = 'w', '-', digits(due)
-redis.call('HSET', records.states, id, text_of(state))
-redis.call('ZADD', KEYS[13], 'GT', digits(due), ARGV[2])
-queued(queue, id, state.priority, due, math.floor(us / 1000))
+write_state(records, id, state)
+redis.call('ZADD', namespaces, 'GT', digits(due), namespace)
+enqueue(queue, id, state.priority, due, math.floor(us / 1000))
 return 1

@@ -1,19 +1,27 @@
--- How long it is until a timer is due.
+-- Reads how long it is until a timer is due.
 --
--- uses _states.lua
--- uses _microseconds.lua
+-- uses _records.lua
+-- uses _time.lua
+-- uses _timers.lua
 -- reads only
 --
--- KEYS  1 states
--- KEYS  2 uniques
--- KEYS  3 timer
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 timer
 -- ARGV  1 unique key
--- Returns ms, 0 or more; or -1 when it has begun, or there is none
-local id = redis.call('HGET', KEYS[2], ARGV[1])
-local text = id and redis.call('HGET', KEYS[1], id)
-if not text then
+-- Returns ms, 0 or more; -1 if the timer has started or doesn't exist
+local records, timer = records_at(KEYS), KEYS[9]
+local unique = ARGV[1]
+local id, state = find_timer(records, unique)
+if not id then
   return -1
 end
--- Rounded down, so that it is never more than was asked for. The real key counts where it lives longer.
-local left = math.floor(state_of(text).moment - microseconds() / 1000)
-return math.max(left, redis.call('PTTL', KEYS[3]), 0)
+-- Rounded down: never more than was asked for. A real key that lives longer counts.
+local left = math.floor(state.moment - microseconds() / 1000)
+return math.max(left, redis.call('PTTL', timer), 0)

@@ -1,11 +1,12 @@
--- Writes, and reads what it wrote.
+-- Writes keys and reads them.
 --
--- KEYS  1… probes
--- ARGV  1 ms after which they expire
--- Returns of each probe what was read: 1
-local found = {}
+-- KEYS  1… probe keys
+-- ARGV  1 their TTL: ms
+-- Returns the value read from each key: 1
+local ttl = ARGV[1]
+local values = {}
 for at, key in ipairs(KEYS) do
-  redis.call('SET', key, 1, 'PX', ARGV[1])
-  found[at] = tonumber(redis.call('GET', key))
+  redis.call('SET', key, 1, 'PX', ttl)
+  values[at] = tonumber(redis.call('GET', key))
 end
-return found
+return values

@@ -1,24 +1,27 @@
--- Confirms a chat in a user's index, now that the chat knows the user.
+-- Confirms a chat in a user's index after the user has become a member.
 --
--- uses _clock.lua
+-- uses _index.lua
+-- uses _memory.lua
+-- uses _time.lua
 --
--- KEYS  1 the user's chats
+-- KEYS  1 index: the user's chats
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- ARGV  3 token of the membership in force
--- ARGV  4 what the user has seen of the chat: its epoch, as a line of newest
--- Returns 1, or 0 where another joining has written the entry since
-local entry, seen = redis.call('HGET', KEYS[1], ARGV[1]), ARGV[4]
-if entry then
-  local token, known = string.match(entry, '^(%S+) %d+ (%S+)$')
-  if token ~= '?' .. ARGV[2] then
+-- ARGV  4 what the user has seen of the chat: its epoch, in the format of newest
+-- Returns 1, or 0 if another joining has written the entry since
+local index = KEYS[1]
+local chat, joining, token_in_force, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local token, _, seen_before = read_index_entry(index, chat)
+if token then
+  if token ~= '?' .. joining then
     return 0
   end
-  if known ~= '0' then
-    seen = known
+  if seen_before ~= '0' then
+    seen = seen_before
   end
 end
--- Removes nothing; but what follows a first write that Redis never refuses is not refused either.
-redis.call('HDEL', KEYS[1], '')
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. ' ' .. clock() .. ' ' .. seen)
+allow_writes_when_full(index)
+write_index_entry(index, chat, token_in_force, milliseconds(), seen)
 return 1

@@ -1,21 +1,22 @@
--- Removes chats from a user's index, each only if its entry is still of the joining that ended.
+-- Removes chats from a user's index, each only if its entry belongs to the membership that ended.
 --
--- uses _clock.lua
+-- uses _index.lua
+-- uses _time.lua
 --
--- KEYS  1 the user's chats
--- ARGV  1 age that the entries must have: ms. Healing waits for a grace, since a joining writes the index
---         first; leaving doesn't wait (0).
+-- KEYS  1 index: the user's chats
+-- ARGV  1 minimum age of the entries: ms. A joining writes the index before the chat, so repairs wait for a grace
+--         period; a leave does not wait (0).
 -- ARGV  2… chat id, token, chat id, token, …
--- Returns how many were removed
+-- Returns how many entries were removed
+local index, min_age = KEYS[1], tonumber(ARGV[1])
+
 local removed = 0
-local youngest = clock() - ARGV[1]
+local latest = milliseconds() - min_age
 for at = 2, #ARGV, 2 do
-  local entry = redis.call('HGET', KEYS[1], ARGV[at])
-  if entry then
-    local token, written = string.match(entry, '^(%S+) (%d+)')
-    if token == ARGV[at + 1] and tonumber(written) <= youngest then
-      removed = removed + redis.call('HDEL', KEYS[1], ARGV[at])
-    end
+  local chat, ended = ARGV[at], ARGV[at + 1]
+  local token, written = read_index_entry(index, chat)
+  if token == ended and tonumber(written) <= latest then
+    removed = removed + redis.call('HDEL', index, chat)
   end
 end
 return removed

@@ -1,20 +1,22 @@
--- Notes in a user's index what the newest of some chats was when the user had acked all of it: while that
--- is still the newest, the chat needs no look.
+-- Records in a user's index the value of newest of chats in which the user has acked everything. While newest has
+-- that value, the chat need not be read.
 --
--- KEYS  1 the user's chats
--- ARGV  1… chat id, token, line of newest; of each chat
--- Returns how many were noted
-local noted = 0
--- Removes nothing; but what follows a first write that Redis never refuses is not refused either.
-redis.call('HDEL', KEYS[1], '')
+-- uses _index.lua
+-- uses _memory.lua
+--
+-- KEYS  1 index: the user's chats
+-- ARGV  1… chat id, token, value of newest; of each chat
+-- Returns how many entries were updated
+local index = KEYS[1]
+
+local updated = 0
+allow_writes_when_full(index)
 for at = 1, #ARGV, 3 do
-  local entry = redis.call('HGET', KEYS[1], ARGV[at])
-  if entry then
-    local token, written = string.match(entry, '^(%S+) (%d+)')
-    if token == ARGV[at + 1] then
-      redis.call('HSET', KEYS[1], ARGV[at], token .. ' ' .. written .. ' ' .. ARGV[at + 2])
-      noted = noted + 1
-    end
+  local chat, membership, newest = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local token, written = read_index_entry(index, chat)
+  if token == membership then
+    write_index_entry(index, chat, token, written, newest)
+    updated = updated + 1
   end
 end
-return noted
+return updated

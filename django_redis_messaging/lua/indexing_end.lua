@@ -1,10 +1,12 @@
--- Notes that a run has come to its end: the next one begins anew.
+-- Ends a run of index_contacts: the next call begins a new one.
 --
 -- KEYS  1 indexing
 -- ARGV  1 number of the run
--- Returns 1, or 0 where another one has taken its place
-if redis.call('HGET', KEYS[1], 'run') ~= ARGV[1] then
+-- Returns 1, or 0 if another run has replaced it
+local indexing, run = KEYS[1], ARGV[1]
+
+if redis.call('HGET', indexing, 'run') ~= run then
   return 0
 end
-redis.call('HDEL', KEYS[1], 'only', 'after', 'done', 'at')
+redis.call('HDEL', indexing, 'only', 'after', 'done', 'at')
 return 1

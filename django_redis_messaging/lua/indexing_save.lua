@@ -1,15 +1,18 @@
--- Notes how far a run has come, unless another one has ended it or taken its place.
+-- Saves the progress of a run of index_contacts, unless the run was ended or replaced by another.
 --
--- uses _clock.lua
+-- uses _time.lua
 --
 -- KEYS  1 indexing
 -- ARGV  1 number of the run
--- ARGV  2 after which key it goes on
--- ARGV  3 users that are done
--- Returns 1, or 0 where the run is over
-local run, only = unpack(redis.call('HMGET', KEYS[1], 'run', 'only'))
-if run ~= ARGV[1] or not only then
+-- ARGV  2 key after which it continues
+-- ARGV  3 number of finished users
+-- Returns 1, or 0 if the run has ended
+local indexing = KEYS[1]
+local run, after, done = ARGV[1], ARGV[2], ARGV[3]
+
+local current, only = unpack(redis.call('HMGET', indexing, 'run', 'only'))
+if current ~= run or not only then
   return 0
 end
-redis.call('HSET', KEYS[1], 'after', ARGV[2], 'done', ARGV[3], 'at', string.format('%.0f', clock()))
+redis.call('HSET', indexing, 'after', after, 'done', done, 'at', string.format('%.0f', milliseconds()))
 return 1

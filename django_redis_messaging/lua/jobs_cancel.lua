@@ -1,51 +1,50 @@
--- Takes a job out that has not begun.
+-- Takes out a job that has not started.
 --
--- uses _requests.lua
--- uses _states.lua
--- uses _digits.lua
--- uses _microseconds.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _requests.lua
+-- uses _results.lua
+-- uses _time.lua
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 outcomes
+-- KEYS  3 log
 -- KEYS  4 finished
 -- KEYS  5 uniques
 -- KEYS  6 aliases
--- KEYS  7 ready
--- KEYS  8 delayed
--- KEYS  9 leased
--- KEYS  10 dead
--- KEYS  11 bell
--- KEYS  12 requests, first turn
--- KEYS  13 requests, second turn
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
 -- ARGV  1 id
--- ARGV  2 ms to keep that as its result; 0: forget it at once
--- ARGV  3 line for the outcomes
+-- ARGV  2 ms to keep the cancellation as the job's result; 0: delete the job, dead ones too
+-- ARGV  3 line for the log of attempts
 -- ARGV  4 request id
 -- ARGV  5 request window: ms
--- Returns 1, also to a repeat, or 0 when it has begun, has ended, or was never there
-local records, queue = records_at(KEYS), queue_at(KEYS, 7)
-local now = math.floor(microseconds() / 1000)
-local memory, window = {KEYS[12], KEYS[13]}, tonumber(ARGV[5])
-if answer_to(ARGV[4], memory, window, now) then
+-- Returns 1, also to a repeat; 0 if the job has started, has ended, or doesn't exist
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local requests = {KEYS[7], KEYS[8]}
+local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local request, window = ARGV[4], tonumber(ARGV[5])
+local now = milliseconds()
+if find_answer(request, requests, window, now) then
   return 1
 end
-local id = redis.call('HGET', records.aliases, 'a' .. ARGV[1]) or ARGV[1]
-local text = redis.call('HGET', records.states, id)
-local state = text and state_of(text)
-if not state or (state.status ~= 'w' and not (state.status == 'd' and ARGV[2] == '0')) then
+id = resolve_alias(records, id)
+local state = read_state(records, id)
+local removed = 0
+if state and state.status == 'w' then
+  removed = remove_waiting(queue, id)
+elseif state and state.status == 'd' and ttl == 0 then
+  removed = redis.call('ZREM', queue.dead, id)
+end
+if removed == 0 then
   return 0
 end
-local gone = redis.call('ZREM', queue.ready, id) + redis.call('ZREM', queue.delayed, id)
-if state.status == 'd' then
-  gone = redis.call('ZREM', queue.dead, id)
-end
-if gone == 0 then
-  return 0
-end
-noted(records, id, ARGV[3])
-ended(records, id, state, 'c', now, tonumber(ARGV[2]))
-memorized(ARGV[4], '1', memory, window, now)
+append_log(records, id, line)
+finish_job(records, id, state, 'c', now, ttl)
+record_answer(request, '1', requests, window, now)
 return 1

@@ -1,49 +1,58 @@
--- Settles jobs that were done, does what is due by time, and leases the next jobs.
+-- Settles leases, does what is due by time, and leases the next jobs.
 --
--- uses _states.lua
--- uses _digits.lua
--- uses _microseconds.lua
+-- uses _leases.lua
 -- uses _queue.lua
 -- uses _records.lua
--- uses _leases.lua
+-- uses _results.lua
+-- uses _time.lua
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 outcomes
+-- KEYS  3 log
 -- KEYS  4 finished
 -- KEYS  5 uniques
 -- KEYS  6 aliases
--- KEYS  7… queues by turns: ready, delayed, leased, dead, bell; the first is served first
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9… queues, each: ready, delayed, leased, dead, bell; the first queue is served first
 -- ARGV  1 token of the new leases
 -- ARGV  2 worker, or -
--- ARGV  3 lease: ms; 0 gives the jobs away at once
--- ARGV  4 jobs wanted
--- ARGV  5 age they must have: ms
--- ARGV  6 most dead jobs that a queue keeps
--- ARGV  7 age at which a dead job is forgotten: ms
--- ARGV  8… jobs to settle: queue (1, 2 …), id, fence, token, verdict, value, line
--- Returns the server's clock (ms), the ms until something is due or -1, what became of each settled job (1,
--- or 0 when stale), and for each job: queue, id, payload, state
-local SETTLED = 7
-local records, limits = records_at(KEYS), grave(ARGV[6], ARGV[7])
-local token, worker, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
+-- ARGV  3 length of the new leases: ms; 0: the jobs are deleted at once
+-- ARGV  4 number of jobs
+-- ARGV  5 age that a job must have: ms since it became due
+-- ARGV  6 dead jobs that a queue keeps at most
+-- ARGV  7 age at which a dead job is deleted: ms
+-- ARGV  8… leases to settle, each: queue (1, 2 …), id, fence, token, then outcome, ms, line as in jobs_settle.lua
+-- Returns {now, due, settled, jobs}: the server's clock (ms); the ms until something is due, or -1; for each
+-- settled lease 1, or 0 if it was stale; for each job {queue, id, payload, state}
+local records = records_at(KEYS)
+local new_lease = {token = ARGV[1], worker = ARGV[2], length = tonumber(ARGV[3])}
+local wanted, min_age = tonumber(ARGV[4]), tonumber(ARGV[5])
+local dead_limits = {count = tonumber(ARGV[6]), age = tonumber(ARGV[7])}
 local us = microseconds()
 local now = math.floor(us / 1000)
 local queues = {}
-for at = 7, #KEYS, 5 do
+for at = 9, #KEYS, 5 do
   queues[#queues + 1] = queue_at(KEYS, at)
 end
--- We look now. It is also a first write that is never refused, so that all others pass without memory.
+-- This claim answers the wake-up. As a removal, which Redis never refuses, it also comes before all other writes:
+-- when memory is full, they are allowed then.
 redis.call('DEL', queues[1].bell)
 
-local reply = {now, -1}
-for at = 8, #ARGV, SETTLED do
-  local number, id, fence, before, verdict, value, line = unpack(ARGV, at, at + SETTLED - 1)
-  reply[#reply + 1] = settled(queues[tonumber(number)], records, id, fence, before, verdict, value, line, now, limits)
+local function settle_all()
+  local FIRST, FIELDS = 8, 7
+  local settled = {}
+  for at = FIRST, #ARGV, FIELDS do
+    local number, id, fence, token, kind, ms, line = unpack(ARGV, at, at + FIELDS - 1)
+    local lease = {id = id, fence = fence, token = token}
+    local outcome = {kind = kind, ms = tonumber(ms), line = line}
+    settled[#settled + 1] = settle(queues[tonumber(number)], records, lease, outcome, now, dead_limits)
+  end
+  return settled
 end
 
--- Up to `count` ids from the head of the line.
-local function first_ones(queue, count)
+-- Takes up to `count` ready jobs out of the queue.
+local function take_ready(queue, count)
   local ids = {}
   for at, item in ipairs(redis.call('ZPOPMIN', queue.ready, count)) do
     if at % 2 == 1 then
@@ -53,90 +62,96 @@ local function first_ones(queue, count)
   return ids
 end
 
--- Up to `count` ids that became due before the ms `moment`. In a priority's line the earlier ones come first,
--- so a head that is too young ends its line, and the next line's head is looked at. Also returns when the
--- first of those became due.
-local function old_ones(queue, count, moment)
-  local ids, from, youngest = {}, '-inf', nil
+-- Takes up to `count` jobs that became due before the ms `before`. In a band the earlier ones come first, so a
+-- head that is too young ends its band. Also returns when the oldest of the young ones became due.
+local function take_old(queue, count, before)
+  local ids, from, young = {}, '-inf', nil
   while #ids < count do
     local head = redis.call('ZRANGEBYSCORE', queue.ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     if not head[1] then
       break
     end
-    local text = redis.call('HGET', records.states, head[1])
-    local due = text and tonumber(state_of(text).moment) or 0
-    if due < moment then -- not the same ms: only parts of the first and the last one have gone
+    local state = read_state(records, head[1])
+    local due = state and tonumber(state.moment) or 0
+    if due < before then -- not the same ms: only parts of the first and the last ms have passed
       redis.call('ZREM', queue.ready, head[1])
       ids[#ids + 1] = head[1]
     else
-      youngest = math.min(youngest or due, due)
-      from = digits((math.floor(tonumber(head[2]) / BAND) + 1) * BAND)
+      young = math.min(young or due, due)
+      from = next_band(head[2])
     end
   end
-  return ids, youngest
+  return ids, young
 end
 
-local function leased(queue, id, payload, state)
-  if lease == 0 then
-    released(records, id, state.unique)
-    forgotten(records, id, state.unique)
-    state.attempts = state.attempts + 1
-    return text_of(state)
+-- Leases a job, or deletes it where no lease is wanted; returns its state as text.
+local function lease_job(queue, id, state)
+  state.attempts = state.attempts + 1
+  if new_lease.length == 0 then
+    release_unique(records, id, state.unique)
+    delete_job(records, id, state.unique)
+    return format_state(state)
   end
   state.status = 'r'
-  state.attempts = state.attempts + 1
   state.fence = digits(math.max(tonumber(state.fence) + 1, us))
-  state.token = token
+  state.token = new_lease.token
   state.last = digits(now)
   state.first = state.first == '0' and state.last or state.first
-  if worker ~= '-' then
-    state.workers = state.workers == '-' and worker or state.workers .. ',' .. worker
+  if new_lease.worker ~= '-' then
+    state.workers = state.workers == '-' and new_lease.worker or state.workers .. ',' .. new_lease.worker
   end
-  local text = text_of(state)
+  local text = format_state(state)
   redis.call('HSET', records.states, id, text)
-  redis.call('ZADD', queue.leased, digits(now + lease), id)
+  redis.call('ZADD', queue.leased, digits(now + new_lease.length), id)
   return text
 end
 
-local wanted, age = tonumber(ARGV[4]), tonumber(ARGV[5])
-local taken, soonest = 0, nil
-for number, queue in ipairs(queues) do
-  if taken == wanted and wanted > 0 then
-    break
+local jobs = {}
+
+local function lease_all(number, ids)
+  if #ids == 0 then
+    return
   end
+  local payloads = redis.call('HMGET', records.jobs, unpack(ids))
+  for at, text in ipairs(redis.call('HMGET', records.states, unpack(ids))) do
+    if text and payloads[at] then
+      jobs[#jobs + 1] = {number, ids[at], payloads[at], lease_job(queues[number], ids[at], parse_state(text))}
+    end
+  end
+end
+
+-- Serves one queue; returns the moments (ms) at which something of it is due.
+local function serve(number, queue)
   if number > 1 then
     redis.call('DEL', queue.bell)
   end
-  local due, ends = swept(queue, records, now, limits)
+  local next_due, next_end = sweep(queue, records, now, dead_limits)
   local ids, young = {}, nil
-  if age > 0 then
-    ids, young = old_ones(queue, wanted - taken, now - age)
+  if min_age > 0 then
+    ids, young = take_old(queue, wanted - #jobs, now - min_age)
   elseif wanted > 0 then
-    ids = first_ones(queue, wanted - taken)
+    ids = take_ready(queue, wanted - #jobs)
   end
-  if #ids > 0 then
-    local payloads = redis.call('HMGET', records.jobs, unpack(ids))
-    for at, text in ipairs(redis.call('HMGET', records.states, unpack(ids))) do
-      if text and payloads[at] then
-        taken = taken + 1
-        text = leased(queue, ids[at], payloads[at], state_of(text))
-        reply[#reply + 1] = number
-        reply[#reply + 1] = ids[at]
-        reply[#reply + 1] = payloads[at]
-        reply[#reply + 1] = text
-      end
-    end
+  lease_all(number, ids)
+  -- Wakes another worker for the jobs that are left; and for those due soon, as this worker may be busy then.
+  local left = #jobs == wanted and redis.call('EXISTS', queue.ready) == 1
+  if left or (#jobs > 0 and next_due and next_due < now + 1000) then
+    ring_bell(queue)
   end
-  -- Others who wait must know of what is left; and, as we may be busy now, of what is due soon.
-  if (taken == wanted and redis.call('EXISTS', queue.ready) == 1) or (taken > 0 and due and due < now + 1000) then
-    rung(queue)
+  return {next_due or false, next_end or false, young and young + min_age + 1 or false}
+end
+
+local settled = settle_all()
+local soonest
+for number, queue in ipairs(queues) do
+  if #jobs == wanted and wanted > 0 then
+    break
   end
-  for _, moment in pairs({due or false, ends or false, young and young + age + 1 or false}) do
+  for _, moment in ipairs(serve(number, queue)) do
     soonest = moment and math.min(soonest or moment, moment) or soonest
   end
 end
 if wanted == 0 then
-  expired(records, records.finished, digits(now), 100)
+  delete_expired(records, records.finished, digits(now), 100)
 end
-reply[2] = soonest and math.max(soonest - now, 0) or -1
-return reply
+return {now, soonest and math.max(soonest - now, 0) or -1, settled, jobs}

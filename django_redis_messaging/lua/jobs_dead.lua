@@ -1,24 +1,34 @@
--- The jobs of a queue that were buried, the latest first.
+-- Reads the dead jobs of a queue, the latest first.
 --
--- uses _clock.lua
+-- uses _queue.lua
+-- uses _records.lua
+-- uses _time.lua
 -- reads only
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 outcomes
--- KEYS  4 dead
--- ARGV  1 how many
--- ARGV  2 age at which a dead job is forgotten: ms
--- Returns for each: id, payload, state, outcomes
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 number of jobs
+-- ARGV  2 age at which a dead job is deleted: ms
+-- Returns a list of {id, payload, state, log}
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local count, max_age = ARGV[1], tonumber(ARGV[2])
+local since = '(' .. digits(milliseconds() - max_age)
 local reply = {}
-local since = string.format('%.0f', clock() - ARGV[2])
-for _, id in ipairs(redis.call('ZREVRANGEBYSCORE', KEYS[4], '+inf', '(' .. since, 'LIMIT', 0, ARGV[1])) do
-  local payload, state = redis.call('HGET', KEYS[1], id), redis.call('HGET', KEYS[2], id)
+for _, id in ipairs(redis.call('ZREVRANGEBYSCORE', queue.dead, '+inf', since, 'LIMIT', 0, count)) do
+  local payload, state = redis.call('HGET', records.jobs, id), redis.call('HGET', records.states, id)
   if payload and state then
-    reply[#reply + 1] = id
-    reply[#reply + 1] = payload
-    reply[#reply + 1] = state
-    reply[#reply + 1] = redis.call('HGET', KEYS[3], id) or ''
+    reply[#reply + 1] = {id, payload, state, redis.call('HGET', records.log, id) or ''}
   end
 end
 return reply

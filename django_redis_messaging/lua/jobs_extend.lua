@@ -1,25 +1,32 @@
--- Lets leases end later; never earlier.
+-- Extends leases; never shortens one.
 --
--- uses _states.lua
--- uses _digits.lua
--- uses _microseconds.lua
+-- uses _records.lua
+-- uses _time.lua
 --
--- KEYS  1 states
--- KEYS  2… leased, of each job's queue
--- ARGV  1 lease: ms from now
--- ARGV  2… leases, one for each of these keys: id, fence, token
--- Returns for each 1, or 0 when the lease is not the caller's any more
-local now = math.floor(microseconds() / 1000)
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9… leased, of each job's queue
+-- ARGV  1 length of the leases from now: ms
+-- ARGV  2… for each of these keys: id, fence, token
+-- Returns for each 1, or 0 if the lease is stale
+local records = records_at(KEYS)
+local length = tonumber(ARGV[1])
+local ends = digits(milliseconds() + length)
 local reply = {}
-for at = 2, #KEYS do
-  local id, fence, token = unpack(ARGV, at * 3 - 4, at * 3 - 2)
-  local text = redis.call('HGET', KEYS[1], id)
-  local state = text and state_of(text)
-  local ours = state and state.status == 'r' and state.fence == fence and state.token == token
+for at = 0, #KEYS - 9 do
+  local leased = KEYS[at + 9]
+  local id, fence, token = unpack(ARGV, at * 3 + 2, at * 3 + 4)
+  local ours = leased_state(records, id, fence, token) ~= nil
   if ours then
-    -- A removal of nothing comes first: without memory what follows would be refused.
-    redis.call('ZREM', KEYS[at], '')
-    redis.call('ZADD', KEYS[at], 'XX', 'GT', digits(now + tonumber(ARGV[1])), id)
+    -- First a removal of nothing: when memory is full, Redis refuses the next write unless a removal came before.
+    redis.call('ZREM', leased, '')
+    redis.call('ZADD', leased, 'XX', 'GT', ends, id)
   end
   reply[#reply + 1] = ours and 1 or 0
 end

@@ -1,49 +1,51 @@
--- Removes jobs of a queue, wherever they are, some at a time.
+-- Deletes jobs of a queue, wherever they are, a page at a time.
 --
--- uses _clock.lua
--- uses _requests.lua
--- uses _states.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _requests.lua
+-- uses _results.lua
+-- uses _time.lua
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 outcomes
+-- KEYS  3 log
 -- KEYS  4 finished
 -- KEYS  5 uniques
 -- KEYS  6 aliases
--- KEYS  7 ready
--- KEYS  8 delayed
--- KEYS  9 leased
--- KEYS  10 dead
--- KEYS  11 bell
--- KEYS  12 requests, first turn
--- KEYS  13 requests, second turn
--- ARGV  1 how many
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 number of jobs
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
--- Returns how many were removed; a repeat is answered as the first time
-local records, queue = records_at(KEYS), queue_at(KEYS, 7)
-local memory, window, now = {KEYS[12], KEYS[13]}, tonumber(ARGV[3]), clock()
-local before = answer_to(ARGV[2], memory, window, now)
+-- Returns the number of deleted jobs; a repeat gets the first answer
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local requests = {KEYS[7], KEYS[8]}
+local count, request, window = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local now = milliseconds()
+local before = find_answer(request, requests, window, now)
 if before then
   return tonumber(before)
 end
-local left = tonumber(ARGV[1])
+local left = count
 redis.call('DEL', queue.bell)
-for _, list in ipairs({queue.ready, queue.delayed, queue.leased, queue.dead}) do
-  local ids = left > 0 and redis.call('ZRANGE', list, 0, left - 1) or {}
+for _, zset in ipairs({queue.ready, queue.delayed, queue.leased, queue.dead}) do
+  local ids = left > 0 and redis.call('ZRANGE', zset, 0, left - 1) or {}
   for _, id in ipairs(ids) do
-    local text = redis.call('HGET', records.states, id)
-    local unique = text and state_of(text).unique or ''
-    released(records, id, unique)
-    forgotten(records, id, unique)
-    redis.call('ZREM', list, id)
+    local state = read_state(records, id)
+    local unique = state and state.unique or ''
+    release_unique(records, id, unique)
+    delete_job(records, id, unique)
+    redis.call('ZREM', zset, id)
   end
   left = left - #ids
 end
-local removed = ARGV[1] - left
-if removed > 0 then
-  memorized(ARGV[2], tostring(removed), memory, window, now)
+local deleted = count - left
+if deleted > 0 then
+  record_answer(request, tostring(deleted), requests, window, now)
 end
-return removed
+return deleted

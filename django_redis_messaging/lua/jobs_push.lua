@@ -1,113 +1,117 @@
--- Adds jobs to a queue, in their order.
+-- Adds jobs to a queue, in the given order.
 --
--- uses _requests.lua
--- uses _states.lua
--- uses _digits.lua
--- uses _microseconds.lua
 -- uses _queue.lua
+-- uses _records.lua
+-- uses _requests.lua
+-- uses _time.lua
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 outcomes
--- KEYS  4 uniques
--- KEYS  5 aliases
--- KEYS  6 requests, first turn
--- KEYS  7 requests, second turn
--- KEYS  8 ready
--- KEYS  9 delayed
--- KEYS  10 leased
--- KEYS  11 dead
--- KEYS  12 bell
--- ARGV  1 request id; empty where the ids of the jobs are new ones, whose records outlive all repeats
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 request id; empty if the ids of the jobs are new, and their records outlive all repeats
 -- ARGV  2 request window: ms
--- ARGV  3 most jobs that may wait in the queue
--- ARGV  4… jobs: id, payload, delay in ms or @ and the moment in ms, priority, most attempts, unique key
--- Returns "pushed" (ms), and for each job of a unique key, and for one alone, a NUL and the id that counts; or,
--- with nothing done, how many would wait. An id that is there already stays as it is, unless it is dead.
-local FIELDS = 6
-local queue = queue_at(KEYS, 8)
+-- ARGV  3 limit of waiting jobs in the queue
+-- ARGV  4… jobs: id, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key
+-- Returns "pushed" (ms), and a NUL and an id for each job with a unique key, and for a single job: the id of the
+-- job in force. If the limit is exceeded: the number of jobs that would wait, with nothing done. A job whose id
+-- exists stays as it is, unless it is dead: then it is replaced.
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local requests = {KEYS[7], KEYS[8]}
+local request, window, max_waiting = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local FIRST, FIELDS = 4, 6
+local count = (#ARGV - FIRST + 1) / FIELDS
 local us = microseconds()
 local now = math.floor(us / 1000)
-local memory, window = {KEYS[6], KEYS[7]}, tonumber(ARGV[2])
-local before = ARGV[1] ~= '' and answer_to(ARGV[1], memory, window, now)
+local before = request ~= '' and find_answer(request, requests, window, now)
 if before then
   return before
 end
-local count, most = (#ARGV - 3) / FIELDS, tonumber(ARGV[3])
-local waiting = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed) + count
-for at = 4, waiting > most and #ARGV or 0, FIELDS do
-  -- what stays as it is takes no more room
-  local known = redis.call('HGET', KEYS[2], ARGV[at])
-  if known and (ARGV[1] == '' or string.sub(known, 1, 1) ~= 'd') then
-    waiting = waiting - 1
-  end
+
+local function is_dead(text)
+  return string.sub(text, 1, 1) == 'd'
 end
-if waiting > most then
+
+-- How many jobs would wait. A job that stays as it is takes no more room.
+local function count_waiting()
+  local waiting = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed) + count
+  for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
+    local known = redis.call('HGET', records.states, ARGV[at])
+    if known and (request == '' or not is_dead(known)) then
+      waiting = waiting - 1
+    end
+  end
   return waiting
 end
 
--- The job that has this key, where there is one.
-local function winner(unique)
-  local id = redis.call('HGET', KEYS[4], unique)
-  return id and redis.call('HEXISTS', KEYS[2], id) == 1 and id
+local waiting = count_waiting()
+if waiting > max_waiting then
+  return waiting
 end
 
--- An id that was given out stands for the job that counts.
-local function stands_for(id, job)
-  if redis.call('HGET', KEYS[5], 'a' .. id) == job then
+-- The job that has a unique key, or false.
+local function unique_holder(unique)
+  local id = redis.call('HGET', records.uniques, unique)
+  return id and redis.call('HEXISTS', records.states, id) == 1 and id
+end
+
+-- Makes an id that was given out stand for another job.
+local function add_alias(id, job)
+  if redis.call('HGET', records.aliases, 'a' .. id) == job then
     return
   end
-  local others = redis.call('HGET', KEYS[5], 'j' .. job)
-  redis.call('HSET', KEYS[5], 'a' .. id, job, 'j' .. job, others and others .. ' ' .. id or id)
+  local others = redis.call('HGET', records.aliases, 'j' .. job)
+  redis.call('HSET', records.aliases, 'a' .. id, job, 'j' .. job, others and others .. ' ' .. id or id)
 end
 
-local ids, priorities, answers = {}, {}, {digits(now)}
-for at = 4, #ARGV, FIELDS do
-  local id, payload, wait, priority, most, unique = unpack(ARGV, at, at + FIELDS - 1)
-  local known = redis.call('HGET', KEYS[2], id)
-  local repeated = known and ARGV[1] == ''
-  local other = unique ~= '' and not repeated and winner(unique)
-  if repeated then
-    answers[1] = state_of(known).pushed
-  elseif other then
-    stands_for(id, other)
+local ready, priorities = {}, {}
+
+local function add(id, payload, delay, priority, max_attempts, unique, dead)
+  local due = math.max(due_after(delay, us), now)
+  add_job(records, id, payload, new_state(digits(now), digits(due), priority, max_attempts, unique))
+  if dead then
+    redis.call('ZREM', queue.dead, id)
+    redis.call('HDEL', records.log, id)
+  end
+  if due > now then
+    enqueue(queue, id, priority, due, now)
   else
-    local dead = known and string.sub(known, 1, 1) == 'd'
-    if not known or dead then
-      local moment = string.match(wait, '^@(%d+)$')
-      -- rounded up: never early, not by a part of a ms
-      local due = moment and tonumber(moment) or wait == '0' and 0 or math.ceil(us / 1000) + tonumber(wait)
-      local state = {
-        status = 'w', priority = priority, attempts = 0, most = most, fence = 0, token = '-',
-        pushed = digits(now), first = 0, last = 0, moment = digits(math.max(due, now)), workers = '-',
-        unique = unique,
-      }
-      redis.call('HSET', KEYS[1], id, payload)
-      redis.call('HSET', KEYS[2], id, text_of(state))
-      if unique ~= '' then
-        redis.call('HSET', KEYS[4], unique, id)
-      end
-      if dead then
-        redis.call('ZREM', queue.dead, id)
-        redis.call('HDEL', KEYS[3], id)
-      end
-      if due > now then
-        queued(queue, id, priority, due, now)
-      else
-        ids[#ids + 1], priorities[#priorities + 1] = id, priority
-      end
-    end
+    ready[#ready + 1], priorities[#priorities + 1] = id, priority
+  end
+end
+
+local answer = {digits(now)}
+for at = FIRST, #ARGV, FIELDS do
+  local id, payload, delay, priority, max_attempts, unique = unpack(ARGV, at, at + FIELDS - 1)
+  local known = redis.call('HGET', records.states, id)
+  local repeated = known and request == ''
+  local holder = unique ~= '' and not repeated and unique_holder(unique)
+  if repeated then
+    answer[1] = parse_state(known).pushed
+  elseif holder then
+    add_alias(id, holder)
+  elseif not known or is_dead(known) then
+    add(id, payload, delay, priority, max_attempts, unique, known)
   end
   if unique ~= '' or count == 1 then
-    answers[#answers + 1] = other or id
+    answer[#answer + 1] = holder or id
   end
 end
-if #ids > 0 then
-  made_ready(queue, ids, priorities)
-  rung(queue)
+if #ready > 0 then
+  append_ready(queue, ready, priorities)
+  ring_bell(queue)
 end
-local answer = table.concat(answers, '\0')
-if ARGV[1] ~= '' then
-  memorized(ARGV[1], answer, memory, window, now)
+answer = table.concat(answer, '\0')
+if request ~= '' then
+  record_answer(request, answer, requests, window, now)
 end
 return answer

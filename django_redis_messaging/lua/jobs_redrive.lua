@@ -1,89 +1,92 @@
--- Puts dead jobs back into the line, with all their attempts before them: some of all, page by page, or
--- those with certain ids.
+-- Requeues dead jobs with all their attempts: a page of all of them, or those with the given ids.
 --
--- uses _requests.lua
--- uses _states.lua
--- uses _digits.lua
--- uses _microseconds.lua
 -- uses _queue.lua
+-- uses _records.lua
+-- uses _requests.lua
+-- uses _time.lua
 --
--- KEYS  1 states
--- KEYS  2 uniques
--- KEYS  3 ready
--- KEYS  4 delayed
--- KEYS  5 leased
--- KEYS  6 dead
--- KEYS  7 bell
--- KEYS  8 requests, first turn
--- KEYS  9 requests, second turn
--- ARGV  1 age at which a dead job is forgotten: ms
--- ARGV  2 how many are looked at, where no ids are given: the oldest
--- ARGV  3 where the page before ended; empty for the first one
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 age at which a dead job is deleted: ms
+-- ARGV  2 page size, if no ids are given: the oldest jobs first
+-- ARGV  3 position of the page, as returned with the page before; empty for the first
 -- ARGV  4 request id
 -- ARGV  5 request window: ms
 -- ARGV  6… ids
--- Returns how many were put back, and where the next page begins, or nothing after the last. A job whose unique
--- key another one has meanwhile stays dead.
-local queue = queue_at(KEYS, 3)
-local now = math.floor(microseconds() / 1000)
-local since = now - ARGV[1]
+-- Returns the number of requeued jobs, and the position of the next page, empty after the last. A job stays dead
+-- if another job has its unique key now.
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local requests = {KEYS[7], KEYS[8]}
+local max_age, page_size, position = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local request, window = ARGV[4], tonumber(ARGV[5])
 local ids = {unpack(ARGV, 6)}
-local memory, window = {KEYS[8], KEYS[9]}, tonumber(ARGV[5])
-local before = answer_to(ARGV[4], memory, window, now)
+local now = milliseconds()
+local since = now - max_age
+local before = find_answer(request, requests, window, now)
 if before then
-  local count, rest = string.match(before, '^(%d+) (.*)$')
-  return {tonumber(count), rest}
+  local count, next_position = string.match(before, '^(%d+) (.*)$')
+  return {tonumber(count), next_position}
 end
 
-local function put_back(id)
-  local text = redis.call('HGET', KEYS[1], id)
-  local state = text and state_of(text)
+local function redrive(id)
+  local state = read_state(records, id)
   if not state or state.status ~= 'd' or tonumber(state.moment) <= since then
     return false
   end
-  if state.unique ~= '' and redis.call('HSETNX', KEYS[2], state.unique, id) == 0 then
+  if state.unique ~= '' and redis.call('HSETNX', records.uniques, state.unique, id) == 0 then
     return false
   end
   state.status, state.attempts, state.moment = 'w', 0, digits(now)
-  redis.call('HSET', KEYS[1], id, text_of(state))
-  queued(queue, id, state.priority, now, now)
+  write_state(records, id, state)
+  enqueue(queue, id, state.priority, now, now)
   redis.call('ZREM', queue.dead, id)
   return true
 end
 
--- A repeat is answered as the first time.
-local function answered(count, rest)
+-- Records the answer for repeats of the request.
+local function answer(count, next_position)
   if count > 0 then
-    memorized(ARGV[4], count .. ' ' .. rest, memory, window, now)
+    record_answer(request, count .. ' ' .. next_position, requests, window, now)
   end
-  return {count, rest}
+  return {count, next_position}
 end
 
-local count, rest = 0, ''
+local count = 0
 if #ids > 0 then
   for _, id in ipairs(ids) do
-    count = count + (put_back(id) and 1 or 0)
+    count = count + (redrive(id) and 1 or 0)
   end
-  return answered(count, rest)
+  return answer(count, '')
 end
--- A page goes on behind the last job that stayed. It takes none that was buried after the first page, so that
--- what dies again meanwhile is not put back for ever.
-local till, moment, last = string.match(ARGV[3], '^(%d+) (%-?%d+) (.*)$')
+-- A position is "till moment id": the start of the first page, and the last job that stayed dead. The next page
+-- begins behind that job. Jobs that died after `till` are left out: a job that dies again is not redriven twice.
+local till, moment, last = string.match(position, '^(%d+) (%-?%d+) (.*)$')
 till, moment, last = tonumber(till or now), moment or digits(since), last or ''
 local rank = last ~= '' and redis.call('ZSCORE', queue.dead, last) == moment and redis.call('ZRANK', queue.dead, last)
 local from = rank and rank + 1 or redis.call('ZCOUNT', queue.dead, '-inf', moment)
-local page = redis.call('ZRANGE', queue.dead, from, from + ARGV[2] - 1, 'WITHSCORES')
+local page = redis.call('ZRANGE', queue.dead, from, from + page_size - 1, 'WITHSCORES')
 for at = 1, #page, 2 do
   if tonumber(page[at + 1]) > till then
-    return answered(count, '')
+    return answer(count, '')
   end
-  if put_back(page[at]) then
+  if redrive(page[at]) then
     count = count + 1
   else
     last, moment = page[at], page[at + 1]
   end
 end
-if #page == 2 * ARGV[2] then
-  rest = digits(till) .. ' ' .. moment .. ' ' .. last
+if #page < 2 * page_size then
+  return answer(count, '')
 end
-return answered(count, rest)
+return answer(count, digits(till) .. ' ' .. moment .. ' ' .. last)

@@ -1,42 +1,39 @@
--- Gives a job that waits another moment.
+-- Changes when a waiting job is due.
 --
--- uses _states.lua
--- uses _digits.lua
--- uses _microseconds.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _results.lua
+-- uses _time.lua
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 outcomes
+-- KEYS  3 log
 -- KEYS  4 finished
 -- KEYS  5 uniques
 -- KEYS  6 aliases
--- KEYS  7 ready
--- KEYS  8 delayed
--- KEYS  9 leased
--- KEYS  10 dead
--- KEYS  11 bell
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
 -- ARGV  1 id
--- ARGV  2 delay in ms, or @ and the moment in ms
--- ARGV  3 line for the outcomes
--- Returns 1, or 0 when it doesn't wait any more, or was never there
-local records, queue = records_at(KEYS), queue_at(KEYS, 7)
-local id = redis.call('HGET', records.aliases, 'a' .. ARGV[1]) or ARGV[1]
-local text = redis.call('HGET', records.states, id)
-local state = text and state_of(text)
-if not state or state.status ~= 'w' then
-  return 0
-end
-if redis.call('ZREM', queue.ready, id) + redis.call('ZREM', queue.delayed, id) == 0 then
+-- ARGV  2 delay in ms, or @ and a moment in ms
+-- ARGV  3 line for the log of attempts
+-- Returns 1, or 0 if the job doesn't wait any more, or doesn't exist
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local id, delay, line = ARGV[1], ARGV[2], ARGV[3]
+id = resolve_alias(records, id)
+local state = read_state(records, id)
+if not state or state.status ~= 'w' or remove_waiting(queue, id) == 0 then
   return 0
 end
 local us = microseconds()
 local now = math.floor(us / 1000)
-local moment = string.match(ARGV[2], '^@(%d+)$')
-local due = moment and tonumber(moment) or ARGV[2] == '0' and now or math.ceil(us / 1000) + tonumber(ARGV[2])
+local due = due_after(delay, us)
 state.moment = digits(math.max(due, now))
-redis.call('HSET', records.states, id, text_of(state))
-queued(queue, id, state.priority, due, now)
-noted(records, id, ARGV[3])
+write_state(records, id, state)
+enqueue(queue, id, state.priority, due, now)
+append_log(records, id, line)
 return 1

@@ -1,33 +1,34 @@
--- Settles one job: what its holder says of it.
+-- Settles the lease of one job.
 --
--- uses _states.lua
--- uses _digits.lua
--- uses _microseconds.lua
+-- uses _leases.lua
 -- uses _queue.lua
 -- uses _records.lua
--- uses _leases.lua
+-- uses _time.lua
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
--- KEYS  3 outcomes
+-- KEYS  3 log
 -- KEYS  4 finished
 -- KEYS  5 uniques
 -- KEYS  6 aliases
--- KEYS  7 ready
--- KEYS  8 delayed
--- KEYS  9 leased
--- KEYS  10 dead
--- KEYS  11 bell
--- ARGV  1 most dead jobs that the queue keeps
--- ARGV  2 age at which a dead job is forgotten: ms
--- ARGV  3 id
--- ARGV  4 fence
--- ARGV  5 token
--- ARGV  6 verdict: done, again, dead or back
--- ARGV  7 value: ms to keep the result, or to wait
--- ARGV  8 line for the outcomes
--- Returns 1, or 0 when the lease is not the caller's any more
-local now = math.floor(microseconds() / 1000)
-return settled(
-  queue_at(KEYS, 7), records_at(KEYS), ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], now, grave(ARGV[1], ARGV[2])
-)
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 dead jobs that the queue keeps at most
+-- ARGV  2 age at which a dead job is deleted: ms
+-- ARGV  3 lease: id
+-- ARGV  4 lease: fence
+-- ARGV  5 lease: token
+-- ARGV  6 outcome: done, retry, release or dead
+-- ARGV  7 outcome: ms to keep the result, or to delay the next attempt
+-- ARGV  8 outcome: line for the log of attempts
+-- Returns 1, or 0 if the lease is stale
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local dead_limits = {count = tonumber(ARGV[1]), age = tonumber(ARGV[2])}
+local lease = {id = ARGV[3], fence = ARGV[4], token = ARGV[5]}
+local outcome = {kind = ARGV[6], ms = tonumber(ARGV[7]), line = ARGV[8]}
+return settle(queue, records, lease, outcome, milliseconds(), dead_limits)

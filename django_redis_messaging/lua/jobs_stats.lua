@@ -1,51 +1,64 @@
--- How many jobs of a queue are where, as they would be if everything due by time had been done.
+-- Counts the jobs of a queue as if everything due by time had been done.
 --
--- uses _states.lua
--- uses _digits.lua
--- uses _microseconds.lua
 -- uses _queue.lua
+-- uses _records.lua
+-- uses _time.lua
 -- reads only
 --
--- KEYS  1 states
--- KEYS  2 ready
--- KEYS  3 delayed
--- KEYS  4 leased
--- KEYS  5 dead
--- KEYS  6 bell
--- ARGV  1 age at which a dead job is forgotten: ms
--- Returns ready, delayed, leased, dead, and the ms that the oldest ready one has been due for, or -1
-local queue = queue_at(KEYS, 2)
-local now = math.floor(microseconds() / 1000)
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 age at which a dead job is deleted: ms
+-- Returns ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local max_age = tonumber(ARGV[1])
+local now = milliseconds()
 local due = redis.call('ZCOUNT', queue.delayed, '-inf', now)
-local lost = redis.call('ZCOUNT', queue.leased, '-inf', now)
+local expired = redis.call('ZCOUNT', queue.leased, '-inf', now)
 local oldest = tonumber(redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')[2])
--- A lease that ran out in a last attempt leaves a dead job. Only the first ones are looked at.
-local over = 0
-local ended = redis.call('ZRANGEBYSCORE', queue.leased, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 500)
-for at = 1, #ended, 2 do
-  local text = redis.call('HGET', KEYS[1], ended[at])
-  local state = text and state_of(text)
-  if state and state.attempts >= state.most then
-    over = over + 1
+
+local function note_due(moment)
+  oldest = math.min(oldest or moment, moment)
+end
+
+-- A lease that expired in a last attempt leaves a dead job. Only the first 500 are read.
+local dying = 0
+local leases = redis.call('ZRANGEBYSCORE', queue.leased, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 500)
+for at = 1, #leases, 2 do
+  local state = read_state(records, leases[at])
+  if state and state.attempts >= state.max_attempts then
+    dying = dying + 1
   else
-    oldest = math.min(oldest or tonumber(ended[at + 1]), tonumber(ended[at + 1]))
+    note_due(tonumber(leases[at + 1]))
   end
 end
+-- The first job of each priority is the oldest of it.
 local from = '-inf'
 while true do
   local head = redis.call('ZRANGEBYSCORE', queue.ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if not head[1] then
     break
   end
-  local text = redis.call('HGET', KEYS[1], head[1])
-  local moment = text and tonumber(state_of(text).moment)
-  oldest = moment and math.min(oldest or moment, moment) or oldest
-  from = digits((math.floor(tonumber(head[2]) / BAND) + 1) * BAND)
+  local state = read_state(records, head[1])
+  if state then
+    note_due(tonumber(state.moment))
+  end
+  from = next_band(head[2])
 end
 return {
-  redis.call('ZCARD', queue.ready) + due + lost - over,
+  redis.call('ZCARD', queue.ready) + due + expired - dying,
   redis.call('ZCARD', queue.delayed) - due,
-  redis.call('ZCARD', queue.leased) - lost,
-  redis.call('ZCOUNT', queue.dead, '(' .. digits(now - ARGV[1]), '+inf') + over,
+  redis.call('ZCARD', queue.leased) - expired,
+  redis.call('ZCOUNT', queue.dead, '(' .. digits(now - max_age), '+inf') + dying,
   oldest and oldest <= now and now - oldest or -1,
 }

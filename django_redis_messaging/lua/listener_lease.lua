@@ -1,18 +1,21 @@
--- Takes, or renews, the right to dispatch the keyspace events of a primary.
+-- Acquires or renews the right to dispatch the keyspace events of a primary.
+--
+-- uses _time.lua
 --
 -- KEYS  1 lease
 -- ARGV  1 token of the listener
--- ARGV  2 lease: ms
--- Returns the fence, or 0 where another listener has it
-local token, fence = string.match(redis.call('GET', KEYS[1]) or '', '^(%S+) (%d+)$')
-if token and token ~= ARGV[1] then
+-- ARGV  2 length of the lease: ms
+-- Returns the fence, or 0 if another listener has it
+local lease = KEYS[1]
+local token, length = ARGV[1], ARGV[2]
+local holder, fence = string.match(redis.call('GET', lease) or '', '^(%S+) (%d+)$')
+if holder and holder ~= token then
   return 0
 end
-if redis.call('PEXPIRE', KEYS[1], ARGV[2]) == 1 and token then
+-- Redis never refuses a PEXPIRE: when memory is full, the SET below is allowed after it.
+if redis.call('PEXPIRE', lease, length) == 1 and holder then
   return tonumber(fence)
 end
--- The one above was of nothing; without memory what follows would be refused, unless a removal came before.
-local time = redis.call('TIME')
-fence = time[1] * 1000000 + time[2]
-redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. string.format('%.0f', fence), 'PX', ARGV[2])
+fence = microseconds()
+redis.call('SET', lease, token .. ' ' .. digits(fence), 'PX', length)
 return fence

@@ -1,41 +1,42 @@
--- Takes a lock that is free, or that was handed over to the caller; else lets it wait in the line.
+-- Acquires a lock that is free or was handed over to the caller; otherwise queues the caller, if it waits.
 --
--- uses _microseconds.lua
 -- uses _locks.lua
+-- uses _time.lua
 --
 -- KEYS  1 lock
 -- KEYS  2 fence
--- KEYS  3 line
+-- KEYS  3 queue
 -- KEYS  4 seen
--- KEYS  5… the ring of wake-up keys
+-- KEYS  5… ring of wake-up keys
 -- ARGV  1 token
 -- ARGV  2 lease: ms; 0 for none
--- ARGV  3 how many may wait, if the caller waits; 0: it does not, and leaves the line
--- ARGV  4 1 if the caller has waited
--- Returns the fence; or 0 where the caller neither has it nor waits; or how many wait, negative, where no more
--- may; or for one who waits: its place in the ring, the ms after which to look again, the server's µs
-local lock, fence, line, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, lease, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local DAY = 86400000
+-- ARGV  3 maximum length of the queue; 0: the caller doesn't wait, and leaves the queue
+-- ARGV  4 1 if the caller has waited already, else 0
+-- Returns the fence; 0 if the caller neither has the lock nor waits; the length of the queue, negated, if it is
+-- full; or, if the caller waits, {place in the ring, ms until the next poll, server time in µs}
+local lock, fence, queue, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, lease, max_waiting, has_waited = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= '0'
+local DAY = 86400000 -- ms
 
-local before, owner = string.match(redis.call('GET', fence) or '', '^(%d+) %S+ (.*)$')
+local latest, owner = string.match(redis.call('GET', fence) or '', '^(%d+) %S+ (.*)$')
 
--- A fence above all before, kept with the token.
-local function granted(us)
-  local now = math.max((tonumber(before) or 0) + 1, us)
-  redis.call('SET', fence, string.format('%.0f - ', now) .. token, 'PX', math.max(DAY, 2 * lease))
-  return now
+-- Stores, with the token, and returns a fence greater than all earlier ones.
+local function draw_fence(us)
+  local drawn = math.max((tonumber(latest) or 0) + 1, us)
+  redis.call('SET', fence, string.format('%.0f - ', drawn) .. token, 'PX', math.max(DAY, 2 * lease))
+  return drawn
 end
 
-local function leased()
+-- Sets the lock if no client holds it; returns whether it did.
+local function set_lock()
   if lease > 0 then
     return redis.call('SET', lock, token, 'PX', lease, 'NX')
   end
   return redis.call('SET', lock, token, 'NX')
 end
 
-if ARGV[4] == '0' and redis.call('EXISTS', line) == 0 and leased() then
-  return granted(microseconds())
+if not has_waited and redis.call('EXISTS', queue) == 0 and set_lock() then
+  return draw_fence(microseconds())
 end
 
 local us = microseconds()
@@ -47,47 +48,48 @@ if holder == token then
   else
     redis.call('PERSIST', lock)
   end
-  -- A repeat, whose first reply was lost, has the fence that it has drawn; who was handed the lock draws one.
-  return owner == token and tonumber(before) or granted(us)
+  -- A repeat whose first reply was lost returns the fence it drew then; a client that was handed the lock draws one.
+  return owner == token and tonumber(latest) or draw_fence(us)
 end
 if not holder then
-  local first, ticket = next_of(line, seen, now)
+  local first, ticket = pop_waiter(queue, seen, now)
   if not first or first == token then
-    leased()
-    return granted(us)
+    set_lock()
+    return draw_fence(us)
   end
-  handed_over(KEYS, 5, first, ticket, us)
+  hand_over(KEYS, 5, first, ticket, us)
   holder = first
 end
 
-if most == 0 then
-  left(line, seen, token)
+if max_waiting == 0 then
+  leave_queue(queue, seen, token)
   return 0
 end
-local ticket = tonumber(redis.call('ZSCORE', line, token) or nil)
+local ticket = tonumber(redis.call('ZSCORE', queue, token) or nil)
 if not ticket then
-  local waiting = redis.call('ZCARD', line)
-  if waiting >= most then
+  local waiting = redis.call('ZCARD', queue)
+  if waiting >= max_waiting then
     return -waiting
   end
-  ticket = tonumber(redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2] or 0) + 1
+  ticket = tonumber(redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0) + 1
 end
--- Redis refuses no PEXPIRE for want of memory, nor what a script writes after it: who waits goes on waiting.
-local others = redis.call('PEXPIRE', line, 2 * TICKET)
-redis.call('ZADD', line, ticket, token)
+-- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it, so waiting clients keep waiting.
+local updated = redis.call('PEXPIRE', queue, 2 * TICKET)
+redis.call('ZADD', queue, ticket, token)
 redis.call('ZADD', seen, string.format('%.0f', now), token)
-if others == 0 then
-  redis.call('PEXPIRE', line, 2 * TICKET)
+if updated == 0 then -- the queue did not exist
+  redis.call('PEXPIRE', queue, 2 * TICKET)
 end
 redis.call('PEXPIRE', seen, 2 * TICKET)
 
--- Ours wake who comes next; of another client's lock the first who waits must find out.
+-- A holder of this app wakes the next client. A lock of another program (redis-py) is released without a wake-up, so
+-- the first client in the queue polls it more often.
 local wait = TICKET / 4
-if holder ~= owner and redis.call('ZRANK', line, token) == 0 then
+if holder ~= owner and redis.call('ZRANK', queue, token) == 0 then
   wait = wait / 5
 end
-local ends = redis.call('PTTL', lock)
-if ends >= 0 then
-  wait = math.min(wait, ends + 1)
+local remaining = redis.call('PTTL', lock)
+if remaining >= 0 then
+  wait = math.min(wait, remaining + 1)
 end
 return {ticket % (#KEYS - 4), wait, us}

@@ -1,34 +1,34 @@
--- Lets a lock's lease end later.
+-- Extends the lease of a lock.
 --
 -- KEYS  1 lock
 -- KEYS  2 fence
 -- ARGV  1 token
--- ARGV  2 ms
--- ARGV  3 add: to what is left; replace: from now; keep: from now, unless it ends later anyway
+-- ARGV  2 duration: ms
+-- ARGV  3 mode: add to the remaining time; replace the remaining time; keep: replace it unless it is longer
 -- ARGV  4 request id
--- Returns 1, or 0 where the lock is not the caller's, or has no lease
+-- Returns 1, or 0 if the caller doesn't hold the lock or the lock has no lease
 local lock, fence = KEYS[1], KEYS[2]
-local token, ms, how, request = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local token, ms, mode, request = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 if redis.call('GET', lock) ~= token then
   return 0
 end
-local ends = redis.call('PTTL', lock)
-if ends < 0 then
+local remaining = redis.call('PTTL', lock)
+if remaining < 0 then
   return 0
 end
-if how == 'keep' then
-  ms = math.max(ms, ends)
-elseif how == 'add' then
-  local latest, before, owner = string.match(redis.call('GET', fence) or '', '^(%d+) (%S+) (.*)$')
-  if before == request then
+if mode == 'keep' then
+  ms = math.max(ms, remaining)
+elseif mode == 'add' then
+  local latest, previous, owner = string.match(redis.call('GET', fence) or '', '^(%d+) (%S+) (.*)$')
+  if previous == request then -- a repeat whose first reply was lost
     return 1
   end
-  ms = ms + ends
-  -- The first write is one that Redis never refuses.
+  ms = ms + remaining
+  -- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it.
   redis.call('PEXPIRE', lock, string.format('%.0f', ms))
   if owner == token then
-    local rest = math.max(redis.call('PTTL', fence), 2 * ms)
-    redis.call('SET', fence, latest .. ' ' .. request .. ' ' .. token, 'PX', string.format('%.0f', rest))
+    local ttl = math.max(redis.call('PTTL', fence), 2 * ms)
+    redis.call('SET', fence, latest .. ' ' .. request .. ' ' .. token, 'PX', string.format('%.0f', ttl))
   end
   return 1
 end

@@ -1,31 +1,31 @@
--- Gives a lock back: to the first who waits, or to all.
+-- Releases a lock, and hands it over to the first waiting client, if any.
 --
--- uses _microseconds.lua
 -- uses _locks.lua
+-- uses _time.lua
 --
 -- KEYS  1 lock
 -- KEYS  2 released
--- KEYS  3 line
+-- KEYS  3 queue
 -- KEYS  4 seen
--- KEYS  5… the ring of wake-up keys
+-- KEYS  5… ring of wake-up keys
 -- ARGV  1 token
--- ARGV  2 how long a release is remembered: ms
--- Returns 1, also to a repeat; or 0 where the lock is not the caller's, who leaves the line then
-local lock, released, line, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token = ARGV[1]
+-- ARGV  2 how long the release is remembered: ms
+-- Returns 1, also to a repeat; or 0 if the caller doesn't hold the lock: it leaves the queue then
+local lock, released, queue, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, memory = ARGV[1], ARGV[2]
 if redis.call('GET', lock) ~= token then
-  left(line, seen, token)
+  leave_queue(queue, seen, token)
   return redis.call('GET', released) == token and 1 or 0
 end
 local us, first, ticket
-if redis.call('EXISTS', line) == 1 then
+if redis.call('EXISTS', queue) == 1 then
   us = microseconds()
-  first, ticket = next_of(line, seen, math.floor(us / 1000))
+  first, ticket = pop_waiter(queue, seen, math.floor(us / 1000))
 end
--- Redis refuses no RENAME for want of memory, nor what a script writes after it.
+-- Redis never rejects RENAME at maxmemory, nor the writes after it in the script.
 redis.call('RENAME', lock, released)
-redis.call('PEXPIRE', released, ARGV[2])
+redis.call('PEXPIRE', released, memory)
 if first then
-  handed_over(KEYS, 5, first, ticket, us)
+  hand_over(KEYS, 5, first, ticket, us)
 end
 return 1

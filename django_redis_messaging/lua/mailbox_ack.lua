@@ -1,7 +1,7 @@
--- Moves the position of a mailbox, never back: what is up to it is read.
+-- Moves the position of a mailbox forward, never back: every mail up to it is read.
 --
--- uses _types.lua
 -- uses _mailbox.lua
+-- uses _types.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 order
@@ -9,17 +9,18 @@
 -- KEYS  4 marked
 -- KEYS  5 groups
 -- KEYS  6 lost
--- ARGV  1 id
+-- ARGV  1 id of the cursor, or a bare id
 -- ARGV  2 epoch of the cursor, or '' for a bare id
 -- ARGV  3 ms of the cursor, or ''
 -- Returns the position
 local box = mailbox_at(KEYS)
-local last, ms, epoch, acked = newest_mail(box)
-local id = tonumber(ARGV[1])
-if not is_own(box, last, epoch, id, ARGV[2], ARGV[3]) then
+local cursor = {id = tonumber(ARGV[1]), epoch = ARGV[2], ms = ARGV[3]}
+
+local last, ms, epoch, acked = read_newest(box)
+if not is_cursor_valid(box, last, epoch, cursor) then
   return acked or 0
 end
-id = math.min(id, last or 0)
+local id = math.min(cursor.id, last or 0)
 if id <= (acked or 0) then
   return acked or 0
 end

@@ -1,8 +1,8 @@
--- Removes all mails, and acks them: what a limit removed before is not told any more.
+-- Removes all mails and acks them. Earlier removals by a limit no longer count as a gap.
 --
--- uses _clock.lua
--- uses _types.lua
 -- uses _mailbox.lua
+-- uses _time.lua
+-- uses _types.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 order
@@ -10,17 +10,19 @@
 -- KEYS  4 marked
 -- KEYS  5 groups
 -- KEYS  6 lost
--- ARGV  1 most mails a mailbox holds
--- ARGV  2 greatest age of a mail: ms, 0 for any
--- Returns how many were there
+-- ARGV  1 maximum number of mails in a mailbox
+-- ARGV  2 maximum age of a mail: ms, 0 for none
+-- Returns how many mails were removed
 local box = mailbox_at(KEYS)
-local last, ms, epoch = newest_mail(box)
+local limits = {length = tonumber(ARGV[1]), age = tonumber(ARGV[2])}
+
+local last, ms, epoch = read_newest(box)
 if not last then
   return 0
 end
-local over, length = beyond(box, clock(), tonumber(ARGV[1]), tonumber(ARGV[2]))
+local excess, length = count_excess(box, milliseconds(), limits)
 check_types('ZCARD', box.marked, box.groups, box.lost)
-redis.call('HLEN', box.mail)
+check_types('HLEN', box.mail)
 redis.call('UNLINK', box.order, box.mail, box.marked, box.groups, box.lost)
 redis.call('SET', box.newest, string.format('%.0f-%.0f-%s-%.0f', last, ms, epoch, last))
-return length - over
+return length - excess

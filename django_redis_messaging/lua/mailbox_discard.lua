@@ -1,8 +1,8 @@
 -- Removes one mail.
 --
--- uses _clock.lua
--- uses _types.lua
 -- uses _mailbox.lua
+-- uses _time.lua
+-- uses _types.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 order
@@ -11,15 +11,17 @@
 -- KEYS  5 groups
 -- KEYS  6 lost
 -- ARGV  1 id
--- ARGV  2 most mails a mailbox holds
--- ARGV  3 greatest age of a mail: ms, 0 for any
--- Returns 1, or 0 where there is no such mail, or a limit was faster
-local box = mailbox_at(KEYS)
-local first = first_mail(box, beyond(box, clock(), tonumber(ARGV[2]), tonumber(ARGV[3])))
-if tonumber(ARGV[1]) < first or not redis.call('ZSCORE', box.order, ARGV[1]) then
+-- ARGV  2 maximum number of mails in a mailbox
+-- ARGV  3 maximum age of a mail: ms, 0 for none
+-- Returns 1, or 0 if the mail does not exist or is beyond the limits
+local box, id = mailbox_at(KEYS), ARGV[1]
+local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3])}
+
+local first = first_id(box, count_excess(box, milliseconds(), limits))
+if tonumber(id) < first or not redis.call('ZSCORE', box.order, id) then
   return 0
 end
 check_types('ZCARD', box.marked, box.groups)
-redis.call('HDEL', box.mail, ARGV[1])
-removed(box, ARGV[1], ARGV[1])
+redis.call('HDEL', box.mail, id)
+remove_ids(box, id, id)
 return 1

@@ -1,7 +1,8 @@
--- Reads a page of a mailbox, and notes that somebody did.
+-- Reads a page of a mailbox and records the time of the fetch.
 --
--- uses _clock.lua
 -- uses _mailbox.lua
+-- uses _memory.lua
+-- uses _time.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 order
@@ -11,97 +12,101 @@
 -- KEYS  6 lost
 -- KEYS  7 fetched
 -- ARGV  1 direction: 'newer' or 'older'
--- ARGV  2 id after which it begins, or '' for the very beginning
+-- ARGV  2 id of the cursor after which the page begins, or '' to begin at the oldest or newest mail
 -- ARGV  3 epoch of the cursor, or '' for a bare id
 -- ARGV  4 ms of the cursor, or ''
--- ARGV  5 most mails; a page of them also ends before it has more than PAGE_BYTES
--- ARGV  6 which: 'all', 'unread' or 'read'
--- ARGV  7 most mails a mailbox holds
--- ARGV  8 greatest age of a mail: ms, 0 for any
--- Returns {epoch, id after which it began or of the newest, gap, has_more, reset, {id, …}, {entry, …},
+-- ARGV  5 maximum number of mails; a page also ends before its entries exceed PAGE_BYTES
+-- ARGV  6 filter: 'all', 'unread' or 'read'
+-- ARGV  7 maximum number of mails in a mailbox
+-- ARGV  8 maximum age of a mail: ms, 0 for none
+-- Returns {epoch, id after which the page began or of the newest mail, gap, has_more, reset, {id, …}, {entry, …},
 --   {unread: 1 or 0, …}}
+local box, fetched = mailbox_at(KEYS), KEYS[7]
+local newer, filter, page_size = ARGV[1] == 'newer', ARGV[6], tonumber(ARGV[5])
+local cursor = {id = tonumber(ARGV[2]), epoch = ARGV[3], ms = ARGV[4]}
+local limits = {length = tonumber(ARGV[7]), age = tonumber(ARGV[8])}
 
--- bytes of a page's entries together
+-- bytes of a page's entries together; at least one entry is returned
 local PAGE_BYTES = 256 * 1024
--- entries read at once, and ids looked at once where the first did not fill the page
-local TOGETHER, SCANNED = 20, 500
+-- entries read by one command
+local ENTRIES_PER_READ = 20
+-- ids read by one command if the first one did not fill the page
+local IDS_PER_READ = 500
 
-local box, now, limit = mailbox_at(KEYS), clock(), tonumber(ARGV[5])
-local last, _, epoch, acked = newest_mail(box)
-local begin = tonumber(ARGV[2])
-local reset = begin and not is_own(box, last, epoch, begin, ARGV[3], ARGV[4])
-local first = first_mail(box, beyond(box, now, tonumber(ARGV[7]), tonumber(ARGV[8])))
-local newer, which = ARGV[1] == 'newer', ARGV[6]
-acked = acked or 0
-if reset then
-  begin = nil
-elseif begin then
-  begin = math.min(begin, (last or 0) + (newer and 0 or 1))
-end
-local lowest = which == 'unread' and math.max(first, acked + 1) or first
-local found, states = {}, {}
+local now = milliseconds()
+local last, _, epoch, acked = read_newest(box)
+last, acked = last or 0, acked or 0
+local reset = cursor.id and not is_cursor_valid(box, last, epoch, cursor)
+local after = not reset and cursor.id and math.min(cursor.id, last + (newer and 0 or 1)) or nil
+local first = first_id(box, count_excess(box, now, limits))
+local lowest = filter == 'unread' and math.max(first, acked + 1) or first
 
--- Some more ids after `at`, in the direction of reading.
-local function ids_after(at, count)
+-- Up to `count` ids after `id` (nil: from the beginning) in the direction of reading.
+local function ids_after(id, count)
   if newer then
-    local from = at and at >= lowest and '(' .. at or lowest
+    local from = id and id >= lowest and '(' .. id or lowest
     return redis.call('ZRANGEBYSCORE', box.order, from, '+inf', 'LIMIT', 0, count)
   end
-  return redis.call('ZREVRANGEBYSCORE', box.order, at and '(' .. at or '+inf', lowest, 'LIMIT', 0, count)
+  return redis.call('ZREVRANGEBYSCORE', box.order, id and '(' .. id or '+inf', lowest, 'LIMIT', 0, count)
 end
 
-local function add(id, unread)
-  if #found <= limit and (which == 'all' or (which == 'unread') == unread) then
-    found[#found + 1] = id
-    states[#states + 1] = unread and 1 or 0
-  end
-end
-
-local at, count = begin, limit + 1
-repeat
-  local ids = ids_after(at, count)
-  if #ids > 0 then
-    local marked = redis.call('ZMSCORE', box.marked, unpack(ids))
-    for place, id in ipairs(ids) do
-      add(id, tonumber(id) > acked and not marked[place])
+-- Appends those of `ids` that pass the filter, until there is one more than the page holds.
+local function append_matching(ids, found, states)
+  local marked = redis.call('ZMSCORE', box.marked, unpack(ids))
+  for at, id in ipairs(ids) do
+    local unread = tonumber(id) > acked and not marked[at]
+    if #found <= page_size and (filter == 'all' or (filter == 'unread') == unread) then
+      found[#found + 1] = id
+      states[#states + 1] = unread and 1 or 0
     end
-    at = tonumber(ids[#ids])
   end
-  local complete = #ids < count
-  count = SCANNED
-until complete or #found > limit
+end
 
--- The entries of those found that fit into a page: one at least.
-local entries, size = {}, 0
-local function add_entries(from)
-  local ids = {unpack(found, from, math.min(from + TOGETHER - 1, #found))}
-  for _, entry in ipairs(redis.call('HMGET', box.mail, unpack(ids))) do
-    size = size + #entry
-    if #entries == limit or (size > PAGE_BYTES and #entries > 0) then
-      return false
+-- Returns the ids of the page and one more if there is one, and whether each is unread.
+local function find_ids()
+  local found, states = {}, {}
+  local id, count = after, page_size + 1
+  repeat
+    local ids = ids_after(id, count)
+    if #ids > 0 then
+      append_matching(ids, found, states)
+      id = tonumber(ids[#ids])
     end
-    entries[#entries + 1] = entry
-  end
-  return true
+    local complete = #ids < count
+    count = IDS_PER_READ
+  until complete or #found > page_size
+  return found, states
 end
 
-for from = 1, #found, TOGETHER do
-  if not add_entries(from) then
-    break
+-- Returns the entries of `ids` that fit on the page.
+local function read_entries(ids)
+  local entries, size = {}, 0
+  for from = 1, #ids, ENTRIES_PER_READ do
+    local to = math.min(from + ENTRIES_PER_READ - 1, #ids)
+    for _, entry in ipairs(redis.call('HMGET', box.mail, unpack(ids, from, to))) do
+      size = size + #entry
+      if #entries == page_size or (size > PAGE_BYTES and #entries > 0) then
+        return entries
+      end
+      entries[#entries + 1] = entry
+    end
   end
+  return entries
 end
-local more = #entries < #found
-for place = #found, #entries + 1, -1 do
-  found[place], states[place] = nil, nil
+
+local ids, states = find_ids()
+local entries = read_entries(ids)
+local more = #entries < #ids
+for at = #ids, #entries + 1, -1 do
+  ids[at], states[at] = nil, nil
 end
 local gap = 0
-if last and (newer or not more) then
-  gap = gap_after(box, newer and begin or acked, first)
+if epoch and (newer or not more) then
+  gap = count_gap(box, newer and after or acked, first)
 end
--- Removes nothing; but what follows a first write that Redis never refuses is not refused either.
-redis.call('HDEL', box.mail, '')
-redis.call('SET', KEYS[7], now)
+allow_writes_when_full(box.mail)
+redis.call('SET', fetched, now)
 return {
-  epoch or '0', math.min(begin or (newer and 0 or math.huge), last or 0), gap, more and 1 or 0, reset and 1 or 0,
-  found, entries, states
+  epoch or '0', math.min(after or (newer and 0 or math.huge), last), gap, more and 1 or 0, reset and 1 or 0,
+  ids, entries, states,
 }

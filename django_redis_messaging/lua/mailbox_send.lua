@@ -1,9 +1,9 @@
--- Puts a mail into a mailbox, in place of its group's unread one.
+-- Puts a mail into a mailbox. It replaces the unread mail of its group.
 --
--- uses _clock.lua
--- uses _requests.lua
--- uses _types.lua
 -- uses _mailbox.lua
+-- uses _requests.lua
+-- uses _time.lua
+-- uses _types.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 order
@@ -11,57 +11,62 @@
 -- KEYS  4 marked
 -- KEYS  5 groups
 -- KEYS  6 lost
--- KEYS  7 requests, first turn
--- KEYS  8 requests, second turn
--- ARGV  1 rest of the entry: sender, group, payload
--- ARGV  2 group, or ''
--- ARGV  3 request id
--- ARGV  4 request window: ms
--- ARGV  5 most mails a mailbox holds
--- ARGV  6 greatest age of a mail: ms, 0 for any
--- Returns "id-ms-epoch-count"; of a repeat, what its first sending returned
-local box, now = mailbox_at(KEYS), clock()
-local max_length, max_age = tonumber(ARGV[5]), tonumber(ARGV[6])
-local last, active, epoch, acked = newest_mail(box)
+-- KEYS  7 requests, first hash
+-- KEYS  8 requests, second hash
+-- ARGV  1 request id
+-- ARGV  2 request window: ms
+-- ARGV  3 content of the entry: sender, group, payload
+-- ARGV  4 group, or ''
+-- ARGV  5 maximum number of mails in a mailbox
+-- ARGV  6 maximum age of a mail: ms, 0 for none
+-- Returns "id-ms-epoch-count"; for a repeat, the first answer
+local box, requests = mailbox_at(KEYS), {KEYS[7], KEYS[8]}
+local request, window, content, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6])}
+
+local now = milliseconds()
+local last, active, epoch, acked = read_newest(box)
 if not last then
-  local time = redis.call('TIME')
-  last, active, epoch, acked = 0, 0, string.format('%.0f', time[1] * 1000000 + time[2]), 0
+  last, active, epoch, acked = 0, 0, string.format('%.0f', microseconds()), 0
 end
-local count, earlier = 1, ARGV[2] ~= '' and redis.call('ZSCORE', box.groups, ARGV[2])
--- Age costs a look at the oldest: in a burst one a second will do, for reads pass over what is too old.
-local again = math.floor(active / 1000) == math.floor(now / 1000)
-local over, length = beyond(box, now, max_length, (not again or earlier) and max_age or nil)
-if earlier and tonumber(earlier) >= first_mail(box, over) then
-  count = string.match(redis.call('HGET', box.mail, earlier), '^%[%d+,(%d+)') + 1
+local replaced = group ~= '' and redis.call('ZSCORE', box.groups, group)
+-- Checking the age reads the oldest mail. In a burst, once per second suffices: reads ignore mails that are too old.
+local same_second = math.floor(active / 1000) == math.floor(now / 1000)
+local excess, length = count_excess(box, now, limits, same_second and not replaced)
+local count = 1
+if replaced and tonumber(replaced) >= first_id(box, excess) then
+  count = string.match(redis.call('HGET', box.mail, replaced), '^%[%d+,(%d+)') + 1
   length = length - 1
 end
-over = math.max(over, length + 1 - max_length)
-redis.call('HEXISTS', box.mail, '')
-if over > 0 or count > 1 then
+excess = math.max(excess, length + 1 - limits.length)
+redis.call('HLEN', box.mail)
+if excess > 0 or count > 1 then
   check_types('ZCARD', box.marked, box.groups, box.lost)
 end
--- Every key has been read by now: one that holds another type has said so before the first write.
+-- Every key has been read by now: a key of another type has raised an error before the first write.
 
 local id, ms = last + 1, string.format('%.0f', math.max(now, active))
-local line = id .. '-' .. ms .. '-' .. epoch .. '-' .. count
-local answered = remembered(ARGV[3], line, {KEYS[7], KEYS[8]}, tonumber(ARGV[4]), now, active)
-if answered then
-  return answered
+local answer = id .. '-' .. ms .. '-' .. epoch .. '-' .. count
+local recorded = record_answer_once(request, answer, requests, window, now, active)
+if recorded then
+  return recorded
 end
+
 if count > 1 then
-  redis.call('HDEL', box.mail, earlier)
-  removed(box, earlier, earlier)
+  redis.call('HDEL', box.mail, replaced)
+  remove_ids(box, replaced, replaced)
 end
-redis.call('HSET', box.mail, id, '[' .. ms .. ',' .. count .. ',' .. ARGV[1])
+redis.call('HSET', box.mail, id, '[' .. ms .. ',' .. count .. ',' .. content)
 redis.call('ZADD', box.order, id, id)
-if ARGV[2] ~= '' then
-  redis.call('ZADD', box.groups, id, ARGV[2])
+if group ~= '' then
+  redis.call('ZADD', box.groups, id, group)
 end
 redis.call('SET', box.newest, id .. '-' .. ms .. '-' .. epoch .. '-' .. acked)
-if not again and max_age > 0 then
-  redis.call('PEXPIREAT', box.mail, string.format('%.0f', ms + max_age + 1000))
-elseif not again then
+-- The hash of entries expires when its newest entry is too old.
+if not same_second and limits.age > 0 then
+  redis.call('PEXPIREAT', box.mail, string.format('%.0f', ms + limits.age + 1000))
+elseif not same_second then
   redis.call('PERSIST', box.mail)
 end
-trimmed(box, over)
-return line
+trim(box, excess)
+return answer

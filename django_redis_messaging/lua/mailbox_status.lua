@@ -1,8 +1,8 @@
 -- Describes a mailbox.
 --
 -- reads only
--- uses _clock.lua
 -- uses _mailbox.lua
+-- uses _time.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 order
@@ -11,15 +11,20 @@
 -- KEYS  5 groups
 -- KEYS  6 lost
 -- KEYS  7 fetched
--- ARGV  1 most mails a mailbox holds
--- ARGV  2 greatest age of a mail: ms, 0 for any
--- Returns {unread, acked, fetched (ms) or '', number of mails, id of the newest ever}
-local box = mailbox_at(KEYS)
-local over, length = beyond(box, clock(), tonumber(ARGV[1]), tonumber(ARGV[2]))
-local last, _, __, acked = newest_mail(box)
+-- ARGV  1 maximum number of mails in a mailbox
+-- ARGV  2 maximum age of a mail: ms, 0 for none
+-- Returns {unread, acked, fetched (ms) or '', number of mails, id of the newest mail ever sent}
+local box, fetched = mailbox_at(KEYS), KEYS[7]
+local limits = {length = tonumber(ARGV[1]), age = tonumber(ARGV[2])}
+
+local excess, length = count_excess(box, milliseconds(), limits)
+local last, _, __, acked = read_newest(box)
 acked = acked or 0
-local from = math.max(over > 0 and first_mail(box, over) or 0, acked + 1)
+local from = math.max(excess > 0 and first_id(box, excess) or 0, acked + 1)
 return {
   redis.call('ZCOUNT', box.order, from, '+inf') - redis.call('ZCOUNT', box.marked, from, '+inf'),
-  acked, redis.call('GET', KEYS[7]) or '', length - over, last or 0
+  acked,
+  redis.call('GET', fetched) or '',
+  length - excess,
+  last or 0,
 }

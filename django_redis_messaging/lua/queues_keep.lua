@@ -1,10 +1,12 @@
--- Remembers that a queue is there.
+-- Registers a queue.
 --
--- uses _clock.lua
+-- uses _time.lua
 --
 -- KEYS  1 queues
 -- ARGV  1 name
 -- Returns the server's clock (ms)
-local now = clock()
-redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
+local queues = KEYS[1]
+local name = ARGV[1]
+local now = milliseconds()
+redis.call('ZADD', queues, digits(now), name)
 return now

@@ -1,9 +1,11 @@
--- The queues that were kept not too long ago; forgets the others.
+-- Lists the registered queues, and removes those that were not registered again for too long.
 --
--- uses _clock.lua
+-- uses _time.lua
 --
 -- KEYS  1 queues
--- ARGV  1 time after which a queue is forgotten: ms
--- Returns their names
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', clock() - ARGV[1]))
-return redis.call('ZRANGE', KEYS[1], 0, -1)
+-- ARGV  1 age at which a queue is removed: ms
+-- Returns their names, the latest last
+local queues = KEYS[1]
+local max_age = tonumber(ARGV[1])
+redis.call('ZREMRANGEBYSCORE', queues, '-inf', digits(milliseconds() - max_age))
+return redis.call('ZRANGE', queues, 0, -1)

@@ -1,22 +1,25 @@
--- Uses an allowance of `limit` times a period once, if some of it is left.
+-- Uses up one of `limit` times per period, if any are left (generic cell rate algorithm).
 --
--- uses _clock.lua
+-- uses _time.lua
 --
--- KEYS  1 allowance: ms at which it is whole again
+-- KEYS  1 allowance: ms at which it is full again
 -- ARGV  1 limit
 -- ARGV  2 period: ms
--- Returns 0, or the ms until there is some again
-local now, period = clock(), tonumber(ARGV[2])
-local step = period / tonumber(ARGV[1])
-local whole = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now) + step
--- A clock that was set back must not lock anybody out for longer than a period.
-if whole > now + 2 * period then
-  whole = now + step
+-- Returns 0, or the ms to wait until the next use
+local allowance = KEYS[1]
+local limit, period = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+local now = milliseconds()
+local step = period / limit
+local full_at = math.max(tonumber(redis.call('GET', allowance) or now), now) + step
+-- If the clock was set back, nobody must be locked out for longer than a period.
+if full_at > now + 2 * period then
+  full_at = now + step
 end
--- Steps that are no whole number of ms add up to a little more than the period, by less than one.
-local wait = whole - now - period
+-- If a step is not a whole number of ms, the steps add up to slightly more than the period, by less than 1 ms.
+local wait = full_at - now - period
 if wait >= 1 then
   return math.ceil(wait)
 end
-redis.call('SET', KEYS[1], string.format('%.3f', whole), 'PX', math.max(math.ceil(whole - now), 1))
+redis.call('SET', allowance, string.format('%.3f', full_at), 'PX', math.max(math.ceil(full_at - now), 1))
 return 0

@@ -1,84 +1,86 @@
--- Takes a permit if one is free and nobody waits for it before this caller; else the caller waits in the line.
+-- Takes a permit if one is free for the caller, considering the clients ahead of it; otherwise queues the caller.
 --
--- uses _digits.lua
--- uses _microseconds.lua
 -- uses _semaphores.lua
+-- uses _time.lua
 --
 -- KEYS  1 holders
 -- KEYS  2 limit
--- KEYS  3 line
+-- KEYS  3 queue
 -- KEYS  4 waiting
 -- KEYS  5 gate
--- ARGV  1 token of the caller, for all its looks: who was granted one asks again only when its reply was lost
+-- ARGV  1 token of the caller, the same for all its polls; one that holds a permit is a repeat after a lost reply
 -- ARGV  2 lease: ms
--- ARGV  3 limit, where none is stored
+-- ARGV  3 limit, used if none is stored
 -- ARGV  4 how long the limit is kept: ms
--- ARGV  5 for how long the caller counts as alive in the line: ms; 0 leaves it
--- Returns 1 when granted, 0 when not, or the caller's ticket in the line and the ms until it must look again,
--- if nothing wakes it before
-local holders, line, waiting, gate, token = KEYS[1], KEYS[3], KEYS[4], KEYS[5], ARGV[1]
-local now, lease = microseconds(), tonumber(ARGV[2])
-local count = held(holders, now)
--- Redis refuses no GETEX for want of memory, nor what a script writes after it.
-local stored = redis.call('GETEX', KEYS[2], 'PX', ARGV[4])
-local free = tonumber(stored or ARGV[3]) - count
--- Of those whose lease is over, or who have released, some are remembered.
+-- ARGV  5 how long the caller stays in the queue without polling: ms; 0: it leaves the queue
+-- Returns 1 if a permit was granted, 0 if not, or, if the caller waits, {its ticket, ms until it must poll again if
+-- nothing wakes it before}
+local holders, limit, queue, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, lease, default_limit, limit_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local patience = tonumber(ARGV[5])
+local now = microseconds()
+local count = count_active(holders, now)
+-- GETEX comes first: Redis never rejects it at maxmemory, nor the writes after it in the script.
+local stored = redis.call('GETEX', limit, 'PX', limit_ttl)
+local free = tonumber(stored or default_limit) - count
+-- Keep at most 1000 permits that expired or were released.
 redis.call('ZREMRANGEBYRANK', holders, 0, -count - 1001)
-local before, ticket, shown = redis.call('ZCARD', line), nil, nil
-if before > 0 then
-  swept(line, waiting, now)
-  before, ticket = redis.call('ZRANK', line, token), redis.call('ZSCORE', line, token)
-  before, shown = before or redis.call('ZCARD', line), opened_for(gate)
+local ahead, ticket, admitted = redis.call('ZCARD', queue), nil, nil
+if ahead > 0 then
+  remove_dead_waiters(queue, waiting, now)
+  ahead, ticket = redis.call('ZRANK', queue, token), redis.call('ZSCORE', queue, token)
+  ahead, admitted = ahead or redis.call('ZCARD', queue), admitted_ticket(gate)
 end
 
-local function left()
-  redis.call('ZREM', line, token)
+local function leave_queue()
+  redis.call('ZREM', queue, token)
   redis.call('ZREM', waiting, token)
-  opened(line, gate, free, shown)
+  open_gate(queue, gate, free, admitted)
 end
 
 if not stored then
-  redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
+  redis.call('SET', limit, default_limit, 'PX', limit_ttl)
 end
-if before < free then
+if ahead < free then
   redis.call('ZADD', holders, digits(now + lease * 1000), token)
   if redis.call('PTTL', holders) <= lease then
     redis.call('PEXPIRE', holders, 2 * lease + 1)
   end
-  if shown then
+  if admitted then
     free = free - 1
-    left()
+    leave_queue()
   end
   return 1
 end
 if tonumber(redis.call('ZSCORE', holders, token) or 0) > now then
   return 1
 end
-if ARGV[5] == '0' then
-  if shown then
-    left()
+if patience == 0 then
+  if admitted then
+    leave_queue()
   end
   return 0
 end
 
-shown = shown or opened_for(gate)
-redis.call('ZADD', waiting, digits(now + ARGV[5] * 1000), token)
-redis.call('PEXPIRE', waiting, ARGV[5] + 1)
+admitted = admitted or admitted_ticket(gate)
+redis.call('ZADD', waiting, digits(now + patience * 1000), token)
+redis.call('PEXPIRE', waiting, patience + 1)
 if not ticket then
-  local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')[2]
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
   ticket = digits(math.max(now, (tonumber(last) or 0) + 1))
-  redis.call('ZADD', line, ticket, token)
+  redis.call('ZADD', queue, ticket, token)
 end
-redis.call('PEXPIRE', line, ARGV[5] + 1)
--- It was opened for this caller when there were more permits: it would not shut by itself.
-if shown >= tonumber(ticket) then
+redis.call('PEXPIRE', queue, patience + 1)
+-- The gate was opened for this caller when the limit was higher, and stays open until the entry is removed.
+if admitted >= tonumber(ticket) then
   redis.call('DEL', gate)
-  shown = 0
+  admitted = 0
 end
-opened(line, gate, free, shown)
+open_gate(queue, gate, free, admitted)
 
--- When enough leases will have ended; or the first of the line counts as dead, who may be before this caller.
-local ends = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
-local freed = redis.call('ZRANGEBYSCORE', holders, '(' .. digits(now), '+inf', 'WITHSCORES', 'LIMIT', before - free, 1)[2]
-ends = math.min(tonumber(ends), tonumber(freed or ends))
-return {ticket, math.max(math.ceil((ends - now) / 1000), 1)}
+-- Poll again when enough leases have expired, or when the next client of the queue, which may be ahead, counts as dead.
+local wake_at = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
+local held_after = '(' .. digits(now)
+local freed = redis.call('ZRANGEBYSCORE', holders, held_after, '+inf', 'WITHSCORES', 'LIMIT', ahead - free, 1)
+wake_at = math.min(tonumber(wake_at), tonumber(freed[2] or wake_at))
+return {ticket, math.max(math.ceil((wake_at - now) / 1000), 1)}

@@ -1,14 +1,13 @@
--- Looks at a semaphore.
+-- Reads the state of a semaphore.
 --
--- uses _digits.lua
--- uses _microseconds.lua
 -- uses _semaphores.lua
+-- uses _time.lua
 -- reads only
 --
 -- KEYS  1 holders
 -- KEYS  2 limit
 -- KEYS  3 waiting
--- Returns the limit or nil, how many hold a permit, and how many wait
+-- Returns {limit or nil, number of permits held, number of waiting clients}
+local holders, limit, waiting = KEYS[1], KEYS[2], KEYS[3]
 local now = microseconds()
--- those who wait count as alive until a moment, as those who hold
-return {redis.call('GET', KEYS[2]), held(KEYS[1], now), held(KEYS[3], now)}
+return {redis.call('GET', limit), count_active(holders, now), count_active(waiting, now)}

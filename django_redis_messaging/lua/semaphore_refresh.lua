@@ -1,26 +1,27 @@
--- Lets the leases of permits end later.
+-- Extends the leases of permits.
 --
--- uses _digits.lua
--- uses _microseconds.lua
+-- uses _time.lua
 --
 -- KEYS  1 holders
 -- KEYS  2 limit
 -- ARGV  1 lease: ms
 -- ARGV  2 how long the limit is kept: ms
 -- ARGV  3… tokens of the permits
--- Returns 1, or 0 where one of the leases had ended
-local now, lease, kept = microseconds(), tonumber(ARGV[1]), 1
+-- Returns 1, or 0 if the lease of any of them had expired
+local holders, limit = KEYS[1], KEYS[2]
+local lease, limit_ttl = tonumber(ARGV[1]), ARGV[2]
+local now, refreshed = microseconds(), 1
 for at = 3, #ARGV do
-  local ends = redis.call('ZSCORE', KEYS[1], ARGV[at])
-  -- Redis refuses no PEXPIRE for want of memory, nor what a script writes after it.
-  redis.call('PEXPIRE', KEYS[2], ARGV[2])
-  if ends and tonumber(ends) > now then
-    redis.call('ZADD', KEYS[1], digits(now + lease * 1000), ARGV[at])
+  local expires = redis.call('ZSCORE', holders, ARGV[at])
+  -- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it in the script.
+  redis.call('PEXPIRE', limit, limit_ttl)
+  if expires and tonumber(expires) > now then
+    redis.call('ZADD', holders, digits(now + lease * 1000), ARGV[at])
   else
-    kept = 0
+    refreshed = 0
   end
 end
-if redis.call('PTTL', KEYS[1]) <= lease then
-  redis.call('PEXPIRE', KEYS[1], 2 * lease + 1)
+if redis.call('PTTL', holders) <= lease then
+  redis.call('PEXPIRE', holders, 2 * lease + 1)
 end
-return kept
+return refreshed

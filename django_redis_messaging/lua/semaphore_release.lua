@@ -1,34 +1,35 @@
--- Gives a permit back, and wakes whoever is next.
+-- Releases a permit, and wakes the next waiting client.
 --
--- uses _digits.lua
--- uses _microseconds.lua
 -- uses _semaphores.lua
+-- uses _time.lua
 --
 -- KEYS  1 holders
 -- KEYS  2 limit
--- KEYS  3 line
+-- KEYS  3 queue
 -- KEYS  4 waiting
 -- KEYS  5 gate
 -- ARGV  1 token of the permit
--- Returns 1, or 0 where its lease had ended
-local now, ends = microseconds(), tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
-if ends < 0 then
+-- Returns 1, also to a repeat; or 0 if the lease had expired
+local holders, limit, queue, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token = ARGV[1]
+local now, expires = microseconds(), tonumber(redis.call('ZSCORE', holders, token) or 0)
+if expires < 0 then -- a repeat: it has been released
   return 1
 end
-local waits, limit, shown = redis.call('ZCARD', KEYS[3]) > 0, nil, nil
-if waits then
-  limit, shown = redis.call('GET', KEYS[2]) or 0, opened_for(KEYS[5])
-  swept(KEYS[3], KEYS[4], now)
+local has_queue, permits, admitted = redis.call('ZCARD', queue) > 0, nil, nil
+if has_queue then
+  permits, admitted = redis.call('GET', limit) or 0, admitted_ticket(gate)
+  remove_dead_waiters(queue, waiting, now)
 end
--- Redis refuses no removal for want of memory, nor what a script writes after it.
-redis.call('ZREM', KEYS[1], ARGV[1])
-if ends > now then
-  redis.call('ZADD', KEYS[1], digits(now + RELEASED), ARGV[1])
-  if redis.call('PTTL', KEYS[1]) < REMEMBERED then
-    redis.call('PEXPIRE', KEYS[1], REMEMBERED)
+-- Redis never rejects a removal at maxmemory, nor the writes after it in the script.
+redis.call('ZREM', holders, token)
+if expires > now then
+  redis.call('ZADD', holders, digits(now + RELEASED), token)
+  if redis.call('PTTL', holders) < RELEASE_TTL then
+    redis.call('PEXPIRE', holders, RELEASE_TTL)
   end
 end
-if waits then
-  opened(KEYS[3], KEYS[5], limit - held(KEYS[1], now), shown)
+if has_queue then
+  open_gate(queue, gate, permits - count_active(holders, now), admitted)
 end
-return ends > now and 1 or 0
+return expires > now and 1 or 0

@@ -1,31 +1,35 @@
--- Notes that a worker lives, and when it last consumed something; forgets those that are silent.
+-- Stores the heartbeat of a worker, and removes workers that are silent.
 --
--- uses _clock.lua
+-- uses _time.lua
 --
 -- KEYS  1 workers
 -- ARGV  1 worker
--- ARGV  2 whether it consumed since its last beat: 1 or 0
--- ARGV  3 ms at which it began, by the server's clock; 0 at first
--- ARGV  4 jobs it runs
--- ARGV  5 jobs it has done
--- ARGV  6 silence after which a worker is forgotten: ms
+-- ARGV  2 whether it has asked for jobs since its last heartbeat: 1 or 0
+-- ARGV  3 start of the worker by the server's clock: ms; 0 in the first heartbeat
+-- ARGV  4 jobs that it is running
+-- ARGV  5 jobs that it has run
+-- ARGV  6 age of a heartbeat at which a worker is removed: ms
 -- Returns the server's clock (ms)
-local now = clock()
-local consumed = '0'
--- Of nothing: without memory what follows would be refused, unless a removal came before.
+--
+-- A heartbeat is "beat consumed started running done": the first three are ms; consumed is when it last asked.
+local workers = KEYS[1]
+local worker, has_consumed, started = ARGV[1], ARGV[2] == '1', ARGV[3]
+local running, done, max_age = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local now = milliseconds()
+local clock = digits(now)
+local consumed = has_consumed and clock or '0'
+-- A removal comes first, at least of nothing: when memory is full, the write below is allowed then.
 local silent = {''}
-local lines = redis.call('HGETALL', KEYS[1])
-for at = 1, #lines, 2 do
-  local beat, when = string.match(lines[at + 1], '^(%d+) (%d+)')
-  if lines[at] == ARGV[1] then
-    consumed = when
-  elseif tonumber(beat) + tonumber(ARGV[6]) < now then
-    silent[#silent + 1] = lines[at]
+local heartbeats = redis.call('HGETALL', workers)
+for at = 1, #heartbeats, 2 do
+  local beat, before = string.match(heartbeats[at + 1], '^(%d+) (%d+)')
+  if heartbeats[at] == worker then
+    consumed = has_consumed and clock or before
+  elseif tonumber(beat) + max_age < now then
+    silent[#silent + 1] = heartbeats[at]
   end
 end
-redis.call('HDEL', KEYS[1], unpack(silent))
-local clocked = string.format('%.0f', now)
-consumed = ARGV[2] == '1' and clocked or consumed
-local began = ARGV[3] == '0' and clocked or ARGV[3]
-redis.call('HSET', KEYS[1], ARGV[1], table.concat({clocked, consumed, began, ARGV[4], ARGV[5]}, ' '))
+redis.call('HDEL', workers, unpack(silent))
+started = started == '0' and clock or started
+redis.call('HSET', workers, worker, table.concat({clock, consumed, started, running, done}, ' '))
 return now

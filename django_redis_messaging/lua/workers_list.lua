@@ -1,9 +1,9 @@
--- The workers, or listeners, of a slot, as each told of itself.
+-- Lists the workers, or listeners, of a slot.
 --
--- uses _clock.lua
+-- uses _time.lua
 -- reads only
 --
 -- KEYS  1 workers
--- Returns the server's clock (ms), then id and line by turns
-local found = redis.call('HGETALL', KEYS[1])
-return {clock(), unpack(found)}
+-- Returns the server's clock (ms), then id and heartbeat of each, flat; the heartbeat as in workers_beat.lua
+local workers = KEYS[1]
+return {milliseconds(), unpack(redis.call('HGETALL', workers))}

@@ -1,78 +1,92 @@
-"""Checks of arguments that several services take."""
+"""Checks of arguments that several services take; request ids, by which a repeated call is recognized."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
+
+from .. import conf
+from ..core.keys import name
+from ..errors import InvalidArgument
 
 T = TypeVar("T")
 
 #: a duration: seconds, or a timedelta
 Duration = float | timedelta
 
-#: more than this is never asked of one script
-MOST = 1000
+#: maximum number of items that one script call reads or writes
+MAX_ITEMS = 1000
+#: ms; the maximum of a duration, 100 years, keeps all timestamps in the range of exact floats
+MAX_DURATION = 100 * 366 * 86_400_000
 
 
-def count(value: int, what: str, *, most: int = MOST) -> int:
-    """How many are wanted: 1 to `most`."""
+def count(value: int, what: str, *, maximum: int = MAX_ITEMS) -> int:
+    """Return `value` if it is an int between 1 and `maximum`."""
+    return integer(value, what, minimum=1, maximum=maximum)
+
+
+def integer(value: int, what: str, *, minimum: int, maximum: int) -> int:
+    """Return `value` if it is an int between `minimum` and `maximum`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{what} must be an int, not {type(value).__name__}.")
-    if not 1 <= value <= most:
-        raise ValueError(f"{what} is {value}: it can be 1 to {most}.")
+    if not minimum <= value <= maximum:
+        raise InvalidArgument(f"{what} must be between {minimum} and {maximum}, not {value}.")
     return value
 
 
-def whole(value: int, what: str, *, least: int, most: int) -> int:
-    """A whole number from `least` to `most`."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}.")
-    if not least <= value <= most:
-        raise ValueError(f"{what} is {value}: it can be {least} to {most}.")
-    return value
-
-
-def listed(items: Sequence[T], what: str) -> Sequence[T]:
-    """Several things: a str is one."""
+def sequence(items: Sequence[T], what: str) -> Sequence[T]:
+    """Return `items` unless it is a single str."""
     if isinstance(items, str):
-        raise TypeError(f"{what} must be a list, not one str: put it in a list.")
+        raise TypeError(f"{what} must be a list, not a str: put it in a list.")
     return items
 
 
-#: ms: a duration is at most a hundred years, so that no moment leaves the range of exact numbers
-LONGEST = 100 * 366 * 86_400_000
-
-
-def milliseconds(value: Duration, what: str, *, least: int = 0) -> int:
-    """A duration in ms, rounded up; at least `least` ms."""
+def milliseconds(value: Duration, what: str, *, minimum: int = 0) -> int:
+    """Convert a duration to ms, rounded up, and check that it is at least `minimum` ms."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{what} must be seconds or a timedelta, not {type(value).__name__}.")
     if not math.isfinite(value) or value < 0:
-        raise ValueError(f"{what} is {value} s: give 0 or more.")
-    # a float such as 0.1 is a little more than it says
+        raise InvalidArgument(f"{what} must be 0 s or more, not {value} s.")
+    # round() first: a float such as 0.1 is slightly greater than its decimal form
     ms = math.ceil(round(value * 1000, 6))
-    if not least <= ms <= LONGEST:
-        raise ValueError(f"{what} is {value} s: it can be {least / 1000:g} s to a hundred years.")
+    if not minimum <= ms <= MAX_DURATION:
+        raise InvalidArgument(f"{what} must be between {minimum / 1000:g} s and 100 years, not {value} s.")
     return ms
 
 
 def flag(value: bool, what: str) -> int:
-    """Yes or no, as scripts take it: 1 or 0."""
+    """Convert a bool to 1 or 0, as scripts take it."""
     if not isinstance(value, bool):
         raise TypeError(f"{what} must be True or False, not {type(value).__name__}.")
     return int(value)
 
 
-def until_ms(value: datetime | None, what: str) -> int:
-    """A moment in ms; 0 for None."""
+def timestamp_ms(value: datetime | None, what: str) -> int:
+    """Convert an aware datetime to ms since the epoch; None to 0."""
     if value is None:
         return 0
     if not isinstance(value, datetime):
         raise TypeError(f"{what} must be an aware datetime or None, not {type(value).__name__}.")
     if value.tzinfo is None:
-        raise ValueError(f"{what} is naive: give it a time zone, as django.utils.timezone.now() has.")
+        raise InvalidArgument(f"{what} is a naive datetime: give it a time zone, as timezone.now() has.")
     return int(value.timestamp() * 1000)
+
+
+def request(request_id: str | None) -> str:
+    """Return the caller's request id if it is valid; None makes a new one, for internal retries."""
+    return os.urandom(8).hex() if request_id is None else name(request_id, "request_id")
+
+
+def settled(reply: int | None) -> bool | None:
+    """Convert the reply of a script that `settles`: whether it changed the state; None if unknown."""
+    return None if reply is None else bool(reply)
+
+
+def window() -> int:
+    """How long request ids are remembered, in ms."""
+    return conf.current().REQUEST_WINDOW * 1000

@@ -1,4 +1,4 @@
-"""Whom a user dealt with lately, or most often."""
+"""A user's recent or most frequent contacts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import secrets
 from typing import Literal
 
 from ..core import payloads
-from ..core.keys import UserKeys, name
+from ..core.keys import name
 from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
+from ..errors import InvalidArgument
 from .arguments import count
-from .folding import fold, matches
+from .directories.folding import fold, matches
+from .users import UserKeys
 
-#: contacts that can be kept for a user
+#: contacts per user
 MAX_SIZE = 1000
 
 Order = Literal["recent", "frequency"]
 _ORDERS = ("recent", "frequency")
-#: `list` is a method's name below
+#: the built-in, because `list` is a method below
 _Names = list[str]
 
 
@@ -31,9 +33,9 @@ class RecentContacts(Service):
     >>> recent.suggest("B")
     ['bob.smith', 'bob']
 
-    Contacts are opaque strings, as users are. Both orders are kept up by every touch: how often somebody
-    was used is known too where so far only "recent" was asked for. `order` says who goes first when there
-    are more than `size`: the one used longest ago, or the least used one, which is never the newcomer.
+    Contacts are opaque strings, like users. Every touch updates both orders, so "frequency" also counts uses
+    from before it was first requested. If there are more than `size` contacts, `order` decides which one is
+    removed: the one used longest ago, or the least used one, but never the one just touched.
     """
 
     def __init__(
@@ -41,9 +43,9 @@ class RecentContacts(Service):
     ) -> None:
         super().__init__(using=using)
         if order not in _ORDERS:
-            raise ValueError(f"order is {order!r}: it can be 'recent' or 'frequency'.")
+            raise InvalidArgument(f"order must be 'recent' or 'frequency', not {order!r}.")
         self.user = name(user, "user")
-        self.size = count(size, "size", most=MAX_SIZE)
+        self.size = count(size, "size", maximum=MAX_SIZE)
         self.order = order
         self._keys = UserKeys(self._prefix, user)
 
@@ -52,7 +54,7 @@ class RecentContacts(Service):
 
     @operation
     def touch(self, contact: str) -> Steps[None]:
-        """Put `contact` in front and count one use; a contact over the size goes. One round trip."""
+        """Move `contact` to the front, count one use, and remove contacts beyond `size`. One round trip."""
         args = (name(contact, "contact"), secrets.token_hex(8), self.size, self.order)
         yield Script("contacts_touch", [self._keys.contacts, self._keys.contact_uses], args)
 
@@ -60,7 +62,7 @@ class RecentContacts(Service):
 
     @operation
     def remove(self, contact: str) -> Steps[None]:
-        """Forget `contact`, and how often it was used; nothing happens where it isn't there."""
+        """Remove `contact` and its number of uses; does nothing if it is absent."""
         keys = [self._keys.contacts, self._keys.contact_uses]
         yield Script("contacts_remove", keys, [name(contact, "contact")])
 
@@ -68,16 +70,16 @@ class RecentContacts(Service):
 
     @operation
     def list(self) -> Steps[_Names]:
-        """All contacts, at most `size`. "frequency": most used first, equals by their latest use."""
+        """List at most `size` contacts. "frequency" sorts by number of uses, then by latest use."""
         return (yield from self._ordered())
 
     alist = asynchronous(list)
 
     @operation
     def suggest(self, prefix: str, limit: int = 10) -> Steps[_Names]:
-        """The first `limit` contacts, in their order, that have a word beginning with `prefix`.
+        """List the first `limit` contacts, in their order, with a word that begins with `prefix`.
 
-        Compared as Directory.suggest compares: "smith j" finds "john.smith jones", in any case.
+        Matches like Directory.suggest: "smith j" finds "john.smith jones", ignoring case.
         """
         count(limit, "limit")
         folded = fold(payloads.text(prefix, "prefix"))
@@ -91,16 +93,16 @@ class RecentContacts(Service):
             latest = yield Command("ZRANGE", self._keys.contacts, 0, self.size - 1, "REV", reads=True)
             return [contact.decode() for contact in latest]
         latest, uses = yield Script("contacts_rank", [self._keys.contacts, self._keys.contact_uses])
-        # sorted() keeps equals as they come: the latest first
-        ranked = sorted(zip(latest, uses, strict=True), key=lambda pair: -_times(pair[1]))
+        # sorted() is stable: equal counts stay sorted by latest use
+        ranked = sorted(zip(latest, uses, strict=True), key=lambda pair: -_count_of(pair[1]))
         return [contact.decode() for contact, _ in ranked[: self.size]]
 
 
-def _times(uses: bytes | None) -> int:
+def _count_of(uses: bytes | None) -> int:
     return int(uses.split(b" ")[0]) if uses else 0
 
 
 def forget_contacts(prefix: str, user: str) -> Steps[None]:
-    """Delete whom `user` dealt with."""
+    """Delete the recent contacts of `user`."""
     keys = UserKeys(prefix, user)
     yield Command("DEL", keys.contacts, keys.contact_uses)

@@ -1,57 +1,65 @@
-"""Whether the app can work: its Redis answers and can be written, and its workers consume."""
+"""Health checks: Redis replies and accepts writes, and the workers consume jobs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.keys import PROBES, TIMERS, JobKeys, probe
+from ..core.keys import tag
 from ..core.operations import Fan, Script, Service, Steps, asynchronous, operation
-from .jobs.store import SILENT
+from .expiries.keys import TIMERS
+from .jobs.engine import HEARTBEAT_TIMEOUT
+from .jobs.keys import JobKeys
 
-#: ms that what a probe writes stays
-LIFE = 60_000
+#: number of keys to write: enough for each primary of a typical Cluster to own some
+PROBES = 16
+#: ms; the TTL of these keys
+PROBE_TTL = 60_000
+
+
+def probe_key(prefix: str, number: int) -> str:
+    """STRING "1", written to verify that writes succeed. Expires within a minute."""
+    return tag(prefix, "probe", str(number))
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A worker, or a listener, as it told of itself at its latest beat."""
+    """A worker or a listener, as of its latest heartbeat."""
 
     id: str
-    #: seconds since then
+    #: seconds since that heartbeat
     silent: float
-    #: whether it has asked for jobs since the beat before, or is busy with some, or has just begun
+    #: whether it claimed jobs since the heartbeat before, is running some, or has just started
     consumes: bool
-    #: jobs it ran
+    #: number of jobs it was running
     running: int
 
     @property
     def alive(self) -> bool:
-        """Whether it takes jobs, as far as anybody can tell."""
-        return self.consumes and self.silent * 1000 <= SILENT
+        """Whether it consumes jobs and its heartbeat is recent."""
+        return self.consumes and self.silent * 1000 <= HEARTBEAT_TIMEOUT
 
 
 class Health(Service):
-    """Looks, and changes nothing that matters."""
+    """Reads the state of the app, and writes probe keys only."""
 
     @operation
     def probe(self) -> Steps[None]:
-        """Write something and read it, by a script, in one round trip; on a Cluster in some slots of each
-        primary."""
-        keys = [([probe(self._prefix, number)], ()) for number in range(PROBES)]
-        yield Fan("health_probe", keys, [LIFE])
+        """Write and read probe keys with a script, in one round trip; on a Cluster, on each primary."""
+        keys = [([probe_key(self._prefix, number)], ()) for number in range(PROBES)]
+        yield Fan("health_probe", keys, [PROBE_TTL])
 
     aprobe = asynchronous(probe)
 
     @operation
     def workers(self, alias: str) -> Steps[list[Consumer]]:
-        """The workers of a backend of tasks."""
+        """The workers of a task backend."""
         return (yield from self._consumers("tasks", alias))
 
     aworkers = asynchronous(workers)
 
     @operation
     def listeners(self) -> Steps[list[Consumer]]:
-        """The listeners that serve timers."""
+        """The listeners that fire timers."""
         return (yield from self._consumers(*TIMERS))
 
     alisteners = asynchronous(listeners)

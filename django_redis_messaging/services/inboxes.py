@@ -1,10 +1,10 @@
-"""All chats of one user: what is pending, what is new, how much of it.
+"""All chats of one user: pending messages, summaries, number of unread messages.
 
-Two round trips for any number of chats while nothing is new: the user's list, then the newest of all chats
-together, by MGET; one, where the same Inbox is asked again. The list remembers what the newest was when the
-user had acked all of it; so only chats that have moved since are looked into, by another. A last one notes
-what was found: that all is acked, or that a chat doesn't know the user (any more), whose entry is then
-healed away.
+While nothing is new, a read takes two round trips for any number of chats: the user's index, then an MGET
+of the newest keys of all chats. If the same Inbox reads again, it takes one. The index contains the value
+of each chat's newest when the user had acked all of its messages, so only chats that have changed since are
+read, by a third round trip. A last one updates the index: chats in which everything is acked, and chats of
+which the user is not a member (any more), whose entries are removed.
 """
 
 from __future__ import annotations
@@ -15,40 +15,43 @@ from typing import Any, NamedTuple
 
 from .. import conf
 from ..core import payloads
-from ..core.batches import batched
-from ..core.keys import ChatKeys, UserKeys, name, newest_keys
+from ..core.keys import name
 from ..core.operations import Command, Fan, Gather, Script, Service, Steps, asynchronous, operation
-from .arguments import MOST, count, flag
+from ..core.steps import batched
+from ..errors import InvalidArgument
+from .arguments import MAX_ITEMS, count, flag
 from .chats import entries
-from .chats.base import limits, upkeep
+from .chats.base import best_effort, limits
+from .chats.keys import ChatKeys, newest_keys
 from .chats.values import ChatSummary, Pending
+from .users import UserKeys
 
-#: healing waits for this many deadlines: longer than a joining can be between its steps
+#: minimum age of an entry that a read removes, in COMMAND_DEADLINEs: longer than a joining takes
 _GRACE = 3
-#: entries changed by one script
-_PAGE = 500
+#: index entries changed by one script
+_PAGE_SIZE = 500
 _NOT_A_MEMBER = -1
 
 
 class _Entry(NamedTuple):
-    """An entry of a user's list of chats: see UserKeys.chats."""
+    """An entry of the user's index of chats: see UserKeys.chats."""
 
     chat_id: str
     token: str
     seen: str
 
-    def lost(self, epoch: int, position: int) -> bool:
-        """Whether Redis lost what the user knew of the chat: it is another one, or the user's position is
-        behind what it was, though positions never move back."""
+    def has_lost_data(self, epoch: int, position: int) -> bool:
+        """Whether Redis lost what the user had seen: the chat has another epoch, or the user's position is
+        lower than before, although positions never move back."""
         if self.seen == "0":
             return False
-        known_position, _, known_epoch, _ = map(int, self.seen.split("-"))
-        return epoch != known_epoch or position < known_position
+        seen_position, _, seen_epoch, _ = map(int, self.seen.split("-"))
+        return epoch != seen_epoch or position < seen_position
 
-    def lost_since(self, line: bytes) -> bool:
-        """The same, where all is acked: by the chat's newest."""
-        position, _, epoch, _ = map(int, line.split(b"-"))
-        return self.lost(epoch, position)
+    def is_settled_by(self, newest: bytes) -> bool:
+        """Whether nothing was lost, given the value of newest of a chat in which everything is acked."""
+        position, _, epoch, _ = map(int, newest.split(b"-"))
+        return not self.has_lost_data(epoch, position)
 
 
 class Inbox(Service):
@@ -70,118 +73,120 @@ class Inbox(Service):
         super().__init__(using=using)
         self.user = name(user, "user")
         self._index = UserKeys(self._prefix, user).chats
-        #: the chats of the last look, and their keys: while the list is the same, one round trip tells
-        self._looked_at: tuple[list[bytes], list[str]] = ([], [])
+        #: chat ids of the latest read and their newest keys: while the ids stay, one round trip suffices
+        self._latest: tuple[list[bytes], list[str]] = ([], [])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.user!r})"
 
     @operation
     def pending(self, *, limit: int = 100, total: int = 1000, ack: bool = False) -> Steps[list[Pending]]:
-        """Read what the user has not acked, chat by chat: at most `limit` messages of a chat.
+        """Read what the user has not acked, chat by chat: at most `limit` messages per chat.
 
-        Of all chats about `total` messages are read; where that was used up, a chat with news comes
-        with no messages and `has_more`. Nothing moves: a message stays pending until it is acked.
-        With `ack=True` what is returned is acked by the same script: at most once, lost if you crash;
-        never repeated by us, so a lost reply is OutcomeUnknown.
+        Reads about `total` messages from all chats together; when that is used up, other chats with pending
+        messages are returned with no messages and `has_more`. Nothing moves: a message stays pending until it
+        is acked. With `ack=True` the script that reads messages also acks them: they are delivered at most
+        once, and are lost if your process crashes. Such a call is never retried, so a lost reply raises
+        OutcomeUnknown.
         """
         arguments = (
             self.user,
-            entries.author(self.user),
-            count(limit, "limit"),
-            min(count(total, "total", most=100_000), MOST),
+            entries.author_json(self.user),
             flag(ack, "ack"),
+            count(limit, "limit"),
+            min(count(total, "total", maximum=100_000), MAX_ITEMS),
             *limits(),
         )
-        known = yield from self._moved()
-        pairs = yield from self._look(known, "inbox_pending", _talk_keys, arguments, once=ack)
-        found = [_pending(entry, item) for entry, item in pairs if not _settled(entry, item)]
-        yield from upkeep(self._settle(pairs))
-        return found if ack else _within(found, total)
+        changed = yield from self._find_changed()
+        pairs = yield from self._read(changed, "inbox_pending", _reading_keys, arguments, once=ack)
+        pending = [_pending(entry, item) for entry, item in pairs if not _is_settled(entry, item)]
+        yield from best_effort(self._settle(pairs))
+        return pending if ack else _cut_to_total(pending, total)
 
     apending = asynchronous(pending)
 
     @operation
     def chats(self, *, limit: int = 100, after: str | None = None) -> Steps[list[ChatSummary]]:
-        """List the user's chats, newest activity first; `after` is the last chat_id of the page before.
+        """List the user's chats by latest activity; `after` is the last chat_id of the previous page.
 
-        Raises ValueError where `after` is none of the user's chats (any more): begin anew.
+        Raises ValueError if `after` is not one of the user's chats (any more): start with the first page.
         """
         count(limit, "limit")
         if after is not None:
             name(after, "after")
-        arguments = (self.user, entries.author(self.user), *limits())
-        known = yield from self._entries()
-        pairs = yield from self._look(known, "inbox_chats", _list_keys, arguments)
-        found = sorted(
+        arguments = (self.user, entries.author_json(self.user), *limits())
+        index = yield from self._entries()
+        pairs = yield from self._read(index, "inbox_chats", _listing_keys, arguments)
+        chats = sorted(
             (_summary(entry, item) for entry, item in pairs),
             key=lambda chat: (chat.active_at, chat.chat_id),
             reverse=True,
         )
-        begin = 0 if after is None else _place(found, after) + 1
-        return found[begin : begin + limit]
+        start = 0 if after is None else _rank_of(chats, after) + 1
+        return chats[start : start + limit]
 
     achats = asynchronous(chats)
 
     @operation
     def unread(self) -> Steps[int]:
-        """Count the unread messages of all chats, muted ones too. One's own never count."""
-        arguments = (self.user, entries.author(self.user), *limits())
-        known = yield from self._moved()
-        pairs = yield from self._look(known, "inbox_unread", _talk_keys, arguments)
-        # What Redis lost is for pending to tell: it must still be seen then.
-        yield from upkeep(self._settle([pair for pair in pairs if _settled(*pair)]))
+        """Count the unread messages of all chats, including muted ones. The user's own never count."""
+        arguments = (self.user, entries.author_json(self.user), *limits())
+        changed = yield from self._find_changed()
+        pairs = yield from self._read(changed, "inbox_unread", _reading_keys, arguments)
+        # Lost data is reported by pending, which must still find it: leave such entries as they are.
+        yield from best_effort(self._settle([pair for pair in pairs if _is_settled(*pair)]))
         return sum(item for _, item in pairs if not isinstance(item, bytes))
 
     aunread = asynchronous(unread)
 
     def _entries(self) -> Steps[list[_Entry]]:
-        """The user's list of chats."""
+        """Read the user's index of chats."""
         flat = yield Command("HGETALL", self._index, reads=True)
         return [_entry(chat_id, value) for chat_id, value in batched(flat, 2)]
 
-    def _moved(self) -> Steps[list[_Entry]]:
-        """Of the user's list of chats: those that are not as they were when all was acked."""
-        chats, keys = self._looked_at
+    def _find_changed(self) -> Steps[list[_Entry]]:
+        """Read the index; returns the entries of chats that have changed since the user acked everything."""
+        chats, keys = self._latest
         reply = yield Gather(keys, first=Command("HGETALL", self._index, reads=True))
-        flat, lines = reply[: len(reply) - len(keys)], reply[len(reply) - len(keys) :]
+        flat, newest = reply[: len(reply) - len(keys)], reply[len(reply) - len(keys) :]
         if flat[::2] != chats:
             chats = flat[::2]
             keys = newest_keys(self._prefix, chats)
-            lines = yield Gather(keys)
-            self._looked_at = chats, keys
+            newest = yield Gather(keys)
+            self._latest = chats, keys
         return [
-            _entry(chat_id, value)
-            for chat_id, value, line in zip(chats, flat[1::2], lines, strict=True)
-            if line is None or not value.endswith(b" " + line)
+            _entry(chat_id, entry)
+            for chat_id, entry, value in zip(chats, flat[1::2], newest, strict=True)
+            if value is None or not entry.endswith(b" " + value)
         ]
 
-    def _look(
+    def _read(
         self,
-        known: Sequence[_Entry],
+        index: Sequence[_Entry],
         script: str,
         keys: Callable[[ChatKeys], Sequence[str]],
         arguments: Sequence[str | int],
         *,
         once: bool = False,
     ) -> Steps[list[tuple[_Entry, Any]]]:
-        """What the script says of each chat that knows the user; the list is kept right by the way."""
-        resources = [(keys(ChatKeys(self._prefix, entry.chat_id)), ()) for entry in known]
+        """Run a script over chats and repair the index; returns the items of chats with the user as
+        member."""
+        resources = [(keys(ChatKeys(self._prefix, entry.chat_id)), ()) for entry in index]
         items = yield Fan(script, resources, arguments, once=once)
-        pairs = list(zip(known, items, strict=True))
-        yield from upkeep(self._heal([entry for entry, item in pairs if item == _NOT_A_MEMBER]))
+        pairs = list(zip(index, items, strict=True))
+        yield from best_effort(self._repair([entry for entry, item in pairs if item == _NOT_A_MEMBER]))
         return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER]
 
     def _settle(self, pairs: Sequence[tuple[_Entry, Any]]) -> Steps[None]:
-        """Note what the newest is where all of it is acked."""
-        for page in batched((pair for pair in pairs if isinstance(pair[1], bytes)), _PAGE):
-            arguments = [part for entry, line in page for part in (entry.chat_id, entry.token, line)]
+        """Record the value of newest of chats in which everything is acked."""
+        for page in batched((pair for pair in pairs if isinstance(pair[1], bytes)), _PAGE_SIZE):
+            arguments = [part for entry, newest in page for part in (entry.chat_id, entry.token, newest)]
             yield Script("inbox_settle", [self._index], arguments)
 
-    def _heal(self, strangers: Sequence[_Entry]) -> Steps[None]:
-        """Remove entries that no chat confirms; only old ones, for a joining writes the entry first."""
+    def _repair(self, orphans: Sequence[_Entry]) -> Steps[None]:
+        """Remove entries without a membership, but only old ones: joining writes the entry first."""
         grace = int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
-        for page in batched(strangers, _PAGE):
+        for page in batched(orphans, _PAGE_SIZE):
             pairs = [part for entry in page for part in (entry.chat_id, entry.token)]
             yield Script("inbox_leave", [self._index], (grace, *pairs))
 
@@ -191,68 +196,69 @@ def _entry(chat_id: bytes, value: bytes) -> _Entry:
     return _Entry(chat_id.decode(), token, seen)
 
 
-def _talk_keys(keys: ChatKeys) -> Sequence[str]:
-    return keys.talk[:4]
+def _reading_keys(keys: ChatKeys) -> Sequence[str]:
+    return keys.reading
 
 
-def _list_keys(keys: ChatKeys) -> Sequence[str]:
-    return (*keys.talk[:4], keys.roster, keys.mutes, keys.info, keys.standing)
+def _listing_keys(keys: ChatKeys) -> Sequence[str]:
+    return keys.listing
 
 
-def _settled(entry: _Entry, item: Any) -> bool:
-    """Whether all is acked, and nothing was lost: there is nothing to tell."""
-    return isinstance(item, bytes) and not entry.lost_since(item)
+def _is_settled(entry: _Entry, item: Any) -> bool:
+    """Whether everything is acked and nothing was lost, so that there is nothing to return."""
+    return isinstance(item, bytes) and entry.is_settled_by(item)
 
 
 def _pending(entry: _Entry, item: bytes | list[Any]) -> Pending:
     if isinstance(item, bytes):
         last, ms, epoch, _ = map(int, item.split(b"-"))
-        end = entries.cursor(epoch, last, ms)
+        end = entries.format_cursor(epoch, last, ms)
         return Pending(chat_id=entry.chat_id, messages=[], cursor=end, gap=0, has_more=False, reset=True)
     epoch, first, gap, has_more, *raw = item
-    read = entries.messages(entry.chat_id, int(epoch), first, raw)
+    messages = entries.make_messages(entry.chat_id, int(epoch), first, raw)
     return Pending(
         chat_id=entry.chat_id,
-        messages=read,
-        cursor=entries.end_of(int(epoch), first, read),
+        messages=messages,
+        cursor=entries.end_cursor(int(epoch), first, messages),
         gap=gap,
         has_more=bool(has_more),
-        reset=entry.lost(int(epoch), first - gap - 1),
+        reset=entry.has_lost_data(int(epoch), first - gap - 1),
     )
 
 
-def _within(found: list[Pending], total: int) -> list[Pending]:
-    """The scripts keep to the total, each for its own chats: cut what is too much of all."""
-    left, kept = total, []
-    for pending in found:
-        if len(pending.messages) > left:
-            fewer = pending.messages[:left]
-            end = fewer[-1].cursor if fewer else entries.before(pending.messages[0])
+def _cut_to_total(chats: list[Pending], total: int) -> list[Pending]:
+    """Remove messages beyond the total: each script call applies it only to its own chats."""
+    remaining, cut = total, []
+    for pending in chats:
+        if len(pending.messages) > remaining:
+            fewer = pending.messages[:remaining]
+            end = fewer[-1].cursor if fewer else entries.cursor_before(pending.messages[0])
             pending = replace(pending, messages=fewer, cursor=end, has_more=True)
-        left -= len(pending.messages)
-        kept.append(pending)
-    return kept
+        remaining -= len(pending.messages)
+        cut.append(pending)
+    return cut
 
 
 def _summary(entry: _Entry, item: list[Any]) -> ChatSummary:
-    epoch, title, unread, active, members, muted, last, newest, some = item
+    epoch, title, unread, active, member_count, muted, last, newest, members = item
     message = None
     if newest:
-        message = entries.message(entry.chat_id, int(epoch), last, payloads.loads_all([newest])[0])
+        decoded = payloads.loads_all([newest])[0]
+        message = entries.make_message(entry.chat_id, int(epoch), last, decoded)
     return ChatSummary(
         chat_id=entry.chat_id,
         title=title.decode(),
         unread=unread,
         last_message=message,
-        active_at=entries.moment(active),
-        member_count=members,
-        members=[member.decode() for member in some],
+        active_at=entries.to_datetime(active),
+        member_count=member_count,
+        members=[member.decode() for member in members],
         muted=bool(muted),
     )
 
 
-def _place(found: Sequence[ChatSummary], after: str) -> int:
-    for at, chat in enumerate(found):
-        if chat.chat_id == after:
-            return at
-    raise ValueError("after is none of this user's chats (any more): list them from the beginning.")
+def _rank_of(chats: Sequence[ChatSummary], chat_id: str) -> int:
+    for rank, chat in enumerate(chats):
+        if chat.chat_id == chat_id:
+            return rank
+    raise InvalidArgument("after is not one of this user's chats (any more): start with the first page.")

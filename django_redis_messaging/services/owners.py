@@ -1,4 +1,4 @@
-"""Whose something is: what each thread, or task of an event loop, has of it."""
+"""State that belongs to a thread, or to a task of an event loop: what it holds of a lock or a semaphore."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any, Generic, TypeVar
 
 
 class Owned(ABC):
-    """What one thread, or task, has; nobody renews it when that has ended, or can't release it any more."""
+    """What one thread or task holds. Its leases are not renewed any more after the thread or task has ended,
+    or when this object is destroyed, since nothing could release them then."""
 
     __slots__ = ("__weakref__",)
 
     @abstractmethod
     def end_renewal(self) -> None:
-        """Renew no lease of it any more."""
+        """Stop renewing its leases."""
 
     def __del__(self) -> None:
         self.end_renewal()
@@ -27,16 +28,17 @@ O = TypeVar("O", bound=Owned)  # noqa: E741
 
 
 class Owners(threading.local, Generic[O]):
-    """Of a thread: what itself has, and what its tasks have. `nothing` makes what one has who has nothing."""
+    """The states of each thread and of each of its tasks. `make_empty` makes the state of one that holds
+    nothing."""
 
-    def __init__(self, nothing: Callable[[], O]) -> None:
-        self._nothing = nothing
-        self._thread = nothing()
+    def __init__(self, make_empty: Callable[[], O]) -> None:
+        self._make_empty = make_empty
+        self._thread = make_empty()
         self._tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], O] = weakref.WeakKeyDictionary()
 
     @property
-    def now(self) -> O:
-        """Of the task that runs, or of the thread where none does."""
+    def current(self) -> O:
+        """The state of the running task, or of the thread if no task is running."""
         try:
             task = asyncio.current_task()
         except RuntimeError:  # no event loop
@@ -45,9 +47,9 @@ class Owners(threading.local, Generic[O]):
             return self._thread
         own = self._tasks.get(task)
         if own is None:
-            own = self._tasks[task] = self._nothing()
-            ends = weakref.ref(own)
-            task.add_done_callback(lambda _: _end_renewal(ends()))
+            own = self._tasks[task] = self._make_empty()
+            reference = weakref.ref(own)
+            task.add_done_callback(lambda _: _end_renewal(reference()))
         return own
 
 

@@ -1,8 +1,8 @@
-"""The poller: does what is due by time, where nobody else looks.
+"""The poller: does what is due by time in queues that no client claims from.
 
-Whoever claims a job does what is due in its queues, so a queue that is worked on needs no poller. One that
-nobody looks at does: for its leases that ran out, its jobs that are due, its results that are over. Whatever
-else is due by time registers its rounds here.
+Every claim does what is due in its queues, so a queue with a running consumer needs no poller. A queue
+without one does: for expired leases, due jobs and expired results. Other capabilities register their own
+rounds here.
 """
 
 from __future__ import annotations
@@ -15,82 +15,107 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from ..core.retry import given_up_when
-from ..errors import MessagingError
-from .jobs.registry import Queues
+from .. import conf
+from ..core.keys import checked_prefix
+from ..core.operations import Steps, perform
+from ..core.retry import no_retries_when
+from ..errors import InvalidArgument, MessagingError
+from .jobs.base import ONLY_QUEUE
+from .jobs.engine import POLL_INTERVAL, Engine
+from .jobs.keys import queues_key
+from .jobs.registry import register_queue, registered_queues
 
 logger = logging.getLogger(__name__)
 
-#: seconds after which the poller looks again, though nothing was due
-LOOK = 1.0
+#: commands per second that an idle poller sends at most: with many queues its interval is longer
+MAX_RATE = 2.0
+#: seconds between two polls, at least
+MIN_INTERVAL = 0.001
 
-#: commands that an idle poller sends a second, at most: with many queues it looks less often
-RATE = 2.0
-
-#: does what is due; returns the seconds until something will be, or None
+#: does what is due; returns the seconds until something is due, or None
 Round = Callable[[], float | None]
 
 _registered: list[Callable[[], Iterable[Round]]] = []
 
 
 def register(rounds: Callable[[], Iterable[Round]]) -> Callable[[], Iterable[Round]]:
-    """Have each poller do the rounds that this names, asked anew each time; usable as a decorator."""
+    """Make every poller do the rounds that a function returns; the function is called anew each time. Usable
+    as a decorator."""
     if rounds not in _registered:
         _registered.append(rounds)
     return rounds
 
 
+def sweep(using: str, steps: Callable[[], Steps[float | None]]) -> float | None:
+    """A round that runs these steps."""
+    return perform(using, steps())
+
+
 @register
 def delay_queues() -> Iterable[Round]:
-    """One round for each delay queue there is."""
-    queues = Queues()
-    return [partial(queues.sweep, name) for name in queues.names()]
+    """One round for each registered delay queue."""
+    using, prefix = conf.alias(), checked_prefix(conf.prefix())
+    names = perform(using, registered_queues(queues_key(prefix)))
+    return [partial(sweep, using, partial(sweep_queue, using, prefix, name)) for name in names]
+
+
+def sweep_queue(using: str, prefix: str, name: str) -> Steps[float | None]:
+    """Do what is due in a delay queue, and keep it registered while something will be due."""
+    due_in = yield from Engine(prefix, "queue", name).sweep([ONLY_QUEUE])
+    if due_in is not None:
+        yield from register_queue(using, queues_key(prefix), name)
+    return due_in
 
 
 class Poller:
     """Does all rounds, again and again. Any number of pollers may run: each round is one script."""
 
     def __init__(self) -> None:
-        # not an Event, whose set() in a signal handler could wait for its own wait() to let go of it
-        self._told: SimpleQueue[None] = SimpleQueue()
+        # not an Event, whose set() in a signal handler could deadlock with its own wait()
+        self._stop: SimpleQueue[None] = SimpleQueue()
 
     def stop(self) -> None:
-        """Let it end, giving up what waits for Redis; safe to call from a signal handler."""
-        self._told.put(None)
+        """End, without waiting for Redis. Safe in a signal handler."""
+        self._stop.put(None)
 
     def run(self) -> None:
-        """Poll until stopped. What fails is logged, and done again later."""
-        with given_up_when(self._is_told):
-            while not self._is_told():
-                pause = self._look()
+        """Poll until stopped. A round that fails is logged, and repeated later."""
+        with no_retries_when(self._is_stopped):
+            while not self._is_stopped():
+                pause = self._poll()
                 with suppress(Empty):
-                    return self._told.get(timeout=pause)
+                    return self._stop.get(timeout=pause)
 
-    def _is_told(self) -> bool:
-        return not self._told.empty()
+    def _is_stopped(self) -> bool:
+        return not self._stop.empty()
 
-    def _look(self) -> float:
-        """Do all rounds; returns the seconds until the next look."""
-        asked = [one for rounds in _registered for one in self._asked(rounds)]
-        due = [self._done(one) for one in asked]
+    def _poll(self) -> float:
+        """Do all rounds; returns the seconds until the next time."""
+        rounds = [one for find in _registered for one in self._find(find)]
+        due = [self._do(one) for one in rounds]
         soonest = min((seconds for seconds in due if seconds is not None), default=math.inf)
-        longest = max(LOOK, (len(_registered) + len(asked)) / RATE) * random.uniform(1, 1.2)  # noqa: S311
-        return max(min(soonest, longest), 0.001)
+        interval = max(POLL_INTERVAL, (len(_registered) + len(rounds)) / MAX_RATE)
+        jitter = random.uniform(1, 1.2)  # noqa: S311
+        return max(min(soonest, interval * jitter), MIN_INTERVAL)
 
-    def _asked(self, rounds: Callable[[], Iterable[Round]]) -> Iterable[Round]:
-        if self._is_told():
+    def _find(self, find: Callable[[], Iterable[Round]]) -> Iterable[Round]:
+        if self._is_stopped():
             return []
         try:
-            return rounds()
+            return find()
+        except InvalidArgument:  # such as PREFIX: no retry helps
+            raise
         except MessagingError as error:
-            logger.warning("The poller could not see what there is to do, and goes on: %s", error)
+            logger.warning("Listing queues failed, retrying at the next poll: %s", error)
             return []
 
-    def _done(self, one: Round) -> float | None:
-        if self._is_told():
+    def _do(self, one: Round) -> float | None:
+        if self._is_stopped():
             return None
         try:
             return one()
+        except InvalidArgument:
+            raise
         except MessagingError as error:
-            logger.warning("The poller could not do a round, and goes on: %s", error)
+            logger.warning("Polling a queue failed, retrying at the next poll: %s", error)
             return None

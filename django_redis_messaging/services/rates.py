@@ -1,16 +1,23 @@
-"""How often somebody may do something: a limit over a period, kept by the server's clock."""
+"""Rate limits: how many times per period a user may do something, by the server's clock."""
 
 from __future__ import annotations
 
-from ..core.keys import UserKeys, name
+from ..core.keys import encoded, name, tag
 from ..core.operations import Script, Service, Steps, asynchronous, operation
+from ..errors import InvalidArgument
+
+
+def rate_key(prefix: str, user: str, action: str) -> str:
+    """STRING: ms of server time at which the user's allowance for an action is full again. Expires at that
+    time."""
+    return f"{tag(prefix, 'user', user)}:rate:{encoded(action)}"
 
 
 class Rate(Service):
-    """`limit` times a `period` (seconds), all of them at once or evenly spread.
+    """Allows `limit` uses per `period` (seconds), in one burst or evenly spread.
 
-    The generic cell rate algorithm: one number says how much of the allowance is used, so nothing is
-    counted in windows and there is no border at which twice the limit passes.
+    Uses the generic cell rate algorithm: a single number records how much of the allowance is used. There are
+    no fixed windows, so twice the limit never passes around a window's border.
 
         Rate("ann", "send", limit=60, period=60).take()      # 0.0, or the seconds to wait
     """
@@ -20,14 +27,14 @@ class Rate(Service):
     ) -> None:
         super().__init__(using=using)
         if limit < 1 or period <= 0:
-            raise ValueError("A rate needs a limit of at least 1 and a period above 0 seconds.")
-        self._key = UserKeys(self._prefix, name(user, "user")).rate(name(action, "action"))
+            raise InvalidArgument("A rate needs a limit of at least 1 and a period above 0 seconds.")
+        self._key = rate_key(self._prefix, name(user, "user"), name(action, "action"))
         self._limit = limit
         self._period = round(period * 1000)
 
     @operation
     def take(self) -> Steps[float]:
-        """Use the allowance once: 0.0 if there was some, else the seconds until there is."""
+        """Use the allowance once; returns 0.0, or the seconds to wait if none is left."""
         wait = yield Script("rate_take", [self._key], [self._limit, self._period])
         return int(wait) / 1000
 

@@ -1,4 +1,4 @@
-"""Leases that are kept while something runs: one renewal for threads, one for event loops."""
+"""Renews leases in the background: one class for threads, one for event loops."""
 
 from __future__ import annotations
 
@@ -7,46 +7,48 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Self
 
-from ..core.retry import given_up_when, without_deadline
+from ..core.retry import no_retries_when, without_deadline
 from ..errors import MessagingError
 
 logger = logging.getLogger(__name__)
 
-#: seconds that `stop` waits for a renewal under way: one whose server answers takes less
-PATIENCE = 0.1
+#: seconds that `stop` waits for a renewal in progress, which takes less unless the server is down
+STOP_TIMEOUT = 0.1
 
 
 class Renewal:
-    """Calls `renew` every so many seconds, in a daemon thread, until it is stopped or the lease is lost.
+    """Calls `renew` every `interval` seconds, in a daemon thread, until it is stopped or the lease is lost.
 
-    What fails by an outage is tried again at the next turn. Whoever stops it waits for no dead server; a
-    renewal that is still under way then must be harmless: it carries a token, or a fence.
+    After an outage it continues at the next interval. `stop` doesn't wait for an unreachable server, so a
+    renewal that is still in progress then must be harmless: it carries a token or a fence.
     """
 
-    def __init__(self, renew: Callable[[], bool], every: float, name: str) -> None:
-        #: whether `renew` has answered that the lease is lost
+    def __init__(self, renew: Callable[[], bool], interval: float, name: str) -> None:
+        #: whether `renew` has returned False
         self.lost = False
         self._renew = renew
-        self._every = every
+        self._interval = self._pause = interval
         self._name = name
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lease of {name}", daemon=True)
 
-    def start(self) -> None:
-        """Begin to renew; the first time is one turn from now."""
+    def start(self, *, at_once: bool = False) -> None:
+        """Start to renew; the first renewal is after one interval, or at once."""
+        self._pause = 0.0 if at_once else self._interval
         self._thread.start()
 
     def abandon(self) -> None:
-        """Renew no more, and wait for nothing: also for those who can't await, or are being destroyed."""
-        self._over.set()
+        """Stop without waiting; for callers that can't await, or are being destroyed."""
+        self._stopped.set()
 
-    def stop(self) -> None:
-        """Renew no more."""
-        self._over.set()
+    def stop(self, timeout: float | None = STOP_TIMEOUT) -> None:
+        """Stop, and wait up to `timeout` seconds for a renewal in progress; None: until it has ended."""
+        self._stopped.set()
         if self._thread is not threading.current_thread():
-            self._thread.join(PATIENCE)
+            self._thread.join(timeout)
 
     def __enter__(self) -> Self:
         self.start()
@@ -56,40 +58,42 @@ class Renewal:
         self.stop()
 
     def _run(self) -> None:
-        with given_up_when(self._over.is_set):
-            while not self.lost and not self._over.wait(self._every):
+        with no_retries_when(self._stopped.is_set):
+            while not self.lost and not self._stopped.wait(self._pause):
+                started = monotonic()
                 try:
                     self.lost = not self._renew()
                 except MessagingError as error:
-                    if not self._over.is_set():
-                        _log_outage(self._name, error)
-        if self.lost and not self._over.is_set():
+                    if not self._stopped.is_set():
+                        _log_failure(self._name, self._interval, error)
+                self._pause = max(started + self._interval - monotonic(), 0.0)
+        if self.lost and not self._stopped.is_set():
             _log_loss(self._name)
 
 
-class AwaitingRenewal:
-    """As `Renewal`, in a task of the event loop that runs."""
+class AsyncRenewal:
+    """An async version of `Renewal`, which runs in a task of the running event loop."""
 
-    def __init__(self, renew: Callable[[], Awaitable[bool]], every: float, name: str) -> None:
-        #: whether `renew` has answered that the lease is lost
+    def __init__(self, renew: Callable[[], Awaitable[bool]], interval: float, name: str) -> None:
+        #: whether `renew` has returned False
         self.lost = False
         self._renew = renew
-        self._every = every
+        self._interval = interval
         self._name = name
         self._task: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Begin to renew; the first time is one turn from now."""
+        """Start to renew; the first renewal is after one interval."""
         self._task = asyncio.get_running_loop().create_task(self._run(), context=without_deadline())
 
     def abandon(self) -> None:
-        """Renew no more, and wait for nothing; any thread may say so."""
+        """Stop without waiting; safe to call from any thread."""
         if self._task is not None:
-            with suppress(RuntimeError):  # the loop is closed: nothing renews there
+            with suppress(RuntimeError):  # the loop is closed, so the task has ended
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     async def stop(self) -> None:
-        """Renew no more."""
+        """Stop, and wait until the task has ended."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -102,18 +106,21 @@ class AwaitingRenewal:
         await self.stop()
 
     async def _run(self) -> None:
+        pause = self._interval
         while not self.lost:
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(pause)
+            started = monotonic()
             try:
                 self.lost = not await self._renew()
             except MessagingError as error:
-                _log_outage(self._name, error)
+                _log_failure(self._name, self._interval, error)
+            pause = max(started + self._interval - monotonic(), 0.0)
         _log_loss(self._name)
 
 
-def _log_outage(name: str, error: MessagingError) -> None:
-    logger.warning("The lease of %r could not be renewed, trying again: %s", name, error)
+def _log_failure(name: str, interval: float, error: MessagingError) -> None:
+    logger.warning("Renewing the lease of %r failed, retrying in %.1f s: %s", name, interval, error)
 
 
 def _log_loss(name: str) -> None:
-    logger.warning("The lease of %r was lost: somebody else may have it now.", name)
+    logger.warning("The lease of %r was lost: another client may hold it now.", name)

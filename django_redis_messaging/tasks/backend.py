@@ -1,11 +1,11 @@
-"""The backend: Django's contract, on the lease engine."""
+"""The task backend: Django's contract, on the lease engine."""
 
 from __future__ import annotations
 
 import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from inspect import isclass
@@ -13,14 +13,18 @@ from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage
+from django.db import connections, transaction
 
 from .. import conf
-from ..core.batches import batched
-from ..services.arguments import milliseconds
-from ..services.jobs.engine import PAGE, Push
-from ..services.jobs.values import moment
+from ..core.keys import checked_prefix
+from ..core.operations import Steps, aperform, perform
+from ..core.steps import batched
+from ..errors import InvalidArgument
+from ..services.arguments import milliseconds, request, window
+from ..services.jobs.engine import PAGE, Engine, Push, check_attempts
+from ..services.jobs.leases import JobRecord, moment
+from ..services.jobs.registry import register_queue, registered_queues
 from . import records
-from .commits import left_to_commit
 from .compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -30,24 +34,25 @@ from .compat import (
     TaskResultStatus,
     task_enqueued,
 )
-from .options import OPTIONS, attempts, problems
-from .queues import TaskQueues
+from .control import Call
+from .options import OPTIONS, problems
 from .results import RedisTaskResult
-from .store import TaskStore
-from .task import Call, RedisTask, Usual
+from .task import Default, RedisTask
 
-#: the first character of every id: results may live in several slots one day
+#: the first character of every id: results may be in several slots one day
 SHARD = "0"
+
+#: a call that is about to be enqueued
+Prepared = tuple[TaskResult, Push]
 
 
 @functools.lru_cache(maxsize=256)
-def _store(alias: str, using: str, prefix: str) -> TaskStore:
-    """The store of a backend while this is the prefix, which the store asks for itself."""
-    return TaskStore(alias, using=using)
+def _engine(alias: str, prefix: str) -> Engine:
+    return Engine(checked_prefix(prefix), "tasks", alias)
 
 
 class RedisBackend(BaseTaskBackend):
-    """Runs each task at least once and records it as done once: late workers have lost their lease."""
+    """Runs each task at least once and records one result: a worker whose lease is lost can't settle it."""
 
     task_class = RedisTask
     supports_defer = True
@@ -57,23 +62,23 @@ class RedisBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        #: in the order in which workers serve them
+        #: in the order in which workers serve them; empty: any queue is allowed
         self.queue_names = list(params.get("QUEUES", ["default"]))
         self.chosen = {**OPTIONS, **self.options}
 
     @property
-    def store(self) -> TaskStore:
-        """Where its jobs are. It is asked for anew each time, for the prefix may be a tenant's."""
-        return _store(self.alias, self.chosen["USING"] or conf.alias(), conf.prefix())
+    def using(self) -> str:
+        """The CACHES alias of its jobs."""
+        return self.chosen["USING"] or conf.alias()
 
     @property
-    def found_queues(self) -> TaskQueues:
-        """Its queues, where QUEUES is empty: any is allowed then."""
-        return TaskQueues(self.alias, using=self.chosen["USING"])
+    def engine(self) -> Engine:
+        """The lease engine of its jobs. Looked up anew each time: PREFIX may be a callable (tenants)."""
+        return _engine(self.alias, conf.prefix())
 
     def serving(self) -> list[str]:
-        """The queues there are."""
-        return self.queue_names or self.found_queues.names()
+        """The names of its queues: QUEUES, or if that is empty, those that something was enqueued to."""
+        return self.queue_names or perform(self.using, registered_queues(self.engine.keys.queues))
 
     @property
     def result_ttl(self) -> int:
@@ -81,13 +86,13 @@ class RedisBackend(BaseTaskBackend):
         return milliseconds(self.chosen["RESULT_TTL"], "RESULT_TTL")
 
     def timeout(self, task: Task) -> float | None:
-        """The seconds that an attempt at this task may take; None: any time."""
-        seconds: float | Usual | None = getattr(task, "timeout", Usual.TIMEOUT)
-        usual: float | None = self.chosen["TIMEOUT"]
-        return usual if isinstance(seconds, Usual) else seconds
+        """The seconds that an attempt at a task may take; None: no timeout."""
+        seconds: float | Default | None = getattr(task, "timeout", Default.TIMEOUT)
+        default: float | None = self.chosen["TIMEOUT"]
+        return default if isinstance(seconds, Default) else seconds
 
     def validate_task(self, task: Task) -> None:
-        """Raises InvalidTask where it can't be run as it is."""
+        """Raise InvalidTask if the task can't be enqueued."""
         super().validate_task(task)
         if isinstance(task, RedisTask):
             try:
@@ -96,77 +101,56 @@ class RedisBackend(BaseTaskBackend):
                 raise InvalidTask(str(error)) from error
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-        """Store a call of the task. It is there when this returns, unless it waits for a commit."""
-        result, job = self._prepared(task, args, kwargs)
-        send = partial(self._send, [(result, job)])
-        if not left_to_commit(self._on_commit(task), send):
-            send()
-        return result
+        """Store a call of the task. It is stored when this returns, unless it waits for a commit."""
+        prepared = [self._prepared(task, args, kwargs)]
+        self._send_or_wait(task, prepared)
+        return prepared[0][0]
 
     async def aenqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-        """See enqueue(). It waits for transactions of its own thread only: not for one in which
-        async_to_sync() was called."""
-        result, job = self._prepared(task, args, kwargs)
-        if not left_to_commit(self._on_commit(task), partial(self._send, [(result, job)])):
-            _told(result, *await self.store.apush(task.queue_name, [job], self.result_ttl))
-            await self._anote(task.queue_name)
-            await task_enqueued.asend(type(self), task_result=result)
-        return result
+        """The async version of enqueue(). It waits only for transactions of its own thread: not for one in
+        which async_to_sync() was called."""
+        prepared = [self._prepared(task, args, kwargs)]
+        await self._asend_or_wait(task, prepared)
+        return prepared[0][0]
 
     def enqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]:
-        """Store calls, in their order. After an error, those before it may be there."""
+        """Store calls, in their order. After an error, the ones before it may be stored."""
         prepared = [self._prepared(task, args, kwargs) for args, kwargs in calls]
-        send = partial(self._send, prepared)
-        if not left_to_commit(self._on_commit(task), send):
-            send()
+        self._send_or_wait(task, prepared)
         return [result for result, _ in prepared]
 
     async def aenqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]:
-        """See enqueue_many()."""
+        """The async version of enqueue_many()."""
         prepared = [self._prepared(task, args, kwargs) for args, kwargs in calls]
-        if not left_to_commit(self._on_commit(task), partial(self._send, prepared)):
-            for page in batched(prepared, PAGE):
-                pushed, _ = await self.store.apush(task.queue_name, [job for _, job in page], self.result_ttl)
-                await self._anote(task.queue_name)
-                for result, _ in page:
-                    _told(result, pushed)
-                    await task_enqueued.asend(type(self), task_result=result)
+        await self._asend_or_wait(task, prepared)
         return [result for result, _ in prepared]
 
     def get_result(self, result_id: str) -> TaskResult:
-        """The result of a task, as far as it has come; raises TaskResultDoesNotExist."""
-        known = self.store.look(str(result_id))
-        if known is None:
-            raise TaskResultDoesNotExist(result_id)
-        return records.result(self.alias, known)
+        """The current result of a task; raises TaskResultDoesNotExist."""
+        return self._result(result_id, perform(self.using, self.engine.get(str(result_id))))
 
     async def aget_result(self, result_id: str) -> TaskResult:
-        """See get_result()."""
-        known = await self.store.alook(str(result_id))
-        if known is None:
-            raise TaskResultDoesNotExist(result_id)
-        return records.result(self.alias, known)
+        """The async version of get_result()."""
+        return self._result(result_id, await aperform(self.using, self.engine.get(str(result_id))))
 
     def cancel(self, queue_name: str, result_id: str) -> bool:
-        """Take a task back that has not begun: its result is FAILED then."""
-        return self.store.cancel(queue_name, result_id, self.result_ttl, records.CANCELLED)
+        """Cancel a task that has not started: its result is FAILED then."""
+        return perform(self.using, self._cancel(queue_name, result_id))
 
     async def acancel(self, queue_name: str, result_id: str) -> bool:
-        """See cancel()."""
-        return await self.store.acancel(queue_name, result_id, self.result_ttl, records.CANCELLED)
+        """The async version of cancel()."""
+        return await aperform(self.using, self._cancel(queue_name, result_id))
 
     def reschedule(self, queue_name: str, result_id: str, run_after: datetime) -> bool:
-        """Let a task that has not begun run at another moment."""
-        when = _at(run_after)
-        return self.store.reschedule(queue_name, result_id, when, records.moved(run_after))
+        """Change when a task that has not started runs."""
+        return perform(self.using, self._reschedule(queue_name, result_id, run_after))
 
     async def areschedule(self, queue_name: str, result_id: str, run_after: datetime) -> bool:
-        """See reschedule()."""
-        when = _at(run_after)
-        return await self.store.areschedule(queue_name, result_id, when, records.moved(run_after))
+        """The async version of reschedule()."""
+        return await aperform(self.using, self._reschedule(queue_name, result_id, run_after))
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """What is wrong with its settings."""
+        """Problems of its settings."""
         return list(problems(self.alias, self.options))
 
     def _on_commit(self, task: Task) -> bool | str:
@@ -174,9 +158,7 @@ class RedisBackend(BaseTaskBackend):
         setting: bool | str = self.chosen["ENQUEUE_ON_COMMIT"]
         return setting if chosen is None else chosen
 
-    def _prepared(
-        self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[TaskResult, Push]:
+    def _prepared(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
         """The result and the job of a call; raises before anything is sent."""
         self.validate_task(task)
         result = RedisTaskResult(
@@ -193,37 +175,64 @@ class RedisBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        most = getattr(task, "max_attempts", None) or self.chosen["MAX_ATTEMPTS"]
+        chosen = getattr(task, "max_attempts", None) or self.chosen["MAX_ATTEMPTS"]
         key = task.unique_key(result.args, result.kwargs) if isinstance(task, RedisTask) else ""
         return result, Push(
             id=result.id,
             payload=records.payload(task, result.args, result.kwargs),
-            wait=0 if task.run_after is None else _at(task.run_after),
+            delay=0 if task.run_after is None else _at(task.run_after),
             priority=int(task.priority),
-            most=attempts(most or conf.current().JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
+            max_attempts=check_attempts(chosen or conf.current().JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
             unique=key,
         )
 
-    async def _anote(self, queue: str) -> None:
-        if not self.queue_names:
-            await self.found_queues.anote(queue)
+    def _send_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:
+        send = partial(self._send, prepared)
+        if not _send_on_commit(self._on_commit(task), send):
+            send()
 
-    def _send(self, prepared: Sequence[tuple[TaskResult, Push]]) -> None:
+    async def _asend_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:
+        if _send_on_commit(self._on_commit(task), partial(self._send, prepared)):
+            return
         for page in batched(prepared, PAGE):
-            queue = page[0][0].task.queue_name
-            pushed, _ = self.store.push(queue, [job for _, job in page], self.result_ttl)
-            if not self.queue_names:
-                self.found_queues.note(queue)
+            _set_enqueued_at(page, await aperform(self.using, self._push(page)))
             for result, _ in page:
-                _told(result, pushed)
+                await task_enqueued.asend(type(self), task_result=result)
+
+    def _send(self, prepared: Sequence[Prepared]) -> None:
+        for page in batched(prepared, PAGE):
+            _set_enqueued_at(page, perform(self.using, self._push(page)))
+            for result, _ in page:
                 task_enqueued.send(type(self), task_result=result)
+
+    def _push(self, page: Sequence[Prepared]) -> Steps[int]:
+        """Push the jobs of one page, and register their queue if any is allowed. Returns when (ms)."""
+        queue = page[0][0].task.queue_name
+        # the ids are new: if their records outlive all repeats, no request id is needed
+        kept = min(self.result_ttl, int(conf.current().JOB_DEAD_TTL * 1000))
+        request_id = "" if kept >= window() else request(None)
+        pushed, _ = yield from self.engine.push(queue, request_id, [job for _, job in page])
+        if not self.queue_names:
+            yield from register_queue(self.using, self.engine.keys.queues, queue)
+        return pushed
+
+    def _cancel(self, queue: str, result_id: str) -> Steps[bool]:
+        return self.engine.cancel(queue, result_id, ttl=self.result_ttl, line=records.CANCELLED)
+
+    def _reschedule(self, queue: str, result_id: str, run_after: datetime) -> Steps[bool]:
+        return self.engine.reschedule(queue, result_id, _at(run_after), records.rescheduled(run_after))
+
+    def _result(self, result_id: str, record: JobRecord | None) -> TaskResult:
+        if record is None:
+            raise TaskResultDoesNotExist(result_id)
+        return records.result(self.alias, record)
 
 
 def _check_fields(task: RedisTask) -> None:
     if task.max_attempts is not None:
-        attempts(task.max_attempts, "max_attempts")
-    if task.timeout is not None and not isinstance(task.timeout, Usual):
-        milliseconds(task.timeout, "timeout", least=1)
+        check_attempts(task.max_attempts, "max_attempts")
+    if task.timeout is not None and not isinstance(task.timeout, Default):
+        milliseconds(task.timeout, "timeout", minimum=1)
     kinds = task.retry_on or ()
     if not isinstance(kinds, tuple) or not all(
         isclass(kind) and issubclass(kind, BaseException) for kind in kinds
@@ -231,14 +240,34 @@ def _check_fields(task: RedisTask) -> None:
         raise TypeError("retry_on must be a tuple of exceptions.")
 
 
-def _told(result: TaskResult, pushed: int, _: object = None) -> None:
-    object.__setattr__(result, "enqueued_at", moment(pushed))
+def _set_enqueued_at(page: Sequence[Prepared], pushed: int) -> None:
+    for result, _ in page:
+        object.__setattr__(result, "enqueued_at", moment(pushed))
 
 
 def _at(run_after: datetime) -> str:
-    """A moment as the engine takes it: in ms, rounded up, so never early."""
+    """A moment as the engine takes it: in ms, rounded up, so that the task is never early."""
     if not isinstance(run_after, datetime):
         raise TypeError(f"run_after must be a datetime, not {type(run_after).__name__}.")
     if settings.USE_TZ and run_after.tzinfo is None:
-        raise ValueError("run_after is naive: give it a time zone, as django.utils.timezone.now() has.")
+        raise InvalidArgument("run_after must be aware, as django.utils.timezone.now() is.")
     return f"@{max(math.ceil(run_after.timestamp() * 1000), 0)}"
+
+
+def _send_on_commit(when: bool | str, send: Callable[[], None]) -> bool:
+    """Have `send` called when the open transactions it has to wait for are committed. False, with nothing
+    done, if there are none."""
+    if when is False:
+        return False
+    aliases = list(connections) if when is True else [when]
+    awaited = {alias for alias in aliases if connections[alias].in_atomic_block}
+
+    def committed(alias: str) -> None:
+        awaited.discard(alias)
+        if not awaited:
+            send()
+
+    # one hook for each transaction: after a rollback, its hook is never called, and nothing is sent
+    for alias in sorted(awaited):
+        transaction.on_commit(partial(committed, alias), using=alias)
+    return bool(awaited)

@@ -14,12 +14,15 @@ if find_spec("django.tasks") is not None:
     from django.utils.json import normalize_json
 elif find_spec("django_tasks") is not None:
     from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django_tasks import exceptions as _exceptions
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskError
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
+
+    # renamed in later releases
+    InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
 else:
     raise ImportError(
         "Tasks need Django 6.0 or the backport: pip install 'django-redis-messaging[tasks]'. "

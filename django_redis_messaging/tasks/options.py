@@ -1,4 +1,4 @@
-"""What TASKS[…]["OPTIONS"] may hold for our backend."""
+"""The OPTIONS of a RedisBackend in TASKS, and their check."""
 
 from __future__ import annotations
 
@@ -10,53 +10,46 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
-from ..services.arguments import milliseconds, whole
+from ..services.arguments import milliseconds
+from ..services.jobs.engine import check_attempts
 
-#: attempts a task may be given at most
-MOST_ATTEMPTS = 10_000
-#: what OPTIONS may hold, with the defaults
+#: the options with their defaults
 OPTIONS: dict[str, Any] = {
-    # CACHES alias; None: that of REDIS_MESSAGING
+    # CACHES alias; None: the ALIAS of REDIS_MESSAGING
     "USING": None,
-    # attempts a task may have; None: JOB_MAX_ATTEMPTS
+    # maximum number of attempts; None: JOB_MAX_ATTEMPTS
     "MAX_ATTEMPTS": None,
-    # seconds an attempt may take; None: any time
+    # seconds an attempt may take; None: no timeout
     "TIMEOUT": None,
-    # seconds a result is kept after its task has ended
+    # seconds that a result is kept after its task has ended
     "RESULT_TTL": 86_400,
-    # True: when all open transactions are committed; a database: when its is; False: at once
+    # False: at once; True: when all open transactions are committed; or a database alias
     "ENQUEUE_ON_COMMIT": False,
 }
 
-
-def attempts(value: int, what: str) -> int:
-    """`value` if a task may be given so many attempts."""
-    return whole(value, what, least=1, most=MOST_ATTEMPTS)
-
-
-#: options whose values can be wrong, and what raises then
+#: options with the functions that check their values
 CHECKED: dict[str, Callable[[Any], object]] = {
-    "MAX_ATTEMPTS": partial(attempts, what="MAX_ATTEMPTS"),
-    "TIMEOUT": partial(milliseconds, what="TIMEOUT", least=1),
+    "MAX_ATTEMPTS": partial(check_attempts, what="MAX_ATTEMPTS"),
+    "TIMEOUT": partial(milliseconds, what="TIMEOUT", minimum=1),
     "RESULT_TTL": partial(milliseconds, what="RESULT_TTL"),
 }
 
 
 def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    """What is wrong with the options of the backend of this alias."""
+    """Problems of the options of the backend of this alias."""
     for key in options:
         if key not in OPTIONS:
             yield Warning(
-                f"TASKS[{alias!r}] has the unknown option {key!r}: it does nothing.",
-                hint=f"OPTIONS may have {', '.join(OPTIONS)}.",
+                f"TASKS[{alias!r}] has the unknown option {key!r}, which has no effect.",
+                hint=f"The options are {', '.join(OPTIONS)}.",
                 id="messaging.W101",
             )
     chosen = {**OPTIONS, **options}
     databases = chosen["ENQUEUE_ON_COMMIT"]
     if not isinstance(databases, bool) and databases not in connections:
         yield Error(
-            f"TASKS[{alias!r}] waits for commits of {databases!r}, which is no database.",
-            hint="ENQUEUE_ON_COMMIT is False, True or an alias of DATABASES.",
+            f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, which is no alias of DATABASES.",
+            hint="ENQUEUE_ON_COMMIT must be False, True or an alias of DATABASES.",
             id="messaging.E101",
         )
     using = chosen["USING"]

@@ -1,32 +1,38 @@
-"""What is due by time in the queues of tasks."""
+"""The poller's rounds over tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
 
-from ..services.polling import Round, register
+from ..core.operations import Steps
+from ..services.jobs.registry import register_queue
+from ..services.polling import Round, register, sweep
 from .backend import RedisBackend
 from .compat import task_backends
 
 
 def our_backends() -> list[RedisBackend]:
-    """The backends of TASKS that are ours."""
+    """The backends of TASKS that are RedisBackends."""
     return [one for one in map(task_backends.__getitem__, task_backends) if isinstance(one, RedisBackend)]
 
 
 @register
 def tasks() -> Iterable[Round]:
-    """One round for each backend over all of its queues; for each queue, where any is allowed."""
+    """One round for each backend over all of its queues; for each queue, if a backend allows any."""
     return [one for backend in our_backends() for one in _rounds(backend)]
 
 
 def _rounds(backend: RedisBackend) -> list[Round]:
+    using, engine = backend.using, backend.engine
     if backend.queue_names:
-        return [partial(_sweep, backend)]
-    return [partial(backend.found_queues.sweep, name) for name in backend.serving()]
+        return [partial(sweep, using, partial(engine.sweep, backend.queue_names))]
+    return [partial(sweep, using, partial(sweep_queue, backend, name)) for name in backend.serving()]
 
 
-def _sweep(backend: RedisBackend) -> float | None:
-    claimed = backend.store.claim(backend.queue_names, 0, 0)
-    return None if claimed.due_in is None else claimed.due_in / 1000
+def sweep_queue(backend: RedisBackend, name: str) -> Steps[float | None]:
+    """Do what is due in a queue, and keep it registered while something will be due."""
+    due_in = yield from backend.engine.sweep([name])
+    if due_in is not None:
+        yield from register_queue(backend.using, backend.engine.keys.queues, name)
+    return due_in

@@ -1,4 +1,8 @@
-"""Tasks as jobs: what is stored of a call, and the result that is read back."""
+"""Tasks as jobs: the stored form of a call, and the result that is read back.
+
+A job's log has a line for each event: R and the return value, E and the fields of an error, L and the number
+of an attempt whose lease expired, A and a new run_after, C for a cancellation.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,13 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..core import payloads
 from ..errors import LimitExceeded
-from ..services.jobs.engine import Known
-from ..services.jobs.values import State, moment
+from ..services.jobs.leases import JobRecord, State, moment
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from .results import RedisTaskResult
-from .task import RedisTask, Usual
+from .task import Default, RedisTask
 
-#: characters of a traceback that are kept: its end says what happened
-TRACEBACK = 8000
+#: characters of a traceback that are kept: the end names the error
+MAX_TRACEBACK = 8000
 _STATUS = {
     "w": TaskResultStatus.READY,
     "r": TaskResultStatus.RUNNING,
@@ -27,30 +30,29 @@ _STATUS = {
     "d": TaskResultStatus.FAILED,
     "c": TaskResultStatus.FAILED,
 }
-#: the line of a task that was cancelled
+#: the log line of a cancellation
 CANCELLED = "C"
-#: what Django's fields don't tell of a task, and its value where nothing was given
-_USUAL = {"timeout": Usual.TIMEOUT, "max_attempts": None, "retry_on": None}
+#: fields beyond Django's that the worker needs, with their defaults
+_DEFAULTS = {"timeout": Default.TIMEOUT, "max_attempts": None, "retry_on": None}
 
 
 def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """A call as it is stored."""
+    """The stored form of a call."""
     after = None if task.run_after is None else task.run_after.timestamp()
     value = [task.module_path, task.queue_name, after, list(args), dict(kwargs), _options(task)]
-    return limited(payloads.dumps(value, "arguments"), "a task's arguments (JOB_MAX_BYTES)")
+    return _limited(payloads.dumps(value, "arguments"), "a task's arguments (bytes)")
 
 
-def moved(run_after: datetime) -> str:
-    """The line of a task that was given another moment."""
+def rescheduled(run_after: datetime) -> str:
+    """The log line of a new run_after."""
     return "A" + payloads.dumps(run_after.timestamp())
 
 
 def _options(task: Task) -> dict[str, Any]:
-    """What the worker has to know of it beyond Django's fields, where it isn't what is usual: using() may
-    have changed it."""
+    """The fields beyond Django's that differ from their defaults: using() may have changed them."""
     if not isinstance(task, RedisTask):
         return {}
-    options = {key: getattr(task, key) for key, usual in _USUAL.items() if getattr(task, key) != usual}
+    options = {key: getattr(task, key) for key, default in _DEFAULTS.items() if getattr(task, key) != default}
     if "retry_on" in options:
         options["retry_on"] = _paths(options["retry_on"])
     return options
@@ -65,42 +67,42 @@ def _path(kind: type[BaseException]) -> str:
 
 
 def returned(value: Any) -> str:
-    """The line of what a task returned."""
-    return "R" + limited(payloads.dumps(value, "return value"), "a task's return value (JOB_MAX_BYTES)")
+    """The log line of a return value."""
+    return "R" + _limited(payloads.dumps(value, "return value"), "a task's return value (bytes)")
 
 
 def failed(error: BaseException) -> str:
-    """The line of what a task raised."""
+    """The log line of an exception."""
     return "E" + payloads.dumps(list(_error_fields(error)))
 
 
 def task_error(error: BaseException) -> TaskError:
-    """What a task raised, as its result tells."""
+    """An exception as results show it."""
     path, trace = _error_fields(error)
     return TaskError(exception_class_path=path, traceback=trace)
 
 
 def _error_fields(error: BaseException) -> tuple[str, str]:
     trace = "".join(format_exception(error))
-    # what UTF-8 can't carry must not keep an error from being told
-    trace = trace[-TRACEBACK:].encode(errors="backslashreplace").decode()
+    # a lone surrogate, which UTF-8 can't encode, must not keep an error from being stored
+    trace = trace[-MAX_TRACEBACK:].encode(errors="backslashreplace").decode()
     return _path(type(error)), trace
 
 
-def limited(encoded: str, what: str) -> str:
-    """`encoded` if it is not too large to be stored."""
+def _limited(encoded: str, what: str) -> str:
+    """`encoded`, or LimitExceeded if it is too large."""
     limit = conf.current().JOB_MAX_BYTES
     size = len(encoded) if encoded.isascii() else len(encoded.encode())
     if size > limit:
-        raise LimitExceeded(what, limit=limit, actual=size)
+        raise LimitExceeded(what, limit=limit, actual=size, setting="JOB_MAX_BYTES")
     return encoded
 
 
-def found_task(path: str) -> Task:
-    """The task that code defines under this path; nothing else is ever called."""
+def find_task(path: str) -> Task:
+    """The task that the code defines under this path. Nothing but a task is ever called."""
     found = _imported(path, "task")
     if not isinstance(found, Task) or found.module_path != path:
-        raise InvalidTask(f"{path!r} is not a task: only what @task made is called.")
+        raise InvalidTask(f"{path!r} is not a task: decorate it with @task.")
     return found
 
 
@@ -109,21 +111,21 @@ def _imported(path: str, what: str) -> Any:
         return import_string(path)
     except Exception as error:
         # a module may raise anything while it is imported
-        raise InvalidTask(f"There is no {what} {path!r}: was it renamed? ({error})") from error
+        raise InvalidTask(f"The {what} {path!r} can't be imported: was it renamed? ({error})") from error
 
 
-def result(backend: str, known: Known) -> TaskResult:
-    """The result of a job, as far as it has come."""
-    path, queue, after, args, kwargs, options = payloads.loads_all([known.payload])[0]
-    state, lines = known.state, known.outcomes.decode().split("\n")
+def result(backend: str, record: JobRecord) -> TaskResult:
+    """The current result of a job."""
+    path, queue, after, args, kwargs, options = payloads.loads_all([record.payload])[0]
+    state, lines = record.state, record.log.decode().split("\n")
     for line in lines:
         if line.startswith("A"):
             [after] = payloads.loads_all([line[1:].encode()])
-    task = _as_enqueued(found_task(path), state.priority, queue, backend, after, options)
+    task = _as_enqueued(find_task(path), state.priority, queue, backend, after, options)
     ended = state.status in "sdc"
-    told = RedisTaskResult(
+    found = RedisTaskResult(
         task=task,
-        id=known.id,
+        id=record.id,
         status=_STATUS[state.status],
         enqueued_at=moment(state.pushed),
         started_at=_moment(state.first),
@@ -136,14 +138,14 @@ def result(backend: str, known: Known) -> TaskResult:
         worker_ids=list(state.workers),
     )
     for line in lines:
-        _tell(told, line, state)
-    return told
+        _apply(line, found, state)
+    return found
 
 
 def _as_enqueued(
     task: Task, priority: int, queue: str, backend: str, after: float | None, options: dict[str, Any]
 ) -> Task:
-    """The task with what it was enqueued with; itself, where that is what it has anyway."""
+    """The task with the values it was enqueued with; unchanged if those are its own."""
     changed = _changes(_options(task), options)
     if after is None and (task.priority, task.queue_name, task.backend) == (priority, queue, backend):
         return task.using(**changed) if changed else task
@@ -152,10 +154,10 @@ def _as_enqueued(
 
 
 def _changes(own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """What the task was enqueued with, where that isn't its own."""
+    """The values it was enqueued with that differ from the task's own."""
     both = own.keys() | options.keys()
     changed: dict[str, Any] = {
-        key: options.get(key, _USUAL[key]) for key in both if own.get(key, ...) != options.get(key, ...)
+        key: options.get(key, _DEFAULTS[key]) for key in both if own.get(key, ...) != options.get(key, ...)
     }
     if changed.get("retry_on") is not None:
         changed["retry_on"] = tuple(_imported(path, "exception") for path in changed["retry_on"])
@@ -166,19 +168,20 @@ def _moment(ms: int) -> datetime | None:
     return moment(ms) if ms else None
 
 
-def _tell(told: TaskResult, line: str, state: State) -> None:
+def _apply(line: str, found: TaskResult, state: State) -> None:
+    """Add a line of the log to a result."""
     kind, rest = line[:1], line[1:]
     if kind == "R" and state.status == "s":
-        object.__setattr__(told, "_return_value", payloads.loads_all([rest.encode()])[0])
+        object.__setattr__(found, "_return_value", payloads.loads_all([rest.encode()])[0])
     elif kind == "E":
         path, trace = payloads.loads_all([rest.encode()])[0]
-        told.errors.append(TaskError(exception_class_path=path, traceback=trace))
+        found.errors.append(TaskError(exception_class_path=path, traceback=trace))
     elif kind == "L":
-        text = f"The worker was lost, or slower than its lease, in attempt {rest}."
-        told.errors.append(_ours("LeaseLost", text))
+        text = f"The lease expired in attempt {rest}: the worker was lost, or could not extend it."
+        found.errors.append(_own_error("LeaseLost", text))
     elif kind == CANCELLED:
-        told.errors.append(_ours("TaskCancelled", "It was cancelled before it began."))
+        found.errors.append(_own_error("TaskCancelled", "The task was cancelled before it started."))
 
 
-def _ours(name: str, text: str) -> TaskError:
+def _own_error(name: str, text: str) -> TaskError:
     return TaskError(exception_class_path=f"django_redis_messaging.errors.{name}", traceback=text)

@@ -1,18 +1,15 @@
-"""Results: Django's, and what can still be done about a task that has not begun."""
+"""Results: Django's, and methods to cancel or reschedule a task that has not started."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from .compat import TaskResult, task_backends
+from .compat import TaskResult
+from .control import Control, control_of
 
-if TYPE_CHECKING:
-    from .backend import RedisBackend
-
-#: what a refresh brings: all that may change, a task's moment among it
-_CHANGING = (
+#: fields that a refresh updates; `task` is among them since its run_after may change
+_REFRESHED = (
     "task",
     "status",
     "enqueued_at",
@@ -27,18 +24,18 @@ _CHANGING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisTaskResult(TaskResult):
-    """What enqueueing returns, and whoever asks for a result by its id."""
+    """What enqueue() and get_result() return."""
 
     def refresh(self) -> None:
-        """Bring it up to date."""
-        self._take(self._backend.get_result(self.id))
+        """Read the current state."""
+        self._update(self._backend.get_result(self.id))
 
     async def arefresh(self) -> None:
         """See refresh()."""
-        self._take(await self._backend.aget_result(self.id))
+        self._update(await self._backend.aget_result(self.id))
 
     def cancel(self) -> bool:
-        """Take the task back, if it has not begun: its result is FAILED then."""
+        """Cancel the task if it has not started: its result is FAILED then."""
         return self._backend.cancel(self.task.queue_name, self.id)
 
     async def acancel(self) -> bool:
@@ -46,25 +43,26 @@ class RedisTaskResult(TaskResult):
         return await self._backend.acancel(self.task.queue_name, self.id)
 
     def reschedule(self, run_after: datetime) -> bool:
-        """Let the task run at another moment, if it has not begun."""
-        return self._moved(run_after, self._backend.reschedule(self.task.queue_name, self.id, run_after))
+        """Change when the task runs, if it has not started."""
+        return self._rescheduled(
+            run_after, self._backend.reschedule(self.task.queue_name, self.id, run_after)
+        )
 
     async def areschedule(self, run_after: datetime) -> bool:
         """See reschedule()."""
-        return self._moved(
+        return self._rescheduled(
             run_after, await self._backend.areschedule(self.task.queue_name, self.id, run_after)
         )
 
     @property
-    def _backend(self) -> RedisBackend:
-        backend: RedisBackend = task_backends[self.backend]
-        return backend
+    def _backend(self) -> Control:
+        return control_of(self.backend)
 
-    def _take(self, fresh: TaskResult) -> None:
-        for name in _CHANGING:
+    def _update(self, fresh: TaskResult) -> None:
+        for name in _REFRESHED:
             object.__setattr__(self, name, getattr(fresh, name))
 
-    def _moved(self, run_after: datetime, done: bool) -> bool:
+    def _rescheduled(self, run_after: datetime, done: bool) -> bool:
         if done:
             object.__setattr__(self, "task", replace(self.task, run_after=run_after))
         return done

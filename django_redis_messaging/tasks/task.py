@@ -1,4 +1,4 @@
-"""Tasks with what the contract has no word for: retries, timeouts, unique keys, enqueueing on commit."""
+"""Tasks with more than Django's fields: retries, timeouts, unique keys, enqueueing on commit."""
 
 from __future__ import annotations
 
@@ -7,39 +7,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Self, overload
 
 from django.db import DEFAULT_DB_ALIAS
 
 from ..core import payloads
 from .compat import Task, TaskResult, task_backends
-
-if TYPE_CHECKING:
-    from .backend import RedisBackend
-
-#: arguments of one call: positional ones, and optionally those by name
-Call = tuple[Sequence[Any], Mapping[str, Any]]
+from .control import Call, Control, control_of
 
 
-class Usual(Enum):
-    """The value of a field that was not given, where None says something else."""
+class Default(Enum):
+    """The value of a field that was not given, where None has another meaning."""
 
-    TIMEOUT = "as the backend says"
+    TIMEOUT = "the backend's TIMEOUT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisTask(Task):
-    """What `@task` makes of a function whose backend is ours."""
+    """What `@task` returns for a function whose backend is a RedisBackend."""
 
-    #: attempts it may have; None: as the backend says, and only lost workers count, not exceptions
+    #: maximum number of attempts; None: the backend's MAX_ATTEMPTS, and an exception ends the task: only
+    #: attempts whose worker was lost are repeated
     max_attempts: int | None = None
-    #: exceptions after which it is tried again; None: any, where max_attempts is given, else none
+    #: exceptions after which the task is retried; None: any if max_attempts is given, else none
     retry_on: tuple[type[BaseException], ...] | None = None
-    #: seconds an attempt may take; None: any time; not given: as the backend says
-    timeout: float | Usual | None = Usual.TIMEOUT
-    #: only one at a time may wait or run: True, by its arguments; a str; or what a function of them says
+    #: seconds an attempt may take; None: no timeout; not given: the backend's TIMEOUT
+    timeout: float | Default | None = Default.TIMEOUT
+    #: key that only one waiting or running call may have: True: the arguments; a str; or a function of the
+    #: arguments that returns the key
     unique: bool | str | Callable[..., str] = False
-    #: when it is sent: False at once, True when all open transactions are committed, or that of a database
+    #: when the call is sent: False: at once; True: when all open transactions are committed; a database
+    #: alias: when the transaction of that database is committed
     on_commit: bool | str | None = None
 
     def using(
@@ -51,7 +49,8 @@ class RedisTask(Task):
         backend: str | None = None,
         **more: Any,
     ) -> Self:
-        """A task with other defaults: Django's, and the fields of this class, of which None is a value."""
+        """A copy with other values: Django's fields, and the fields of this class. For the latter None is a
+        value, too."""
         changes: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
@@ -61,11 +60,11 @@ class RedisTask(Task):
         return replace(self, **{key: value for key, value in changes.items() if value is not None}, **more)
 
     def enqueue_on_commit(self, using: str = DEFAULT_DB_ALIAS) -> Self:
-        """A task that is sent when the transaction of that database is committed."""
+        """A copy whose calls are sent when the transaction of that database is committed."""
         return replace(self, on_commit=using)
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
-        """Enqueue one for each `(args, kwargs)`, some hundreds in a round trip."""
+        """Enqueue a call for each `(args, kwargs)`, 200 in a round trip."""
         return self._backend.enqueue_many(self, list(calls))
 
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
@@ -73,7 +72,7 @@ class RedisTask(Task):
         return await self._backend.aenqueue_many(self, list(calls))
 
     def cancel(self, result_id: str) -> bool:
-        """Take it back, if it has not begun: its result is FAILED then."""
+        """Cancel a call that has not started: its result is FAILED then."""
         return self._backend.cancel(self.queue_name, result_id)
 
     async def acancel(self, result_id: str) -> bool:
@@ -81,7 +80,7 @@ class RedisTask(Task):
         return await self._backend.acancel(self.queue_name, result_id)
 
     def reschedule(self, result_id: str, run_after: datetime) -> bool:
-        """Let it run at another moment, if it has not begun."""
+        """Change when a call that has not started runs."""
         return self._backend.reschedule(self.queue_name, result_id, run_after)
 
     async def areschedule(self, result_id: str, run_after: datetime) -> bool:
@@ -90,13 +89,13 @@ class RedisTask(Task):
 
     @property
     def retries(self) -> tuple[type[BaseException], ...]:
-        """The exceptions after which it is tried again."""
+        """The exceptions after which the task is retried."""
         if self.retry_on is not None:
             return self.retry_on
         return () if self.max_attempts is None else (Exception,)
 
     def unique_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """What no two of these calls may have at a time; empty where any may run."""
+        """The unique key of a call; empty if the task is not unique."""
         if self.unique is False:
             return ""
         if self.unique is True:
@@ -108,9 +107,8 @@ class RedisTask(Task):
         return hashlib.sha256(key.encode()).hexdigest()[:32]
 
     @property
-    def _backend(self) -> RedisBackend:
-        backend: RedisBackend = task_backends[self.backend]
-        return backend
+    def _backend(self) -> Control:
+        return control_of(self.backend)
 
 
 @overload
@@ -124,10 +122,10 @@ def task(*, backend: str = "default", **fields: Any) -> Callable[[Callable[..., 
 def task(function: Callable[..., Any] | None = None, *, backend: str = "default", **fields: Any) -> Any:
     """Django's `@task`, with the fields of RedisTask on every version of Django.
 
-    Django 6.1's own decorator takes them too; that of 6.0 refuses what it doesn't know.
+    Django 6.1's own decorator accepts them too; that of 6.0 raises TypeError.
     """
     if "run_after" in fields:
-        raise TypeError("run_after is not fixed for all calls: set it by .using(run_after=...).")
+        raise TypeError("run_after can't be the same for all calls: set it by .using(run_after=...).")
 
     def wrap(wrapped: Callable[..., Any]) -> Any:
         # the Task of Django 6.0 has no defaults for these

@@ -1,4 +1,4 @@
-"""{% load messaging %}: what any template of the site can show."""
+"""Template tags for any template of the site: {% load messaging %}."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ register = template.Library()
 
 @register.inclusion_tag("django_redis_messaging/_bell.html", takes_context=True)
 def messaging_bell(context: Context, *, count: bool = True) -> dict[str, Any]:
-    """The bell: a link to the notifications, with how many are unread; nothing for who may not use them.
+    """Render the notification bell: a link to the notifications with the number of unread ones.
 
-    It brings its own style and script. `count=False` renders it without asking Redis: the script asks.
-    A page without a request, as that of an error 500 may be, gets no bell.
+    Includes its style sheet and script. Users who may not use the pages get nothing. `count=False` renders
+    it without reading Redis; the script then fetches the count. Without a request in the context, such as
+    on an error page, nothing is rendered.
     """
     bell = context.get("messaging_bell")
     if not isinstance(bell, Bell):

@@ -1,7 +1,8 @@
-"""What all views share: who may come in, and how a problem is answered."""
+"""What all views share: access control, and the answers to requests that fail."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -12,84 +13,94 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from django.utils.decorators import method_decorator
+from django.utils.functional import Promise
 from django.views import View
 
-from ..errors import MessagingError
+from ..errors import InvalidArgument, MessagingError
 from ..services.chats import Chat
 from ..services.inboxes import Inbox
 from . import identity as identities
 from . import problems
-from .frame import frame
 from .identity import Identity
-from .problems import Problem
+from .layout import layout_context
+from .problems import Answer, Problem
 
 
-# The views ask the identity themselves: a middleware that redirects would answer JSON with a page.
+# The views check access themselves: LoginRequiredMiddleware would answer JSON requests with a redirect.
 @method_decorator(login_not_required, name="dispatch")
 class MessagingView(View):
-    """A view for people whom the identity lets in. `me` is the member id of the one who asks."""
+    """A view for users whom the identity allows. `me` is the member id of the user."""
 
-    #: who is who; None: the identity of the settings
+    #: identity of this view; None: the one in the settings
     identity: Identity | None = None
-    #: the services; a subclass may put its own in their place
+    #: the services; a subclass may replace them by its own
     service: type[Chat] = Chat
     inbox: type[Inbox] = Inbox
-    #: whether it answers JSON to whoever asks
+    #: whether all answers are JSON, whatever the request accepts
     json_only = False
+    #: the text for an argument that the services refuse
+    invalid_message: str | Promise = problems.INVALID.message
 
     me: str
-    who: Identity
+    active_identity: Identity
 
     def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         super().setup(request, *args, **kwargs)
-        self.who = self.identity or identities.current()
+        self.active_identity = self.identity or identities.current()
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
-            self.admit(request)
+            self.check_access(request)
             response = super().dispatch(request, *args, **kwargs)
-        except Problem as trouble:
-            response = self.refuse(trouble)
+        except Problem as problem:
+            response = self.refuse(problem.answer)
         except MessagingError as error:
-            known = problems.problem(error)
-            if known is None:
+            answer = self.answer_to(error)
+            if answer is None:
                 raise
-            response = self.refuse(known)
+            response = self.refuse(answer)
         return self.finish(response)
 
-    def admit(self, request: HttpRequest) -> None:
-        """Let the user in and note the member id, or raise the Problem."""
+    def check_access(self, request: HttpRequest) -> None:
+        """Set the member id of the user. Raises the Problem for users who may not use the pages."""
         if not request.user.is_authenticated:
-            raise problems.sign_in()
-        if not self.who.may_use(request.user):
-            raise problems.not_permitted()
-        self.me = self.who.member_id(request.user)
+            raise Problem(problems.SIGN_IN)
+        if not self.active_identity.may_use(request.user):
+            raise Problem(problems.NOT_PERMITTED)
+        self.me = self.active_identity.member_id(request.user)
 
-    def refuse(self, trouble: Problem) -> HttpResponse:
-        """Say what is wrong, as JSON or as a page, with the same status."""
+    def answer_to(self, error: MessagingError) -> Answer | None:
+        """The answer to an error of the services, or None if the error must be raised."""
+        answer = problems.answer_to(error)
+        if answer is not None and answer is problems.INVALID:
+            return dataclasses.replace(answer, message=self.invalid_message)
+        return answer
+
+    def refuse(self, answer: Answer) -> HttpResponse:
+        """Answer with the problem as JSON or as a page, with the same status."""
         if self.wants_json:
-            error = {"code": trouble.code, "message": trouble.message}
-            response: HttpResponse = JsonResponse({"error": error}, status=trouble.status)
-        elif trouble.code == "sign_in":
-            return redirect_to_login(self.back_from_login())
+            error = {"code": answer.code, "message": str(answer.message)}
+            response: HttpResponse = JsonResponse({"error": error}, status=answer.status)
+        elif answer is problems.SIGN_IN:
+            return redirect_to_login(self.next_url())
         else:
-            response = self.explain(trouble)
-        if trouble.retry_after is not None:
-            response["Retry-After"] = str(trouble.retry_after)
+            response = self.problem_page(answer)
+        if answer.retry_after is not None:
+            response["Retry-After"] = str(answer.retry_after)
         return response
 
-    def explain(self, trouble: Problem) -> HttpResponse:
-        """The page that says what is wrong."""
+    def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
+        """The page that shows the problem."""
         name = "django_redis_messaging/problem.html"
-        context = {**frame(self.request), "trouble": trouble}
-        return TemplateResponse(self.request, name, context, status=trouble.status)
+        everything = {**layout_context(self.request), "problem": problem, **context}
+        return TemplateResponse(self.request, name, everything, status=problem.status)
 
-    def back_from_login(self) -> str:
-        """Where to go after signing in: only a page can be asked for again."""
+    def next_url(self) -> str:
+        """The page to show after signing in: only a GET can be repeated."""
         return self.request.get_full_path() if self.request.method == "GET" else self.url("chats")
 
     def finish(self, response: HttpResponseBase) -> HttpResponseBase:
-        """What people write is nobody else's to keep: no cache, no referrer to the links in it."""
+        """Keep private messages out of caches, and their URLs out of referrers sent to other sites."""
         add_never_cache_headers(response)
         patch_vary_headers(response, ["Accept", "Cookie"])
         response.headers.setdefault("Referrer-Policy", "same-origin")
@@ -100,12 +111,12 @@ class MessagingView(View):
         return self.json_only or self.request.headers.get("Accept", "").startswith("application/json")
 
     def url(self, name: str, *args: Any) -> str:
-        """The address of another of these views, in the namespace this one was found in."""
+        """The URL of another of these views, in the namespace through which this one was reached."""
         match = self.request.resolver_match
         return reverse(f"messaging:{name}", args=args, current_app=match.namespace if match else None)
 
     def done(self, data: dict[str, Any], name: str, *args: Any) -> HttpResponse:
-        """A change was made: say so in JSON, or show the page `name`."""
+        """Answer a successful change: with `data` as JSON, or with a redirect to the page `name`."""
         if self.wants_json:
             return JsonResponse(data)
         return redirect(self.url(name, *args))
@@ -115,22 +126,22 @@ class MessagingPage(MessagingView):
     """A view that shows a page."""
 
     template_name: str
-    #: which part of the navigation it belongs to
+    #: the navigation tab that the page belongs to
     tab = "chats"
 
     def page(self, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
-        """The template with `context`, in its frame."""
-        everything = {**frame(self.request), "drm_tab": self.tab, **context}
+        """The template with `context`, inside the layout."""
+        everything = {**layout_context(self.request), "drm_tab": self.tab, **context}
         return TemplateResponse(self.request, self.template_name, everything, status=status)
 
 
 class ChatMixin(MessagingView):
-    """A view of one chat: the one of `chat_id` in the address."""
+    """A view of one chat: the one whose id is in the URL."""
 
     @property
     def chat(self) -> Chat:
         try:
             return self.service(self.kwargs["chat_id"])
-        except ValueError:
-            # What can't be an id is no chat either.
-            raise problems.not_found() from None
+        except InvalidArgument:
+            # No chat can have this id.
+            raise Problem(problems.NOT_FOUND) from None

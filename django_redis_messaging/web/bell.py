@@ -1,4 +1,4 @@
-"""The bell: how many notifications a user has not read, for any page of the site."""
+"""The notification bell: the number of a user's unread notifications, for any page of the site."""
 
 from __future__ import annotations
 
@@ -12,36 +12,39 @@ from django.utils.translation import ngettext
 from ..core.retry import deadline
 from ..errors import MessagingError
 from ..services.mailboxes import Mailbox
-from ..services.mails import MailboxStatus
+from ..services.mailboxes.values import MailboxStatus
 from . import identity as identities
 
 _logger = logging.getLogger(__name__)
-#: more than this is shown as "99+"
-MOST_SHOWN = 99
-#: seconds after which a page is shown without the count
-PATIENCE = 0.25
+#: higher counts are shown as "99+"
+MAX_SHOWN_COUNT = 99
+#: seconds after which a page is rendered without the count
+COUNT_TIMEOUT = 0.25
 
 
 class Bell:
-    """What the bell shows to whoever asks. Nothing is looked up before it is needed, and then once."""
+    """The bell for the user of a request. The count is read on first use, once."""
 
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
 
     @cached_property
     def shown(self) -> bool:
-        """Whether there is a bell for this user at all."""
+        """Whether this user gets a bell."""
         user = getattr(self._request, "user", None)
         return user is not None and identities.current().may_use(user)
 
     @property
     def unread(self) -> int | None:
-        """How many are unread: one round trip to Redis. None: nobody is signed in, or Redis is away."""
+        """The number of unread notifications, in one round trip to Redis.
+
+        None if nobody is signed in or Redis is unavailable.
+        """
         return self._status.unread if self._status else None
 
     @property
     def state(self) -> str:
-        """Changes with what the page of notifications shows; empty where it isn't known."""
+        """A value that changes with the notifications; empty if it could not be read."""
         return state(self._status) if self._status else ""
 
     @cached_property
@@ -51,10 +54,10 @@ class Bell:
         mailbox = Mailbox(identities.current().member_id(self._request.user))
         try:
             # A page of the site must not wait for the bell.
-            with deadline(PATIENCE):
+            with deadline(COUNT_TIMEOUT):
                 return mailbox.status()
         except MessagingError as error:
-            _logger.warning("The bell has no count: %s", error)
+            _logger.warning("Reading the number of unread notifications failed, showing none: %s", error)
             return None
 
     @property
@@ -67,12 +70,12 @@ class Bell:
 
 
 def state(status: MailboxStatus) -> str:
-    """How many are unread, and which is the newest: one may be read when another one comes."""
+    """The unread count and the newest id: the count alone stays equal if one is read and another arrives."""
     return f"{status.unread}-{status.last_id}"
 
 
 def label(unread: int | None) -> str:
-    """What a screen reader says.
+    """The label of the bell for screen readers.
 
     >>> label(None), label(1), label(2)
     ('Notifications', 'Notifications: 1 unread', 'Notifications: 2 unread')
@@ -81,16 +84,16 @@ def label(unread: int | None) -> str:
         return _("Notifications")
     if not unread:
         return _("Notifications: none unread")
-    spoken = ngettext("Notifications: %(count)d unread", "Notifications: %(count)d unread", unread)
-    return spoken % {"count": unread}
+    text = ngettext("Notifications: %(count)d unread", "Notifications: %(count)d unread", unread)
+    return text % {"count": unread}
 
 
 def text(unread: int | None) -> str:
-    """What stands on the bell.
+    """The count that is shown on the bell.
 
     >>> text(None), text(0), text(99), text(100)
     ('', '', '99', '99+')
     """
     if not unread:
         return ""
-    return str(unread) if unread <= MOST_SHOWN else f"{MOST_SHOWN}+"
+    return str(unread) if unread <= MAX_SHOWN_COUNT else f"{MAX_SHOWN_COUNT}+"

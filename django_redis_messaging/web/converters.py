@@ -1,4 +1,4 @@
-"""Chat ids in addresses."""
+"""Chat ids in URLs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ChatIdConverter:
-    """A plain id as it is; any other as "~" and base64, since "a/b", ".." or a line break don't survive
-    in a path."""
+    """Writes an id of letters, digits, "-" and "_" as it is, and any other id as "~" and base64.
+
+    "a/b", ".." or a line break would be changed on the way: browsers and servers normalize paths.
+    """
 
     regex = r"~?[A-Za-z0-9_-]+"
 

@@ -1,6 +1,6 @@
-"""Who is who: the one place where the pages ask the site about its users.
+"""Maps the site's users to members of chats: the only place where the pages read users.
 
-A site subclasses `Identity` and names its class in `REDIS_MESSAGING["IDENTITY"]`.
+A site subclasses `Identity` and sets `REDIS_MESSAGING["IDENTITY"]` to the path of its class.
 """
 
 from __future__ import annotations
@@ -18,55 +18,59 @@ from django.utils.translation import gettext as _
 from .. import conf
 from ..errors import ConfigurationError
 
-#: characters of a deleted user's id that its label shows
-ID_SHOWN = 8
+#: characters of the id in the label of a deleted user
+SHORT_ID_LENGTH = 8
 
 
 class Identity:
-    """Any user of the site that is signed in and active; everybody in one directory."""
+    """The default: all active users may use the pages, and all are in one directory."""
 
     def member_id(self, user: Any) -> str:
-        """The name under which the services know a user; it must never change."""
+        """The id of a user in chats and mailboxes. It must never change."""
         return str(user.pk)
 
     def labels(self, ids: Iterable[str]) -> dict[str, str]:
-        """What people read in place of each id. Every id gets one; a deleted user's too."""
+        """The text that is shown for each id. Ids of deleted users have a label, too."""
         wanted = list(dict.fromkeys(ids))
         keys = {member: key for member in wanted if (key := self._key(member)) is not None}
         found = {str(user.pk): self.label(user) for user in self._users(keys.values())}
-        return {member: found.get(member) or self._label_of_missing(member, keys) for member in wanted}
+        return {member: found.get(member) or self._missing_label(member, keys) for member in wanted}
 
     def directories(self, user: Any) -> Sequence[str]:
-        """The directories (guilds) whose members the user may find and write to."""
+        """The directories (guilds) in which the user may find people and write to them."""
         return ("everyone",)
 
     def users(self) -> Any:
-        """All users, as a QuerySet, for `manage.py index_contacts`. Where `directories` or `may_use` look at
-        something related, override it with prefetch_related() of that."""
+        """All users, as a QuerySet, for `manage.py index_contacts`.
+
+        Override it with prefetch_related() if `directories` or `may_use` read related objects.
+        """
         return get_user_model()._default_manager.all()
 
     def may_use(self, user: Any) -> bool:
-        """Whether the pages are for this user at all."""
+        """Whether the user may use the pages."""
         return bool(user.is_authenticated and user.is_active)
 
     def may_create(self, user: Any, recipients: Sequence[str]) -> bool:
-        """Whether the user may open a chat with these; that all are in a directory of the user's is
-        checked apart."""
+        """Whether the user may create a chat with the recipients.
+
+        The pages also require that all of them are in one of the user's directories.
+        """
         return True
 
     def may_add(self, user: Any, chat_id: str, member: str) -> bool:
-        """Whether the user may bring `member` into a chat; the chat has its own say."""
+        """Whether the user may add `member` to a chat. The chat checks its own rules as well."""
         return True
 
     def label(self, user: Any) -> str:
-        """What people read in place of one user: full name, else user name."""
+        """The text that is shown for a user: the full name, else the user name."""
         full_name = getattr(user, "get_full_name", str)()
         return str(full_name).strip() or str(user.get_username()).strip() or str(user.pk)
 
     def _key(self, member: str) -> Any:
-        """The primary key that an id stands for, or None."""
+        """The primary key for a member id, or None if it can't be one."""
         try:
-            # Its validators too: a number that is too large for the column is an error of the database.
+            # clean() runs the validators, too: a number too large for the column would be a database error.
             return get_user_model()._meta.pk.clean(member, None)
         except (ValidationError, ValueError, TypeError):
             return None
@@ -75,32 +79,32 @@ class Identity:
         wanted = list(keys)
         return get_user_model()._default_manager.filter(pk__in=wanted) if wanted else ()
 
-    def _label_of_missing(self, member: str, keys: dict[str, Any]) -> str:
-        # What can't be a key is a name that the site's own code gave, such as "backup-bot".
+    def _missing_label(self, member: str, keys: dict[str, Any]) -> str:
+        # An id that can't be a primary key was chosen by the site's own code, such as "backup-bot".
         if member not in keys:
             return member
-        return _("Former user %(id)s") % {"id": member[:ID_SHOWN]}
+        return _("Former user %(id)s") % {"id": member[:SHORT_ID_LENGTH]}
 
 
 @functools.cache
 def current() -> Identity:
-    """The identity in force, made once."""
+    """The identity in the settings, created once."""
     path = conf.current().IDENTITY
     try:
-        made = import_string(path)()
+        identity = import_string(path)()
     except (ImportError, TypeError) as error:
         raise ConfigurationError(
-            f'{conf.NAME}["IDENTITY"] is {path!r}, which can\'t be loaded: {error}. '
-            "Give the dotted path of a subclass of django_redis_messaging.web.identity.Identity."
+            f'{conf.NAME}["IDENTITY"] is {path!r}, which could not be loaded: {error}. '
+            "Set it to the dotted path of a subclass of django_redis_messaging.web.identity.Identity."
         ) from error
-    if not isinstance(made, Identity):
-        raise ConfigurationError(f'{conf.NAME}["IDENTITY"] is {path!r}, which is no subclass of Identity.')
-    return made
+    if not isinstance(identity, Identity):
+        raise ConfigurationError(f'{conf.NAME}["IDENTITY"] is {path!r}, which is not a subclass of Identity.')
+    return identity
 
 
-def _forget(*, setting: str, **_: object) -> None:
+def _clear_cache(*, setting: str, **_: object) -> None:
     if setting in {conf.NAME, "AUTH_USER_MODEL"}:
         current.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_redis_messaging.identity")
+setting_changed.connect(_clear_cache, dispatch_uid="django_redis_messaging.identity")

@@ -1,4 +1,4 @@
-"""Fills directories from the user model, as the site's Identity says: for `manage.py index_contacts`."""
+"""Fills directories with the users of the site: the work of `manage.py index_contacts`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 
-from .. import conf
-from ..errors import LimitExceeded
+from ..errors import InvalidArgument, LimitExceeded
 from ..services.directories import Directory
-from ..services.indexing import Progress, Run
+from ..services.directories.indexing import Progress, Run
 from .identity import current
 
 logger = logging.getLogger(__name__)
@@ -21,17 +20,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Counts:
-    """What was done; a run that goes on counts what it does itself."""
+    """What a run has done. A resumed run counts only its own changes."""
 
-    #: members put into a directory; who is in several counts in each
+    #: members put into a directory; a member of several directories counts once for each
     stored: int = 0
     removed: int = 0
-    #: members that a directory could not take
+    #: members that a directory refused
     refused: int = 0
 
 
 class Indexing:
-    """Goes through all users once, and then removes those whom it has not found any more."""
+    """Indexes all users, then removes the members that no longer belong to a user."""
 
     def __init__(
         self,
@@ -53,71 +52,75 @@ class Indexing:
         self._users = self._identity.users().order_by("pk")
         self._progress = Progress()
         self._run = self._progress.begin(self._only, fresh=fresh)
-        #: a run that goes on begins with so many users done
+        #: users that were indexed before this run was resumed
         self.begins_with = self._run.done
 
     def total(self) -> int:
-        """How many users there are."""
+        """The number of users."""
         return int(self._users.count())
 
     def run(self) -> bool:
-        """Do it; False where it was stopped before the end: the next run goes on there."""
+        """Index all users. Returns False if it was stopped before the end: the next run resumes there."""
         while not self._stopped():
-            page = self._page(self._run.after)
+            page = self._read_page(self._run.after)
             if not page:
-                return self._clean_up()
-            self._index(page)
+                return self._remove_stale_members()
+            self._index_page(page)
             done = self._run.done + len(page)
             self._run = Run(self._run.number, str(page[-1].pk), done)
             self._progress.save(self._run)
             self._report(done)
         return False
 
-    def _page(self, after: str | None) -> list[Any]:
+    def _read_page(self, after: str | None) -> list[Any]:
         if after is None:
             return list(self._users[: self._batch])
         try:
             return list(self._users.filter(pk__gt=after)[: self._batch])
         except (ValidationError, ValueError, TypeError) as error:
-            raise ValueError(f"The user model has other keys than {after!r} now: begin anew.") from error
+            raise ValueError(
+                f"Can't resume after {after!r}, which is no longer a key of the user model: use --fresh."
+            ) from error
 
-    def _index(self, page: Sequence[Any]) -> None:
-        """Put the users of a page where they belong, and take those out who may not use the pages."""
-        names = {self._identity.member_id(user): user for user in page}
-        allowed = [member for member, user in names.items() if self._identity.may_use(user)]
+    def _index_page(self, page: Sequence[Any]) -> None:
+        """Add the users of a page to their directories, and remove those who may not use the pages."""
+        users = {self._identity.member_id(user): user for user in page}
+        allowed = {member: None for member, user in users.items() if self._identity.may_use(user)}
         labels = self._identity.labels(allowed)
-        kept = set(allowed)
-        wanted: dict[str, list[str]] = defaultdict(list)
-        unwanted: dict[str, list[str]] = defaultdict(list)
-        for member, user in names.items():
-            for guild in self._served(user):
-                (wanted if member in kept else unwanted)[guild].append(member)
-        for guild, members in unwanted.items():
+        to_add: dict[str, list[str]] = defaultdict(list)
+        to_remove: dict[str, list[str]] = defaultdict(list)
+        for member, user in users.items():
+            for guild in self._directories(user):
+                (to_add if member in allowed else to_remove)[guild].append(member)
+        for guild, members in to_remove.items():
             self._remove(guild, list(Directory(guild).labels(members)))
-        for guild, members in wanted.items():
+        for guild, members in to_add.items():
             self._progress.mark(self._run, guild, members)
             self._add(guild, [(member, labels[member]) for member in members])
 
-    def _served(self, user: Any) -> list[str]:
-        every = dict.fromkeys(self._identity.directories(user))
-        return [guild for guild in every if not self._only or guild in self._only]
+    def _directories(self, user: Any) -> list[str]:
+        """The directories of a user that this run fills."""
+        guilds = dict.fromkeys(self._identity.directories(user))
+        return [guild for guild in guilds if not self._only or guild in self._only]
 
     def _add(self, guild: str, pairs: Sequence[tuple[str, str]]) -> None:
         directory = Directory(guild)
         try:
             self.counts.stored += directory.add_many(pairs)
-        except (LimitExceeded, ValueError) as error:
-            _unless_full(error)
+        except (LimitExceeded, InvalidArgument) as error:
+            _raise_if_full(error)  # else one member was refused: add them one by one
         else:
             return
         for member, label in pairs:
             try:
                 directory.add(member, label)
-            except (LimitExceeded, ValueError) as error:
-                _unless_full(error)
+            except (LimitExceeded, InvalidArgument) as error:
+                _raise_if_full(error)
                 self.counts.refused += 1
-                logger.warning("Member %r can't be in directory %r: %s", member, guild, error)
-                if not directory.labels([member]):  # then the mark is no longer of anybody
+                logger.warning(
+                    "Adding member %r to directory %r failed, skipping it: %s", member, guild, error
+                )
+                if not directory.labels([member]):  # then remove the mark as well
                     directory.remove(member)
             else:
                 self.counts.stored += 1
@@ -126,29 +129,30 @@ class Indexing:
         Directory(guild).remove_many(members)
         self.counts.removed += len(members)
 
-    def _clean_up(self) -> bool:
-        """Remove those whom this run has not found; False where it was stopped before."""
+    def _remove_stale_members(self) -> bool:
+        """Remove the members that this run has not indexed. Returns False if it was stopped."""
         for guild in sorted(self._only) or self._progress.guilds():
-            while members := self._progress.left_over(self._run, guild):
+            while members := self._progress.stale_members(self._run, guild):
                 if self._stopped():
                     return False
                 self._remove(guild, members)
-            if self._strict and not self._remove_strangers(guild):
+            if self._strict and not self._remove_other_members(guild):
                 return False
         self._progress.end(self._run)
         return True
 
-    def _remove_strangers(self, guild: str) -> bool:
+    def _remove_other_members(self, guild: str) -> bool:
+        """Remove the members that no run has added. Returns False if it was stopped."""
         cursor = "0"
         while not self._stopped():
-            cursor, members = self._progress.strangers(self._run, guild, cursor)
+            cursor, members = self._progress.other_members(self._run, guild, cursor)
             self._remove(guild, members)
             if cursor == "0":
                 return True
         return False
 
 
-def _unless_full(error: Exception) -> None:
-    """Raise what would be said of each of its members: that the directory is full."""
-    if isinstance(error, LimitExceeded) and error.limit == conf.current().DIRECTORY_MAX_ENTRIES:
+def _raise_if_full(error: Exception) -> None:
+    """Raise `error` if the directory is full: each of the other members would be refused as well."""
+    if isinstance(error, LimitExceeded) and error.setting == "DIRECTORY_MAX_ENTRIES":
         raise error

@@ -1,4 +1,4 @@
-"""People as the pages show them, and whom a user may write to."""
+"""People as the pages show them, and the people a user may write to."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..core.batches import batched
 from ..core.keys import name
+from ..core.steps import batched
+from ..errors import InvalidArgument
 from ..services.contacts import RecentContacts
 from ..services.directories import Directory
-from ..services.folding import fold, matches
+from ..services.directories.folding import fold, matches
 from .identity import Identity
 
-#: how many colours an avatar can have: see .drm-hue-… in messaging.css
+#: number of avatar colours: see .drm-hue-… in messaging.css
 HUES = 12
-#: members whose labels are asked for at once
-PAGE = 500
-#: a page of suggestions
-SUGGESTED = 20
-#: pages of suggestions there are at most
-SUGGESTED_PAGES = 10
+#: members whose labels are read from a directory at once
+LABELS_BATCH = 500
+#: people on a page of suggestions
+SUGGESTIONS_PER_PAGE = 20
+#: maximum number of pages of suggestions
+MAX_SUGGESTION_PAGES = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody as shown: a label, and an avatar made of initials and a colour."""
+    """A person as shown: a label, and an avatar made of initials and a colour."""
 
     id: str
     label: str
@@ -46,17 +47,17 @@ def initials(label: str) -> str:
     >>> initials("ann b. lee"), initials("@bob"), initials("!")
     ('AL', 'B', '#')
     """
-    starts = [letter for word in label.split() if (letter := _letter(word))]
-    picked = starts[:1] + starts[1:][-1:]
+    letters = [letter for word in label.split() if (letter := _first_letter(word))]
+    picked = letters[:1] + letters[1:][-1:]
     return "".join(picked).upper() or "#"
 
 
-def _letter(word: str) -> str:
-    return next((sign for sign in word if sign.isalnum()), "")
+def _first_letter(word: str) -> str:
+    return next((character for character in word if character.isalnum()), "")
 
 
 def hue(member: str) -> int:
-    """Which of the colours somebody has; the same one everywhere."""
+    """The number of the avatar colour of a member, the same on all pages."""
     return zlib.crc32(member.encode()) % HUES
 
 
@@ -67,49 +68,54 @@ def people(identity: Identity, ids: Iterable[str]) -> list[Person]:
     return [Person(member, labels.get(member, member)) for member in wanted]
 
 
-def known(identity: Identity, user: Any, ids: Sequence[str]) -> dict[str, str]:
-    """id → label of those that are in one of the user's directories: the guild rule."""
+def reachable_labels(identity: Identity, user: Any, ids: Sequence[str]) -> dict[str, str]:
+    """id → label of the members among `ids` who are in one of the user's directories.
+
+    Users may only write to these people (the guild rule).
+    """
     found: dict[str, str] = {}
     for guild in identity.directories(user):
         directory = Directory(guild)
-        for page in batched([member for member in ids if member not in found and _is_name(member)], PAGE):
-            found |= directory.labels(page)
+        missing = [member for member in ids if member not in found and _is_member_id(member)]
+        for batch in batched(missing, LABELS_BATCH):
+            found |= directory.labels(batch)
     return found
 
 
-def _is_name(member: str) -> bool:
-    """Whether it can be somebody's id at all: what comes in a form can be anything."""
+def _is_member_id(value: str) -> bool:
+    """Whether `value` can be a member id: form data can be anything."""
     try:
-        name(member, "member")
-    except ValueError:
+        name(value, "member")
+    except InvalidArgument:
         return False
     return True
 
 
-def recents(identity: Identity, user: Any) -> list[Person]:
-    """Whom the user wrote to, the latest first."""
+def recent_contacts(identity: Identity, user: Any) -> list[Person]:
+    """The people the user has written to, most recent first."""
     return people(identity, RecentContacts(identity.member_id(user)).list())
 
 
 def suggest(identity: Identity, user: Any, prefix: str, *, page: int = 1) -> tuple[list[Person], bool]:
-    """People whose name, or a word of it, begins with `prefix`, and whether there are more: the recent
-    ones first, then those of the user's directories."""
-    upto = SUGGESTED * min(page, SUGGESTED_PAGES)
-    myself = identity.member_id(user)
-    found = {person.id: person for person in _recents_by(identity, user, prefix)}
+    """People whose name, or a word of it, begins with `prefix`, and whether there are more.
+
+    Recent contacts come first, then the people in the user's directories.
+    """
+    end = SUGGESTIONS_PER_PAGE * min(page, MAX_SUGGESTION_PAGES)
+    found = {person.id: person for person in _matching_contacts(identity, user, prefix)}
     for guild in identity.directories(user):
-        # One more than is shown tells whether there are more, and one may be the user.
-        for contact in Directory(guild).suggest(prefix, limit=upto + 2):
+        # Two more than are shown: one may be the user, the other one shows whether there are more.
+        for contact in Directory(guild).suggest(prefix, limit=end + 2):
             found.setdefault(contact.id, Person(contact.id, contact.label))
-    found.pop(myself, None)
-    everyone = list(found.values())
-    more = len(everyone) > upto and page < SUGGESTED_PAGES
-    return everyone[upto - SUGGESTED : upto], more
+    found.pop(identity.member_id(user), None)
+    suggestions = list(found.values())
+    more = len(suggestions) > end and page < MAX_SUGGESTION_PAGES
+    return suggestions[end - SUGGESTIONS_PER_PAGE : end], more
 
 
-def _recents_by(identity: Identity, user: Any, prefix: str) -> list[Person]:
-    """The recent contacts that match, as long as they are in a directory of the user's."""
+def _matching_contacts(identity: Identity, user: Any, prefix: str) -> list[Person]:
+    """The recent contacts that match and are in one of the user's directories."""
     folded = fold(prefix)
-    matching = [person for person in recents(identity, user) if matches(folded, person.label)]
-    labels = known(identity, user, [person.id for person in matching])
+    matching = [person for person in recent_contacts(identity, user) if matches(folded, person.label)]
+    labels = reachable_labels(identity, user, [person.id for person in matching])
     return [Person(person.id, labels[person.id]) for person in matching if person.id in labels]

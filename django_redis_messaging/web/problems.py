@@ -1,14 +1,16 @@
-"""What can go wrong in a request, and the answer to it: one place for codes, words and statuses."""
+"""The answers to requests that fail: statuses, codes and texts in one place."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 
-from django.utils.translation import gettext as _
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
 
 from ..errors import (
     ChatNotFound,
+    InvalidArgument,
     LimitExceeded,
     MessagingError,
     NotAMember,
@@ -17,72 +19,84 @@ from ..errors import (
     Unavailable,
 )
 
-#: seconds after which to try again when Redis was away
-AWAY_RETRY = 5
-#: seconds after which to try again when somebody has as many chats as may be
-FULL_RETRY = 3600
+#: seconds for Retry-After when Redis is unavailable
+UNAVAILABLE_RETRY = 5
+#: seconds for Retry-After when a user is in the maximum number of chats
+TOO_MANY_CHATS_RETRY = 3600
 
 
-@dataclasses.dataclass
-class Problem(Exception):
-    """An answer that is no success."""
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a failed request is answered with."""
 
     status: int
     code: str
-    message: str
+    message: str | Promise
     #: seconds, for the Retry-After header
     retry_after: int | None = None
 
 
-def not_found() -> Problem:
-    """The same for a chat that doesn't exist and for one that is none of the user's business."""
-    return Problem(404, "not_found", _("There is no such chat, or you are not a member of it."))
+class Problem(Exception):
+    """Raised by a view to end the request with `answer`."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.code)
+        self.answer = answer
 
 
-def sign_in() -> Problem:
-    return Problem(401, "sign_in", _("Sign in first."))
+SIGN_IN = Answer(401, "sign_in", _("Sign in to continue."))
+INVALID = Answer(400, "invalid", _("This is not valid. Check what you entered."))
+NOT_PERMITTED = Answer(403, "not_permitted", _("You don't have permission to do this."))
+NOT_IN_DIRECTORY = Answer(403, "not_in_directory", _("You can only message people in your contacts."))
+#: the same answer whether the chat doesn't exist or the user isn't a member: nobody can probe for chats
+NOT_FOUND = Answer(404, "not_found", _("This chat doesn't exist, or you are not a member of it."))
+GONE = Answer(410, "gone", _("This message no longer exists."))
+TOO_LONG = Answer(413, "too_long", _("This is too long. Shorten it, or split it into several messages."))
+TOO_MANY_PEOPLE = Answer(413, "too_many_people", _("A chat can't have this many members."))
+TOO_FAST = Answer(429, "too_fast", _("You are doing this too often. Wait a moment."))
+TOO_MANY_CHATS = Answer(
+    429,
+    "too_many_chats",
+    _("You or someone you invited is in too many chats. Leave some chats first."),
+    TOO_MANY_CHATS_RETRY,
+)
+OUTCOME_UNKNOWN = Answer(
+    503,
+    "outcome_unknown",
+    _("The server did not respond in time. Your change may have been saved; it is safe to try again."),
+    UNAVAILABLE_RETRY,
+)
+UNAVAILABLE = Answer(
+    503, "unavailable", _("Messages are temporarily unavailable. Try again."), UNAVAILABLE_RETRY
+)
+
+#: (error class, for LimitExceeded the name of its setting) → answer. Other errors are defects of the site,
+#: not of the request: they have no answer, and are raised.
+ANSWERS: dict[tuple[type, str], Answer] = {
+    (InvalidArgument, ""): INVALID,
+    (NotAMember, ""): NOT_FOUND,
+    (ChatNotFound, ""): NOT_FOUND,
+    (NotPermitted, ""): NOT_PERMITTED,
+    (LimitExceeded, ""): TOO_LONG,
+    (LimitExceeded, "CHAT_MAX_MEMBERS"): TOO_MANY_PEOPLE,
+    (LimitExceeded, "USER_MAX_CHATS"): TOO_MANY_CHATS,
+    (OutcomeUnknown, ""): OUTCOME_UNKNOWN,
+    (Unavailable, ""): UNAVAILABLE,
+}
 
 
-def not_permitted() -> Problem:
-    return Problem(403, "not_permitted", _("You may not do this."))
+def answer_to(error: MessagingError) -> Answer | None:
+    """The answer to an error of the services, or None for an error that isn't in the table."""
+    setting = error.setting if isinstance(error, LimitExceeded) else ""
+    keys = [(type(error), setting), *((kind, "") for kind in type(error).__mro__)]
+    return next((ANSWERS[key] for key in keys if key in ANSWERS), None)
 
 
-def invalid(message: str) -> Problem:
-    return Problem(400, "invalid", message)
-
-
-def not_in_directory() -> Problem:
-    return Problem(403, "not_in_directory", _("You can only write to people in your contacts."))
-
-
-def too_long() -> Problem:
-    return Problem(413, "too_long", _("This is too long. Make it shorter, or send it in parts."))
-
-
-def too_many_people() -> Problem:
-    return Problem(413, "too_many_people", _("A chat can't have this many members."))
-
-
-def too_many_chats() -> Problem:
-    text = _("You, or somebody you invite, are in too many chats already. Leave some first.")
-    return Problem(429, "too_many_chats", text, FULL_RETRY)
+def invalid(message: str | Promise) -> Problem:
+    """The problem of a request whose data isn't valid, with a specific text."""
+    return Problem(dataclasses.replace(INVALID, message=message))
 
 
 def too_fast(wait: float) -> Problem:
-    return Problem(429, "too_fast", _("That was a lot in a short time. Wait a moment."), math.ceil(wait))
-
-
-def problem(error: MessagingError) -> Problem | None:
-    """The answer to an error of the services; None: it is none of the user's doing nor of the moment."""
-    if isinstance(error, NotAMember | ChatNotFound):
-        return not_found()
-    if isinstance(error, NotPermitted):
-        return not_permitted()
-    if isinstance(error, LimitExceeded):
-        return too_long()
-    if isinstance(error, OutcomeUnknown):
-        text = _("The server did not answer in time. It may have worked; trying again does no harm.")
-        return Problem(503, "outcome_unknown", text, AWAY_RETRY)
-    if isinstance(error, Unavailable):
-        return Problem(503, "unavailable", _("Messages are away for a moment. Try again."), AWAY_RETRY)
-    return None
+    """The problem of a user who exceeds a rate limit, and may retry in `wait` seconds."""
+    return Problem(dataclasses.replace(TOO_FAST, retry_after=math.ceil(wait)))

@@ -1,4 +1,4 @@
-"""The addresses of the pages and of their JSON."""
+"""The URLs of the pages and of their JSON."""
 
 from django.urls import path, register_converter
 

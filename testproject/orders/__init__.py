@@ -1,1 +1,1 @@
-"""Orders whose confirmation is sent by a task, and which a timer cancels when they are not paid."""
+"""Orders: a task sends the confirmation, and a timer cancels orders that are not paid in time."""

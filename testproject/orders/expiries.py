@@ -1,4 +1,4 @@
-"""What happens when the time to pay is over."""
+"""Timers that cancel orders that are not paid in time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .models import Order
 payments = Expiry("order")
 
 
-def await_payment(order: Order, member: str) -> None:
-    """Begin to count. `member` is who ordered, if that is known."""
+def start_payment_timer(order: Order, member: str) -> None:
+    """Start the time to pay. `member` is the customer's member id, or empty."""
     payments.start(str(order.pk), settings.TIME_TO_PAY, {"item": order.item, "member": member})
 
 
 @on_expiry("order")
-def unpaid(expired: Expired) -> None:
-    """Cancel an order that is not paid, and notify who ordered. Run twice, it does the same as once."""
+def cancel_unpaid(expired: Expired) -> None:
+    """Cancel an unpaid order and notify the customer. Idempotent: a handler may run more than once."""
     order, payload = Order(pk=int(expired.name)), expired.payload
     order.settle(Order.State.CANCELLED)
     if payload["member"] and order.has_state(Order.State.CANCELLED):

@@ -1,4 +1,4 @@
-"""A mail server that fails, to be seen in the demo."""
+"""A mail backend that fails, to show retries in the demo."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from django.core.cache import caches
 from django.core.mail import EmailMessage
 from django.core.mail.backends.locmem import EmailBackend
 
-#: times that a mail to somebody called "later" is refused
+#: how often a mail to an address that begins with "later" is refused
 REFUSALS = 2
 
 
-class MoodyBackend(EmailBackend):
-    """Keeps mails in memory; one to `later@…` is refused at first, as by a server that is down."""
+class UnreliableBackend(EmailBackend):
+    """Keeps mails in memory, but first refuses mails to `later@…`, like a server that is down."""
 
     def send_messages(self, messages: Sequence[EmailMessage]) -> Any:
-        """Send them, or raise what a broken connection raises."""
+        """Store the mails, or raise the error of a broken connection."""
         for message in messages:
-            if message.to[0].startswith("later") and self._refusals(message) <= REFUSALS:
-                raise SMTPServerDisconnected("The mail server hung up.")
+            if message.to[0].startswith("later") and self._count_attempts(message) <= REFUSALS:
+                raise SMTPServerDisconnected("The mail server closed the connection.")
         return super().send_messages(messages)
 
-    def _refusals(self, message: EmailMessage) -> int:
+    def _count_attempts(self, message: EmailMessage) -> int:
+        """How often this mail was sent, including this time."""
         cache, key = caches["default"], f"refused-{quote(str(message.body), safe='')}"
         cache.add(key, 0)
         return cache.incr(key)

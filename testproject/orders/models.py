@@ -1,4 +1,4 @@
-"""What was ordered."""
+"""The orders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Order(models.Model):
-    """One order, and the task that confirms it. A timer cancels it where it isn't paid in time."""
+    """An order. A task sends its confirmation; a timer cancels it if it is not paid in time."""
 
     class State(models.TextChoices):
         OPEN = "open", _("Not paid yet")
@@ -18,7 +18,7 @@ class Order(models.Model):
     item = models.CharField(max_length=100)
     ordered_at = models.DateTimeField(auto_now_add=True)
     state = models.CharField(max_length=16, choices=State.choices, default=State.OPEN)
-    #: id of the task's result
+    #: id of the result of the confirmation task
     confirmation = models.CharField(max_length=64, blank=True)
 
     class Meta:
@@ -28,9 +28,9 @@ class Order(models.Model):
         return f"{self.item} for {self.email}"
 
     def settle(self, state: State) -> bool:
-        """Let an open order be paid or cancelled: whichever comes first holds."""
+        """Pay or cancel an open order. Returns False if it was not open any more: the first change wins."""
         return bool(Order.objects.filter(pk=self.pk, state=self.State.OPEN).update(state=state))
 
     def has_state(self, state: State) -> bool:
-        """Whether that is its state in the database now."""
+        """Whether the order has this state in the database."""
         return Order.objects.filter(pk=self.pk, state=state).exists()

@@ -1,4 +1,4 @@
-"""What is done in the background."""
+"""Background tasks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from .models import Order
 
 @task(max_attempts=5, retry_on=(SMTPException, OSError), timeout=60)
 def confirm(order_id: int, member: str = "") -> str:
-    """Send the confirmation of an order; tried again, later each time, while the mail server fails.
+    """Send the confirmation of an order. Retried with growing delays while the mail server fails.
 
-    `member` is who ordered, if that is known, and is told when it is done."""
+    `member` is the customer's member id, or empty; the customer is notified when the task has finished.
+    """
     order = Order.objects.get(pk=order_id)
     send_mail("Your order", f"Thank you for ordering: {order.item}.", None, [order.email])
     return order.email
 
 
-@receiver(task_finished, dispatch_uid="orders.tell")
-def tell(sender: object, task_result: TaskResult, **_: object) -> None:
-    """Notify who ordered. A task may run again after a crash: its result's id lets it be told once."""
+@receiver(task_finished, dispatch_uid="orders.notify_customer")
+def notify_customer(sender: object, task_result: TaskResult, **_: object) -> None:
+    """Notify the customer. After a crash a task may run again: the request_id prevents duplicates."""
     if task_result.task.name != confirm.name or len(task_result.args) < 2 or not task_result.args[1]:
         return
     order, member = Order.objects.get(pk=task_result.args[0]), task_result.args[1]

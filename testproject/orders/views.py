@@ -1,4 +1,4 @@
-"""One page: order something, pay for it, and see how far its confirmation is."""
+"""A page to order something, pay for it, and follow its confirmation."""
 
 from __future__ import annotations
 
@@ -15,59 +15,60 @@ from django.views.generic import CreateView, View
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultDoesNotExist
 from django_redis_messaging.web import identity
 
-from .expiries import await_payment, payments
+from .expiries import payments, start_payment_timer
 from .models import Order
 from .tasks import confirm
 
-#: orders the page shows
-SHOWN = 20
+#: orders on the page
+ORDERS_PER_PAGE = 20
 
 
 @dataclass(frozen=True)
 class Line:
-    """An order as the page shows it."""
+    """An order with everything the page shows of it."""
 
     order: Order
     result: TaskResult | None
-    #: whole seconds until it is cancelled
+    #: whole seconds until the order is cancelled; None if it is not open
     remaining: int | None
 
 
 class OrdersView(CreateView):  # type: ignore[type-arg]
-    """The latest orders with the state of their tasks, and a form for another one."""
+    """The latest orders with the status of their tasks, and a form to order."""
 
     model = Order
-    fields = ["item", "email"]  # noqa: RUF012  (as Django's views have it)
+    fields = ["item", "email"]  # noqa: RUF012  (as in Django's own views)
     template_name = "orders/orders.html"
     success_url = reverse_lazy("orders")
 
     def form_valid(self, form: ModelForm[Order]) -> HttpResponse:
-        """Store the order and its task: the task is sent, and the timer started, when it is committed."""
+        """Save the order. The task is sent and the timer started when the transaction is committed."""
         with transaction.atomic():
-            answer = super().form_valid(form)
+            response = super().form_valid(form)
             order = self.object
             assert order is not None  # noqa: S101
             member = self.member()
             order.confirmation = confirm.enqueue_on_commit().enqueue(order.pk, member).id
             order.save()
-            transaction.on_commit(lambda: await_payment(order, member))
-        return answer
+            transaction.on_commit(lambda: start_payment_timer(order, member))
+        return response
 
     def member(self) -> str:
-        """Who orders, as the notifications know people; empty where nobody is signed in."""
+        """The member id of the user; empty if nobody is signed in."""
         user = self.request.user
         return identity.current().member_id(user) if user.is_authenticated else ""
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        lines = [Line(order, _result(order), _remaining(order)) for order in Order.objects.all()[:SHOWN]]
+        orders = Order.objects.all()[:ORDERS_PER_PAGE]
+        lines = [Line(order, _result(order), _remaining(order)) for order in orders]
         return super().get_context_data(lines=lines, **kwargs)
 
 
 class PayView(View):
-    """Pay for an order, where there is still time."""
+    """Pays for an order that is still open."""
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """The database says whether it was in time; the timer is not needed any more then."""
+        """Pay, and cancel the timer. If both happen at once, the database decides which came first."""
         order = get_object_or_404(Order, pk=pk)
         if order.settle(Order.State.PAID):
             payments.cancel(str(order.pk))

@@ -1,1 +1,1 @@
-"""The people of the demo: who they are, how they sign in, what they have said so far."""
+"""The users of the demo: sign-in, sample chats, and notifications about mentions."""

@@ -1,10 +1,10 @@
-"""The people of the demo."""
+"""Configuration of the app."""
 
 from django.apps import AppConfig
 
 
 class PeopleConfig(AppConfig):
-    """Connects the receivers of this app."""
+    """Connects the signal receivers of this app."""
 
     name = "people"
 

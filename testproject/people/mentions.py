@@ -1,4 +1,4 @@
-"""`@name` in a message notifies whoever has this user name, and is in the chat."""
+"""Notifies members of a chat who are mentioned in a message as `@username`."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from django_redis_messaging import Chat, Message, notify
 from django_redis_messaging.signals import message_sent
 from django_redis_messaging.web.identity import current as identity
 
-#: people whom one message notifies
-MOST = 20
+#: maximum number of mentions in a message that are notified
+MAX_MENTIONS = 20
 
 
 @receiver(message_sent, dispatch_uid="people.mention")
 def mention(request: HttpRequest, message: Message, **_: object) -> None:
-    """Notify who is mentioned; several mentions in a chat count as one until they are read."""
+    """Notify the mentioned members. Mentions in one chat are grouped until they are read."""
     text = f"{identity().label(request.user)} mentioned you: {message.body[:100]}"
-    address = reverse("messaging:room", args=[message.chat_id])
-    for member in mentioned(message):
+    url = reverse("messaging:room", args=[message.chat_id])
+    for member in mentioned_members(message):
         notify(
             member,
             text,
-            url=address,
+            url=url,
             group=message.chat_id,
             sender=message.sender,
             request_id=message.cursor,
         )
 
 
-def mentioned(message: Message) -> set[str]:
-    """Members of the chat whom a message calls by their user names."""
-    names = [match[1] for match in islice(re.finditer(r"@([\w.+-]*\w)", message.body), MOST)]
+def mentioned_members(message: Message) -> set[str]:
+    """Ids of the members of the chat that a message mentions, without the sender."""
+    names = [match[1] for match in islice(re.finditer(r"@([\w.+-]*\w)", message.body), MAX_MENTIONS)]
     if not names:
         return set()
     users = get_user_model()._default_manager.filter(username__in=names)

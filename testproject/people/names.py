@@ -1,4 +1,4 @@
-"""Names for the directory, made of two short lists."""
+"""Generates names for the contacts in the directory."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Wagner Walsh Wang Weber Wolf Wong Yamada Yilmaz Young Zhang Zimmermann
 
 
 def full_names(count: int) -> Iterator[tuple[str, str]]:
-    """`count` different (first name, last name), the same ones every time.
+    """Yield `count` different (first name, last name), always the same ones.
 
-    There are some 29,000 pairs; beyond that a number tells people of one name apart.
+    There are about 29,000 pairs; after that, last names get a number.
     """
     pairs = [(first, last) for first in FIRST.split() for last in LAST.split()]
     random.Random(1).shuffle(pairs)  # noqa: S311
-    for at in range(count):
-        first, last = pairs[at % len(pairs)]
-        again = at // len(pairs)
-        yield first, f"{last} {again + 1}" if again else last
+    for index in range(count):
+        first, last = pairs[index % len(pairs)]
+        round_ = index // len(pairs)
+        yield first, f"{last} {round_ + 1}" if round_ else last

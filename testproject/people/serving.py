@@ -1,4 +1,4 @@
-"""The demo's servers: Redis, where none is configured, and the site itself."""
+"""The servers of the demo: Redis, background work, and the site itself."""
 
 from __future__ import annotations
 
@@ -19,64 +19,68 @@ from django.core.asgi import get_asgi_application
 from django.core.management.base import CommandError
 from django.test import override_settings
 from django_redis import get_redis_connection
-from shop import following
+from shop import subscriptions
 
 from django_redis_messaging import ConfigurationError, handlers
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.services.listening import Listener
-from django_redis_messaging.services.together import Together
+from django_redis_messaging.services.loop_group import LoopGroup
 from django_redis_messaging.tasks.polling import our_backends
 from django_redis_messaging.tasks.worker import Limits, Worker
 
-#: seconds that requests under way may take when the demo stops
-PATIENCE = 2
+#: seconds that running requests and tasks may take when the demo stops
+SHUTDOWN_TIMEOUT = 2
 
 
 class Stopped(BaseException):
-    """Ctrl-C or SIGTERM, at a time when no request is served."""
+    """Raised on Ctrl-C or SIGTERM while the site is not serving requests."""
 
 
-_asked: list[int] = []
+#: numbers of the signals that were received
+_received: list[int] = []
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end what is inside, and nothing else: what has to be cleaned up is."""
-    _asked.clear()
-    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+def handle_stop_signals() -> Iterator[None]:
+    """End the block on Ctrl-C and SIGTERM, after its cleanup."""
+    _received.clear()
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except Stopped:
         pass
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def stop_if_asked() -> None:
-    """End here if a signal came at a time when its exception could get lost: in a destructor, it does."""
-    if _asked:
+def stop_if_requested() -> None:
+    """Raise Stopped if a signal was received: an exception raised inside a destructor is lost."""
+    if _received:
         raise Stopped
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    _asked.append(number)
+    _received.append(number)
     raise Stopped
 
 
 @contextmanager
-def redis() -> Iterator[str]:
-    """The server that REDIS_URL names, else a private one with its data in the demo's directory."""
+def run_redis() -> Iterator[str]:
+    """Use the server in REDIS_URL, or run a private one with its data in the demo's directory.
+
+    Yields a description of the server.
+    """
     settings.DATA_DIR.mkdir(parents=True, exist_ok=True)
     if "REDIS_URL" in os.environ:
-        yield "the server of REDIS_URL"
+        yield "the server in REDIS_URL"
         return
     server = EmbeddedServer(settings.DATA_DIR / "redis", append_only=True)
     try:
         server.start()
         entry = {**settings.CACHES["messaging"], "LOCATION": server.url}
-        # The checks have used the alias already: this makes everybody look again.
+        # The system checks have read the alias already: override_settings resets what was cached.
         with override_settings(CACHES={**settings.CACHES, "messaging": entry}):
             yield f"a private server, data in {server.directory}"
     except ConfigurationError as error:
@@ -94,7 +98,7 @@ def remove_keys() -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """The socket the site will listen on, taken before anything else is begun."""
+    """Open the socket of the site before anything else, so that a used port fails early."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,33 +106,33 @@ def bind(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except (OSError, OverflowError) as error:
         listening.close()
-        in_use = f"Port {port} is in use: stop what listens there, or give another --port."
+        in_use = f"Port {port} is in use: stop the other program, or give another --port."
         other = f"Can't listen on {host} port {port} ({error}): give another --host or --port."
         raise CommandError(in_use if getattr(error, "errno", None) == errno.EADDRINUSE else other) from error
     return listening
 
 
 @contextmanager
-def working() -> Iterator[None]:
-    """While this lasts, this process executes tasks, calls the handlers of timers, and hears of changes."""
+def run_background_work() -> Iterator[None]:
+    """Run tasks, the handlers of timers, and the subscriptions of the shop in threads of this process."""
     [backend] = our_backends()
-    worker = Worker(backend, backend.queue_names, Limits(concurrency=2, drain=PATIENCE))
+    worker = Worker(backend, backend.queue_names, Limits(concurrency=2, drain=SHUTDOWN_TIMEOUT))
     handlers.discover()
-    listener = Listener(handlers.timers, handlers.key_events, Limits(concurrency=2, drain=PATIENCE))
-    together = Together({"worker": worker, "listener": listener})
+    listener = Listener(handlers.timers, handlers.key_events, Limits(concurrency=2, drain=SHUTDOWN_TIMEOUT))
+    together = LoopGroup({"worker": worker, "listener": listener})
     thread = threading.Thread(target=together.run, name="messaging")
     thread.start()
-    unfollow = following.start()
+    stop_subscriptions = subscriptions.start()
     try:
         yield
     finally:
         together.stop()
-        unfollow()
+        stop_subscriptions()
         thread.join()
 
 
 class Site(uvicorn.Server):
-    """The site under ASGI, static files included; `ready` is called once it answers."""
+    """The site under ASGI with its static files; `ready` is called once it accepts requests."""
 
     def __init__(self, ready: Callable[[], None]) -> None:
         application = ASGIStaticFilesHandler(get_asgi_application())
@@ -137,12 +141,12 @@ class Site(uvicorn.Server):
                 application,
                 lifespan="off",
                 log_level="warning",
-                timeout_graceful_shutdown=PATIENCE,
+                timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
             )
         )
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        stop_if_asked()
+        stop_if_requested()
         await super().startup(sockets=sockets)
         self._ready()

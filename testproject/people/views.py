@@ -1,4 +1,4 @@
-"""Sign-in by a click, where DEBUG is on."""
+"""Sign-in with one click; only if DEBUG is set."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.generic import TemplateView
 
-from .cast import CAST
+from .fixtures import USERS
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
 class SignInView(TemplateView):
-    """Shows the people of the demo; a POST signs in as the one picked."""
+    """Shows the demo users; a POST signs in as one of them."""
 
     template_name = "people/sign_in.html"
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not settings.DEBUG:
-            raise Http404("Signing in by a click is for the demo: set DEBUG.")
+            raise Http404("Signing in without a password is for the demo only: set DEBUG.")
         return super().dispatch(request, *args, **kwargs)  # type: ignore[return-value]
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        people = get_user_model()._default_manager.filter(username__in=[person.username for person in CAST])
+        people = get_user_model()._default_manager.filter(username__in=[user.username for user in USERS])
         return super().get_context_data(people=people.order_by("pk"), next=self._next(), **kwargs)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        """Sign in as the person picked."""
-        names = {person.username for person in CAST} & {request.POST.get("username", "")}
+        """Sign in as the selected user."""
+        names = {user.username for user in USERS} & {request.POST.get("username", "")}
         user = get_object_or_404(get_user_model(), username__in=names)
         login(request, user, backend=BACKEND)
         return HttpResponseRedirect(self._next() or resolve_url(settings.LOGIN_REDIRECT_URL))
 
     def _next(self) -> str:
-        """Where the person was going, if that is on this site and isn't this page."""
+        """The page to show after signing in, if it is on this site and isn't this page."""
         wanted = self.request.POST.get("next") or self.request.GET.get("next") or ""
         host = self.request.get_host()
         safe = url_has_allowed_host_and_scheme(wanted, {host}, require_https=self.request.is_secure())

@@ -1,1 +1,1 @@
-"""What all processes of a site have to hear of: options that change, and cached values that are stale."""
+"""Broadcasts to all processes of a site: changed options, and cached values to delete."""

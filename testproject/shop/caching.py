@@ -1,4 +1,4 @@
-"""A cache in the memory of each process (LocMemCache), whose stale values go in all of them."""
+"""Deletes stale values from the in-memory cache (LocMemCache) of all processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django_redis_messaging import Broadcast
 CHANNEL = "stale"
 
 
-def drop(key: str) -> None:
-    """The value of this key is stale, in all processes; call it once the change is committed."""
+def invalidate(key: str) -> None:
+    """Delete a cached value in all processes. Call it after the change has been committed."""
     cache.delete(key)
     Broadcast(CHANNEL).publish(key)

@@ -1,5 +1,7 @@
-"""Options that are changed while the site runs: each process holds them in memory, and loads them again
-when it hears of a change."""
+"""Options that can be changed while the site runs.
+
+Each process keeps them in memory, and reloads them after the broadcast of a change.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,19 @@ from django_redis_messaging import Broadcast, Lock
 
 CHANNEL = "options"
 DEFAULTS: dict[str, Any] = {"discount": 0, "open": True}
-_held: dict[str, Any] = {}
+_loaded: dict[str, Any] = {}
 
 
 def get(name: str) -> Any:
-    """An option, as it was last heard of."""
-    if not _held:
+    """The value of an option, as loaded last by this process."""
+    if not _loaded:
         load()
-    return _held[name]
+    return _loaded[name]
 
 
 def change(name: str, value: Any) -> None:
-    """Change an option, for all processes."""
-    with Lock("shop options"):  # two changes at once are two changes
+    """Change an option in all processes."""
+    with Lock("shop options"):  # or one of two changes at once would be lost
         changed = _file().with_suffix(".changed")
         changed.write_text(json.dumps({**_stored(), name: value}), encoding="utf-8")
         changed.replace(_file())
@@ -34,8 +36,8 @@ def change(name: str, value: Any) -> None:
 
 
 def load() -> None:
-    """Read all options anew."""
-    _held.update(DEFAULTS | _stored())
+    """Load all options from the file."""
+    _loaded.update(DEFAULTS | _stored())
 
 
 def _file() -> Path:

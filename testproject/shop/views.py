@@ -1,4 +1,4 @@
-"""One page: the options, as the process that serves it has heard of them, and a form that changes them."""
+"""A page that shows the options of the process that serves it, and a form to change them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from django.views.generic import FormView
 
 from . import caching, options
 
-#: the key of what is dear to make, and so is held in memory
+#: cache key of a value that is expensive to compute
 PRICES = "prices"
 
 
 class OptionsForm(forms.Form):
-    """All options."""
+    """The form for all options."""
 
     discount = forms.IntegerField(label=_("Discount (%)"), min_value=0, max_value=100)
     open = forms.BooleanField(label=_("Open"), required=False)
 
 
 class ShopView(FormView):  # type: ignore[type-arg]
-    """The options of this process; a POST changes those of all, and drops what was made by the old ones."""
+    """Shows the options of this process. A POST changes them in all processes, and deletes cached prices."""
 
     form_class = OptionsForm
     template_name = "shop/shop.html"
@@ -38,11 +38,11 @@ class ShopView(FormView):  # type: ignore[type-arg]
         return {name: options.get(name) for name in options.DEFAULTS}
 
     def form_valid(self, form: forms.Form) -> HttpResponse:
-        """Change what differs."""
+        """Change the options that differ."""
         for name, value in form.cleaned_data.items():
             if value != options.get(name):
                 options.change(name, value)
-        caching.drop(PRICES)
+        caching.invalidate(PRICES)
         return super().form_valid(form)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""A small site that shows the app: `uv run testproject/manage.py demo`."""
+"""A small demo site: `uv run testproject/manage.py demo`."""

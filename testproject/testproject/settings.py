@@ -1,14 +1,14 @@
-"""Settings of the demo. For a machine of one's own only: DEBUG is on, and anybody signs in as anybody."""
+"""Settings of the demo. For your own machine only: DEBUG is on, and users sign in without a password."""
 
 import os
 from pathlib import Path
 from urllib.parse import quote
 
 BASE_DIR = Path(__file__).resolve().parents[2]
-#: where the demo keeps everything; ignored by git
+#: all data of the demo; ignored by git
 DATA_DIR = Path(os.environ.get("DEMO_DIR", BASE_DIR / ".demo"))
 
-SECRET_KEY = "known to everybody: for the demo only"  # noqa: S105
+SECRET_KEY = "public: for the demo only"  # noqa: S105
 DEBUG = True
 ALLOWED_HOSTS: list[str] = []
 ROOT_URLCONF = "testproject.urls"
@@ -65,7 +65,7 @@ DATABASES = {
     }
 }
 
-# Where `manage.py demo` starts a server; other commands find it there while it runs. REDIS_URL goes first.
+# Other commands use the socket of the server that `manage.py demo` runs. REDIS_URL overrides it.
 _SOCKET = DATA_DIR / "redis" / "server.sock"
 _LOCATION = f"unix://{quote(str(_SOCKET))}?db=0" if _SOCKET.exists() else "redis://127.0.0.1:6379/1"
 CACHES = {
@@ -77,9 +77,9 @@ CACHES = {
 }
 REDIS_MESSAGING = {"PREFIX": "demo"}
 TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}}
-#: seconds after which an order that is not paid is cancelled
+#: seconds after which an unpaid order is cancelled
 TIME_TO_PAY = float(os.environ.get("DEMO_TIME_TO_PAY", "30"))
-EMAIL_BACKEND = "orders.mail.MoodyBackend"
+EMAIL_BACKEND = "orders.mail.UnreliableBackend"
 
 TIME_ZONE = "UTC"
 LOGIN_URL = "sign-in"

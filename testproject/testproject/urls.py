@@ -1,4 +1,4 @@
-"""Sign-in at /, the app's pages at /messages/, orders at /orders/, options at /shop/, and the admin."""
+"""URLs: sign-in at /, messages at /messages/, orders at /orders/, options at /shop/, and the admin."""
 
 from django.contrib import admin
 from django.contrib.auth.views import LogoutView

@@ -1,4 +1,4 @@
-"""The site as WSGI servers load it."""
+"""The WSGI application."""
 
 import os
 
@@ -7,7 +7,7 @@ from django.core.wsgi import get_wsgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
 application = get_wsgi_application()
 
-from shop import following  # noqa: E402  (apps are ready now)
+from shop import subscriptions  # noqa: E402  (needs the app registry)
 
-# each process that serves loads this, after it was forked
-following.start()
+# Each server process imports this module after the fork.
+subscriptions.start()

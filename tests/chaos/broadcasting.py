@@ -16,16 +16,16 @@ from django.conf import settings
 
 #: seconds until a reader gives up
 PATIENCE = 60.0
-#: what everybody publishes now and then: equal payloads are events of their own
+#: payload that all publish occasionally: equal payloads are separate events
 TICK = "tick"
 
 
 def enter(url: str, prefix: str) -> None:
     """Set this process up."""
-    # libfaketime refuses Python's own, which sleeps until a moment of the monotonic clock
+    # libfaketime doesn't support Python's own, which sleeps until a time of the monotonic clock
     time.sleep = partial(select.select, [], [], [])  # type: ignore[assignment]
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
-    # borders of buckets come often
+    # short buckets
     messaging = {"PREFIX": prefix, "BROADCAST_BUCKET": 0.05, "BROADCAST_RETENTION": 5}
     settings.configure(CACHES={"messaging": entry}, REDIS_MESSAGING=messaging)
 
@@ -54,7 +54,7 @@ def read(count: int, cursor: str) -> Any:
 def main(role: str, url: str, prefix: str, number: str, count: str, cursor: str) -> None:
     enter(url, prefix)
     print(json.dumps({"clock": time.time()}), flush=True)  # noqa: T201
-    sys.stdin.readline()  # begin together
+    sys.stdin.readline()  # start simultaneously
     done = publish(int(number), int(count)) if role == "publish" else read(int(count), cursor)
     print(json.dumps(done))  # noqa: T201
 

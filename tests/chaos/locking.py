@@ -1,4 +1,4 @@
-"""What other processes do with locks."""
+"""Functions that other processes run with locks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ return 1
 
 
 def count_up(url: str, name: str, times: int) -> list[int]:
-    """Read a number and write the next one: nobody else may do it meanwhile. The fences."""
+    """Read a number and write the next one, which must be exclusive; returns the fences."""
     fences, key = [], f"{conf.prefix()}:1:number"
     with redis.Redis.from_url(url) as client:
         for _ in range(times):
@@ -53,7 +53,7 @@ def write_late(url: str, prefix: str) -> int:
         while not client.exists(f"{prefix}:1:over"):
             lock.acquire()
             client.set(f"{prefix}:1:holder", who)
-            time.sleep(0.002)  # the work: this is where it is stopped
+            time.sleep(0.002)  # the work: it is suspended here
             taken += write(names, [lock.fence, who])
             with suppress(LockNotOwnedError):
                 lock.release()
@@ -61,7 +61,7 @@ def write_late(url: str, prefix: str) -> int:
 
 
 def wait_for(stage: actors.Stage, name: str) -> None:
-    """Wait in the line, then hold the lock for ever."""
+    """Wait in the queue, then hold the lock indefinitely."""
     actors.enter(stage, threading.Barrier(1))
     Lock(name, timeout=1000).acquire()
     signal.pause()

@@ -1,5 +1,5 @@
 """Publishers and readers in processes whose clocks are wrong by an hour: each reader gets what was published,
-in one order, also while the server is killed again and again; who was away for too long is told."""
+in one order, also while the server is killed repeatedly; a reader that was away too long missed events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Process = subprocess.Popen[str]
 
 @contextmanager
 def actors(url: str, cursor: str, roles: list[tuple[str, int, int]]) -> Iterator[list[tuple[str, Process]]]:
-    """Publishers and readers (role, number, events), each with a clock of its own."""
+    """Publishers and readers (role, number, events), each with its own clock."""
     started = []
     for role, number, count in roles:
         shifted = {
@@ -88,7 +88,7 @@ def result(process: Process) -> Any:
 
 @contextmanager
 def killed_again_and_again(where: EmbeddedServer) -> Iterator[list[float]]:
-    """A server whose log has all that it has acknowledged; when it was killed."""
+    """A server that logs all that it acknowledges; and the times at which it was killed."""
     kills: list[float] = []
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Broadcasts where replies are lost and servers are killed: nothing is doubled, and no loss is silent."""
+"""Broadcasts when replies are lost and servers are killed: no duplicates, and no unreported loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def payloads(batch: Batch) -> list[Any]:
 
 
 class TestLostReplies:
-    async def test_each_event_is_there_once(self, call: Call, lossy: LossyProxy) -> None:
+    async def test_each_event_is_published_once(self, call: Call, lossy: LossyProxy) -> None:
         channel = Broadcast("news")
         events = [await call(channel, "publish", number) for number in range(50)]
         assert lossy.lost > 10
@@ -32,7 +32,7 @@ class TestLostReplies:
         assert channel.fetch().events == events
         assert payloads(channel.fetch()) == list(range(50))
 
-    async def test_a_reader_has_each_once(self, call: Call, lossy: LossyProxy) -> None:
+    async def test_a_reader_gets_each_event_once(self, call: Call, lossy: LossyProxy) -> None:
         channel = Broadcast("news")
         cursor, seen = await call(channel, "cursor"), []
         for number in range(30):
@@ -77,11 +77,11 @@ class TestLostReplies:
 class TestKilled:
     @pytest.fixture
     def forgetful(self) -> Iterator[EmbeddedServer]:
-        """A server that stores nothing but what it is told to save."""
+        """A server that saves only on request."""
         with EmbeddedServer(options={"save": "3600 1"}) as server:
             yield server
 
-    async def test_nothing_is_missed_where_nothing_is_lost(
+    async def test_nothing_is_missed_if_nothing_is_lost(
         self, call: Call, fragile: EmbeddedServer, connect: Connect
     ) -> None:
         connect(fragile)
@@ -107,7 +107,7 @@ class TestKilled:
             assert (payloads(batch), batch.missed) == (["after"], True)
 
     @pytest.mark.parametrize("others", [0, 1, 2, 3])
-    async def test_the_latest_are_lost(
+    async def test_the_latest_events_are_lost(
         self, others: int, call: Call, forgetful: EmbeddedServer, connect: Connect
     ) -> None:
         connect(forgetful)
@@ -124,10 +124,12 @@ class TestKilled:
             await call(channel, "publish", number)
         batch = await call(channel, "fetch", cursor)
         assert (payloads(batch), batch.missed) == (["saved", *range(others)], True)
-        # who had not read them is told too: a reader who had has found it out
+        # this reader had not read them: another one has detected the loss
         assert (await call(channel, "fetch", behind)).missed
 
-    async def test_who_waits_goes_on(self, call: Call, fragile: EmbeddedServer, connect: Connect) -> None:
+    async def test_a_waiting_reader_continues(
+        self, call: Call, fragile: EmbeddedServer, connect: Connect
+    ) -> None:
         connect(fragile)
         channel = Broadcast("news")
         start = channel.cursor()
@@ -151,11 +153,11 @@ class TestKilled:
 
 
 class TestFullMemory:
-    async def test_publishing_is_refused_whole_and_reading_goes_on(
+    async def test_publishing_is_rejected_and_reading_continues(
         self, call: Call, client: redis.Redis, fill: Callable[[], None]
     ) -> None:
         channel, other = Broadcast("news"), Broadcast("new")
-        other.cursor()  # makes the channel
+        other.cursor()  # creates the channel
         first = channel.publish(1)
         channel.publish(2)
         fill()

@@ -15,7 +15,8 @@ from redis.crc import key_slot
 
 from django_redis_messaging import Broadcast, Chat, DelayQueue, Inbox, Lock, Mailbox, Semaphore, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.keys import ChatKeys, JobKeys
+from django_redis_messaging.services.chats.keys import ChatKeys
+from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.core.clusters import NODE_TIMEOUT, Cluster
 
 from .conftest import PATIENCE

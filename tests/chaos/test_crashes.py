@@ -11,8 +11,8 @@ import pytest
 from django_redis_messaging import Chat, ChatNotFound, Inbox, OutcomeUnknown, Unavailable, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.keys import UserKeys
 from django_redis_messaging.services import inboxes
+from django_redis_messaging.services.users import UserKeys
 
 from .conftest import Connect
 from .test_interleavings import steps
@@ -42,13 +42,13 @@ def stop_after(done: int, operation: Operation) -> None:
     """Do the first steps, and no more: the process is gone."""
     reply = None
     for _ in range(done):
-        reply = clients.ask(conf.alias(), operation.send(reply))
+        reply = clients.execute(conf.alias(), operation.send(reply))
     operation.close()
 
 
 def fail_at(step: int, operation: Operation, error: Exception) -> Any:
     """Do the first steps; the next one fails like this; the rest is done."""
-    execute, reply = functools.partial(clients.ask, conf.alias()), None
+    execute, reply = functools.partial(clients.execute, conf.alias()), None
     for _ in range(step):
         reply = execute(operation.send(reply))
     operation.send(reply)
@@ -93,7 +93,7 @@ class TestJoining:
     ) -> None:
         chat = Chat.create("ann", [], chat_id="c")
         joining = steps(chat.join, "bob", by="ann")
-        execute = functools.partial(clients.ask, conf.alias())
+        execute = functools.partial(clients.execute, conf.alias())
         reply = execute(next(joining))
         monkeypatch.setattr(inboxes, "_GRACE", 0)
         assert Inbox("bob").pending() == []

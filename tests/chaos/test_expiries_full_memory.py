@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from django_redis_messaging import Expiry, Unavailable, conf
-from django_redis_messaging.core import keys
-from django_redis_messaging.services.expiries.store import TimerStore
+from django_redis_messaging.services.expiries.keys import timer_key
 from django_redis_messaging.services.listening.dispatch import DispatchLease
+from tests.engines import timers
 from tests.services.asking import until
 from tests.services.listening import Heard, jobs, listening
 
@@ -46,7 +46,7 @@ def test_extend_works_also_where_the_real_key_is_gone(fill: Fill, client: redis.
     orders = Expiry("order")
     for name in ("one", "two"):
         orders.start(name, LONG, name)
-    key = keys.timer(conf.prefix(), "order", "two")
+    key = timer_key(conf.prefix(), "order", "two")
     client.delete(key)
     fill()
     assert orders.extend("one", 2 * LONG)
@@ -74,10 +74,10 @@ def test_what_is_due_fires_fails_and_is_buried(fill: Fill) -> None:
         Expiry("order").start(name, 0.001, "payload")
     fill()
     with listening({"order": handler}):
-        until(lambda: TimerStore().stats("order")[:4] == [0, 0, 0, 1])
+        until(lambda: timers().stats("order")[:4] == [0, 0, 0, 1])
     assert sorted(heard.names) == ["bad", "bad", "good"]
 
 
 def test_a_listener_takes_over(fill: Fill) -> None:
     fill()
-    assert DispatchLease("node", "token").take()
+    assert DispatchLease("node", "token").acquire()

@@ -16,7 +16,7 @@ import pytest
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.expiries.store import TimerStore
+from tests.engines import timers
 from tests.gate import LONG
 from tests.tasks.working import server, server_ms, until
 
@@ -102,7 +102,7 @@ def test_each_fires_its_effect_once(
         begin.wait()
         away = harm(fragile, workers)
         earliest, due = starting.result(PATIENCE)
-        until(lambda: sum(TimerStore().stats("order")[:3]) == 0, PATIENCE)
+        until(lambda: sum(timers().stats("order")[:3]) == 0, PATIENCE)
         effects = seen(EFFECTS)
         runs = seen(RUNS)
         assert workers.dismiss() == {0}

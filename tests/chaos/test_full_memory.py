@@ -93,7 +93,7 @@ def test_what_begins_while_there_is_room_ends_well(fill: Fill) -> None:
     """A joining whose last step comes when memory is full."""
     chat = talked("full")
     steps = Chat.join.__wrapped__(chat, "dan", by="ann")  # type: ignore[attr-defined]
-    execute = functools.partial(clients.ask, conf.alias())
+    execute = functools.partial(clients.execute, conf.alias())
     expecting = next(steps)
     joining = steps.send(execute(expecting))
     confirming = steps.send(execute(joining))

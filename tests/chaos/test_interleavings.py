@@ -11,7 +11,7 @@ import pytest
 from django_redis_messaging import Chat, Inbox, MessagingError, conf
 from django_redis_messaging.core import clients, scripts
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.keys import UserKeys
+from django_redis_messaging.services.users import UserKeys
 
 from .conftest import Connect
 
@@ -56,7 +56,7 @@ class Actor:
         if self._next is None:
             return
         try:
-            reply = clients.ask(conf.alias(), self._next)
+            reply = clients.execute(conf.alias(), self._next)
             self._next = self._operation.send(reply)
         except (StopIteration, MessagingError):
             self._next = None
@@ -152,8 +152,8 @@ class TestPlantedBugs:
     @pytest.mark.parametrize(
         ("where", "line", "mistake"),
         [
-            ("inbox_confirm", "if token ~= '?' .. ARGV[2] then", "if false then"),
-            ("inbox_expect", "token = '?'\n", "token = '?' .. ARGV[2]\n"),
+            ("inbox_confirm", "if token ~= '?' .. joining then", "if false then"),
+            ("inbox_reserve", "pending_token = '?'\n", "pending_token = '?' .. ARGV[2]\n"),
         ],
     )
     def test_a_member_is_blind(

@@ -183,7 +183,7 @@ async def test_without_request_ids_it_would_show(
 ) -> None:
     """The loss is real: a planted bug is found."""
     read = scripts.read
-    known = "local known = redis.call('HGET', KEYS[2], id)"
+    known = "local known = redis.call('HGET', records.states, id)"
     plants = {"if before then": "if false then", known: f"id = id .. us {known}"}
     source = read("jobs_push.lua")
     for line, mistake in plants.items():

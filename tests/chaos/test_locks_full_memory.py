@@ -1,4 +1,4 @@
-"""Locks on a server that is out of memory: a new one is refused whole, what is held goes on, and over."""
+"""Locks on a server that is out of memory: new ones are rejected; held ones are extended and released."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from django_redis_messaging import Lock, Unavailable, conf
-from django_redis_messaging.core.keys import LockKeys
+from django_redis_messaging.services.locks.keys import LockKeys
 
 Fill = Callable[[], None]
 
@@ -32,7 +32,7 @@ async def test_held_locks_are_extended_and_released(fill: Fill, client: redis.Re
     await other.arelease()
 
 
-def test_who_waits_goes_on_waiting_and_gets_it(
+def test_a_waiting_client_keeps_its_place_and_acquires(
     fill: Fill, client: redis.Redis, until: Callable[[Callable[[], object]], None]
 ) -> None:
     lock, fences = Lock("door", timeout=100), []

@@ -1,4 +1,4 @@
-"""Locks between processes: one at a time, fences that tell who is late, and lines that outlive who waits."""
+"""Locks between processes: one holder at a time, fences that reveal late holders, and killed waiters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django.conf import settings
 from django_redis_messaging import Lock, LockNotOwnedError, conf
 from django_redis_messaging.core import clients, scripts
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.keys import LockKeys
+from django_redis_messaging.services.locks.keys import LockKeys
 from tests.gate import LONG
 from tests.services.planting import Plant, planted
 
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.promise
 
 PROCESSES = 8
 EACH = 500 if LONG else 40
-#: holders that come late, since they were stopped beyond their lease
+#: number of holders that are suspended for longer than their lease
 LATE = 60 if LONG else 3
-#: seconds that a busy machine may be late
+#: seconds of tolerance for a busy machine
 SLACK = 2.0
 
 
@@ -46,7 +46,7 @@ def client(lasting: EmbeddedServer) -> Iterator[redis.Redis]:
         yield client
 
 
-def test_one_at_a_time(stage: actors.Stage, all_at_once: Cast, client: redis.Redis) -> None:
+def test_one_holder_at_a_time(stage: actors.Stage, all_at_once: Cast, client: redis.Redis) -> None:
     acts = [(locking.count_up, (stage.url, "door", EACH))] * PROCESSES
     found = all_at_once(stage, acts)
     assert int(client.get(f"{conf.prefix()}:1:number") or 0) == PROCESSES * EACH
@@ -54,8 +54,8 @@ def test_one_at_a_time(stage: actors.Stage, all_at_once: Cast, client: redis.Red
     assert len({fence for fences in found for fence in fences}) == PROCESSES * EACH
 
 
-def test_a_resource_that_checks_fences_never_goes_back(stage: actors.Stage, client: redis.Redis) -> None:
-    """Holders are stopped until others have had the lock; then they write, late."""
+def test_a_resource_that_checks_fences_rejects_late_writes(stage: actors.Stage, client: redis.Redis) -> None:
+    """Suspend holders until others have held the lock; then they write late."""
     prefix, chance = conf.prefix(), random.Random(1)
     with cast(stage, PROCESSES) as pool:
         begin = [pool.submit(actors.begin, locking.write_late, stage.url, prefix) for _ in range(PROCESSES)]
@@ -92,7 +92,7 @@ def _late_after_another_stop(client: redis.Redis, prefix: str, chance: random.Ra
         if pid:
             os.kill(pid, signal.SIGSTOP)
             break
-    time.sleep(locking.LEASE * chance.uniform(1.3, 2))  # its lease ends meanwhile: nothing else tells so
+    time.sleep(locking.LEASE * chance.uniform(1.3, 2))  # its lease ends meanwhile
     os.kill(pid, signal.SIGCONT)
     return int(client.llen(f"{prefix}:1:came")) - int(client.llen(f"{prefix}:1:taken"))
 
@@ -105,12 +105,12 @@ def _until(holds: Any) -> None:
 
 
 @pytest.mark.parametrize("killed", [1, 2])
-def test_a_waiter_that_is_killed_costs_a_second(
+def test_a_killed_waiter_delays_the_others_by_a_second(
     killed: int, stage: actors.Stage, client: redis.Redis
 ) -> None:
     lock, waiters = Lock("door", timeout=1000), []
     lock.acquire()
-    line = LockKeys(conf.prefix(), lock.key).line
+    line = LockKeys(conf.prefix(), lock.key).queue
     try:
         for number in range(killed):
             waiters.append(_waiter(stage))
@@ -133,7 +133,7 @@ def _waiter(stage: actors.Stage) -> BaseProcess:
     return process
 
 
-def test_a_holder_that_is_killed_costs_its_lease(stage: actors.Stage, client: redis.Redis) -> None:
+def test_a_killed_holder_delays_the_others_by_its_lease(stage: actors.Stage, client: redis.Redis) -> None:
     waiter, lock = _waiter(stage), Lock("door")
     try:
         _until(lock.locked)
@@ -146,7 +146,7 @@ def test_a_holder_that_is_killed_costs_its_lease(stage: actors.Stage, client: re
     assert time.monotonic() - began < 0.3 + SLACK
 
 
-def test_fences_grow_over_restarts_that_lose_all(connect: Connect) -> None:
+def test_fences_grow_after_restarts_that_lose_all_data(connect: Connect) -> None:
     with EmbeddedServer() as server:
         connect(server)
         lock, fences = Lock("door"), []
@@ -159,30 +159,30 @@ def test_fences_grow_over_restarts_that_lose_all(connect: Connect) -> None:
         clients.close()
 
 
-#: mistakes, each of which one of these tests must find
+#: mistakes that these tests must detect
 MISTAKES: dict[str, Plant] = {
     "a fence that does not grow": (
         "lock_acquire",
-        "math.max((tonumber(before) or 0) + 1, us)",
-        "tonumber(before) or us",
+        "math.max((tonumber(latest) or 0) + 1, us)",
+        "tonumber(latest) or us",
     ),
-    "a release of whatever is there": (
+    "a release of any holder's lock": (
         "lock_release",
         "if redis.call('GET', lock) ~= token then",
         "if not redis.call('GET', lock) then",
     ),
     "newcomers that overtake": (
         "lock_acquire",
-        "redis.call('EXISTS', line) == 0 and leased()",
-        "leased()",
+        "redis.call('EXISTS', queue) == 0 and set_lock()",
+        "set_lock()",
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.usefixtures("stage")
-def test_mistakes_are_seen(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the other tests look at is not right where a script has one of these."""
+def test_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The properties that the other tests check don't hold with any of these mistakes."""
     assert _is_right()
     planted(MISTAKES[mistake], monkeypatch)
     try:
@@ -193,7 +193,7 @@ def test_mistakes_are_seen(mistake: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _is_right() -> bool:
-    """Fences grow, only the owner releases, nobody overtakes."""
+    """Fences grow, only the owner releases, and newcomers don't overtake."""
     one, late, name = Lock("small", timeout=0.03), Lock("small"), f"line {os.urandom(4).hex()}"
     one.acquire()
     fence = one.fence
@@ -207,7 +207,7 @@ def _is_right() -> bool:
     keys, holder = LockKeys(conf.prefix(), Lock(name).key), Lock(name)
     holder.acquire()
     with redis.Redis.from_url(_url()) as client:
-        client.zadd(keys.line, {"first": 1})
+        client.zadd(keys.queue, {"first": 1})
         client.zadd(keys.seen, {"first": 2**45})
         client.delete(keys.lock)
     return grows and owner and not Lock(name).acquire(blocking=False)

@@ -1,4 +1,4 @@
-"""Locks where a third of all replies is lost: each is acquired once, with one fence, and released."""
+"""Locks when a third of all replies is lost: each is acquired once, with one fence, and released."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_each_is_acquired_once_and_released(call: Call, lossy: LossyProxy)
     assert not lock.locked()
 
 
-async def test_a_release_that_is_repeated_is_no_error(call: Call, lossy: LossyProxy) -> None:
+async def test_a_repeated_release_is_not_an_error(call: Call, lossy: LossyProxy) -> None:
     lossy.lose_next(0)
     lock = Lock("door", timeout=1000)
     assert await call(lock, "acquire")
@@ -34,7 +34,7 @@ async def test_a_release_that_is_repeated_is_no_error(call: Call, lossy: LossyPr
     assert await call(lock, "acquire", blocking=False)
 
 
-async def test_extended_once(call: Call, lossy: LossyProxy) -> None:
+async def test_each_extension_is_applied_once(call: Call, lossy: LossyProxy) -> None:
     lossy.lose_next(0)
     lock = Lock("door", timeout=100)
     assert await call(lock, "acquire")
@@ -47,8 +47,8 @@ async def test_extended_once(call: Call, lossy: LossyProxy) -> None:
     assert 240_000 < get_redis_connection("messaging").pttl(lock.key) <= 250_000
 
 
-async def test_who_waits_gets_it(call: Call, lossy: LossyProxy) -> None:
-    """Handed over while replies are lost, its own and those that would wake it."""
+async def test_a_waiting_client_acquires_it(call: Call, lossy: LossyProxy) -> None:
+    """It is handed over while replies are lost, including wake-ups."""
     lossy.lose_next(0)
     holder, waiter = Lock("door", timeout=0.2), Lock("door", timeout=1000)
     assert await call(holder, "acquire")

@@ -103,7 +103,7 @@ async def test_without_request_ids_it_would_show(
 ) -> None:
     """The loss is real: a planted bug is found."""
     read = scripts.read
-    line = "if answered then"
+    line = "if recorded then"
     assert line in read("chat_send.lua")
     monkeypatch.setattr(
         scripts,

@@ -1,4 +1,4 @@
-"""Semaphores whose holders and waiters are killed: never more than the limit, and permits come back."""
+"""Semaphores whose holders and waiters are killed: the limit holds, and permits become free."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .rooms import LEASE, LIMIT, hold, wait, work
 pytestmark = pytest.mark.promise
 
 PROCESSES = 8
-#: processes that are killed; permits that are given between two kills
+#: number of processes to kill; number of permits granted between two kills
 KILLS, BETWEEN = (60, 300) if LONG else (6, 60)
-#: seconds that a busy machine may be late
+#: seconds of tolerance for a busy machine
 SLACK = 2.0
 Until = Callable[[Callable[[], object]], None]
 
 
 class Workers:
-    """Some processes; who was killed is replaced."""
+    """Some processes; a killed one is replaced."""
 
     def __init__(self, stage: Stage, directory: Path) -> None:
         self._stage = stage
@@ -38,7 +38,7 @@ class Workers:
         self.all: list[BaseProcess] = []
 
     def hire(self) -> None:
-        """One more."""
+        """Start another process."""
         self._hired += 1
         words = (self._stage, str(self._directory), self._hired)
         process = processes.Process(target=work, args=words, daemon=True)
@@ -46,7 +46,7 @@ class Workers:
         self.all.append(process)
 
     def kill(self, process: BaseProcess) -> None:
-        """As kill -9 does."""
+        """Kill a process (SIGKILL)."""
         process.kill()
         process.join(PATIENCE)
         self.all.remove(process)
@@ -79,13 +79,13 @@ def test_never_more_than_the_limit_while_some_are_killed(
             for process in list(workers.all):
                 workers.kill(process)
         assert count("crowded") == 0
-        # what those had who were killed comes back
+        # the permits of killed processes become free
         for _ in range(LIMIT):
             assert semaphore.acquire(blocking=True, blocking_timeout=2 * LEASE)
         assert semaphore.info().held == LIMIT
 
 
-def test_the_permit_of_who_was_killed_is_back_within_its_lease(stage: Stage) -> None:
+def test_the_permit_of_a_killed_holder_is_free_after_its_lease(stage: Stage) -> None:
     ours, theirs = processes.Pipe()
     holder = processes.Process(target=hold, args=(stage, 1.0, theirs), daemon=True)
     holder.start()
@@ -96,11 +96,11 @@ def test_the_permit_of_who_was_killed_is_back_within_its_lease(stage: Stage) -> 
     holder.join(PATIENCE)
     assert not Semaphore("room", 1).acquire()
     assert Semaphore("room", 1).acquire(blocking=True, blocking_timeout=PATIENCE)
-    # the lease began a little before, and whoever waits looks when it ends
+    # the lease began a little earlier, and a waiting client polls when it ends
     assert time.monotonic() - began < 1.0 + SLACK
 
 
-def test_who_was_killed_while_waiting_is_passed_over_within_a_second(stage: Stage, until: Until) -> None:
+def test_a_killed_waiter_is_skipped_within_a_second(stage: Stage, until: Until) -> None:
     semaphore = Semaphore("room", 1, timeout=1000)
     assert semaphore.acquire()
     waiter = processes.Process(target=wait, args=(stage,), daemon=True)

@@ -17,8 +17,8 @@ LONG = 1000
 Fill = Callable[[], None]
 
 
-async def test_no_permit_is_taken_twice_and_none_is_lost(call: Call, lossy: LossyProxy) -> None:
-    """Nor is a release told that its lease had ended, when a repeat finds nothing to release."""
+async def test_no_permit_is_granted_twice_or_lost(call: Call, lossy: LossyProxy) -> None:
+    """A repeated release that finds nothing to release doesn't fail either."""
     semaphore = Semaphore("room", 5, timeout=LONG)
     for _ in range(12):
         for _ in range(5):
@@ -32,7 +32,7 @@ async def test_no_permit_is_taken_twice_and_none_is_lost(call: Call, lossy: Loss
     assert lossy.lost > 20
 
 
-def test_who_waits_has_one_place_and_is_woken(lossy: LossyProxy, until: Callable[..., None]) -> None:
+def test_a_waiting_client_has_one_place_and_is_woken(lossy: LossyProxy, until: Callable[..., None]) -> None:
     semaphore, got = Semaphore("room", 1, timeout=LONG), list[int]()
     assert semaphore.acquire()
 
@@ -47,12 +47,12 @@ def test_who_waits_has_one_place_and_is_woken(lossy: LossyProxy, until: Callable
     semaphore.release()
     for thread in threads:
         thread.join()
-    # who gets no reply for long may lose its place
+    # a client without replies for too long may lose its place
     assert sorted(got) == [0, 1, 2, 3]
     assert semaphore.info().held == 0
 
 
-async def test_a_permit_whose_grant_is_never_told_comes_back(
+async def test_a_permit_whose_grant_was_never_received_becomes_free(
     call: Call, connect: Connect, proxy: LossyProxy
 ) -> None:
     connect(proxy, COMMAND_DEADLINE=0.2)
@@ -66,7 +66,7 @@ async def test_a_permit_whose_grant_is_never_told_comes_back(
     assert await call(semaphore, "acquire", True, 10)
 
 
-async def test_all_works_when_memory_is_full(call: Call, fill: Fill) -> None:
+async def test_all_operations_work_when_memory_is_full(call: Call, fill: Fill) -> None:
     semaphore, other = Semaphore("room", 2, timeout=LONG), Semaphore("room", 2, timeout=LONG)
     assert await call(semaphore, "acquire")
     fill()
@@ -80,7 +80,7 @@ async def test_all_works_when_memory_is_full(call: Call, fill: Fill) -> None:
     assert await call(Semaphore("another", 1), "acquire")
 
 
-def test_who_waits_is_woken_when_memory_is_full(fill: Fill, until: Callable[..., None]) -> None:
+def test_a_waiting_client_is_woken_when_memory_is_full(fill: Fill, until: Callable[..., None]) -> None:
     semaphore, got = Semaphore("room", 1, timeout=LONG), threading.Event()
     assert semaphore.acquire()
     fill()

@@ -20,7 +20,7 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.tasks.compat import Task, TaskResult, TaskResultStatus
 from tests.gate import LONG
 from tests.tasks import jobs
-from tests.tasks.working import ended, keys, ours, server_ms, state, until
+from tests.tasks.working import ended, engine, keys, server_ms, state, until
 
 from .conftest import Connect
 from .workers import POINTS, crew
@@ -71,10 +71,10 @@ def enqueued() -> list[TaskResult]:
 
 def recorded(result: TaskResult) -> int:
     """How many times a return value was recorded; -1 where the task is lost."""
-    known = ours().store.look(result.id)
+    known = engine().get(result.id)
     if known is None or known.state.status != "s":
         return -1
-    return sum(line.startswith(b"R") for line in known.outcomes.split(b"\n"))
+    return sum(line.startswith(b"R") for line in known.log.split(b"\n"))
 
 
 def test_none_is_lost_and_each_is_recorded_once(
@@ -90,7 +90,7 @@ def test_none_is_lost_and_each_is_recorded_once(
 
         def over() -> bool:
             workers.replace()
-            return enqueuing.done() and not any(sum(ours().store.stats(one)[:3]) for one in QUEUES)
+            return enqueuing.done() and not any(sum(engine().stats(one)[:3]) for one in QUEUES)
 
         enqueuing = pool.submit(enqueued)
         for share, victim in deeds():
@@ -166,7 +166,7 @@ class TestRedelivery:
             [second] = {worker.pid for worker in workers.workers} - {first}
             assert ended(result).return_value == second
             os.kill(first, signal.SIGCONT)
-            until(lambda: "its lease was lost: refused" in workers.log.read_text())
+            until(lambda: "its lease was lost; refused" in workers.log.read_text())
             assert ended(result).return_value == second
             assert recorded(result) == 1
             assert pids(marker) == [first, second]

@@ -8,6 +8,7 @@ from typing import Any
 from django_redis_messaging.tasks import RedisBackend
 from django_redis_messaging.tasks.compat import Task, TaskResult
 from django_redis_messaging.tasks.worker import Limits, Worker
+from tests.engines import tasks_of
 
 
 class Dummy(RedisBackend):
@@ -32,7 +33,7 @@ class Dummy(RedisBackend):
         return [self.get_result(result_id) for result_id in self._ids]
 
     def clear(self) -> None:
-        self.store.purge("default")
+        tasks_of(self).purge("default")
         self._ids.clear()
 
 

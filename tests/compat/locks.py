@@ -21,7 +21,7 @@ class Lock(OurLock):
     @property
     def local(self) -> Any:
         """Where the token is."""
-        return self._own
+        return self._holding
 
 
 class AwaitingLock(Lock):

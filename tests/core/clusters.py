@@ -15,19 +15,19 @@ from redis.crc import key_slot
 
 from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
 
-#: seconds: what should happen has happened by then, also on a busy machine
+#: seconds; the timeout of conditions, also on a busy machine
 PATIENCE = 60.0
-#: looks after which an order to take over is given anew: nodes forget it after five seconds
+#: number of polls after which a failover command is repeated: nodes forget it after five seconds
 ONCE_MORE = 1200
 SLOTS = 16384
-#: milliseconds after which a node that gives no sign is taken for dead
+#: ms after which a silent node counts as dead
 NODE_TIMEOUT = 2000
-#: keys that are moved at once
+#: number of keys that are moved at once
 PAGE = 100
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds, and no node is loading what it has got from another."""
+    """Wait until a condition is true and no node is loading data from another."""
     ends = time.monotonic() + PATIENCE
     while True:
         with suppress(redis.BusyLoadingError):
@@ -39,19 +39,19 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def slot(name: str) -> int:
-    """The slot of all keys of a thing."""
+    """The slot of the keys of a counter."""
     return key_slot(f"thing:{name}".encode())
 
 
 @cache
 def mates(name: str, number: int = 1) -> list[str]:
-    """Names of other things of the same slot."""
+    """Names of other counters in the same slot."""
     others = (other for other in map(f"{name}-{{}}".format, count()) if slot(other) == slot(name))
     return [next(others) for _ in range(number)]
 
 
 class Servers:
-    """Several servers that begin and end together."""
+    """Several servers that start and end together."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -90,7 +90,7 @@ class Cluster(Servers):
         self._later = later
         self._node_timeout = node_timeout
         self.servers: list[EmbeddedServer] = []
-        #: for looking at the nodes, and for giving them orders
+        #: clients to inspect and control the nodes
         self.clients: list[Any] = []
         self._ports: list[int] = []
 
@@ -115,19 +115,19 @@ class Cluster(Servers):
         return str(self.clients[at].execute_command("CLUSTER MYID").decode())
 
     def owner(self, slot: int) -> int:
-        """The node that has a slot, in the eyes of the first one that runs."""
+        """The owner of a slot, according to the first running node."""
         return self._owner(slot, self._running()[0])
 
     def owners(self, names: Iterable[str]) -> set[int]:
-        """The nodes that have these things."""
+        """The nodes that own these counters."""
         return {self.owner(slot(name)) for name in names}
 
     def another(self, slot: int) -> int:
-        """A primary that doesn't have this slot."""
+        """A primary that doesn't own this slot."""
         return next(at for at in self.primaries() if at != self.owner(slot))
 
     def primaries(self) -> list[int]:
-        """The nodes that are primaries now."""
+        """The current primaries."""
         return [at for at in self._running() if self.clients[at].info("replication")["role"] == "master"]
 
     def total(self, section: str, field: str, item: str) -> int:
@@ -137,7 +137,7 @@ class Cluster(Servers):
 
     @property
     def redirects(self) -> int:
-        """How often a node has said that another one has the slot."""
+        """The number of MOVED and ASK errors of the nodes."""
         return self.total("errorstats", "errorstat_MOVED", "count")
 
     def migrate(self, slot: int, to: int) -> None:
@@ -148,7 +148,8 @@ class Cluster(Servers):
 
     @contextmanager
     def half_migrated(self, slot: int, to: int, keys: Sequence[str] = ()) -> Iterator[None]:
-        """The slot is being moved, and of its keys these have been; in the end it is done."""
+        """Migrate a slot with these keys moved already; the migration is completed at the end of the
+        block."""
         source = self.owner(slot)
         self._open(slot, to)
         self._move(source, to, keys)
@@ -166,7 +167,8 @@ class Cluster(Servers):
 
     @contextmanager
     def killed(self, at: int) -> Iterator[int]:
-        """As `kill`, but nobody has taken over yet; in the end the node is back, as a replica."""
+        """As `kill`, but before a replica takes over; at the end of the block the node restarts as a
+        replica."""
         replica = self._end(at)
         try:
             yield replica
@@ -175,7 +177,7 @@ class Cluster(Servers):
             self._restart(at)
 
     def fail_over(self, at: int) -> int:
-        """Make the replica of a node take over in agreement with it; the number of the replica."""
+        """Fail over to the replica of a node gracefully; returns the number of the replica."""
         replica, orders = self._replica_of(at), count()
 
         def took_over() -> bool:
@@ -191,12 +193,12 @@ class Cluster(Servers):
         return replica
 
     def took_over(self, replica: int) -> None:
-        """Wait until a replica is a primary, and every node knows."""
+        """Wait until a replica is a primary for every node."""
         until(lambda: replica in self.primaries())
         until(lambda: all(_info(self.clients[at])["cluster_state"] == "ok" for at in self._running()))
 
     def join(self) -> int:
-        """One more node is a member, without slots; its number."""
+        """Add a node without slots; returns its number."""
         at = len(self.servers) - self._later
         self._later -= 1
         for other in range(at):
@@ -205,7 +207,7 @@ class Cluster(Servers):
         return at
 
     def replicated(self) -> None:
-        """Wait until every replica has all that its primary has."""
+        """Wait until every replica is in sync with its primary."""
         until(lambda: all(self._up_to_date(at) for at in self._running() if at not in self.primaries()))
 
     def _start(self) -> None:
@@ -231,7 +233,7 @@ class Cluster(Servers):
         return replica
 
     def _restart(self, at: int) -> None:
-        """It becomes a replica of the one that took over."""
+        """Wait until it is a replica of the node that took over."""
         self.servers[at].start()
         until(lambda: self.clients[at].info("replication")["role"] == "slave")
         until(self._whole)
@@ -253,7 +255,7 @@ class Cluster(Servers):
         return [at for at, server in enumerate(members) if server.running]
 
     def _whole(self) -> bool:
-        """Whether every member knows every other one, who is what, and who has which slot."""
+        """Whether all members agree on the members, their roles and their slots."""
         members = self._running()
         views = [_view(self.clients[at]) for at in members]
         states = [_info(self.clients[at]) for at in members]
@@ -292,7 +294,7 @@ class Cluster(Servers):
         source = self.owner(slot) if source is None else source
         while keys := self.clients[source].execute_command("CLUSTER", "GETKEYSINSLOT", slot, PAGE):
             self._move(source, to, keys)
-        for at in (to, source):  # the new owner first: at no time has nobody the slot
+        for at in (to, source):  # the new owner first: the slot always has an owner
             self.clients[at].execute_command("CLUSTER", "SETSLOT", slot, "NODE", self.id(to))
         until(lambda: self._agreed(slot, to))
 
@@ -312,7 +314,7 @@ class Cluster(Servers):
 
 
 class RedisClusterFactory(ConnectionFactory):  # type: ignore[misc]
-    """The CONNECTION_FACTORY of an alias whose client is the driver's own for a Cluster."""
+    """The CONNECTION_FACTORY of an alias with the driver's own Cluster client."""
 
     def get_connection(self, params: dict[str, Any]) -> Any:
         kwargs = {key: value for key, value in params.items() if key not in ("url", "parser_class")}

@@ -1,4 +1,4 @@
-"""Servers of these tests' own, since most of them are broken on purpose, and aliases that lead there."""
+"""Private servers, since most tests break them, and aliases that name them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 from tests.core.proxy import LossyProxy
 from tests.core.things import SCRIPTS, Things
 
-#: seconds: what should happen has happened by then, also on a busy machine
+#: seconds; the timeout of conditions, also on a busy machine
 PATIENCE = 30.0
 _numbers = itertools.count()
 
 
 class Connect(Protocol):
-    """Makes the alias "messaging" lead to a server."""
+    """Lets the alias "messaging" name a server."""
 
     def __call__(
         self,
@@ -37,7 +37,7 @@ class Connect(Protocol):
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    """A server that every test leaves as it found it."""
+    """A server that no test changes."""
     with EmbeddedServer() as started:
         yield started
 
@@ -58,7 +58,7 @@ def proxy(server: EmbeddedServer) -> Iterator[LossyProxy]:
 
 @pytest.fixture(autouse=True)
 def scripts_of_things(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes the scripts of things.py loadable, besides the app's own."""
+    """Make the scripts of things.py loadable, besides the app's own."""
     read = scripts.read
     monkeypatch.setattr(
         scripts, "read", lambda filename: SCRIPTS.get(filename.removesuffix(".lua")) or read(filename)
@@ -70,7 +70,7 @@ def scripts_of_things(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Makes the alias lead to a server, with a prefix of the test's own; the last call counts."""
+    """Let the alias name a server, with a prefix of the test's own; the last call counts."""
     with ExitStack() as stack:
 
         def to(
@@ -80,7 +80,7 @@ def connect() -> Iterator[Connect]:
             **messaging: Any,
         ) -> Things:
             url = where if isinstance(where, str) else where.url
-            # django-redis keeps its pools by URL: a name makes this one another
+            # django-redis keeps its pools by URL: a client name makes a separate pool
             entry = {
                 "BACKEND": "django_redis.cache.RedisCache",
                 "LOCATION": f"{url}&client_name=test-{next(_numbers)}",
@@ -105,14 +105,14 @@ def things(connect: Connect, server: EmbeddedServer) -> Things:
 
 @pytest_asyncio.fixture
 async def closing(connect: Connect) -> AsyncIterator[None]:
-    """Closes the connections of the test's event loop while it still runs."""
+    """Close the connections of the test's event loop while it is running."""
     yield
     await clients.aclose()
 
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Waits for a condition."""
+    """Wait for a condition."""
 
     def wait(condition: Callable[[], object]) -> None:
         ends = time.monotonic() + PATIENCE

@@ -1,4 +1,4 @@
-"""A network between client and server that does what networks do: reset, be silent or slow, lose halves."""
+"""A network between client and server with faults: resets, silence, delays, truncated replies."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-#: bytes taken at once
+#: bytes read at once
 CHUNK = 1 << 20
-#: seconds between two looks at what has changed
-LOOK = 0.02
+#: seconds between two polls of the state
+POLL_INTERVAL = 0.02
 #: makes `close` send a reset
 RESET = struct.pack("ii", 1, 0)
 
 
 class Line:
-    """One connection, from the client to the server."""
+    """One connection from the client to the server."""
 
     def __init__(self, network: Network, client: socket.socket) -> None:
         self._network = network
         self._client = client
         self._server = socket.socket(socket.AF_UNIX)
-        #: the socket of the server that it leads to
+        #: the socket of the server
         self.connected_to = network.target
-        #: whether whatever is sent vanishes, in both directions
+        #: whether all data is discarded, in both directions
         self.silent = False
         self.cut = False
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -39,7 +39,7 @@ class Line:
         try:
             self._server.connect(self.connected_to)
             while not self.cut and not self._network.closing:
-                readable, _, _ = select.select([self._client, self._server], [], [], LOOK)
+                readable, _, _ = select.select([self._client, self._server], [], [], POLL_INTERVAL)
                 if self._client in readable and not self._pass_request():
                     break
                 if self._server in readable and not self._pass_reply():
@@ -47,7 +47,7 @@ class Line:
             if self.cut:
                 self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         except OSError:
-            pass  # an end has hung up: so does this one
+            pass  # one end has closed the connection
         finally:
             self._client.close()
             self._server.close()
@@ -86,10 +86,10 @@ class Network:
         self.closing = False
         #: seconds that each byte of a reply takes
         self.trickle = 0.0
-        #: how many replies still arrive by half, and what they contain
+        #: number of replies to truncate, and what they contain
         self.halves = 0
         self.marker = b""
-        #: connections ever made
+        #: number of connections made so far
         self.lines: list[Line] = []
 
     @property
@@ -98,7 +98,7 @@ class Network:
         return f"redis://127.0.0.1:{self.port}/0?db=0"
 
     def reset(self) -> None:
-        """Reset all connections that there are."""
+        """Reset all current connections."""
         lines = [line for line in self.lines if line.thread.is_alive()]
         for line in lines:
             line.cut = True
@@ -106,12 +106,12 @@ class Network:
             line.thread.join(10)
 
     def blackhole(self) -> None:
-        """Lose whatever is sent over the connections that there are, as a router that has forgotten them."""
+        """Discard all data of the current connections, as a router that has dropped their state."""
         for line in self.lines:
             line.silent = True
 
     def halve_next(self, marker: bytes = b"") -> None:
-        """Let the next reply that contains this arrive by half, and nothing after it."""
+        """Truncate the next reply that contains this, and discard all data after it."""
         self.marker, self.halves = marker, 1
 
     def __enter__(self) -> Self:
@@ -134,6 +134,6 @@ class Network:
 
     def _accept(self) -> None:
         while not self.closing:
-            if select.select([self._listener], [], [], LOOK)[0]:
+            if select.select([self._listener], [], [], POLL_INTERVAL)[0]:
                 with contextlib.suppress(OSError):
                     self.lines.append(Line(self, self._listener.accept()[0]))

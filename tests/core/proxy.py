@@ -15,14 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-#: bytes taken at once: more than any request or reply of the tests
+#: bytes read at once: more than any request or reply of the tests
 CHUNK = 1 << 20
-#: seconds between two looks at whether to stop
-LOOK = 0.05
+#: seconds between two checks whether to stop
+POLL_INTERVAL = 0.05
 
 
 class LossyProxy:
-    """Listens on a unix socket, forwards to the server's, and loses what it is told to.
+    """Listens on a unix socket, forwards to the server's, and loses requests or replies on demand.
 
     Only replies to requests that contain `asking` are lost: the driver's handshake passes.
     """
@@ -38,9 +38,9 @@ class LossyProxy:
         self._hang_up = True
         self._then: Callable[[], object] | None = None
         self._resets = 0
-        #: requests that were forwarded
+        #: number of forwarded requests
         self.asked = 0
-        #: replies that were lost
+        #: number of lost replies
         self.lost = 0
 
     @property
@@ -94,7 +94,7 @@ class LossyProxy:
 
     def _accept(self) -> None:
         while not self._stopping.is_set():
-            if select.select([self._listener], [], [], LOOK)[0]:
+            if select.select([self._listener], [], [], POLL_INTERVAL)[0]:
                 client, _ = self._listener.accept()
                 self._start(lambda client=client: self._serve(client))  # type: ignore[misc]
 
@@ -109,7 +109,7 @@ class LossyProxy:
 
     def _forward(self, client: socket.socket, server: socket.socket) -> bool:
         """One request and its replies; False: the conversation is over."""
-        if not select.select([client, server], [], [], LOOK)[0]:
+        if not select.select([client, server], [], [], POLL_INTERVAL)[0]:
             return True
         if select.select([client], [], [], 0)[0]:
             if self._resets and self._asking in client.recv(CHUNK, socket.MSG_PEEK):
@@ -126,7 +126,7 @@ class LossyProxy:
         return bool(reply)
 
     def _answer(self, client: socket.socket, server: socket.socket, *, losable: bool) -> bool:
-        while not select.select([server, client], [], [], LOOK)[0]:
+        while not select.select([server, client], [], [], POLL_INTERVAL)[0]:
             if self._stopping.is_set():
                 return False
         if client in select.select([client], [], [], 0)[0]:

@@ -1,4 +1,4 @@
-"""A primary, its replica, and a Sentinel that makes the replica take over."""
+"""A primary, its replica, and a Sentinel that fails over to the replica."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from redis.retry import Retry
 from django_redis_messaging.core.embedded import EmbeddedServer, _free_port, find_program
 from tests.core.clusters import Servers, until
 
-#: what the Sentinel calls the two
+#: the service name of the two servers
 NAME = "messaging-primary"
-#: milliseconds after which a server that gives no sign is taken for dead
+#: ms after which a silent server counts as dead
 DOWN_AFTER = 500
-#: milliseconds that making the replica take over may take; after twice as long it is tried again
+#: ms; timeout of a failover; it is retried after twice as long
 FAILOVER = 1500
-#: milliseconds between what a Sentinel does again and again; they would be up to 10 s
+#: ms between the periodic actions of a Sentinel, by default up to 10 s
 PERIODS = {"INFO-PERIOD": 100, "PING-PERIOD": 100, "ASK-PERIOD": 100, "PUBLISH-PERIOD": 100}
 
 
 class Sentinel(EmbeddedServer):
-    """The server's program as a Sentinel: it wants a file that it can write to."""
+    """The server's program as a Sentinel, which needs a writable configuration file."""
 
     def __init__(self, primary: int) -> None:
         super().__init__()
@@ -44,16 +44,16 @@ class Sentinel(EmbeddedServer):
 
 
 class Pair(Servers):
-    """Two servers, 0 and 1, of which 0 is the primary first, and 1 its replica."""
+    """Two servers, 0 and 1: 0 is the first primary, and 1 its replica."""
 
     def follows(self, at: int) -> bool:
-        """Whether this one is a replica that has all that its primary has."""
+        """Whether this server is a replica in sync with its primary."""
         mine, theirs = (self.clients[one].info("replication") for one in (at, 1 - at))
         up = mine.get("master_link_status") == "up"
         return up and bool(mine["slave_repl_offset"] >= theirs["master_repl_offset"])
 
     def swap(self) -> None:
-        """1 becomes the primary, and 0 its replica, which is what an operator does."""
+        """Make 1 the primary and 0 its replica, as an operator would."""
         until(lambda: self.follows(1))
         self.clients[1].replicaof("NO", "ONE")
         self.clients[0].replicaof("127.0.0.1", self._ports[1])
@@ -61,7 +61,7 @@ class Pair(Servers):
     def _begin(self) -> None:
         self._ports = [_free_port(), _free_port()]
         self.servers = [self._stack.enter_context(_server(port)) for port in self._ports]
-        # a Sentinel that makes a replica of one cuts all its connections
+        # a Sentinel that demotes a server closes all its connections
         again: Any = {"retry": Retry(NoBackoff(), 3)}
         self.clients: list[Any] = [self._stack.enter_context(one.client(**again)) for one in self.servers]
         self.clients[1].replicaof("127.0.0.1", self._ports[0])
@@ -69,11 +69,12 @@ class Pair(Servers):
 
 
 class Sentinels(Pair):
-    """The pair, and the Sentinel that watches it."""
+    """The pair, and the Sentinel that monitors it."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """OPTIONS of a CACHES entry. At the first address is no Sentinel: nobody depends on a single one."""
+        """OPTIONS of a CACHES entry. At the first address there is no Sentinel: the alias must not depend
+        on a single one."""
         return {
             "CLIENT_CLASS": "django_redis.client.SentinelClient",
             "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
@@ -82,18 +83,18 @@ class Sentinels(Pair):
         }
 
     def kill(self) -> None:
-        """End the primary, 0, as a crash would, once the replica has all that it has."""
+        """Kill the primary, 0, once the replica is in sync."""
         until(lambda: self.follows(1))
         self.clients[0].connection_pool.disconnect()
         self.servers[0].kill()
 
     def order(self) -> None:
-        """Tell the Sentinel to let the replica, 1, take over; returns before that has happened."""
+        """Start a failover to the replica, 1; returns before it is complete."""
         until(lambda: self.follows(1))
         self.orders.execute_command("SENTINEL", "FAILOVER", NAME)
 
     def took_over(self) -> bool:
-        """Whether 1 is the primary, and the Sentinel says so."""
+        """Whether 1 is the primary, also according to the Sentinel."""
         _, port = self.orders.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
         return int(port) == self._ports[1] and self.clients[1].info("replication")["role"] == "master"
 

@@ -1,4 +1,4 @@
-"""The options of a CACHES entry, one by one: what each of them means to this app (docs/settings.md)."""
+"""The options of a CACHES entry and their effects on this app (docs/settings.md)."""
 
 from __future__ import annotations
 
@@ -84,18 +84,18 @@ class TestAliases:
         ],
         ids=["locmem", "django's own", "sharded"],
     )
-    async def test_one_that_is_no_use_is_an_error_that_says_so(self, entry: dict[str, object]) -> None:
+    async def test_an_unusable_alias_is_a_clear_error(self, entry: dict[str, object]) -> None:
         with override_settings(CACHES={"default": entry}):
             with pytest.raises(ConfigurationError, match="django-redis"):
                 Things(using="default").add("a")
             with pytest.raises(ConfigurationError, match="django-redis"):
                 await Things(using="default").aadd("a")
 
-    def test_one_that_is_missing_is_an_error_that_says_so(self) -> None:
+    def test_a_missing_alias_is_a_clear_error(self) -> None:
         with pytest.raises(ConfigurationError, match="nowhere"):
             Things(using="nowhere").add("a")
 
-    def test_one_can_be_named_for_an_object(self, connect: Connect, server: EmbeddedServer) -> None:
+    def test_an_object_can_name_its_alias(self, connect: Connect, server: EmbeddedServer) -> None:
         things = connect(server)
         caches = {**settings.CACHES}
         caches["other"] = {**caches["messaging"], "LOCATION": server.url.replace("db=0", "db=5")}
@@ -145,10 +145,10 @@ async def test_a_mistake_names_the_entry(call: Call, entry: dict[str, Any], said
 
 
 @pytest.mark.timing
-async def test_checking_certificates_with_a_third_party_is_refused_where_it_cannot_be_done(
+async def test_ocsp_is_rejected_if_it_is_not_supported(
     call: Call, connect: Connect, private: EmbeddedServer
 ) -> None:
-    """The driver has no asyncio form of it, and needs a package for the blocking one."""
+    """The driver has no async version of it, and needs a package for the blocking one."""
     with EmbeddedServer(options={"port": (port := free_port())}):
         things = connect(
             f"rediss://127.0.0.1:{port}/0?", {"ssl_validate_ocsp": True, "ssl_cert_reqs": "none"}
@@ -208,7 +208,7 @@ class Provider(CredentialProvider):
 
 
 class Streaming(Provider, StreamingCredentialProvider):
-    """As one that gets tokens, which end, from somewhere."""
+    """A provider of tokens that expire."""
 
     def __init__(self, user: str) -> None:
         super().__init__(user)
@@ -255,7 +255,7 @@ class TestAddresses:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority of our own, and a server's certificate by it."""
+    """A private certificate authority, and a server's certificate signed by it."""
     place = tmp_path_factory.mktemp("tls")
     for line in (
         "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -addext keyUsage=keyCertSign "
@@ -284,7 +284,7 @@ class TestTls:
         with EmbeddedServer(options=options) as server:
             yield server, f"rediss://127.0.0.1:{port}/0?"
 
-    async def test_an_authority_of_ones_own(
+    async def test_a_private_certificate_authority(
         self, call: Call, connect: Connect, certificates: Path, secured: tuple[EmbeddedServer, str]
     ) -> None:
         _, url = secured
@@ -297,7 +297,7 @@ class TestTls:
         await call(things, "do", "ZADD", things.key("list"), 0, "x")
         assert await call(things, "take", "list", 5) == b"x"
 
-    async def test_a_certificate_by_nobody_known_is_refused(
+    async def test_a_certificate_of_an_unknown_authority_is_rejected(
         self, call: Call, connect: Connect, secured: tuple[EmbeddedServer, str]
     ) -> None:
         _, url = secured

@@ -1,4 +1,4 @@
-"""Connections: whose they are, and that nothing that happens to one call reaches another."""
+"""Connections: their owners, and that no event of one call affects another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("closing")
 
 
 def connected(server: EmbeddedServer) -> int:
-    """How many connections of the test at hand the server has."""
+    """The number of connections of the running test at the server."""
     name = settings.CACHES["messaging"]["LOCATION"].rpartition("client_name=")[2]
     with server.client() as admin:
         return sum(client["name"] == name for client in admin.client_list())
@@ -37,7 +37,7 @@ def connected(server: EmbeddedServer) -> int:
 
 @pytest.mark.timing
 class TestThreads:
-    def test_they_share_a_client_and_get_their_own_replies(self, things: Things) -> None:
+    def test_threads_share_a_client_and_get_their_own_replies(self, things: Things) -> None:
         def count(name: str) -> list[int]:
             return [things.add(name) for _ in range(200)]
 
@@ -45,7 +45,9 @@ class TestThreads:
             found = list(threads.map(count, map(str, range(8))))
         assert found == [list(range(1, 201))] * 8
 
-    def test_as_many_connections_as_calls_at_once(self, things: Things, server: EmbeddedServer) -> None:
+    def test_there_are_as_many_connections_as_concurrent_calls(
+        self, things: Things, server: EmbeddedServer
+    ) -> None:
         for _ in range(20):
             things.add("a")
         assert connected(server) == 1
@@ -60,7 +62,7 @@ class TestThreads:
             list(threads.map(add, range(4)))
         assert 1 <= connected(server) <= 4
 
-    def test_closing_closes_and_the_next_call_connects_again(
+    def test_the_call_after_close_reconnects(
         self, things: Things, server: EmbeddedServer, until: Callable[..., None]
     ) -> None:
         things.add("a")
@@ -71,7 +73,7 @@ class TestThreads:
 
 
 class TestForks:
-    def test_a_child_has_its_own_connections_and_the_parents_go_on(self, things: Things) -> None:
+    def test_a_forked_child_has_its_own_connections(self, things: Things) -> None:
         things.add("a")
 
         def child() -> bool:
@@ -83,7 +85,7 @@ class TestForks:
         assert mine == list(range(1, 101))
         assert things.add("a") == 2
 
-    def test_a_child_that_ends_does_not_close_the_parents(
+    def test_a_child_that_ends_does_not_close_the_parents_connections(
         self, things: Things, server: EmbeddedServer
     ) -> None:
         things.add("a")
@@ -93,7 +95,7 @@ class TestForks:
         assert connected(server) == before == 1
 
     @pytest.mark.timing
-    async def test_a_child_of_a_running_loop_may_run_its_own(self, things: Things) -> None:
+    async def test_a_child_of_a_running_loop_may_run_its_own_loop(self, things: Things) -> None:
         await things.aadd("a")
 
         def child() -> bool:
@@ -114,9 +116,9 @@ class TestForks:
 
 @contextmanager
 def forked(work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Do `work` in a forked child; yields a function that waits for it and says whether it went well."""
+    """Run `work` in a forked child; yields a function that waits for it and returns whether it succeeded."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests may still end
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests may still be ending
         pid = os.fork()
     if pid == 0:
         code = 1
@@ -130,7 +132,7 @@ def forked(work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
 
 @pytest.mark.timing
 class TestInterruptions:
-    def test_an_interrupted_call_does_not_leave_its_reply_to_the_next(
+    def test_the_reply_of_an_interrupted_call_does_not_reach_the_next(
         self, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private)
@@ -143,13 +145,13 @@ class TestInterruptions:
             private.thaw()
         assert [things.add("b"), things.add("b")] == [1, 2]
 
-    def test_an_interrupted_wait_does_not_either(self, things: Things) -> None:
+    def test_the_reply_of_an_interrupted_wait_does_not_reach_the_next(self, things: Things) -> None:
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.2):
             things.wait("list", 30)
         things.do("ZADD", things.key("list"), 0, "x")
         assert things.wait("list", 5) == b"x"
 
-    def test_what_is_outstanding_at_the_end_is_nobody_elses(
+    def test_the_reply_of_a_pending_wait_does_not_reach_another(
         self, things: Things, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("one", "two"):
@@ -168,7 +170,9 @@ class TestInterruptions:
         client.connections.close()
         assert added == [1, 2]
 
-    async def test_nor_does_a_cancelled_call(self, connect: Connect, private: EmbeddedServer) -> None:
+    async def test_the_reply_of_a_cancelled_call_does_not_reach_the_next(
+        self, connect: Connect, private: EmbeddedServer
+    ) -> None:
         things = connect(private)
         await things.aadd("a", 1000)
         private.freeze()
@@ -182,7 +186,7 @@ class TestInterruptions:
             private.thaw()
         assert [await things.aadd("b"), await things.aadd("b")] == [1, 2]
 
-    async def test_nor_one_cancelled_while_it_connects(
+    async def test_a_call_cancelled_while_it_connects(
         self, connect: Connect, private: EmbeddedServer, until: Callable[..., None]
     ) -> None:
         things = connect(private)
@@ -197,7 +201,7 @@ class TestInterruptions:
         assert await things.aadd("b") == 1
         assert connected(private) == 1
 
-    async def test_at_any_point_in_time(self, things: Things) -> None:
+    async def test_an_interrupt_at_any_time(self, things: Things) -> None:
         await things.aadd("a")
         for at in range(60):
             call = asyncio.ensure_future(things.aadd(f"other-{at}", 1000))
@@ -208,8 +212,8 @@ class TestInterruptions:
             assert await things.aadd(f"{at}") == 1
 
     @pytest.mark.long
-    async def test_three_thousand_times(self, things: Things) -> None:
-        """Cancelled calls of many tasks at once: each of those that go on has its own reply."""
+    async def test_three_thousand_cancellations(self, things: Things) -> None:
+        """Cancel calls of many tasks: each of the others gets its own reply."""
 
         async def count(name: str) -> None:
             for number in range(1, 61):
@@ -237,7 +241,7 @@ class TestInterruptions:
             number += 1
             assert things.add("a") == number
 
-    async def test_a_cancelled_wait_takes_nothing(self, things: Things) -> None:
+    async def test_a_cancelled_wait_removes_no_hint(self, things: Things) -> None:
         call = asyncio.ensure_future(things.await_("list", 30))
         await asyncio.sleep(0.1)
         call.cancel()
@@ -293,7 +297,7 @@ class TestEventLoops:
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning")
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_what_closed_loops_left_is_dropped(self, things: Things) -> None:
+    def test_clients_of_closed_loops_are_removed(self, things: Things) -> None:
         async def careless() -> int:
             return await things.aadd("a")
 
@@ -315,14 +319,14 @@ class TestEventLoops:
         name = settings.CACHES["messaging"]["LOCATION"].rpartition("client_name=")[2]
         with server.client() as admin:
             ours = [one for one in admin.client_list() if one["name"] == name]
-            assert len(ours) == 3  # the second wait has that of the call
+            assert len(ours) == 3  # the second wait uses the connection of the call
             with override_settings(REDIS_MESSAGING={**settings.REDIS_MESSAGING}):
                 await asyncio.gather(waiting, under_way)
                 for _ in range(3):
                     await asyncio.sleep(0)
                 until(lambda: not [one for one in admin.client_list() if one["name"] == name])
 
-    def test_many_threads_at_once_may_find_what_closed_loops_left(self, things: Things) -> None:
+    def test_many_threads_may_remove_clients_of_closed_loops(self, things: Things) -> None:
         async def careless() -> int:
             added = await things.aadd("a")
             clients.running("messaging").connections.close()
@@ -339,7 +343,7 @@ class TestEventLoops:
         with ThreadPoolExecutor(8) as threads:
             assert sorted(threads.map(run, range(200))) == list(range(1, 201))
 
-    async def test_closing_is_for_the_running_loop(
+    async def test_aclose_closes_the_connections_of_the_running_loop(
         self, things: Things, server: EmbeddedServer, until: Callable[..., None]
     ) -> None:
         await things.aadd("a")
@@ -349,9 +353,7 @@ class TestEventLoops:
 
 
 @pytest.mark.timing
-def test_dead_connections_are_dropped_by_a_blocking_client_too(
-    connect: Connect, private: EmbeddedServer
-) -> None:
+def test_a_blocking_client_drops_dead_connections(connect: Connect, private: EmbeddedServer) -> None:
     things = connect(private)
     meeting = threading.Barrier(12)
 
@@ -368,7 +370,7 @@ def test_dead_connections_are_dropped_by_a_blocking_client_too(
     assert time.monotonic() - began < 5
 
 
-def test_a_proxy_in_between_is_not_noticed(connect: Connect, proxy: LossyProxy) -> None:
+def test_a_proxy_is_not_noticed(connect: Connect, proxy: LossyProxy) -> None:
     things = connect(proxy)
     assert things.add_each([f"{at}" for at in range(50)]) == [1] * 50
     assert proxy.lost == 0

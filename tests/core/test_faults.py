@@ -1,4 +1,4 @@
-"""Faults of networks and servers: what a caller is told, what has happened, and how long it took."""
+"""Faults of networks and servers: errors, outcomes and durations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.retry import time_left
 from django_redis_messaging.errors import OutcomeUnknown, Unavailable
-from django_redis_messaging.services.renewing import AwaitingRenewal
+from django_redis_messaging.services.renewing import AsyncRenewal
 from tests.conftest import Call
 from tests.core.conftest import Connect
 from tests.core.network import Network
@@ -31,7 +31,7 @@ from tests.core.things import Things
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
 Until = Callable[[Callable[[], object]], None]
-#: how many connections are idle when something happens to them
+#: number of idle connections before each fault
 IDLE = 6
 
 
@@ -42,7 +42,7 @@ def network(private: EmbeddedServer) -> Iterator[Network]:
 
 
 async def make_idle(things: Things, number: int = IDLE) -> None:
-    """Leave that many connections of either world idle."""
+    """Leave this many idle connections in both worlds."""
     await asyncio.gather(*(things.aget("a") for _ in range(number)))
     meeting = threading.Barrier(number)
 
@@ -57,15 +57,15 @@ async def make_idle(things: Things, number: int = IDLE) -> None:
 
 
 async def warm(call: Call, things: Things) -> None:
-    """Let the server know the scripts."""
-    for _ in range(2):  # in the form for any kind of server, then in that for the kind it is
+    """Load the scripts into the server."""
+    for _ in range(2):  # with the guard, then, once the kind of server is detected, without it
         for name in ("add", "clear", "get"):
             await call(things, name, "a")
         await call(things, "clear", "a")
 
 
 def fill(server: EmbeddedServer) -> None:
-    """Let the server have no memory left."""
+    """Let the server run out of memory."""
     with server.client() as admin:
         admin.config_set("maxmemory", 1)
 
@@ -84,7 +84,7 @@ class TestLostReplyThenRefusal:
         with LossyProxy(private.socket) as started:
             yield started
 
-    async def test_it_is_not_known(
+    async def test_a_refusal_after_a_lost_reply_is_unknown(
         self, call: Call, connect: Connect, private: EmbeddedServer, lossy: LossyProxy
     ) -> None:
         things = connect(lossy)
@@ -94,7 +94,7 @@ class TestLostReplyThenRefusal:
             await call(things, "add", "a")
         assert await call(things, "get", "a") == b"1"
 
-    async def test_nor_after_a_wrong_type(
+    async def test_a_wrong_type_after_a_lost_reply_is_unknown(
         self, call: Call, connect: Connect, private: EmbeddedServer, lossy: LossyProxy
     ) -> None:
         things = connect(lossy)
@@ -109,7 +109,7 @@ class TestLostReplyThenRefusal:
         with pytest.raises(OutcomeUnknown):
             await call(things, "add", "a")
 
-    async def test_a_read_is_refused_as_ever(
+    async def test_a_read_raises_the_refusal(
         self, call: Call, connect: Connect, private: EmbeddedServer, lossy: LossyProxy
     ) -> None:
         things = connect(lossy, COMMAND_DEADLINE=1)
@@ -118,17 +118,17 @@ class TestLostReplyThenRefusal:
         with pytest.raises(Unavailable, match="was not applied"):
             await call(things, "get", "a")
 
-    async def test_a_pipeline_of_which_a_part_was_applied(
+    async def test_a_pipeline_that_was_partly_applied_is_unknown(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private)
         await call(things, "add", "a")
         fill(private)
-        with pytest.raises(OutcomeUnknown, match="in part"):
+        with pytest.raises(OutcomeUnknown, match="refused a part"):
             await call(things, "clear_and_add", "a", "b")
         assert await call(things, "get", "a") is None
 
-    async def test_a_pipeline_of_which_a_part_only_read(
+    async def test_a_pipeline_that_only_read_is_unavailable(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private)
@@ -137,7 +137,7 @@ class TestLostReplyThenRefusal:
         with pytest.raises(Unavailable, match="nothing was written"):
             await call(things, "get_and_add", "a", "b")
 
-    async def test_what_only_moves_a_state_is_not_known_rather_than_false(
+    async def test_a_state_change_is_unknown_rather_than_false(
         self, call: Call, connect: Connect, lossy: LossyProxy
     ) -> None:
         things = connect(lossy)
@@ -162,7 +162,9 @@ class TestReset:
             assert await call(things, "add", "a", once=True) > 0
         assert await call(things, "get", "a") == b"3"
 
-    async def test_nor_are_those_of_waits(self, call: Call, connect: Connect, network: Network) -> None:
+    async def test_reset_connections_of_waits_are_not_noticed(
+        self, call: Call, connect: Connect, network: Network
+    ) -> None:
         things = connect(network)
         for name in ("one", "two", "three"):
             assert await call(things, "take", name, 0.01) is None
@@ -172,7 +174,7 @@ class TestReset:
         await call(things, "do", "ZADD", things.key("one"), 0, "x")
         assert await call(things, "take", "one", 5) == b"x"
 
-    async def test_one_in_the_midst_of_a_call_is_not_known_for_what_is_sent_once(
+    async def test_a_reset_during_a_call_that_is_sent_once_is_unknown(
         self, call: Call, connect: Connect, private: EmbeddedServer, network: Network
     ) -> None:
         things = connect(network)
@@ -187,7 +189,7 @@ class TestReset:
 
 class TestSilence:
     @pytest.mark.parametrize("once", [False, True])
-    async def test_idle_connections_that_a_router_forgot_cost_one_timeout(
+    async def test_silently_dropped_connections_cost_one_timeout(
         self, once: bool, call: Call, connect: Connect, network: Network
     ) -> None:
         things = connect(network, COMMAND_DEADLINE=2)
@@ -213,18 +215,20 @@ class TestSilence:
         with takes(0, 0.9):
             assert await call(things, "add", "a", once=True) == 1
 
-    async def test_half_a_reply_does_not_hold_a_wait_for_ever(
+    async def test_half_a_reply_does_not_block_a_wait(
         self, call: Call, connect: Connect, network: Network
     ) -> None:
         things = connect(network)
         network.halve_next(b"list")
         await call(things, "do", "ZADD", things.key("list"), 0, "x")
         with takes(0, 4):
-            assert await call(things, "take", "list", 1.2) is None  # it was a hint: lost with its reply
+            assert await call(things, "take", "list", 1.2) is None  # the hint is lost with its reply
         await call(things, "do", "ZADD", things.key("list"), 0, "y")
         assert await call(things, "take", "list", 5) == b"y"
 
-    async def test_nor_a_call(self, call: Call, connect: Connect, network: Network) -> None:
+    async def test_half_a_reply_does_not_block_a_call(
+        self, call: Call, connect: Connect, network: Network
+    ) -> None:
         things = connect(network, COMMAND_DEADLINE=2)
         await call(things, "do", "SET", things.key("a"), "x" * 100)
         network.halve_next(b"xxx")
@@ -233,7 +237,7 @@ class TestSilence:
 
 
 class TestDeadline:
-    async def test_a_long_socket_timeout_does_not_pass_it(
+    async def test_a_long_socket_timeout_does_not_exceed_the_deadline(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private, {"socket_timeout": 0.9}, COMMAND_DEADLINE=1)
@@ -241,7 +245,7 @@ class TestDeadline:
         with frozen(private), takes(0.9, 1.5), pytest.raises(Unavailable):
             await call(things, "get", "a")
 
-    async def test_nor_does_a_reply_that_trickles(
+    async def test_a_slow_reply_does_not_exceed_the_deadline(
         self, call: Call, connect: Connect, network: Network
     ) -> None:
         things = connect(network, COMMAND_DEADLINE=1)
@@ -250,24 +254,26 @@ class TestDeadline:
         with takes(0.9, 1.6), pytest.raises(Unavailable):
             await call(things, "get", "a")
 
-    async def test_nor_does_a_greeting(self, call: Call, connect: Connect, network: Network) -> None:
+    async def test_a_slow_handshake_does_not_exceed_the_deadline(
+        self, call: Call, connect: Connect, network: Network
+    ) -> None:
         things = connect(network, COMMAND_DEADLINE=0.6)
         network.trickle = 0.2
         with takes(0.5, 1.3), pytest.raises(Unavailable):
             await call(things, "add", "a")
 
-    async def test_nor_does_a_slow_connection_with_a_slow_reply(
+    async def test_a_slow_handshake_and_reply_do_not_exceed_the_deadline(
         self, call: Call, connect: Connect, network: Network
     ) -> None:
         things = connect(network, {"socket_timeout": 0.9}, COMMAND_DEADLINE=1)
         await warm(call, things)
         clients.close()
         await clients.aclose()
-        network.trickle = 0.15  # 0.75 s for the greeting's reply, 0.6 s for that of the call
+        network.trickle = 0.15  # 0.75 s for the reply to the handshake, 0.6 s for that to the call
         with takes(0.9, 1.25), pytest.raises(OutcomeUnknown):
             await call(things, "add", "a")
 
-    async def test_a_block_has_a_shorter_one(
+    async def test_a_block_has_a_shorter_deadline(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private)
@@ -277,7 +283,7 @@ class TestDeadline:
         with deadline(0.5):
             assert await call(things, "add", "a") == 1
 
-    async def test_it_is_that_of_all_calls_together(
+    async def test_a_deadline_limits_all_calls_of_the_block(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private)
@@ -287,7 +293,7 @@ class TestDeadline:
                 with pytest.raises(Unavailable):
                     await call(things, "get", "a")
 
-    async def test_a_block_inside_can_only_make_it_shorter(
+    async def test_a_nested_block_can_only_shorten_it(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=2)
@@ -310,13 +316,13 @@ class TestDeadline:
             assert await call(things, "take", "list", 0.1) is None
 
     @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-    def test_it_must_be_a_time(self, seconds: float) -> None:
+    def test_a_deadline_must_be_positive(self, seconds: float) -> None:
         with pytest.raises(ValueError, match="greater than 0"), deadline(seconds):
             pass
 
 
 class TestRefusedForNow:
-    async def test_a_server_that_could_not_save_is_waited_for(
+    async def test_a_server_that_could_not_save_is_retried(
         self, call: Call, connect: Connect, until: Until
     ) -> None:
         with EmbeddedServer() as server, server.client() as admin:
@@ -332,7 +338,7 @@ class TestRefusedForNow:
                 assert await call(things, "add", "a") == 2
             cured.join()
 
-    async def test_only_what_was_refused_is_sent_again(
+    async def test_only_rejected_calls_are_repeated(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private)
@@ -342,10 +348,10 @@ class TestRefusedForNow:
         assert await call(things, "get", "0-0") == await call(things, "get", "1-0") == b"1"
 
     @pytest.mark.parametrize("reply", ["READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN"])
-    async def test_another_connection_may_lead_elsewhere(
+    async def test_a_new_connection_may_reach_another_server(
         self, reply: str, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
-        """As behind one address whose servers take turns: a connection leads to who it was made to."""
+        """Servers behind one address: a connection stays with the server it was opened to."""
         with EmbeddedServer() as other, Network(other.socket) as network:
             things = connect(network)
             await make_idle(things)
@@ -383,7 +389,7 @@ class TestWaits:
         with meanwhile(restart_and_push), takes(0.5, 10):
             assert await call(things, "take", "list", 20) == b"x"
 
-    async def test_one_whose_server_died_does_not_make_others_fail(
+    async def test_a_wait_whose_server_died_does_not_affect_calls(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private)
@@ -394,7 +400,7 @@ class TestWaits:
         for name in ("four", "one", "five"):
             assert await call(things, "take", name, 0.01) is None
 
-    async def test_a_server_that_stays_away_is_unavailable(
+    async def test_a_server_that_stays_down_is_unavailable(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=0.5)
@@ -403,12 +409,12 @@ class TestWaits:
         with takes(0.4, 3), pytest.raises(Unavailable):
             await call(things, "take", "list", 30)
 
-    async def test_connections_of_ended_waits_are_used_again(
+    async def test_connections_of_ended_waits_are_reused(
         self, call: Call, connect: Connect, private: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         things = connect(private)
         monkeypatch.setattr("django_redis_messaging.core.waiting.ENDED", 0.0)
-        monkeypatch.setattr("django_redis_messaging.core.steps.Wait.LIFE", 0.01)
+        monkeypatch.setattr("django_redis_messaging.core.steps.Wait.LINGER", 0.01)
         for at in range(20):
             assert await call(things, "take", f"{at}", 0.15) is None
         with private.client() as admin:
@@ -426,9 +432,9 @@ class TestLimits:
         assert sorted(found) == list(range(1, 61))
         with private.client() as admin:
             ours = [one for one in admin.client_list() if one["name"].startswith("test-")]
-        assert len(ours) <= 6  # three of either world
+        assert len(ours) <= 6  # three in each world
 
-    async def test_who_waits_for_one_has_a_deadline(
+    async def test_waiting_for_a_connection_has_a_deadline(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private, {"max_connections": 1}, COMMAND_DEADLINE=0.5)
@@ -452,7 +458,7 @@ class TestLimits:
                 await things.aadd("a")
         assert await asyncio.gather(*waits) == [None] * 6
 
-    async def test_a_wait_that_nobody_waits_for_makes_room(
+    async def test_a_pending_wait_gives_up_its_connection(
         self, call: Call, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private, {"max_connections": 2})
@@ -461,10 +467,10 @@ class TestLimits:
         with takes(0, 1):
             assert await call(things, "add", "a") == 1
 
-    async def test_those_that_are_idle_for_long_are_closed(
+    async def test_connections_that_were_idle_for_long_are_closed(
         self, call: Call, connect: Connect, network: Network, monkeypatch: pytest.MonkeyPatch, until: Until
     ) -> None:
-        monkeypatch.setattr("django_redis_messaging.core.connections.IDLE_AGE", 0.3)
+        monkeypatch.setattr("django_redis_messaging.core.connections.MAX_IDLE", 0.3)
         things = connect(network)
         await make_idle(things)
         began = time.monotonic()
@@ -476,7 +482,7 @@ class TestLimits:
 
 
 class TestCancelledConnects:
-    async def test_nothing_of_them_stays_open(
+    async def test_no_connection_stays_open(
         self, connect: Connect, private: EmbeddedServer, network: Network, until: Until
     ) -> None:
         things = connect(network, {"db": 1})
@@ -494,7 +500,7 @@ class TestCancelledConnects:
         until(lambda: not any(line.thread.is_alive() for line in network.lines))
 
 
-async def test_what_goes_on_after_a_block_does_not_keep_its_deadline(things: Things) -> None:
+async def test_a_background_task_does_not_inherit_the_deadline(things: Things) -> None:
     left: list[float] = []
 
     async def renew() -> bool:
@@ -502,7 +508,7 @@ async def test_what_goes_on_after_a_block_does_not_keep_its_deadline(things: Thi
         return True
 
     with deadline(0.2):
-        renewal = AwaitingRenewal(renew, 0.05, "lease")
+        renewal = AsyncRenewal(renew, 0.05, "lease")
         renewal.start()
         assert time_left() <= 0.2
     async with asyncio.timeout(10):

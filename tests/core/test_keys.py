@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
+import pkgutil
 from urllib.parse import unquote
 
 import pytest
@@ -11,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
+from django_redis_messaging import services
 from django_redis_messaging.core import keys
+from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys
+from django_redis_messaging.services.locks.keys import LockKeys, checked_lock_key, lock_key
 
-#: any name that is allowed, with a liking for what is special in keys
+#: any valid name, preferably with characters that are special in keys
 names = st.text(
     st.one_of(st.sampled_from("{}%:\\ \t\n*?[]`a1é☃"), st.characters(exclude_categories=["Cs"])), min_size=1
 ).filter(lambda text: "\0" not in text and len(text.encode()) <= keys.MAX_NAME_BYTES)
@@ -21,7 +26,7 @@ names = st.text(
 
 class TestNames:
     @given(names)
-    def test_what_is_allowed_passes_unchanged(self, value: str) -> None:
+    def test_valid_names_are_returned_unchanged(self, value: str) -> None:
         assert keys.name(value, "user") == value
 
     @pytest.mark.parametrize("value", ["a" * 255, "é" * 127, "☃" * 85, "😀" * 63])
@@ -39,7 +44,7 @@ class TestNames:
             ("é" * 128, "256 bytes"),
         ],
     )
-    def test_the_rest_is_refused_by_name(self, value: str, problem: str) -> None:
+    def test_invalid_names_are_rejected(self, value: str, problem: str) -> None:
         with pytest.raises(ValueError, match=f"chat_id .*{problem}"):
             keys.name(value, "chat_id")
 
@@ -51,27 +56,32 @@ class TestNames:
 
 class TestEncoding:
     @given(names)
-    def test_it_can_be_undone(self, value: str) -> None:
+    def test_encoding_is_reversible(self, value: str) -> None:
         assert unquote(keys.encoded(value), errors="strict") == value
 
     @given(names)
-    def test_nothing_special_is_left(self, value: str) -> None:
+    def test_no_special_character_is_left(self, value: str) -> None:
         encoded = keys.encoded(value)
         assert not set(encoded) & set("{}: \t\n\r\x85\xa0\u2028")
         assert encoded.isprintable() or not value.isprintable()
 
     @given(names, names)
-    def test_two_names_never_meet(self, one: str, other: str) -> None:
+    def test_two_names_have_different_encodings(self, one: str, other: str) -> None:
         assert (keys.encoded(one) == keys.encoded(other)) == (one == other)
 
-    def test_nor_do_names_that_look_encoded(self) -> None:
+    def test_encoded_names_have_different_encodings(self) -> None:
         lookalikes = ["%", "%25", "%2525", "a:b", "a%3Ab", "{", "%7B", " ", "%20"]
         assert len({keys.encoded(name) for name in lookalikes}) == len(lookalikes)
 
 
 def builders() -> list[type]:
-    """The classes that build the keys of one resource."""
-    return [kind for name, kind in sorted(vars(keys).items()) if name.endswith("Keys")]
+    """The classes that build the keys of one resource: each is in the package of its service."""
+    names = [one.name for one in pkgutil.walk_packages(services.__path__, f"{services.__name__}.")]
+    found = [importlib.import_module(name) for name in names if name.endswith((".keys", ".users"))]
+    return sorted(
+        (kind for module in found for name, kind in vars(module).items() if name.endswith("Keys")),
+        key=lambda kind: kind.__name__,
+    )
 
 
 def built(prefix: str, kind: type, name: str) -> list[str]:
@@ -86,35 +96,37 @@ def built(prefix: str, kind: type, name: str) -> list[str]:
 
 
 def _made(prefix: str, kind: type, name: str) -> object:
-    if kind is keys.JobKeys:
-        return keys.JobKeys(prefix, "tasks", name)
-    if kind is keys.QueueKeys:
-        return keys.JobKeys(prefix, "tasks", name).queue(name)
-    if kind is keys.LockKeys:
-        return keys.LockKeys(prefix, keys.lock_key(prefix, name))
+    if kind is JobKeys:
+        return JobKeys(prefix, "tasks", name)
+    if kind is QueueKeys:
+        return JobKeys(prefix, "tasks", name).queue(name)
+    if kind is LockKeys:
+        return LockKeys(prefix, lock_key(prefix, name))
     return kind(prefix, name)
 
 
 class TestKeys:
     def test_there_are_builders(self) -> None:
-        assert {"ChatKeys", "UserKeys"} <= {kind.__name__ for kind in builders()}
+        assert {"BroadcastKeys", "ChatKeys", "QueueKeys", "UserKeys"} <= {
+            kind.__name__ for kind in builders()
+        }
 
     @pytest.mark.parametrize("kind", builders())
     @given(name=names)
-    def test_those_of_one_resource_share_a_slot_and_a_pattern(self, kind: type, name: str) -> None:
+    def test_the_keys_of_a_resource_share_a_slot_and_a_pattern(self, kind: type, name: str) -> None:
         found = built("site", kind, name)
         assert len({key_slot(key.encode()) for key in found}) == 1
         assert all(key.startswith("site:1:{") for key in found)
         assert all(key.count("{") == key.count("}") == 1 for key in found)
 
     @given(names, names)
-    def test_no_two_keys_are_the_same(self, one: str, other: str) -> None:
+    def test_all_keys_differ(self, one: str, other: str) -> None:
         resources = [(kind, name) for kind in builders() for name in sorted({one, other})]
         every = list(itertools.chain(*(built("site", kind, name) for kind, name in resources)))
         assert len(every) == len(set(every))
 
     @pytest.mark.parametrize("kind", builders())
-    def test_each_has_its_schema_as_docstring(self, kind: type) -> None:
+    def test_each_key_has_its_schema_as_docstring(self, kind: type) -> None:
         for attribute, member in vars(kind).items():
             if isinstance(member, property | functools.cached_property):
                 assert member.__doc__, f"{kind.__name__}.{attribute}"
@@ -122,28 +134,28 @@ class TestKeys:
 
 class TestLocksOfOthers:
     @given(names)
-    def test_what_is_beside_a_key_is_in_its_slot_and_under_our_prefix(self, key: str) -> None:
+    def test_the_other_keys_of_a_lock_share_its_slot_and_have_our_prefix(self, key: str) -> None:
         try:
-            keys.checked_lock_key(key)
+            checked_lock_key(key)
         except ValueError:
             assert "}" in key
             return
-        made = keys.LockKeys("site", key)
+        made = LockKeys("site", key)
         assert {key_slot(one.encode()) for one in made.acquiring} == {key_slot(key.encode())}
         assert all(one.startswith("site:1:{") for one in made.acquiring[1:])
 
     @given(names, names)
-    def test_two_keys_share_nothing(self, one: str, other: str) -> None:
-        first, second = (keys.LockKeys("site", key) for key in (one, other))
+    def test_two_lock_keys_have_no_key_in_common(self, one: str, other: str) -> None:
+        first, second = (LockKeys("site", key) for key in (one, other))
         assert (first.fence == second.fence) == (one == other)
 
 
 class TestPrefixes:
     @pytest.mark.parametrize("value", ["messaging", "site:shop-7", "a.b_c", "été"])
-    def test_good(self, value: str) -> None:
+    def test_valid(self, value: str) -> None:
         assert keys.checked_prefix(value) == value
 
     @pytest.mark.parametrize("value", ["", "a{", "}", "a b", "a\n", "\x7f", "a*", "a?", "[a]", "a\\b", "\0"])
-    def test_bad(self, value: str) -> None:
+    def test_invalid(self, value: str) -> None:
         with pytest.raises(ValueError, match="PREFIX"):
             keys.checked_prefix(value)

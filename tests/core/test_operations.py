@@ -1,4 +1,4 @@
-"""One body, two worlds; observers; what a step does with its reply."""
+"""Blocking and async operations, their replies, and observers."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from tests.core.things import Things
 pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("closing")]
 
 
-def test_the_blocking_form_returns_what_the_body_returns(things: Things) -> None:
+def test_the_blocking_version_returns_the_result_of_the_body(things: Things) -> None:
     assert [things.add("a"), things.add("a", 4)] == [1, 5]
 
 
-async def test_both_forms_do_the_same(things: Things) -> None:
+async def test_both_versions_do_the_same(things: Things) -> None:
     assert await things.aadd("a", 2) == things.add("b", 2) == 2
     assert await things.aget("a") == things.get("a") == b"2"
     assert await things.aget("nothing") is things.get("nothing") is None
 
 
-async def test_a_pipeline_is_answered_in_order(things: Things) -> None:
+async def test_the_replies_of_a_pipeline_are_in_order(things: Things) -> None:
     things.add("b", 10)
     assert things.add_each(["a", "b", "c"]) == [1, 11, 1]
     assert await things.aadd_each(["a", "b", "c"]) == [2, 12, 2]
 
 
-async def test_an_empty_pipeline_is_answered_without_asking(connect: Connect) -> None:
+async def test_an_empty_pipeline_sends_nothing(connect: Connect) -> None:
     nowhere = connect("unix:///nowhere/at-all.sock?db=0", COMMAND_DEADLINE=0.2)
     assert nowhere.add_each([]) == await nowhere.aadd_each([]) == []
     assert nowhere.add_all([]) == await nowhere.aadd_all([]) == []
 
 
-async def test_the_first_refusal_of_a_pipeline_is_raised_and_the_others_are_done(things: Things) -> None:
+async def test_a_pipeline_raises_its_first_error_and_applies_the_rest(things: Things) -> None:
     things.do("ZADD", things.key("b"), 0, "x")
     with pytest.raises(ConfigurationError, match="another type"):
         things.add_each(["a", "b", "c"])
@@ -55,7 +55,7 @@ async def test_the_first_refusal_of_a_pipeline_is_raised_and_the_others_are_done
     assert things.get("a") == things.get("c") == b"2"
 
 
-async def test_a_body_can_catch_what_its_step_raised(things: Things) -> None:
+async def test_a_body_can_catch_the_error_of_a_step(things: Things) -> None:
     class Careful(Service):
         @operation
         def look(self) -> Steps[str]:
@@ -75,7 +75,7 @@ def test_a_body_without_steps_needs_no_server(connect: Connect) -> None:
     class Idle(Service):
         @operation
         def nothing(self) -> Steps[int]:
-            """Ask nothing."""
+            """Yield no steps."""
             yield from ()
             return 3
 
@@ -83,7 +83,7 @@ def test_a_body_without_steps_needs_no_server(connect: Connect) -> None:
     assert Idle().nothing() == 3
 
 
-def test_the_awaiting_form_has_its_own_name_and_the_same_parameters() -> None:
+def test_the_async_version_has_its_own_name_and_the_same_parameters() -> None:
     assert Things.aadd.__name__ == "aadd"
     assert Things.aadd.__qualname__ == "Things.aadd"
     assert Things.aadd.__doc__ == Things.add.__doc__
@@ -96,7 +96,7 @@ def test_arguments_are_checked_before_anything_is_sent(connect: Connect) -> None
         nowhere.add("a", nonsense=1)  # type: ignore[call-arg]
 
 
-def test_a_prefix_may_be_asked_for_when_an_object_is_made(connect: Connect, server: EmbeddedServer) -> None:
+def test_a_prefix_may_be_a_callable(connect: Connect, server: EmbeddedServer) -> None:
     tenants = iter(["site-a", "site-b"])
     connect(server, PREFIX=lambda: "start")
     with override_settings(REDIS_MESSAGING={"PREFIX": lambda: next(tenants)}):
@@ -106,7 +106,7 @@ def test_a_prefix_may_be_asked_for_when_an_object_is_made(connect: Connect, serv
 
 
 @pytest.mark.parametrize("bad", ["", "a{b", "a b", "a*", "a\n"])
-def test_a_prefix_that_would_break_keys_is_refused(bad: str) -> None:
+def test_an_invalid_prefix_is_rejected(bad: str) -> None:
     with (
         override_settings(REDIS_MESSAGING={"PREFIX": lambda: bad}),
         pytest.raises(ValueError, match="PREFIX"),
@@ -126,7 +126,7 @@ class TestObservers:
         yield events
         observers.unobserve(note)
 
-    async def test_they_get_operation_seconds_and_outcome(self, things: Things, seen: list[Any]) -> None:
+    async def test_observers_get_operation_seconds_and_outcome(self, things: Things, seen: list[Any]) -> None:
         things.add("a")
         await things.aadd("a")
         things.do("ZADD", things.key("b"), 0, "x")
@@ -140,7 +140,7 @@ class TestObservers:
         ]
         assert all(0 < seconds < 10 for _, seconds, _ in seen)
 
-    async def test_cancelling_is_an_outcome(self, things: Things, seen: list[Any]) -> None:
+    async def test_a_cancellation_is_an_outcome(self, things: Things, seen: list[Any]) -> None:
         waiting = asyncio.ensure_future(things.await_("nothing", 30))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -148,7 +148,7 @@ class TestObservers:
             await waiting
         assert [outcome for _, _, outcome in seen] == ["CancelledError"]
 
-    def test_one_that_fails_does_not_spoil_the_result(
+    def test_a_failing_observer_does_not_change_the_result(
         self, things: Things, caplog: pytest.LogCaptureFixture
     ) -> None:
         @observers.observe
@@ -162,7 +162,7 @@ class TestObservers:
             observers.unobserve(broken)
         assert "observer" in caplog.text
 
-    def test_one_can_be_named_in_the_settings(self, things: Things) -> None:
+    def test_an_observer_can_be_named_in_the_settings(self, things: Things) -> None:
         noted.clear()
         given = {**conf.configured(), "OBSERVE": "tests.core.test_operations.note"}
         with override_settings(REDIS_MESSAGING=given):
@@ -170,8 +170,8 @@ class TestObservers:
         things.add("a")
         assert [name for name, _, _ in noted] == ["Things.add"]
 
-    def test_without_any_nothing_is_timed(self) -> None:
-        assert not observers.wanted()
+    def test_without_observers_nothing_is_timed(self) -> None:
+        assert not observers.enabled()
 
 
 noted: list[tuple[str, float, str]] = []
@@ -182,7 +182,7 @@ def note(operation: str, seconds: float, outcome: str) -> None:
 
 
 class TestAsyncObservers:
-    def test_one_is_refused(self) -> None:
+    def test_an_async_observer_is_rejected(self) -> None:
         async def late(operation: str, seconds: float, outcome: str) -> None: ...
 
         class Late:
@@ -192,14 +192,14 @@ class TestAsyncObservers:
             with pytest.raises(TypeError, match="async"):
                 observers.observe(observer)
 
-    async def test_one_named_in_the_settings_is_too(self, things: Things) -> None:
+    async def test_an_async_observer_in_the_settings_is_rejected(self, things: Things) -> None:
         with override_settings(REDIS_MESSAGING={**settings.REDIS_MESSAGING, "OBSERVE": "asyncio.sleep"}):
             with pytest.raises(ConfigurationError, match="OBSERVE"):
                 things.add("a")
             with pytest.raises(ConfigurationError, match="OBSERVE"):
                 await things.aadd("a")
 
-    async def test_what_an_observer_does_itself_is_not_observed(self, things: Things) -> None:
+    async def test_operations_of_an_observer_are_not_observed(self, things: Things) -> None:
         seen: list[str] = []
 
         @observers.observe
@@ -216,14 +216,14 @@ class TestAsyncObservers:
         assert things.get("calls") == b"2"
 
 
-async def test_steps_are_performed_from_anywhere(things: Things) -> None:
+async def test_steps_can_be_performed_without_a_service(things: Things) -> None:
     def body() -> Steps[int]:
         reply = yield Command("INCR", things.key("a"))
         return int(reply)
 
     assert clients.perform("messaging", body()) == 1
     assert await clients.aperform("messaging", body()) == 2
-    assert clients.ask("messaging", Command("INCR", things.key("a"))) == 3
+    assert clients.execute("messaging", Command("INCR", things.key("a"))) == 3
 
 
 def test_code_of_the_blocking_world_is_never_suspended() -> None:

@@ -1,4 +1,4 @@
-"""JSON in and out, and texts."""
+"""Encoding and decoding of payloads, and texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(st.lists(values))
-def test_what_goes_in_comes_out(given_values: list[Any]) -> None:
+def test_payloads_are_decoded_unchanged(given_values: list[Any]) -> None:
     raw = [payloads.dumps(value).encode() for value in given_values]
     assert payloads.loads_all(raw) == given_values
 
@@ -38,7 +38,7 @@ def test_it_is_compact_and_readable() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", {(1, 2): 3}, [print]])
-def test_what_json_has_no_form_for_is_a_type_error(value: object) -> None:
+def test_types_that_json_does_not_have_raise_type_error(value: object) -> None:
     with pytest.raises(TypeError, match="data must be made of"):
         payloads.dumps(value, "data")
 
@@ -61,24 +61,24 @@ def deep(levels: int) -> list[Any]:
     [math.nan, math.inf, [-math.inf], circle(), deep(100_000), deep(payloads.MAX_DEPTH + 1)],
     ids=["nan", "inf", "nested", "circle", "deep", "a little too deep"],
 )
-def test_what_json_can_not_carry_is_a_value_error(value: object) -> None:
+def test_values_that_json_cannot_encode_raise_value_error(value: object) -> None:
     with pytest.raises(ValueError, match="data"):
         payloads.dumps(value, "data")
 
 
-def test_keys_that_json_would_change_are_refused() -> None:
-    """A number as a key would come back as a text."""
+def test_keys_that_json_would_change_are_rejected() -> None:
+    """A number as a key would be decoded as a str."""
     with pytest.raises(TypeError, match="data"):
         payloads.dumps({1: "a"}, "data")
 
 
-def test_a_lone_surrogate_is_refused() -> None:
+def test_a_lone_surrogate_is_rejected() -> None:
     with pytest.raises(ValueError, match="surrogate"):
         payloads.dumps({"a": "\ud800"}, "data")
 
 
 class TestTexts:
-    def test_good(self) -> None:
+    def test_valid_texts(self) -> None:
         assert payloads.text("", "body") == ""
         assert payloads.text("é" * 5, "body", limit=10) == "é" * 5
 
@@ -92,10 +92,10 @@ class TestTexts:
             payloads.text("\ud800", "body")
 
     @pytest.mark.parametrize("value", [None, 1, b"x"])
-    def test_not_a_text(self, value: object) -> None:
+    def test_not_a_str(self, value: object) -> None:
         with pytest.raises(TypeError, match="body must be a str"):
             payloads.text(value, "body")  # type: ignore[arg-type]
 
 
-def test_json_is_read_by_anybody() -> None:
+def test_any_parser_reads_our_json() -> None:
     assert json.loads(payloads.dumps({"a": None})) == {"a": None}

@@ -1,4 +1,4 @@
-"""What a caller is told, and what has happened, when servers stop, freeze, and lose replies."""
+"""Errors and outcomes when servers stop, freeze and lose replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis import exceptions as driver
 from django_redis_messaging.core import waiting
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Script, Service, Steps, asynchronous, operation
-from django_redis_messaging.core.retry import Attempts, NotSent, translated
+from django_redis_messaging.core.retry import Attempts, NotSent, translate_error
 from django_redis_messaging.errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
 from tests.core.conftest import Connect
 from tests.core.proxy import LossyProxy
@@ -23,16 +23,16 @@ from tests.core.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
-#: seconds that an operation is tried, in tests where it fails
+#: seconds; the deadline in tests of failing operations
 SHORT = 0.6
-#: seconds that a failing operation may take in all: the last attempt and a busy machine
+#: seconds; the maximum duration of a failing operation, with its last attempt, on a busy machine
 SHORT_AT_MOST = SHORT + 2.0
 
 Outcome = object
 
 
 async def result(call: object) -> Outcome:
-    """What a call, of either form, returned or raised."""
+    """The result or error of a blocking or async call."""
     return await call if inspect.isawaitable(call) else call
 
 
@@ -44,7 +44,7 @@ def takes(at_least: float, at_most: float) -> Iterator[None]:
 
 
 def at_once() -> AbstractContextManager[None]:
-    """Not tried until the deadline, which is 10 s."""
+    """Raised at once, not after the deadline of 10 s."""
     return takes(0, 5)
 
 
@@ -59,7 +59,7 @@ def frozen(server: EmbeddedServer) -> Iterator[None]:
 
 @pytest.fixture(params=["blocking", "awaiting"])
 def form(request: pytest.FixtureRequest) -> Callable[[Things, str], Callable[..., Awaitable[Outcome]]]:
-    """Either form of an operation, awaited by the test."""
+    """Both versions of an operation, awaited by the test."""
 
     def of(things: Things, name: str) -> Callable[..., Awaitable[Outcome]]:
         names = {"blocking": name, "awaiting": {"wait": "await_"}.get(name, f"a{name}")}
@@ -84,7 +84,7 @@ class TestServerDown:
         with takes(SHORT * 0.9, SHORT_AT_MOST), pytest.raises(Unavailable, match="was not applied"):
             await form(things, "add")("a")
 
-    async def test_a_connection_that_died_while_idle_does_not_make_a_write_unknown_for_once(
+    async def test_a_dead_idle_connection_does_not_make_a_once_write_unknown(
         self, form: Form, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=SHORT)
@@ -93,12 +93,12 @@ class TestServerDown:
         with pytest.raises(Unavailable):
             await form(things, "add")("a", once=True)
 
-    async def test_no_server_ever(self, form: Form, connect: Connect) -> None:
+    async def test_an_unreachable_server_is_unavailable(self, form: Form, connect: Connect) -> None:
         things = connect("unix:///nowhere/at-all.sock?db=0", COMMAND_DEADLINE=SHORT)
         with takes(SHORT * 0.9, SHORT_AT_MOST), pytest.raises(Unavailable, match="CACHES"):
             await form(things, "get")("a")
 
-    async def test_a_server_that_comes_back_in_time_is_waited_for(
+    async def test_a_server_that_restarts_in_time_is_waited_for(
         self, form: Form, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private)
@@ -131,7 +131,7 @@ class TestServerDown:
 
 
 class TestServerFrozen:
-    async def test_a_write_that_was_sent_is_unknown(
+    async def test_a_sent_write_without_a_reply_is_unknown(
         self, form: Form, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=SHORT)
@@ -143,7 +143,7 @@ class TestServerFrozen:
         ):
             await form(things, "add")("a")
 
-    async def test_a_read_that_was_sent_is_not(
+    async def test_a_sent_read_without_a_reply_is_unavailable(
         self, form: Form, connect: Connect, private: EmbeddedServer
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=SHORT)
@@ -151,10 +151,10 @@ class TestServerFrozen:
         with frozen(private), takes(SHORT * 0.9, SHORT_AT_MOST), pytest.raises(Unavailable):
             await form(things, "get")("a")
 
-    async def test_a_write_that_could_not_be_sent_is_not_either(
+    async def test_a_write_that_could_not_be_sent_is_unavailable(
         self, form: Form, connect: Connect, private: EmbeddedServer
     ) -> None:
-        # a new connection begins with a greeting, which is not answered
+        # a new connection begins with a handshake, which gets no reply
         things = connect(private, COMMAND_DEADLINE=SHORT)
         with frozen(private), takes(SHORT * 0.9, SHORT_AT_MOST), pytest.raises(Unavailable):
             await form(things, "add")("a")
@@ -172,22 +172,22 @@ class TestServerFrozen:
 class TestLostReplies:
     @pytest.fixture(autouse=True)
     def known(self, connect: Connect, server: EmbeddedServer) -> None:
-        """Let the server know the scripts: what is lost is then the reply of one that ran."""
+        """Load the scripts, so that the lost reply is that of a script that ran."""
         things = connect(server)
-        for _ in range(2):  # in the form for any kind of server, then in that for the kind it is
+        for _ in range(2):  # with the guard, then, once the kind of server is detected, without it
             things.add("known")
             things.get("known")
 
-    async def test_a_lost_reply_is_asked_for_again(
+    async def test_a_call_whose_reply_was_lost_is_repeated(
         self, form: Form, connect: Connect, proxy: LossyProxy
     ) -> None:
         things = connect(proxy)
         await form(things, "add")("a")
         proxy.lose_next(2)
-        assert await form(things, "add")("a") == 4  # counting is not idempotent: each attempt shows
+        assert await form(things, "add")("a") == 4  # INCR is not idempotent: each attempt is visible
         assert proxy.lost == 2
 
-    async def test_a_reply_that_does_not_come_is_asked_for_again(
+    async def test_a_call_without_a_reply_is_repeated(
         self, form: Form, connect: Connect, proxy: LossyProxy
     ) -> None:
         things = connect(proxy, {"socket_timeout": 0.2})
@@ -196,7 +196,7 @@ class TestLostReplies:
         with takes(0.2, 2):
             assert await form(things, "add")("a") == 3
 
-    async def test_half_the_deadline_is_kept_for_asking_again(
+    async def test_half_the_deadline_is_reserved_for_a_repeat(
         self, form: Form, connect: Connect, proxy: LossyProxy
     ) -> None:
         things = connect(proxy, COMMAND_DEADLINE=2.0)
@@ -204,9 +204,7 @@ class TestLostReplies:
         proxy.lose_next(1, hang_up=False)
         assert await form(things, "add")("a") == 3
 
-    async def test_a_step_for_once_is_not_repeated(
-        self, form: Form, connect: Connect, proxy: LossyProxy
-    ) -> None:
+    async def test_a_once_step_is_not_repeated(self, form: Form, connect: Connect, proxy: LossyProxy) -> None:
         things = connect(proxy)
         await form(things, "add")("a")
         proxy.lose_next(1)
@@ -214,7 +212,7 @@ class TestLostReplies:
             await form(things, "add")("a", once=True)
         assert await form(things, "get")("a") == b"2"
 
-    async def test_nor_is_a_pipeline_that_holds_one(
+    async def test_a_pipeline_with_a_once_step_is_not_repeated(
         self, form: Form, connect: Connect, proxy: LossyProxy
     ) -> None:
         class Mixed(Service):
@@ -233,7 +231,9 @@ class TestLostReplies:
             await form(Mixed(), "add")(things.key("a"))  # type: ignore[arg-type]
         assert await form(things, "get")("a") == b"12"
 
-    async def test_a_third_of_all_replies(self, form: Form, connect: Connect, proxy: LossyProxy) -> None:
+    async def test_losing_a_third_of_all_replies(
+        self, form: Form, connect: Connect, proxy: LossyProxy
+    ) -> None:
         things = connect(proxy)
         proxy.lose_some(0.3)
         for at in range(40):
@@ -248,7 +248,7 @@ class TestRefusals:
         with at_once(), pytest.raises(ConfigurationError, match="another type"):
             await form(things, "add")("a")
 
-    async def test_a_command_the_acl_forbids(
+    async def test_a_command_that_the_acl_denies(
         self, form: Form, connect: Connect, private: EmbeddedServer
     ) -> None:
         with private.client() as admin:
@@ -258,7 +258,7 @@ class TestRefusals:
         with at_once(), pytest.raises(ConfigurationError, match="ACL"):
             await form(things, "do")("SET", things.key("a"), "1")
 
-    async def test_a_key_the_acl_forbids_inside_a_script(
+    async def test_a_key_that_the_acl_denies_inside_a_script(
         self, form: Form, connect: Connect, private: EmbeddedServer
     ) -> None:
         with private.client() as admin:
@@ -272,16 +272,16 @@ class TestRefusals:
         with at_once(), pytest.raises(ConfigurationError, match="password"):
             await form(things, "add")("a")
 
-    async def test_a_password_that_is_missing(
-        self, form: Form, connect: Connect, private: EmbeddedServer
-    ) -> None:
+    async def test_a_missing_password(self, form: Form, connect: Connect, private: EmbeddedServer) -> None:
         with private.client() as admin:
             admin.config_set("requirepass", "secret")
         things = connect(private)
         with at_once(), pytest.raises(ConfigurationError, match="password"):
             await form(things, "add")("a")
 
-    async def test_no_memory_for_writing(self, form: Form, connect: Connect, private: EmbeddedServer) -> None:
+    async def test_a_write_without_memory(
+        self, form: Form, connect: Connect, private: EmbeddedServer
+    ) -> None:
         things = connect(private)
         await form(things, "add")("a")
         with private.client() as admin:
@@ -334,7 +334,7 @@ def run_for_ever(server: EmbeddedServer) -> None:
 
 
 def is_busy(server: EmbeddedServer) -> bool:
-    """Whether it refuses others because of a script."""
+    """Whether it rejects other calls because of a script."""
     with server.client() as other:
         try:
             other.ping()
@@ -349,18 +349,18 @@ def kill_script(server: EmbeddedServer) -> None:
 
 
 class TestWait:
-    async def test_it_returns_nothing_after_its_time(self, form: Form, things: Things) -> None:
+    async def test_a_wait_returns_none_after_its_time(self, form: Form, things: Things) -> None:
         with takes(0.3, 5):
             assert await form(things, "wait")("empty", 0.3) is None
 
-    async def test_it_outlives_the_socket_timeout(
+    async def test_a_wait_outlives_the_socket_timeout(
         self, form: Form, connect: Connect, server: EmbeddedServer
     ) -> None:
         things = connect(server, {"socket_timeout": 0.1}, COMMAND_DEADLINE=0.5)
         with takes(0.8, 5):
             assert await form(things, "wait")("empty", 0.8) is None
 
-    async def test_it_is_woken_at_once(
+    async def test_a_wait_is_woken_at_once(
         self, form: Form, things: Things, server: EmbeddedServer, until: Callable[..., None]
     ) -> None:
         def push() -> None:
@@ -374,7 +374,7 @@ class TestWait:
             assert await form(things, "wait")("list", 10) == b"x"
         pushing.join()
 
-    async def test_what_is_outstanding_is_gone_on_with(
+    async def test_a_pending_wait_is_taken_over(
         self, form: Form, things: Things, server: EmbeddedServer
     ) -> None:
         wait = form(things, "wait")
@@ -386,7 +386,7 @@ class TestWait:
             assert await wait("again", 5) == b"x"
             assert other.info("commandstats")["cmdstat_bzpopmin"]["calls"] == before + 1
 
-    async def test_one_that_is_overdue_is_replaced(
+    async def test_an_overdue_wait_is_replaced(
         self, form: Form, things: Things, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert await form(things, "wait")("again", 0.01) is None
@@ -396,7 +396,7 @@ class TestWait:
             assert await form(things, "wait")("again", 0.01) is None
             assert other.info("commandstats")["cmdstat_bzpopmin"]["calls"] == before + 1
 
-    async def test_a_server_that_ends_makes_it_unavailable(
+    async def test_a_wait_on_a_stopped_server_is_unavailable(
         self, form: Form, connect: Connect, private: EmbeddedServer, until: Callable[..., None]
     ) -> None:
         things = connect(private, COMMAND_DEADLINE=0.3)
@@ -408,7 +408,7 @@ class TestWait:
 
         ending = threading.Thread(target=end, daemon=True)
         ending.start()
-        with pytest.raises(Unavailable, match=r"for \d+\.\d s now"):
+        with pytest.raises(Unavailable, match=r"for \d+\.\d s"):
             await form(things, "wait")("list", 10)
         ending.join()
 
@@ -416,7 +416,7 @@ class TestWait:
     async def test_a_connection_that_is_reset_is_not_noticed(
         self, seconds: float, form: Form, connect: Connect, server: EmbeddedServer
     ) -> None:
-        """As by a server that is killed before it has read; with 0.001 s, between two waits."""
+        """For example by a server that is killed before it read; with 0.001 s, between two waits."""
         with LossyProxy(server.socket, asking=b"BZPOPMIN") as proxy:
             things = connect(proxy)
             await form(things, "do")("ZADD", things.key("list"), 0, "x")
@@ -426,7 +426,7 @@ class TestWait:
                 found = await form(things, "wait")("list", seconds)
             assert found == b"x"
 
-    async def test_calls_go_on_meanwhile(self, things: Things) -> None:
+    async def test_calls_proceed_during_a_wait(self, things: Things) -> None:
         going = asyncio.ensure_future(things.await_("empty", 0.5))
         assert await things.aadd("a") == 1
         assert not going.done()
@@ -434,36 +434,36 @@ class TestWait:
 
 
 class TestAttempts:
-    """The rule itself, without a server."""
+    """The rules of retries, without a server."""
 
     def attempts(self, deadline: float = 10, *, writes: bool = True, once: bool = False) -> Attempts:
-        return Attempts(deadline, began=time.monotonic(), patience=5, writes=writes, once=once)
+        return Attempts(deadline, began=time.monotonic(), reply_timeout=5, writes=writes, once=once)
 
     def test_pauses_grow_and_have_a_limit(self) -> None:
         attempts = self.attempts(1000)
-        pauses = [attempts.after(NotSent()) for _ in range(12)]
+        pauses = [attempts.pause_after(NotSent()) for _ in range(12)]
         assert pauses[0] <= 0.02
         assert all(0.5 <= pause <= 1 for pause in pauses[-3:])
 
     def test_pauses_differ(self) -> None:
-        assert len({self.attempts().after(NotSent()) for _ in range(20)}) > 10
+        assert len({self.attempts().pause_after(NotSent()) for _ in range(20)}) > 10
 
     def test_no_pause_passes_the_deadline(self) -> None:
         attempts = self.attempts(0.05)
-        assert all(attempts.after(NotSent()) <= 0.05 for _ in range(8))
+        assert all(attempts.pause_after(NotSent()) <= 0.05 for _ in range(8))
 
-    def test_a_for_once_step_is_repeated_while_nothing_was_sent(self) -> None:
+    def test_a_once_step_is_retried_while_nothing_was_sent(self) -> None:
         attempts = self.attempts(once=True)
-        attempts.after(NotSent())
+        attempts.pause_after(NotSent())
         with pytest.raises(OutcomeUnknown):
-            attempts.after(driver.ConnectionError("reset"))
+            attempts.pause_after(driver.ConnectionError("reset"))
 
-    def test_one_attempt_without_an_answer_is_remembered(self) -> None:
+    def test_one_unanswered_attempt_is_remembered(self) -> None:
         attempts = self.attempts(0.01)
-        attempts.after(driver.TimeoutError("late"))
+        attempts.pause_after(driver.TimeoutError("late"))
         attempts.ends = 0
         with pytest.raises(OutcomeUnknown):
-            attempts.after(NotSent())
+            attempts.pause_after(NotSent())
 
     @pytest.mark.parametrize(
         "refusal",
@@ -477,12 +477,12 @@ class TestAttempts:
             driver.ResponseError("Error running script: @user_script: 5: -READONLY You can't write against"),
         ],
     )
-    def test_a_refusal_for_now_means_nothing_happened(self, refusal: Exception) -> None:
+    def test_a_temporary_error_means_nothing_was_applied(self, refusal: Exception) -> None:
         attempts = self.attempts()
-        assert attempts.after(refusal) > 0
+        assert attempts.pause_after(refusal) > 0
         attempts.ends = 0
         with pytest.raises(Unavailable):
-            attempts.after(refusal)
+            attempts.pause_after(refusal)
 
     @pytest.mark.parametrize(
         ("refusal", "kind", "said"),
@@ -501,9 +501,7 @@ class TestAttempts:
             (driver.ResponseError("ERR something new"), MessagingError, "something new"),
         ],
     )
-    def test_refusals_in_our_words(
-        self, refusal: driver.ResponseError, kind: type[Exception], said: str
-    ) -> None:
-        error = translated(refusal)
+    def test_translated_errors(self, refusal: driver.ResponseError, kind: type[Exception], said: str) -> None:
+        error = translate_error(refusal)
         assert type(error) is kind
         assert said in str(error)

@@ -11,22 +11,22 @@ from tests.core.things import SCRIPTS
 pytestmark = pytest.mark.versions
 
 
-def test_what_a_script_uses_stands_in_front() -> None:
+def test_used_files_come_before_the_script() -> None:
     source = scripts.load("thing_add")
     assert source.text == SCRIPTS["_thing"] + "\n" + SCRIPTS["thing_add"]
     assert source.sha == hashlib.sha1(source.text.encode(), usedforsecurity=False).hexdigest()
 
 
-def test_it_says_whether_it_reads_only() -> None:
+def test_reads_only_is_detected() -> None:
     assert scripts.load("thing_get").reads_only
     assert not scripts.load("thing_add").reads_only
 
 
-def test_it_is_read_once() -> None:
+def test_a_script_is_read_once() -> None:
     assert scripts.load("thing_get") is scripts.load("thing_get")
 
 
-def test_one_that_is_missing_is_no_silent_thing() -> None:
+def test_a_missing_script_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         scripts.load("no_such_script")
 

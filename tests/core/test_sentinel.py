@@ -1,4 +1,4 @@
-"""A primary that another server takes over from: as Sentinels tell, or without anybody who tells."""
+"""Failover to another primary, with and without Sentinels."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def blocked(pair: Pair, at: int) -> bool:
 
 
 def refused(pair: Pair, at: int) -> int:
-    """How many writes it has refused as a replica."""
+    """How many writes it has rejected as a replica."""
     return int(pair.clients[at].info("errorstats").get("errorstat_READONLY", {"count": 0})["count"])
 
 
 class TestSentinel:
-    async def test_the_primary_is_asked(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
+    async def test_calls_go_to_the_primary(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
         assert [await call(watched, "add", "a") for _ in range(5)] == [1, 2, 3, 4, 5]
         assert await call(watched, "get", "a") == b"5"
         assert await call(watched, "add_each", ["a", "b"]) == [6, 1]
@@ -58,7 +58,7 @@ class TestSentinel:
         assert sentinels.clients[0].get(watched.key("a")) == b"7"
         assert refused(sentinels, 1) == 0
 
-    async def test_the_sentinel_is_not_asked_each_time(
+    async def test_the_sentinel_is_not_queried_for_each_call(
         self, call: Call, watched: Things, sentinels: Sentinels
     ) -> None:
         await call(watched, "add", "a")
@@ -77,10 +77,8 @@ class TestSentinel:
             assert await call(watched, "add_each", ["a", "b"]) == [3, 1]
         assert sentinels.clients[1].get(watched.key("a")) == b"3"
 
-    async def test_a_primary_that_takes_leave(
-        self, call: Call, watched: Things, sentinels: Sentinels
-    ) -> None:
-        """No call fails meanwhile, and what the old one gets when it is a replica is not lost."""
+    async def test_a_graceful_failover(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
+        """No call fails meanwhile, and writes to the former primary are not lost."""
         await call(watched, "add", "a")
         sentinels.order()
         with takes(0, 20):
@@ -93,7 +91,7 @@ class TestSentinel:
         assert sentinels.clients[1].get(watched.key("a")) == b"%d" % (first + 20)
 
     @pytest.mark.long
-    async def test_connections_that_were_idle_meanwhile(
+    async def test_connections_that_were_idle_during_a_failover(
         self, call: Call, watched: Things, sentinels: Sentinels
     ) -> None:
         await asyncio.gather(*(watched.aadd("a") for _ in range(8)))
@@ -106,8 +104,8 @@ class TestSentinel:
         assert sentinels.clients[1].get(watched.key("a")) == b"24"
 
     @pytest.mark.long
-    async def test_a_wait_under_way(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
-        """The Sentinel cuts all connections; it goes on with the new primary."""
+    async def test_a_wait_in_progress(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
+        """The Sentinel closes all connections; the wait continues with the new primary."""
 
         def order() -> None:
             until(lambda: blocked(sentinels, 0))
@@ -120,7 +118,7 @@ class TestSentinel:
 
 
 def questions(sentinels: Sentinels) -> int:
-    """How often the Sentinel was asked who is the primary."""
+    """How often the Sentinel was queried for the primary."""
     stats: dict[str, Any] = sentinels.orders.info("commandstats")
     return sum(int(stat["calls"]) for name, stat in stats.items() if "get-master-addr" in name)
 
@@ -132,7 +130,7 @@ def pair() -> Iterator[Pair]:
 
 
 class TestAlone:
-    """One server, as far as the alias knows. The address is a link, which is made to lead to another."""
+    """A single server for the alias; its address is a symbolic link, which is changed to another server."""
 
     @pytest.fixture
     def link(self, pair: Pair, tmp_path: Path) -> Path:
@@ -145,7 +143,7 @@ class TestAlone:
         return connect(f"unix://{quote(str(link))}?db=0")
 
     @pytest.mark.parametrize("once", [True, False])
-    async def test_who_refuses_writes_is_left(
+    async def test_a_server_that_rejects_writes_is_left(
         self, call: Call, things: Things, pair: Pair, link: Path, *, once: bool
     ) -> None:
         await call(things, "add", "a")
@@ -157,7 +155,7 @@ class TestAlone:
         assert refused(pair, 0) == 1
 
     @pytest.mark.long
-    async def test_with_all_connections_to_it(
+    async def test_all_connections_to_it_are_closed(
         self, call: Call, things: Things, pair: Pair, link: Path
     ) -> None:
         await asyncio.gather(*(things.aadd("a") for _ in range(8)))
@@ -175,7 +173,7 @@ class TestAlone:
         with takes(0, 2):
             assert await call(things, "add_each_once", ["a", "b"]) == [2, 2]
 
-    async def test_a_wait_under_way(self, call: Call, things: Things, pair: Pair, link: Path) -> None:
+    async def test_a_wait_in_progress(self, call: Call, things: Things, pair: Pair, link: Path) -> None:
         def push() -> None:
             until(lambda: blocked(pair, 0))
             swap(pair, link)
@@ -187,7 +185,7 @@ class TestAlone:
 
 
 def swap(pair: Pair, link: Path) -> None:
-    """The two change places, and the address leads to the one that is the primary now."""
+    """Swap the roles, and let the address lead to the new primary."""
     link.unlink()
     link.symlink_to(pair.servers[1].socket)
     pair.swap()

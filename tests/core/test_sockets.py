@@ -1,4 +1,4 @@
-"""What is taken from the driver: the socket that it has opened, by names that are not public."""
+"""The private names of the driver that are used: those of the socket it has opened."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.sockets import AsyncConnection, BlockingConnection, Target
 from tests.core.test_retry import frozen
 
-#: versions of redis-py with which all tests of this folder were run
+#: versions of redis-py with which all tests of this folder have passed
 TRIED = ("8.0", "8.1")
 
 
 @pytest.mark.versions
-def test_this_version_was_tried() -> None:
+def test_this_version_is_tested() -> None:
     assert redis.__version__.startswith(TRIED), (
         f"Run tests/core with redis-py {redis.__version__}, then add it."
     )
@@ -38,7 +38,7 @@ def test_a_blocking_connection_has_its_socket(server: EmbeddedServer) -> None:
 
 
 @pytest.mark.versions
-async def test_an_awaiting_connection_has_its_streams(server: EmbeddedServer) -> None:
+async def test_an_async_connection_has_its_streams(server: EmbeddedServer) -> None:
     kind = redis.asyncio.connection.UnixDomainSocketConnection
     dialed = kind(path=str(server.socket), redis_connect_func=lambda _: None)
     assert dialed._writer is None
@@ -52,8 +52,8 @@ async def test_an_awaiting_connection_has_its_streams(server: EmbeddedServer) ->
 
 
 @pytest.mark.timing
-async def test_a_conversation_that_breaks_off_closes_the_connection(private: EmbeddedServer) -> None:
-    """So that no later one gets its reply, whoever holds the connection."""
+async def test_an_interrupted_exchange_closes_the_connection(private: EmbeddedServer) -> None:
+    """So that no later exchange gets its reply."""
     target = Target("any", UnixDomainSocketConnection, {"path": str(private.socket)})
     blocking, running = BlockingConnection(), AsyncConnection()
     blocking.open(target, 10)

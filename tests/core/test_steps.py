@@ -1,4 +1,4 @@
-"""Scripts the server doesn't know, and scripts over many resources, on one server and on a Cluster."""
+"""Scripts that the server doesn't have, and scripts for many resources, on one server and on a Cluster."""
 
 from __future__ import annotations
 
@@ -45,23 +45,25 @@ class TestUnknownScripts:
                 return replies
 
         things = connect(private)
-        things.do("PING")  # the first call finds out which kind of server it is
+        things.do("PING")  # the first call detects the kind of server
         assert things.get("a") is None
         assert Mixed().both(things.key("a")) == [None, 1, 0, None]
         assert Mixed().both(things.key("a")) == [b"1", 2, 1, b"2"]
         flush_scripts(private)
         assert await things.aadd_each(["a", "b"]) == [3, 1]
 
-    async def test_it_is_sent_in_full_only_then(self, connect: Connect, private: EmbeddedServer) -> None:
+    async def test_a_script_is_sent_in_full_only_if_it_is_missing(
+        self, connect: Connect, private: EmbeddedServer
+    ) -> None:
         things = connect(private)
-        things.do("PING")  # the first call finds out which kind of server it is
+        things.do("PING")  # the first call detects the kind of server
         for _ in range(5):
             things.add("a")
             await things.aadd("a")
         assert calls(private, "eval") == 1
         assert calls(private, "evalsha") == 10
 
-    async def test_a_fan(self, connect: Connect, private: EmbeddedServer) -> None:
+    async def test_a_fan_with_a_missing_script(self, connect: Connect, private: EmbeddedServer) -> None:
         things = connect(private)
         assert things.add_all(["a", "b"]) == [1, 2]
         flush_scripts(private)
@@ -69,33 +71,33 @@ class TestUnknownScripts:
 
 
 class TestManyResources:
-    async def test_one_server_takes_them_together(self, connect: Connect, private: EmbeddedServer) -> None:
+    async def test_a_single_server_gets_one_call(self, connect: Connect, private: EmbeddedServer) -> None:
         things = connect(private)
         names = [f"{at}" for at in range(Fan.SIZE * 2 + 1)]
         wanted = [at + 1 for at in range(len(names))]
         assert things.add_all(names) == wanted
         assert await things.aadd_all(names) == [2 * n for n in wanted]
-        # three calls each; those of the first were not known yet
+        # three calls each; the scripts of the first were not loaded yet
         assert calls(private, "evalsha") == 6
 
-    async def test_a_cluster_gets_one_for_each(
+    async def test_a_cluster_gets_one_call_for_each_resource(
         self, connect: Connect, cluster_server: EmbeddedServer
     ) -> None:
         things = connect(cluster_server)
         assert things.add_all(["a", "b", "c"]) == [1, 2, 3]
         assert await things.aadd_all(["a", "b", "c"]) == [2, 4, 6]
 
-    def test_a_cluster_is_found_out_once(self, connect: Connect, cluster_server: EmbeddedServer) -> None:
+    def test_a_cluster_is_detected_once(self, connect: Connect, cluster_server: EmbeddedServer) -> None:
         things = connect(cluster_server)
         things.add_all(["a", "b", "c"])
-        assert clients.blocking("messaging").endpoint.apart
+        assert clients.blocking("messaging").endpoint.is_cluster
         before = calls(cluster_server, "evalsha")
         things.add_all(["a", "b", "c"])
         assert calls(cluster_server, "evalsha") == before + 3
 
-    def test_one_server_is_not_taken_for_a_cluster(self, things: Things) -> None:
+    def test_a_single_server_is_not_taken_for_a_cluster(self, things: Things) -> None:
         things.add_all(["a", "b", "c"])
-        assert not clients.blocking("messaging").endpoint.apart
+        assert not clients.blocking("messaging").endpoint.is_cluster
 
     @pytest.mark.parametrize("kind", ["server", "cluster_server"])
     async def test_gathering_strings(
@@ -113,7 +115,7 @@ class TestManyResources:
         assert Gatherer().all([things.key(name) for name in "abc"]) == [b"5", None, b"7"]
         assert Gatherer().all([]) == []
 
-    async def test_a_script_of_one_slot_that_gets_two_is_a_clear_error(
+    async def test_a_script_with_keys_of_two_slots_is_a_clear_error(
         self, connect: Connect, cluster_server: EmbeddedServer
     ) -> None:
         class Careless(Service):

@@ -1,4 +1,4 @@
-"""Waits that nobody waits for now: found again by their words, and gone once they have ended."""
+"""Pending waits: found by their words, and removed once they have ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pending(name: str, *, age: float = 0, address: Address | None = None) -> Pen
     return Pending(("BZPOPMIN", name), BlockingConnection(address), monotonic() - age)
 
 
-def test_one_is_found_by_its_words_and_taken_once() -> None:
+def test_a_wait_is_found_by_its_words_and_taken_once() -> None:
     waits, kept = PendingWaits(), [pending(name) for name in "aba"]
     for one in kept:
         waits.keep(one)
@@ -27,7 +27,7 @@ def test_one_is_found_by_its_words_and_taken_once() -> None:
     assert waits.take(("BZPOPMIN", "b")) is None
 
 
-def test_those_that_ended_are_given_back_the_oldest_first() -> None:
+def test_ended_waits_are_returned_oldest_first() -> None:
     waits, old, young = PendingWaits(), [pending(name, age=ENDED) for name in "ab"], pending("a")
     for one in (*old, young):
         waits.keep(one)
@@ -36,7 +36,7 @@ def test_those_that_ended_are_given_back_the_oldest_first() -> None:
     assert len(waits) == 0
 
 
-def test_any_is_one_of_that_server() -> None:
+def test_take_any_returns_one_of_that_server() -> None:
     waits, here, there = PendingWaits(), pending("a"), pending("b", address=("there", 1))
     waits.keep(here)
     waits.keep(there)
@@ -45,7 +45,7 @@ def test_any_is_one_of_that_server() -> None:
     assert waits.take_any(None) is here
 
 
-def test_nothing_stays_of_names_that_are_gone() -> None:
+def test_nothing_is_kept_for_removed_names() -> None:
     waits = PendingWaits()
     for number in range(1000):
         waits.keep(pending(str(number)))
@@ -54,7 +54,7 @@ def test_nothing_stays_of_names_that_are_gone() -> None:
     assert not waits._in_order
 
 
-def test_what_is_kept_while_all_are_taken_is_not_lost() -> None:
+def test_a_wait_kept_during_take_all_is_not_lost() -> None:
     waits, taken = PendingWaits(), []
 
     def keep(thread: int) -> None:
@@ -85,7 +85,7 @@ class Counted(tuple[str, ...]):
     __hash__ = tuple.__hash__
 
 
-def test_a_wait_costs_the_same_with_very_many_names() -> None:
+def test_the_cost_of_a_wait_is_independent_of_the_number_of_names() -> None:
     waits = PendingWaits()
     for number in range(1000):
         waits.keep(Pending(Counted(("BZPOPMIN", str(number))), None, monotonic()))
@@ -98,7 +98,7 @@ def test_a_wait_costs_the_same_with_very_many_names() -> None:
 
 
 @pytest.mark.parametrize("key", ["a", b"a", 1], ids=repr)
-def test_only_hints_can_be_waited_for(key: Any) -> None:
+def test_only_hints_can_be_popped(key: Any) -> None:
     assert PopHint(Hint("a"), seconds=1).words == ("BZPOPMIN", "a")
     with pytest.raises(TypeError, match="not a Hint"):
         PopHint(key, seconds=1)

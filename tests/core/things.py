@@ -41,7 +41,7 @@ SCRIPTS = {
 
 
 class Things(Service):
-    """Counters, each of its own slot, all below one prefix."""
+    """Counters, each in its own slot, all with one prefix."""
 
     def key(self, name: str) -> str:
         return f"{self._prefix}:1:{{thing:{name}}}:n"
@@ -62,7 +62,7 @@ class Things(Service):
 
     @operation
     def get(self, name: str) -> Steps[bytes | None]:
-        """Read a counter, by a script that says that it reads only."""
+        """Read a counter, by a script that is marked as read-only."""
         found: bytes | None = yield Script("thing_get", [self.key(name)])
         return found
 
@@ -78,7 +78,7 @@ class Things(Service):
 
     @operation
     def add_each_once(self, names: Sequence[str]) -> Steps[list[int]]:
-        """As `add_each`; none is sent again when its reply is lost."""
+        """As `add_each`; no call is repeated after a lost reply."""
         replies: list[int] = yield [Script("thing_add", [self.key(name)], [1], once=True) for name in names]
         return replies
 
@@ -95,7 +95,7 @@ class Things(Service):
 
     @operation
     def clear(self, name: str) -> Steps[int | None]:
-        """Remove a counter: 1, or 0 where there is none; None where that is not known."""
+        """Remove a counter: 1, or 0 if it doesn't exist; None if that is unknown."""
         reply: int | None = yield Script("thing_clear", [self.key(name)], settles=True)
         return reply
 
@@ -140,9 +140,9 @@ class Things(Service):
 
     @operation
     def wait(self, name: str, seconds: float) -> Steps[bytes | None]:
-        """Take a hint, once one is there."""
+        """Wait for a hint and take it."""
         found = yield PopHint(Hint(self.key(name)), seconds=seconds)
         return None if found is None else found[1]
 
     await_ = asynchronous(wait)
-    take, atake = wait, await_  # by the names that tests make of an operation's two forms
+    take, atake = wait, await_  # the names by which tests call both versions of an operation

@@ -1,4 +1,4 @@
-"""What the tests of the chat services ask with: a raw client, looks at all keys, operations by steps."""
+"""Helpers for the tests of chat services: a raw client, snapshots of keys, operations run step by step."""
 
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -8,19 +8,20 @@ from django_redis import get_redis_connection
 
 from django_redis_messaging import Chat, Message, Page, Pending, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.keys import ChatKeys, UserKeys
+from django_redis_messaging.services.chats.keys import ChatKeys
+from django_redis_messaging.services.users import UserKeys
 
-#: seconds that something awaited may take
+#: seconds that `until` waits at most
 DEADLINE = 30.0
 
 
 def change(settings: Any, **changes: Any) -> None:
-    """Put these settings of the app in force for the rest of the test."""
+    """Change settings of the app for the rest of the test."""
     settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, **changes}
 
 
 def server() -> Any:
-    """A raw client of the server under test, past all our code."""
+    """A raw client of the server under test."""
     return get_redis_connection(conf.alias())
 
 
@@ -43,12 +44,12 @@ def snapshot(*, but: Iterable[str] = ()) -> dict[str, bytes]:
 
 
 def copied(chat: Chat) -> dict[str, bytes]:
-    """What the chat's slot holds, as a replica may have it that is promoted later."""
+    """A copy of the chat's keys, such as a replica holds that is promoted later."""
     return {key: dump for key, dump in snapshot().items() if key.startswith(keys(chat).tag)}
 
 
 def rolled_back(chat: Chat, copy: dict[str, bytes]) -> None:
-    """The chat's slot is as it was: what came after the copy is lost."""
+    """Restore a copy of the chat's keys: everything written after it is lost."""
     for key in copied(chat):
         server().delete(key)
     for key, dump in copy.items():
@@ -56,7 +57,7 @@ def rolled_back(chat: Chat, copy: dict[str, bytes]) -> None:
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
+    """Wait until a condition is true."""
     ends = time.monotonic() + DEADLINE
     while not holds():
         if time.monotonic() > ends:
@@ -70,18 +71,18 @@ def server_ms() -> int:
 
 
 def steps(operation: Any, *args: Any, **options: Any) -> Generator[Any, Any, Any]:
-    """The body of a bound operation, to be driven step by step."""
+    """The generator of a bound operation, to be run step by step."""
     body: Generator[Any, Any, Any] = operation.__func__.__wrapped__(operation.__self__, *args, **options)
     return body
 
 
 def reply_to(step: Any) -> Any:
-    """Do one step of an operation."""
-    return clients.ask(conf.alias(), step)
+    """Run one step of an operation."""
+    return clients.execute(conf.alias(), step)
 
 
 def crash_after(operation: Any, count: int, *args: Any, **options: Any) -> None:
-    """Do the first `count` steps of an operation, and no more: its process is gone."""
+    """Run the first `count` steps of an operation and no more, like a process that crashes."""
     body = steps(operation, *args, **options)
     step = next(body)
     for done in range(count):
@@ -105,8 +106,8 @@ def said(chat: Chat, sender: str, *texts: str) -> list[Message]:
     return [chat.send(sender, text) for text in texts]
 
 
-def talk(name: str, *texts: str, members: tuple[str, ...] = ("bob",)) -> Chat:
-    """A chat of ann and others, into which ann says these."""
+def create_chat(name: str, *texts: str, members: tuple[str, ...] = ("bob",)) -> Chat:
+    """Create a chat of ann and others, with these messages by ann."""
     chat = Chat.create("ann", members, chat_id=name)
     said(chat, "ann", *texts)
     return chat

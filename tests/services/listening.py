@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from django_redis_messaging import Expired, KeyEvent, conf
-from django_redis_messaging.core import keys
-from django_redis_messaging.core.keys import JobKeys
 from django_redis_messaging.handlers import Handler, KeyHandler, TimerHandler
-from django_redis_messaging.services.expiries.store import TimerStore
+from django_redis_messaging.services.expiries.keys import TIMERS, timer_key
+from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.services.jobs.limits import Limits
 from django_redis_messaging.services.listening import Listener
+from tests.engines import timers
 
 from .asking import server, server_ms, until
 
@@ -83,11 +83,11 @@ class Heard(list[Any]):
 
 
 def real_key(namespace: str, name: str) -> str:
-    return keys.timer(conf.prefix(), namespace, name)
+    return timer_key(conf.prefix(), namespace, name)
 
 
 def jobs() -> JobKeys:
-    return JobKeys(conf.prefix(), *keys.TIMERS)
+    return JobKeys(conf.prefix(), *TIMERS)
 
 
 def left_over() -> list[str]:
@@ -116,7 +116,7 @@ def key_handler(
 
 def claimed(namespace: str = "order", lease: int = 60_000) -> Any:
     """What a listener has when it has claimed a timer that is due, and not begun it."""
-    store = TimerStore()
+    store = timers()
     found: list[Any] = []
 
     def there() -> bool:

@@ -1,4 +1,4 @@
-"""A machine that does whatever people do, in the app and in the model, and compares."""
+"""A state machine of user operations in the app and in the model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from django_redis_messaging import Chat, Inbox, conf
-from django_redis_messaging.core.keys import UserKeys
 from django_redis_messaging.services import inboxes
+from django_redis_messaging.services.users import UserKeys
 
+from .comparison import CHATS, USERS, Comparison
 from .conversation import Said
 from .model import Model
-from .twins import CHATS, USERS, Twins
 
 BODIES = ("hi", "", 'a\n"b\\', "😀 ß")
 
-#: people, by number: rather a member of the chat than anybody
+#: users by number: members of the chat more often than others
 people = st.integers(0, 9)
 users = st.sampled_from(USERS)
 chats = st.sampled_from(["one", "one", "one", "tw%o"])
@@ -27,8 +27,8 @@ requests = st.sampled_from([None, None, "r1"])
 limits = st.sampled_from([1, 2, 5, 100])
 
 
-class ChatMachine(Twins):
-    """What four people do in two chats, whose ids are used again."""
+class ChatMachine(Comparison):
+    """Four users and two chats whose ids are reused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ class ChatMachine(Twins):
     def teardown(self) -> None:
         try:
             if self.patches:
-                self.everybody_reads_on()
+                self.read_to_the_end()
         finally:
             for patch in self.patches:
                 patch.stop()
 
-    # What people do
+    # Changes
 
     @rule(
         chat=chats, members=st.lists(users, min_size=1, max_size=5), body=st.sampled_from(BODIES),
@@ -82,8 +82,8 @@ class ChatMachine(Twins):
         )  # fmt: skip
 
     @rule(chat=chats)
-    def create_again(self, chat: str) -> None:
-        """As if its reply had been lost."""
+    def repeat_create(self, chat: str) -> None:
+        """Repeat the creation, as after a lost reply."""
         if chat in self.created:
             self.create(chat, *self.created[chat])
 
@@ -109,13 +109,13 @@ class ChatMachine(Twins):
 
     @rule(chat=chats, who=people, by=people)
     def leave_and_join(self, chat: str, who: int, by: int) -> None:
-        """Nothing of the first membership may be left: not what was unread, nor what was one's own."""
-        self.talk(chat, [by, who])
+        """Nothing of the first membership may remain: neither unread counts nor own messages."""
+        self.send_many(chat, [by, who])
         user = self.who(chat, who)
         self.leave(chat, who, None)
         self.join(chat, user, by)
         self.correct_place(chat, user, 0, "again")
-        self.talk(chat, [by])
+        self.send_many(chat, [by])
 
     @rule(chat=chats, who=people, sure=st.integers(0, 3))
     def delete(self, chat: str, who: int, sure: int) -> None:
@@ -151,18 +151,18 @@ class ChatMachine(Twins):
 
     @rule(chat=chats, who=people, back=st.integers(0, 4), body=st.sampled_from(BODIES) | st.none())
     def correct(self, chat: str, who: int, back: int, body: str | None) -> None:
-        """Edit one of the last messages, or delete it."""
+        """Edit or delete one of the latest messages."""
         self.correct_place(chat, self.who(chat, who), back, body)
 
-    @rule(chat=chats, talkers=st.lists(people, min_size=2, max_size=5))
-    def talk(self, chat: str, talkers: list[int]) -> None:
+    @rule(chat=chats, senders=st.lists(people, min_size=2, max_size=5))
+    def send_many(self, chat: str, senders: list[int]) -> None:
         if chat not in self.model.chats:
-            at = talkers[0] % len(USERS)
+            at = senders[0] % len(USERS)
             self.create(chat, [*USERS, *USERS][at : at + 3], "", False, at % 3, None)
-        for who in talkers:
+        for who in senders:
             self.say(chat, self.who(chat, who), Said(self.who(chat, who), "la"), None)
 
-    # What people read
+    # Reads
 
     @rule(chat=chats, who=people, at=people, by_cursor=st.booleans(), newer=st.booleans(), limit=limits)
     def history(self, chat: str, who: int, at: int, by_cursor: bool, newer: bool, limit: int) -> None:
@@ -180,14 +180,14 @@ class ChatMachine(Twins):
     @rule(who=people, limit=limits, total=st.sampled_from([1, 3, 1000]), ack=st.booleans())
     def pending(self, who: int, limit: int, total: int, ack: bool) -> None:
         if ack and conf.alias() == "cluster":
-            total = 1000  # each shard keeps to it by itself
+            total = 1000  # each shard applies it separately
         self.pend(self.who(CHATS[0], who), limit, total, ack)
 
     @rule(user=users)
     def unread(self, user: str) -> None:
         assert Inbox(self.name(user)).unread() == self.model.unread(user)
 
-    # What happens to Redis
+    # Failures
 
     @rule(chat=chats)
     def copy(self, chat: str) -> None:
@@ -198,16 +198,16 @@ class ChatMachine(Twins):
     def roll_back(self, at: int) -> None:
         self.restore(sorted(self.copies)[at % len(self.copies)])
 
-    @rule(chat=chats, talkers=st.lists(people, min_size=1, max_size=3), reader=people)
-    def fail_over(self, chat: str, talkers: list[int], reader: int) -> None:
-        """What was said and acked last is lost, though people have seen it; then they talk on."""
+    @rule(chat=chats, senders=st.lists(people, min_size=1, max_size=3), reader=people)
+    def fail_over(self, chat: str, senders: list[int], reader: int) -> None:
+        """Lose messages and acks that users have seen, then send more."""
         self.remember(chat)
-        self.talk(chat, talkers)
+        self.send_many(chat, senders)
         self.ack_place(chat, self.who(chat, reader), 100)
         lost = self.cursor(chat, 0)
         self.restore(chat)
         if chat in self.model.chats:
-            self.talk(chat, talkers)
+            self.send_many(chat, senders)
             self.ack_place(chat, self.who(chat, reader), lost)
 
     @rule(chat=chats, sure=st.integers(0, 3))
@@ -216,24 +216,24 @@ class ChatMachine(Twins):
             self.copies[chat] = ({}, (None, {}))
             self.restore(chat)
 
-    # What always holds
+    # Invariants
 
     @invariant()
-    def chats_are_as_they_should_be(self) -> None:
+    def chats_equal_the_model(self) -> None:
         touched, self.touched = self.touched, set()
         for chat_id in touched & self.model.chats.keys():
             self.compare_chat(chat_id, self.model.chats[chat_id])
 
     @invariant()
-    def lists_know_all_memberships(self) -> None:
+    def indexes_contain_all_memberships(self) -> None:
         if not self.patches:
             return
         for user in USERS:
             index = self.client.hgetall(UserKeys(conf.prefix(), self.name(user)).chats)
             assert {self.unnamed(chat.decode()) for chat in index} == self.model.lists[user].keys()
 
-    def everybody_reads_on(self) -> None:
-        """At the end, two at a time: what they have not acked, in order, and how much of it is gone."""
+    def read_to_the_end(self) -> None:
+        """Let every user read and ack all pending messages, two at a time, comparing order and gaps."""
         for user in USERS:
             for _ in range(200):
                 if not (found := self.pend(user, 2, 5, ack=False)):
@@ -242,4 +242,4 @@ class ChatMachine(Twins):
                     if one.messages:
                         self.ack_place(self.unnamed(one.chat_id), user, one.messages[-1].cursor)
             else:
-                raise AssertionError("there is always more")
+                raise AssertionError("pending never becomes empty")

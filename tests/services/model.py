@@ -9,7 +9,7 @@ import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from django_redis_messaging import ChatExists, ChatNotFound, NotAMember, NotPermitted
+from django_redis_messaging import ChatExists, ChatNotFound, InvalidArgument, NotAMember, NotPermitted
 
 from .conversation import Conversation, Line, Membership, Place, Read, Said, numbers
 
@@ -115,7 +115,7 @@ class Model:
         chat = self.chat(chat_id)
         member = chat.member(said.sender)
         if (said.reply_to or 0) > chat.last:
-            raise ValueError
+            raise InvalidArgument
         had_read_all = member.position == chat.last
         chat.append(said)
         if had_read_all:

@@ -1,4 +1,4 @@
-"""Bad input: a clear error each time, and nothing changed."""
+"""Invalid input raises a clear error and changes nothing."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from .asking import all_keys, bodies, index, server, snapshot
 
 Operation = Callable[[Chat, Any], Any]
 
-#: every operation that takes a user, who is to be a member
+#: every operation for a user who must be a member
 BY_MEMBERS: dict[str, Operation] = {
     "send": lambda chat, user: chat.send(user, "x"),
     "history": lambda chat, user: chat.history(user),
@@ -29,7 +29,7 @@ BY_MEMBERS: dict[str, Operation] = {
     "join by": lambda chat, user: chat.join("dan", by=user),
     "leave by": lambda chat, user: chat.leave("bob", by=user),
 }
-#: every other place where a name is taken
+#: every other operation that takes a name
 BY_ANYBODY: dict[str, Operation] = {
     "join": lambda chat, user: chat.join(user, by="ann"),
     "leave": lambda chat, user: chat.leave(user),
@@ -42,7 +42,7 @@ BY_ANYBODY: dict[str, Operation] = {
     "inbox": lambda chat, user: Inbox(user),
     "chats after": lambda chat, user: Inbox("ann").chats(after=user),
 }
-#: the rest: they take no user, but a chat that is there
+#: operations that take no user but need an existing chat
 BY_NOBODY: dict[str, Callable[[Chat], Any]] = {
     "members": lambda chat: chat.members(),
     "seen_by": lambda chat: chat.seen_by(1),
@@ -53,7 +53,7 @@ BY_NOBODY: dict[str, Callable[[Chat], Any]] = {
 
 @pytest.fixture
 def chat() -> Chat:
-    """Of ann, who owns it, and bob, who is behind; open to all."""
+    """An open chat of ann (owner) and bob, who is behind."""
     made = Chat.create("ann", ["bob"], "one", chat_id="club", title="Club", open=True)
     made.send("bob", "two", data={"n": 1})
     made.send("ann", "three")
@@ -62,7 +62,7 @@ def chat() -> Chat:
 
 @pytest.fixture
 def unchanged(chat: Chat) -> Any:
-    """Every key is the same after the test."""
+    """Check that no key has changed after the test."""
     before = snapshot()
     yield
     assert snapshot() == before
@@ -83,19 +83,19 @@ BAD_NAMES = {
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("bad", BAD_NAMES)
 @pytest.mark.parametrize("operation", [*BY_MEMBERS, *BY_ANYBODY])
-def test_bad_names(operation: str, bad: str, chat: Chat) -> None:
+def test_invalid_names(operation: str, bad: str, chat: Chat) -> None:
     value, error, words = BAD_NAMES[bad]
     with pytest.raises(error, match=words):
         (BY_MEMBERS | BY_ANYBODY)[operation](chat, value)
 
 
-#: where None means something
+#: arguments for which None is valid
 OPTIONAL = {"members", "join by", "leave by", "create as", "create once", "send once", "chats after"}
 
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("operation", sorted({*BY_MEMBERS, *BY_ANYBODY} - OPTIONAL))
-def test_none_is_no_name(operation: str, chat: Chat) -> None:
+def test_none_is_not_a_name(operation: str, chat: Chat) -> None:
     with pytest.raises(TypeError, match="must be a str, not NoneType"):
         (BY_MEMBERS | BY_ANYBODY)[operation](chat, None)
 
@@ -104,7 +104,7 @@ def test_none_is_no_name(operation: str, chat: Chat) -> None:
     "odd",
     ["{}", "a:b", "%", "%7B", "a b", " ", "\n", "é", "😀", "x" * 255, "{chat:club}", "-", "no chat", "'"],
 )
-def test_odd_names_are_legal_and_come_back(odd: str, chat: Chat) -> None:
+def test_unusual_names_round_trip(odd: str, chat: Chat) -> None:
     own = Chat.create(odd, [odd, "eve"], odd, chat_id=odd, title=odd, request_id=odd)
     assert own.id == odd
     assert own.send(odd, odd, data={odd: odd}, request_id=odd).id == 2
@@ -128,7 +128,7 @@ def test_odd_names_are_legal_and_come_back(odd: str, chat: Chat) -> None:
 
 @pytest.mark.parametrize("operation", BY_MEMBERS)
 @pytest.mark.parametrize("user", ["nobody", "Ann", "ann ", " ann", "no chat"])
-def test_non_members_do_nothing(operation: str, user: str, chat: Chat) -> None:
+def test_non_members_cannot_do_anything(operation: str, user: str, chat: Chat) -> None:
     before = snapshot(but=[index("dan")])
     with pytest.raises(NotAMember):
         BY_MEMBERS[operation](chat, user)
@@ -136,7 +136,7 @@ def test_non_members_do_nothing(operation: str, user: str, chat: Chat) -> None:
 
 
 @pytest.mark.parametrize("operation", [*BY_MEMBERS, *BY_NOBODY, "join"])
-def test_an_unknown_chat(operation: str, chat: Chat) -> None:
+def test_unknown_chat(operation: str, chat: Chat) -> None:
     before = snapshot(but=[index("dan")])
     unknown = Chat("unknown")
     whole: dict[str, Callable[[], Any]] = {
@@ -205,7 +205,7 @@ def circle() -> list[Any]:
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_arguments(case: str, chat: Chat) -> None:
+def test_invalid_arguments(case: str, chat: Chat) -> None:
     operation, error, words = WRONG[case]
     with pytest.raises(error, match=words):
         operation(chat)
@@ -231,7 +231,7 @@ LIMITS: dict[str, Operation] = {
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("bad", [True, False, 1.0, b"1", [1], -1, 2**60], ids=repr)
 @pytest.mark.parametrize("operation", PLACES)
-def test_wrong_places(operation: str, bad: Any, chat: Chat) -> None:
+def test_invalid_positions(operation: str, bad: Any, chat: Chat) -> None:
     with pytest.raises(ValueError if type(bad) is int else TypeError):
         PLACES[operation](chat, bad)
 
@@ -239,18 +239,18 @@ def test_wrong_places(operation: str, bad: Any, chat: Chat) -> None:
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("bad", [True, 1.0, "1", None, 0, -1, 1001], ids=repr)
 @pytest.mark.parametrize("operation", LIMITS)
-def test_wrong_limits(operation: str, bad: Any, chat: Chat) -> None:
+def test_invalid_limits(operation: str, bad: Any, chat: Chat) -> None:
     with pytest.raises(ValueError if type(bad) is int else TypeError, match="limit"):
         LIMITS[operation](chat, bad)
 
 
-def test_a_bad_name_in_a_long_list_writes_nothing_for_the_others() -> None:
+def test_invalid_name_in_a_list_prevents_all_writes() -> None:
     with pytest.raises(ValueError, match="recipient"):
         Chat.create("ann", [*(f"user {number}" for number in range(600)), "a\0b"], "x")
     assert all_keys() == []
 
 
-async def test_async_refuses_as_well(chat: Chat) -> None:
+async def test_async_versions_check_arguments(chat: Chat) -> None:
     before = snapshot()
     with pytest.raises(ValueError, match="surrogate"):
         await chat.asend("ann", "\ud800")

@@ -1,4 +1,4 @@
-"""Broadcast: what is published, who reads it, in which order, and what is told of losses."""
+"""Broadcasts: publishing, reading in order, and the reporting of losses."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from django_redis_messaging import (
     Unavailable,
 )
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.keys import BroadcastKeys
-from django_redis_messaging.services.broadcasts import broadcast, consuming
+from django_redis_messaging.services.broadcasts import base, broadcast, consuming
+from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
 
 from .asking import all_keys, change, server, server_ms, snapshot, until
 
 
 @pytest.fixture(autouse=True)
 def small(messaging_alias: str, settings: Settings) -> None:
-    """Buckets of a tenth of a second, kept for long."""
+    """Buckets of 0.1 s with a long retention."""
     change(settings, BROADCAST_BUCKET=0.1, BROADCAST_RETENTION=9)
 
 
@@ -57,7 +57,7 @@ def keys_of(channel: Broadcast) -> BroadcastKeys:
 
 
 def buckets(channel: Broadcast) -> list[str]:
-    """Those that hold something."""
+    """The buckets that exist."""
     return [key for key in all_keys() if key in set(keys_of(channel).buckets)]
 
 
@@ -68,13 +68,13 @@ def next_bucket() -> None:
 
 
 def lose(channel: Broadcast, count: int = 1) -> None:
-    """The oldest buckets have expired."""
+    """Let the oldest buckets expire."""
     oldest = sorted(buckets(channel), key=lambda key: server().lindex(key, 0).split(b",")[1])
     server().delete(*oldest[:count])
 
 
 class TestEvents:
-    def test_they_come_in_their_order_to_everybody(self, channel: Broadcast) -> None:
+    def test_all_readers_get_the_events_in_order(self, channel: Broadcast) -> None:
         start = channel.cursor()
         events = published(channel, "a", {"b": [1, None]}, "ü")
         assert [event.id for event in events] == [1, 2, 3]
@@ -88,7 +88,7 @@ class TestEvents:
         published(channel, "same", "same")
         assert payloads(channel.fetch()) == ["same", "same"]
 
-    def test_each_comes_once(self, channel: Broadcast) -> None:
+    def test_each_event_is_read_once(self, channel: Broadcast) -> None:
         cursor = channel.cursor()
         for number in range(5):
             channel.publish(number)
@@ -97,7 +97,7 @@ class TestEvents:
             cursor = batch.cursor
             assert channel.fetch(cursor) == Batch([], cursor, missed=False)
 
-    def test_over_the_borders_of_buckets(self, channel: Broadcast) -> None:
+    def test_reading_across_buckets(self, channel: Broadcast) -> None:
         cursor, seen = channel.cursor(), []
         for number in range(7):
             channel.publish(number)
@@ -109,7 +109,7 @@ class TestEvents:
         assert seen + payloads(channel.fetch(cursor)) == list(range(7))
         assert len(buckets(channel)) == 7
 
-    def test_none_means_all_that_is_kept(self, channel: Broadcast) -> None:
+    def test_without_a_cursor_all_kept_events_are_read(self, channel: Broadcast) -> None:
         published(channel, 1, 2)
         assert payloads(channel.fetch()) == [1, 2]
         next_bucket()
@@ -118,26 +118,26 @@ class TestEvents:
         assert channel.fetch() == Batch([channel.fetch().events[0]], channel.cursor(), missed=False)
         assert payloads(channel.fetch()) == [3]
 
-    def test_a_cursor_means_from_now_on(self, channel: Broadcast) -> None:
+    def test_a_new_cursor_is_after_the_newest_event(self, channel: Broadcast) -> None:
         channel.publish("before")
         cursor = channel.cursor()
         channel.publish("after")
         assert payloads(channel.fetch(cursor)) == ["after"]
 
-    def test_the_cursor_of_an_event_is_behind_it(self, channel: Broadcast) -> None:
+    def test_the_cursor_of_an_event_is_after_it(self, channel: Broadcast) -> None:
         first, second = published(channel, 1, 2)
         assert payloads(channel.fetch(first.cursor)) == [2]
         assert channel.fetch(second.cursor).events == []
         assert [event.cursor for event in channel.fetch().events] == [first.cursor, second.cursor]
 
-    def test_times_are_the_servers(self, channel: Broadcast) -> None:
+    def test_times_are_server_times(self, channel: Broadcast) -> None:
         before = server_ms()
         event = channel.publish(1)
         assert before <= event.published_at.timestamp() * 1000 <= server_ms() + 1
         assert event.published_at.utcoffset() == timedelta(0)
         assert channel.fetch().events == [event]
 
-    def test_limits_page(self, channel: Broadcast) -> None:
+    def test_a_limit_makes_pages(self, channel: Broadcast) -> None:
         published(channel, *range(7))
         cursor, seen = None, []
         while found := channel.fetch(cursor, limit=3):
@@ -147,8 +147,10 @@ class TestEvents:
             cursor = found.cursor
         assert seen == [[0, 1, 2], [3, 4, 5], [6]]
 
-    def test_more_than_a_script_reads(self, channel: Broadcast, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(broadcast, "PAGE", 60)
+    def test_more_events_than_one_call_reads(
+        self, channel: Broadcast, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(base, "PAGE_SIZE", 60)
         for number in range(250):
             channel.publish(number)
         first = channel.fetch(limit=200)
@@ -168,7 +170,7 @@ class TestEvents:
         assert seen == list(range(120))
         assert batches >= 2
 
-    def test_channels_are_apart(self, channel: Broadcast) -> None:
+    def test_channels_are_independent(self, channel: Broadcast) -> None:
         other = Broadcast("other")
         published(channel, 1)
         published(other, 2)
@@ -190,7 +192,7 @@ class TestEvents:
         for who in range(4):
             assert [event.payload[1] for event in events if event.payload[0] == who] == list(range(40))
 
-    async def test_the_awaiting_forms_do_the_same(self, channel: Broadcast) -> None:
+    async def test_the_async_versions_do_the_same(self, channel: Broadcast) -> None:
         start = await channel.acursor()
         event = await channel.apublish("x")
         assert (await channel.afetch(start)).events == [event]
@@ -207,7 +209,7 @@ class TestRequests:
         assert channel.publish("x", request_id="r") == first
         assert payloads(channel.fetch()) == ["x", "y"]
 
-    def test_another_channel_has_requests_of_its_own(self, channel: Broadcast) -> None:
+    def test_another_channel_has_its_own_requests(self, channel: Broadcast) -> None:
         channel.publish("x", request_id="r")
         Broadcast("other").publish("x", request_id="r")
         assert payloads(Broadcast("other").fetch()) == ["x"]
@@ -215,7 +217,9 @@ class TestRequests:
 
 @pytest.mark.timing
 class TestMissed:
-    def test_a_reader_who_was_away_too_long_is_told(self, channel: Broadcast, settings: Settings) -> None:
+    def test_a_reader_that_was_away_too_long_missed_events(
+        self, channel: Broadcast, settings: Settings
+    ) -> None:
         change(settings, BROADCAST_BUCKET=0.1, BROADCAST_RETENTION=0.6)
         channel = Broadcast("news")
         cursor = channel.publish("seen").cursor
@@ -228,9 +232,7 @@ class TestMissed:
         batch = channel.fetch(cursor)
         assert (payloads(batch), batch.missed) == (["new"], True)
 
-    def test_who_was_away_while_nothing_happened_missed_nothing(
-        self, channel: Broadcast, settings: Settings
-    ) -> None:
+    def test_a_reader_of_an_idle_channel_missed_nothing(self, channel: Broadcast, settings: Settings) -> None:
         change(settings, BROADCAST_BUCKET=0.1, BROADCAST_RETENTION=0.6)
         channel = Broadcast("news")
         cursor = channel.publish("seen").cursor
@@ -240,7 +242,7 @@ class TestMissed:
         batch = channel.fetch(cursor)
         assert (payloads(batch), batch.missed) == (["new"], False)
 
-    def test_the_oldest_that_is_left_comes_first(self, channel: Broadcast) -> None:
+    def test_a_batch_begins_with_the_oldest_event_left(self, channel: Broadcast) -> None:
         cursor = channel.cursor()
         for number in range(3):
             channel.publish(number)
@@ -250,7 +252,7 @@ class TestMissed:
         assert (payloads(batch), batch.missed) == ([2], True)
         assert not channel.fetch(batch.cursor).missed
 
-    def test_a_hole_in_the_middle_is_told_when_it_is_reached(self, channel: Broadcast) -> None:
+    def test_a_gap_is_reported_when_it_is_reached(self, channel: Broadcast) -> None:
         cursor = channel.cursor()
         for number in range(3):
             channel.publish(number)
@@ -262,10 +264,10 @@ class TestMissed:
         second = channel.fetch(first.cursor)
         assert (payloads(second), second.missed) == ([2], True)
 
-    def test_a_page_that_begins_with_a_hole_is_for_the_next_fetch(
+    def test_a_page_that_begins_with_a_gap_is_left_to_the_next_fetch(
         self, channel: Broadcast, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(broadcast, "PAGE", 2)
+        monkeypatch.setattr(base, "PAGE_SIZE", 2)
         cursor = channel.cursor()
         for number in range(6):
             channel.publish(number)
@@ -278,7 +280,7 @@ class TestMissed:
         second = channel.fetch(first.cursor, limit=6)
         assert (payloads(second), second.missed) == ([4, 5], True)
 
-    def test_a_channel_that_is_gone(self, channel: Broadcast) -> None:
+    def test_a_deleted_channel(self, channel: Broadcast) -> None:
         cursor = channel.publish("x").cursor
         server().delete(*all_keys())
         batch = channel.fetch(cursor)
@@ -287,14 +289,14 @@ class TestMissed:
         batch = channel.fetch(batch.cursor)
         assert (payloads(batch), batch.missed) == (["y"], False)
 
-    def test_a_channel_that_was_made_anew(self, channel: Broadcast) -> None:
+    def test_a_recreated_channel(self, channel: Broadcast) -> None:
         cursor = channel.publish("x").cursor
         server().delete(*all_keys())
         published(channel, "y", "z")
         batch = channel.fetch(cursor)
         assert (payloads(batch), batch.missed) == (["y", "z"], True)
 
-    def test_an_empty_channel_that_was_lost_and_made_anew(self, channel: Broadcast) -> None:
+    def test_an_empty_channel_that_was_lost_and_recreated(self, channel: Broadcast) -> None:
         cursor = channel.cursor()
         channel.publish("lost")
         server().delete(*all_keys())
@@ -309,7 +311,7 @@ class TestMissed:
 
 @contextmanager
 def rolled_back() -> Iterator[None]:
-    """What happens within is lost at its end: all keys are as they were."""
+    """Undo all changes of the block at its end: restore all keys."""
     before = snapshot()
     yield
     server().delete(*all_keys())
@@ -318,9 +320,9 @@ def rolled_back() -> Iterator[None]:
 
 
 class TestRolledBack:
-    """A server that was restarted, or a replica that was promoted, has forgotten the latest events."""
+    """A restarted server or a promoted replica has lost the latest events."""
 
-    def test_a_reader_who_is_ahead_of_the_channel_is_told(self, channel: Broadcast) -> None:
+    def test_a_reader_ahead_of_the_channel_missed_events(self, channel: Broadcast) -> None:
         channel.publish(1)
         with rolled_back():
             cursor = channel.publish("lost").cursor
@@ -328,7 +330,7 @@ class TestRolledBack:
         assert (payloads(batch), batch.missed) == ([1], True)
 
     @pytest.mark.parametrize("others", [1, 2, 5])
-    def test_when_others_have_the_ids_it_is_told_too(self, others: int, channel: Broadcast) -> None:
+    def test_a_reader_of_ids_that_were_reused_missed_events(self, others: int, channel: Broadcast) -> None:
         channel.publish(1)
         with rolled_back():
             cursor = published(channel, "lost", "lost too")[1].cursor
@@ -347,7 +349,7 @@ class TestRolledBack:
         lose(channel)
         assert channel.fetch(cursor).missed
 
-    def test_what_one_reader_finds_out_all_are_told(self, channel: Broadcast) -> None:
+    def test_a_loss_that_one_reader_detects_is_reported_to_all(self, channel: Broadcast) -> None:
         behind = channel.publish(1).cursor
         with rolled_back():
             ahead = channel.publish("lost").cursor
@@ -356,7 +358,7 @@ class TestRolledBack:
         batch = channel.fetch(behind)
         assert (payloads(batch), batch.missed) == ([1, 2], True)
 
-    def test_it_is_told_once(self, channel: Broadcast) -> None:
+    def test_a_loss_is_reported_once(self, channel: Broadcast) -> None:
         channel.publish(1)
         with rolled_back():
             ahead = channel.publish("lost").cursor
@@ -365,7 +367,7 @@ class TestRolledBack:
         batch = channel.fetch(batch.cursor)
         assert (payloads(batch), batch.missed) == ([2], False)
 
-    def test_a_reader_who_was_behind_goes_on(self, channel: Broadcast) -> None:
+    def test_a_reader_that_was_behind_continues(self, channel: Broadcast) -> None:
         cursor = channel.publish(1).cursor
         with rolled_back():
             channel.publish("lost")
@@ -376,7 +378,9 @@ class TestRolledBack:
 
 @pytest.mark.timing
 class TestLimits:
-    def test_the_oldest_go_beyond_the_length(self, channel: Broadcast, settings: Settings) -> None:
+    def test_the_oldest_events_in_excess_of_the_length_are_removed(
+        self, channel: Broadcast, settings: Settings
+    ) -> None:
         change(settings, BROADCAST_MAX_LENGTH=3)
         cursor = channel.cursor()
         for number in range(10):
@@ -388,25 +392,27 @@ class TestLimits:
         assert sum(server().llen(key) for key in buckets(channel)) == 3
         assert payloads(channel.fetch()) == [7, 8, 9]
 
-    def test_it_holds_on_read_too(self, channel: Broadcast, settings: Settings) -> None:
+    def test_the_length_limits_reads(self, channel: Broadcast, settings: Settings) -> None:
         cursor = published(channel, *range(10))[4].cursor
         change(settings, BROADCAST_MAX_LENGTH=3)
         batch = channel.fetch(cursor)
         assert (payloads(batch), batch.missed) == ([7, 8, 9], True)
 
-    def test_a_little_more_is_stored_before_it_is_cut(self, channel: Broadcast, settings: Settings) -> None:
+    def test_a_channel_is_trimmed_when_it_is_a_sixteenth_too_long(
+        self, channel: Broadcast, settings: Settings
+    ) -> None:
         change(settings, BROADCAST_MAX_LENGTH=32)
         for number in range(100):
             channel.publish(number)
             assert sum(server().llen(key) for key in buckets(channel)) <= 34
         assert payloads(channel.fetch()) == list(range(68, 100))
 
-    def test_a_trim_that_fails_is_no_failure_of_the_publish(
+    def test_a_failed_trim_does_not_fail_the_publish(
         self, channel: Broadcast, settings: Settings, monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:  # fmt: skip
         change(settings, BROADCAST_MAX_LENGTH=1)
-        script = broadcast.Script
+        script = base.Script
 
         def failing(name: str, *rest: Any) -> Any:
             if name == "broadcast_trim":
@@ -415,11 +421,11 @@ class TestLimits:
 
         monkeypatch.setattr(broadcast, "Script", failing)
         assert [event.id for event in published(channel, 1, 2, 3)] == [1, 2, 3]
-        assert "was not trimmed: away" in caplog.text
+        assert "Trimming channel 'news' failed; a later publish repeats it: away" in caplog.text
         assert payloads(channel.fetch()) == [3]
         monkeypatch.undo()
 
-    def test_a_payload_may_be_so_large(self, channel: Broadcast, settings: Settings) -> None:
+    def test_the_size_of_a_payload_is_limited(self, channel: Broadcast, settings: Settings) -> None:
         change(settings, BROADCAST_MAX_BYTES=10)
         channel.publish("x" * 8)
         channel.publish("ü" * 4)
@@ -429,7 +435,7 @@ class TestLimits:
             assert error.value.limit == 10
         assert len(channel.fetch().events) == 2
 
-    def test_everything_expires(self, channel: Broadcast) -> None:
+    def test_each_key_expires(self, channel: Broadcast) -> None:
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(channel.fetch, channel.cursor(), wait=5)
             until(lambda: server().exists(keys_of(channel).waiting))
@@ -440,7 +446,7 @@ class TestLimits:
         assert len(found) == 6
         assert all(server().pttl(key) > 0 for key in found)
 
-    def test_a_bucket_lives_for_the_retention_after_its_end(self, channel: Broadcast) -> None:
+    def test_a_bucket_is_kept_for_the_retention_after_its_end(self, channel: Broadcast) -> None:
         event = channel.publish("x")
         [bucket] = buckets(channel)
         together = server().pipeline()  # at one moment
@@ -448,7 +454,7 @@ class TestLimits:
         left += seconds * 1000 + micros / 1000 - event.published_at.timestamp() * 1000
         assert 9000 <= left <= 9100
 
-    def test_keys_return_only_when_they_have_expired(self, settings: Settings) -> None:
+    def test_a_key_of_the_ring_is_reused_only_after_its_expiry(self, settings: Settings) -> None:
         change(settings, BROADCAST_BUCKET=0.1, BROADCAST_RETENTION=0.6)
         channel = Broadcast("short")
         start, seen, missed, looks = channel.cursor(), [], False, [server_ms()]
@@ -461,28 +467,31 @@ class TestLimits:
             looks.append(server_ms())
         left = len(channel.fetch().events)
         looks.append(server_ms())
-        # who doesn't come for so long misses something, and may find nothing
+        # a reader that is away for longer misses events, and may find no channel
         in_time = max(after - before for before, after in itertools.pairwise(looks)) < 600
         assert missed is False or not in_time
         assert seen == list(range(len(seen))) or not in_time
         assert left > 1 or not in_time
         assert left < len(seen)
 
-    def test_buckets_are_a_hundred_at_most(self, settings: Settings) -> None:
+    def test_there_are_at_most_a_hundred_buckets(self, settings: Settings) -> None:
         change(settings, BROADCAST_BUCKET=0.001, BROADCAST_RETENTION=1000)
         assert len(keys_of(Broadcast("many")).buckets) == 102
 
-    def test_a_channel_that_is_read_lives_on(self, channel: Broadcast) -> None:
+    def test_reading_keeps_a_channel(self, channel: Broadcast) -> None:
         cursor = channel.publish("x").cursor
         head = keys_of(channel).head
         server().pexpire(head, 10_000)
         assert channel.fetch(cursor).events == []
-        assert server().pttl(head) > broadcast.LIFE - 10_000
+        assert server().pttl(head) > base.IDLE_TTL - 10_000
 
-    def test_a_head_that_went_alone_takes_everything_with_it(self, channel: Broadcast) -> None:
-        """Ids begin with 1 again, so what is left of the earlier channel must not be read as new."""
+    def test_a_lost_head_removes_the_buckets(self, channel: Broadcast) -> None:
+        """Ids begin with 1 again, so the remaining events of the earlier channel must not be read as new
+        ones."""
         cursor = channel.cursor()
-        assert channel.fetch(cursor, wait=0.01).events == []  # somebody waits, so the bell is rung
+        assert (
+            channel.fetch(cursor, wait=0.01).events == []
+        )  # a reader waits, so the publish writes the wake-up stream
         for payload in range(3):
             channel.publish(payload)
         server().delete(keys_of(channel).head)
@@ -494,19 +503,19 @@ class TestLimits:
         assert old.missed
         assert [event.payload for event in old.events] == ["new"]
 
-    def test_a_place_that_could_not_be_kept_is_not_tried_again_at_once(self, channel: Broadcast) -> None:
-        """Each try takes as long as Redis is waited for, and the events of the batch wait meanwhile."""
-        told = consuming.Told(print, None, 1)
-        progress = consuming.Progress(channel, told, None, "me")
+    def test_keeping_a_position_is_not_retried_at_once(self, channel: Broadcast) -> None:
+        """Each attempt may last until the deadline, which delays the events of the batch."""
+        callbacks = consuming.Callbacks(print, None, 1)
+        progress = consuming.Progress(channel, callbacks, None, "me")
         call = consuming.Call(print, (), None)
-        progress._kept_at -= consuming.KEEP
-        assert progress.moved(call)
-        progress.lost(Unavailable("away"))
-        assert not progress.moved(call)
+        progress._kept_at -= consuming.KEEP_INTERVAL
+        assert progress.complete(call)
+        progress.record_failure(Unavailable("away"))
+        assert not progress.complete(call)
 
 
 class TestClocks:
-    """The client's clock decides nothing; nor does the server's, when it steps back."""
+    """Wrong client clocks, and a server clock that goes back, change nothing."""
 
     @pytest.fixture(autouse=True)
     def forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,7 +535,7 @@ class TestClocks:
         assert payloads(batch) == [1, 2, 3]
         assert abs(batch.events[0].published_at.timestamp() * 1000 - server_ms()) < 10_000
 
-    def test_the_servers_clock_stepped_back(self, channel: Broadcast) -> None:
+    def test_the_server_clock_goes_back(self, channel: Broadcast) -> None:
         event = channel.publish(1)
         epoch, us = (int(part, 16) for part in event.cursor.split("-")[1::2])
         ahead = us + 60_000_000
@@ -543,15 +552,15 @@ class TestClocks:
 
 
 @pytest.fixture
-def only_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits doesn't look by itself."""
-    monkeypatch.setattr(broadcast, "LOOK", 3600.0)
+def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting readers don't poll."""
+    monkeypatch.setattr(base, "POLL_INTERVAL", 3600.0)
 
 
 @pytest.mark.timing
 class TestWaiting:
-    @pytest.mark.usefixtures("only_woken")
-    def test_a_publish_wakes_all_who_wait(self, channel: Broadcast) -> None:
+    @pytest.mark.usefixtures("without_polling")
+    def test_a_publish_wakes_all_waiting_readers(self, channel: Broadcast) -> None:
         start = channel.cursor()
         took: list[float] = []
 
@@ -569,8 +578,8 @@ class TestWaiting:
             assert [one.result().events for one in waiting] == [[event]] * 4
         assert max(took) < 5
 
-    @pytest.mark.usefixtures("only_woken")
-    async def test_awaiting_too(self, channel: Broadcast) -> None:
+    @pytest.mark.usefixtures("without_polling")
+    async def test_a_publish_wakes_waiting_tasks(self, channel: Broadcast) -> None:
         start = await channel.acursor()
         readers = [asyncio.ensure_future(channel.afetch(start, wait=10)) for _ in range(3)]
         while await asyncio.to_thread(blocked) < 3:  # noqa: ASYNC110 (the server doesn't tell)
@@ -581,24 +590,24 @@ class TestWaiting:
         assert time.monotonic() - began < 5
         await clients.aclose()
 
-    def test_what_is_there_is_not_waited_for(self, channel: Broadcast) -> None:
+    def test_existing_events_are_returned_at_once(self, channel: Broadcast) -> None:
         channel.publish("x")
         began = time.monotonic()
         assert payloads(channel.fetch(wait=10)) == ["x"]
         assert time.monotonic() - began < 5
 
-    @pytest.mark.usefixtures("only_woken")
-    def test_it_ends_in_time(self, channel: Broadcast) -> None:
+    @pytest.mark.usefixtures("without_polling")
+    def test_a_wait_ends_in_time(self, channel: Broadcast) -> None:
         began = time.monotonic()
         assert channel.fetch(channel.cursor(), wait=0.1).events == []
         assert 0.1 <= time.monotonic() - began < 5
 
-    def test_it_does_not_poll(self, channel: Broadcast) -> None:
+    def test_a_wait_does_not_poll(self, channel: Broadcast) -> None:
         start = channel.cursor()
         channel.fetch(start, wait=0.01)  # connections are there
         before = server().info("stats")["total_commands_processed"]
         channel.fetch(start, wait=0.9)
-        # a script counts, and each command in it
+        # a script and each of its commands are counted
         assert server().info("stats")["total_commands_processed"] - before < 20
 
     def test_a_lost_hint_costs_a_second(self, channel: Broadcast) -> None:
@@ -612,7 +621,7 @@ class TestWaiting:
             assert payloads(waiting.result()) == ["x"]
         assert time.monotonic() - began < 5
 
-    def test_an_event_between_the_look_and_the_wait_is_not_slept_through(self, channel: Broadcast) -> None:
+    def test_an_event_between_the_read_and_the_wait_is_noticed(self, channel: Broadcast) -> None:
         from .asking import reply_to, steps
 
         body = steps(channel.fetch, channel.cursor(), wait=10)
@@ -624,8 +633,8 @@ class TestWaiting:
             body.send(reply_to(again))
         assert payloads(end.value.value) == ["in between"]
 
-    @pytest.mark.usefixtures("only_woken")
-    def test_nor_is_one_before_it_blocks(self, channel: Broadcast) -> None:
+    @pytest.mark.usefixtures("without_polling")
+    def test_an_event_before_the_wait_blocks_is_noticed(self, channel: Broadcast) -> None:
         from .asking import reply_to, steps
 
         body = steps(channel.fetch, channel.cursor(), wait=10)
@@ -652,7 +661,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         "cursor", ["", "x", "1-2-3-4", "0-0-0", "zzzzzzzz-1-1-1", "00000000-1-1-1\n", "1" * 10_000]
     )
-    def test_a_cursor_that_is_none(self, cursor: str, channel: Broadcast) -> None:
+    def test_an_invalid_cursor(self, cursor: str, channel: Broadcast) -> None:
         for call in (channel.fetch, lambda given: channel.keep("me", given)):
             with pytest.raises(ValueError, match="cursor"):
                 call(cursor)  # type: ignore[operator]
@@ -690,20 +699,20 @@ class TestBadInput:
         with pytest.raises(ValueError, match="attempts"):
             channel.consume(print, attempts=0)
 
-    @pytest.mark.parametrize("which", ["head", "requests", "bell", "waiting", "bucket"])
+    @pytest.mark.parametrize("which", ["head", "requests", "wake-up", "waiting", "bucket"])
     def test_a_key_that_holds_another_type(self, which: str, channel: Broadcast) -> None:
         found = keys_of(channel)
         names = {
             "head": [found.head],
             "requests": found.requests,
-            "bell": [found.bell],
+            "wake-up": [found.wakeup],
             "waiting": [],
             "bucket": found.buckets,
         }[which]
         for name in names:
             server().hset(name, "a", "b") if which != "requests" else server().set(name, "x")
         if which == "requests":
-            channel.cursor()  # makes the channel
+            channel.cursor()  # creates the channel
         before = snapshot()
         if which == "waiting":
             assert channel.publish("x").id == 1
@@ -717,7 +726,7 @@ Consume = Callable[..., None]
 
 
 class Stopping:
-    """Is set once something holds; a test that hangs ends by an error."""
+    """Is set once a condition is true; raises if a test hangs."""
 
     def __init__(self, holds: Callable[[], object]) -> None:
         self._holds = holds
@@ -731,7 +740,7 @@ class Stopping:
 
 @pytest.fixture(params=["blocking", "awaiting", "awaiting a coroutine function"])
 def consume(request: pytest.FixtureRequest) -> Consume:
-    """Either form of consume, the awaiting one also with functions that are awaited."""
+    """Either version of consume; the async one also with coroutine functions."""
 
     def do(channel: Broadcast, handler: Callable[..., Any], **options: Any) -> None:
         if request.param == "blocking":
@@ -761,8 +770,8 @@ def consume(request: pytest.FixtureRequest) -> Consume:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses are short."""
-    monkeypatch.setattr(consuming, "FIRST", 0.01)
+    """Make the pauses short."""
+    monkeypatch.setattr(consuming, "FIRST_PAUSE", 0.01)
 
 
 class TestConsume:
@@ -774,7 +783,7 @@ class TestConsume:
         consume(channel, lambda event: seen.append(event.payload), cursor=start, stop=stop)
         assert seen == list(range(5))
 
-    def test_without_a_place_it_begins_now(self, channel: Broadcast) -> None:
+    def test_without_a_position_it_begins_with_the_next_event(self, channel: Broadcast) -> None:
         channel.publish("before")
         seen: list[Any] = []
         stop = threading.Event()
@@ -787,7 +796,7 @@ class TestConsume:
             loop.result()
         assert seen == [event]
 
-    def test_a_name_goes_on_where_it_was(self, consume: Consume, channel: Broadcast) -> None:
+    def test_a_named_consumer_continues_at_its_position(self, consume: Consume, channel: Broadcast) -> None:
         channel.keep("me", channel.cursor())
         published(channel, 1, 2, 3)
         seen: list[int] = []
@@ -804,12 +813,12 @@ class TestConsume:
         assert seen == [1, 2, 3, 4]
         assert channel.fetch(channel.position("me")).events == []
 
-    def test_a_new_name_is_kept_at_once(self, consume: Consume, channel: Broadcast) -> None:
+    def test_the_position_of_a_new_name_is_kept_at_once(self, consume: Consume, channel: Broadcast) -> None:
         published(channel, 1)
         consume(channel, print, name="me", stop=Stopping(lambda: channel.position("me")))
         assert channel.position("me") == channel.cursor()
 
-    def test_who_is_stopped_has_no_event_twice(self, consume: Consume, channel: Broadcast) -> None:
+    def test_a_stopped_consumer_gets_no_event_twice(self, consume: Consume, channel: Broadcast) -> None:
         channel.keep("me", channel.cursor())
         published(channel, *range(5))
         seen: list[int] = []
@@ -818,7 +827,7 @@ class TestConsume:
             consume(channel, lambda event: seen.append(event.payload), name="me", stop=stop)
         assert seen == [0, 1, 2, 3, 4]
 
-    def test_after_a_crash_a_batch_comes_again(self, consume: Consume, channel: Broadcast) -> None:
+    def test_after_a_crash_a_batch_is_handled_again(self, consume: Consume, channel: Broadcast) -> None:
         channel.keep("me", channel.cursor())
         published(channel, 1, 2, 3)
         seen: list[int] = []
@@ -833,10 +842,10 @@ class TestConsume:
         consume(channel, crash, name="me", stop=Stopping(lambda: len(seen) == 5))
         assert seen == [1, 2, 1, 2, 3]
 
-    def test_a_long_batch_is_kept_on_the_way(
+    def test_the_position_within_a_long_batch_is_kept(
         self, consume: Consume, channel: Broadcast, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(consuming, "KEEP", 0)
+        monkeypatch.setattr(consuming, "KEEP_INTERVAL", 0)
         channel.keep("me", channel.cursor())
         events = published(channel, 1, 2, 3)
         kept: list[str | None] = []
@@ -850,7 +859,7 @@ class TestConsume:
             consume(channel, crash, name="me")
         assert kept[1:] == [events[0].cursor, events[1].cursor]
 
-    def test_what_raises_is_tried_again(
+    def test_a_handler_that_raises_is_retried(
         self, consume: Consume, channel: Broadcast, caplog: pytest.LogCaptureFixture
     ) -> None:
         start = channel.cursor()
@@ -866,10 +875,10 @@ class TestConsume:
         assert tried == ["secret", "secret", "fine"]
         [record] = [one for one in caplog.records if one.levelno == logging.ERROR]
         assert record.getMessage() == (
-            "The handler of channel 'news' failed with event 1, in attempt 1 of 3."
+            "Handling event 1 of channel 'news' failed, attempt 1 of 3: retrying in 0.0 s."
         )
 
-    def test_what_always_raises_is_passed_over(
+    def test_an_event_whose_handler_always_raises_is_skipped(
         self, consume: Consume, channel: Broadcast, caplog: pytest.LogCaptureFixture
     ) -> None:
         start = channel.cursor()
@@ -884,7 +893,7 @@ class TestConsume:
         stop = Stopping(lambda: "fine" in tried)
         consume(channel, handler, cursor=start, attempts=2, stop=stop)
         assert tried == ["bad", "bad", "fine"]
-        assert "in attempt 2 of 2: it is given up." in caplog.text
+        assert "attempt 2 of 2: giving up." in caplog.text
 
     def test_it_can_be_stopped_between_two_attempts(self, consume: Consume, channel: Broadcast) -> None:
         channel.keep("me", channel.cursor())
@@ -899,7 +908,7 @@ class TestConsume:
         assert tried == ["bad"]
         assert payloads(channel.fetch(channel.position("me"))) == ["bad", "other"]
 
-    def test_a_loss_is_told_before_the_events(self, consume: Consume, channel: Broadcast) -> None:
+    def test_on_missed_is_called_before_the_events(self, consume: Consume, channel: Broadcast) -> None:
         cursor = channel.publish(1).cursor
         server().delete(*all_keys())
         channel.publish(2)
@@ -908,13 +917,13 @@ class TestConsume:
         def missed() -> None:
             told.append("missed")
             if len(told) == 1:
-                raise RuntimeError  # it is tried again, too
+                raise RuntimeError  # it is retried, too
 
         stop = Stopping(lambda: 2 in told)
         consume(channel, lambda event: told.append(event.payload), cursor=cursor, on_missed=missed, stop=stop)
         assert told == ["missed", "missed", 2]
 
-    def test_a_loss_that_nobody_asked_for_is_logged(
+    def test_a_loss_without_on_missed_is_logged(
         self, consume: Consume, channel: Broadcast, caplog: pytest.LogCaptureFixture
     ) -> None:
         cursor = channel.publish(1).cursor
@@ -925,13 +934,13 @@ class TestConsume:
         assert "Events of channel 'news' may be missing." in caplog.text
 
     @pytest.mark.parametrize("error", [Unavailable, OutcomeUnknown, MessagingError])
-    def test_while_redis_is_away_it_goes_on(
+    def test_it_continues_after_an_outage(
         self, error: type[MessagingError], consume: Consume, channel: Broadcast,
         monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     ) -> None:  # fmt: skip
         channel.keep("me", channel.cursor())
         published(channel, 1)
-        monkeypatch.setattr(consuming, "KEEP", 0)
+        monkeypatch.setattr(consuming, "KEEP_INTERVAL", 0)
         script, failures, seen = broadcast.Script, ["broadcast_fetch", "broadcast_keep"], []
 
         def failing(name: str, *rest: Any) -> Any:
@@ -940,9 +949,9 @@ class TestConsume:
                 raise error("away")
             return script(name, *rest)
 
-        monkeypatch.setattr(broadcast, "Script", failing)
+        monkeypatch.setattr(base, "Script", failing)
         consume(channel, lambda event: seen.append(event.payload), name="me", stop=Stopping(lambda: seen))
         assert seen == [1]
         assert failures == []
-        assert caplog.text.count("can't be reached, trying again: away") == 2
+        assert caplog.text.count("Consuming channel 'news' failed, retrying: away") == 2
         assert channel.position("me") == channel.cursor()

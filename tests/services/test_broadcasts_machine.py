@@ -1,4 +1,4 @@
-"""Broadcast is what a plain model is, in both worlds; and the machine finds a bug that is planted."""
+"""Compares Broadcast with a model, blocking and async; and checks that the machine finds planted bugs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _runs = itertools.count()
 
 @dataclasses.dataclass
 class Reader:
-    """Where a reader is, by the model and by its cursor."""
+    """The position of a reader, in the model and as a cursor."""
 
     cursor: str
     epoch: int
     position: int
-    #: counts the histories: after a roll-back there is another one
+    #: number of the history: each roll-back begins another one
     history: int
 
 
 @dataclasses.dataclass
 class Model:
-    """A channel: its events as (id, payload, history), the oldest that is left, its epoch."""
+    """A channel: its events as (id, payload, history), the oldest one left, its epoch."""
 
     events: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     first: int = 1
@@ -52,7 +52,7 @@ class Model:
 
 
 class ChannelMachine(RuleBasedStateMachine):
-    """One channel, its publishers and readers, and a server that forgets when told to."""
+    """One channel, its publishers and readers, and a server that loses data."""
 
     world: Any = staticmethod(lambda function, *args, **options: function(*args, **options))
 
@@ -66,7 +66,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.model = Model()
         self.histories = itertools.count(1)
         self.history = 0
-        #: history → the one it goes back to, and the last event that they share
+        #: history → the one it branched from, and the last event that they share
         self.parents: dict[int, tuple[int, int]] = {}
         self.payloads = itertools.count()
         self.requests: dict[str, int] = {}
@@ -107,7 +107,7 @@ class ChannelMachine(RuleBasedStateMachine):
         reader = self.readers[at % len(self.readers)]
         batch = self.do("fetch", reader.cursor, limit=limit)
         if reader.epoch == self.model.epoch and not self.knows(reader):
-            self.model.epoch = -next(self.histories)  # everybody is told
+            self.model.epoch = -next(self.histories)  # all readers must notice
         other = reader.epoch != self.model.epoch
         kept = [event for event in self.model.kept() if other or event[0] > reader.position]
         gone = not other and self.model.last > reader.position and (
@@ -120,17 +120,17 @@ class ChannelMachine(RuleBasedStateMachine):
         reader.position = expected[-1][0] if expected else self.model.last
 
     def knows(self, reader: Reader) -> bool:
-        """Whether the channel still has the event that the reader is behind of, as far as one can tell."""
+        """Whether the channel verifiably still has the event that the reader read last."""
         if reader.position > self.model.last:
             return False
         kept = self.model.kept()
         next_is_there = bool(kept) and kept[0][0] <= reader.position + 1
         if reader.position == 0 or (reader.position < self.model.last and not next_is_there):
-            return True  # there is nothing to compare: what is missing is told all the same
+            return True  # nothing to compare: missing events are reported anyway
         return self.model.events[reader.position - 1][2] == self.published_in(reader)
 
     def published_in(self, reader: Reader) -> int:
-        """The history in which the event was published that the reader is behind of."""
+        """The history of the event that the reader read last."""
         history = reader.history
         while history in self.parents and reader.position <= self.parents[history][1]:
             history = self.parents[history][0]
@@ -150,7 +150,7 @@ class ChannelMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved is not None)
     @rule()
     def roll_back(self) -> None:
-        """As a server that is restarted from what it saved."""
+        """Restart the server from its snapshot."""
         assert self.saved is not None
         dumps, model, requests, history = self.saved
         self.forget_keys()
@@ -158,14 +158,14 @@ class ChannelMachine(RuleBasedStateMachine):
             self.client.restore(key, 0, dump)
         self.model = dataclasses.replace(model, events=list(model.events))
         if self.channel._keys.head.encode() not in dumps:
-            self.model.epoch = -next(self.histories)  # it had none then, and gets another
+            self.model.epoch = -next(self.histories)  # it had none then, and gets a new one
         self.requests = dict(requests)
         self.history = next(self.histories)
         self.parents[self.history] = (history, self.model.last)
 
     @rule(lost=st.integers(1, 3), others=st.integers(0, 4), at=st.integers(0, 5))
     def lose(self, lost: int, others: int, at: int) -> None:
-        """What a reader has read already is lost, and its ids are given to others."""
+        """Lose events that were read, and use their ids for others."""
         self.save()
         self.publish_many(lost)
         self.read(at, 1000)
@@ -183,7 +183,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule()
     def head_goes(self) -> None:
-        """Alone: evicted, or deleted by somebody."""
+        """Lose the head only: by eviction or deletion."""
         self.client.delete(self.channel._keys.head)
         self.model, self.history = Model(epoch=-next(self.histories)), next(self.histories)
 
@@ -201,7 +201,7 @@ def blocking(channel: Broadcast, verb: str, *args: Any, **options: Any) -> Any:
 
 @pytest.fixture
 def awaiting() -> Iterator[Callable[..., Any]]:
-    """The awaiting forms, on one event loop."""
+    """The async versions, on one event loop."""
     with asyncio.Runner() as runner:
 
         def do(channel: Broadcast, verb: str, *args: Any, **options: Any) -> Any:
@@ -227,26 +227,26 @@ class TestMachine:
 PLANTED: dict[str, Plant] = {
     "stamps are not chained": ("broadcast_publish", "us .. ',' .. active", "us .. ',' .. us"),
     "the newest is not compared": ("broadcast_fetch", " or (id == last and us ~= active)", ""),
-    "the one before is not compared": ("broadcast_fetch", "before ~= us", "false"),
-    "a reader ahead is not told": ("broadcast_fetch", "id > last or ", ""),
-    "a hole is not told": ("broadcast_fetch", "page[4] = 1", "page[4] = 0"),
+    "the one before is not compared": ("broadcast_fetch", "previous ~= us", "false"),
+    "a reader ahead is not detected": ("broadcast_fetch", "id > last or ", ""),
+    "a gap is not reported": ("broadcast_fetch", "page[4] = 1", "page[4] = 0"),
     "a page skips one": ("broadcast_fetch", "math.max(id + 1, ", "math.max(id + (id > 9 and 2 or 1), "),
-    "the length is not limited": ("broadcast_fetch", ", last - tonumber(ARGV[6]) + 1", ""),
-    "a doubted epoch goes on": ("broadcast_open", "epoch ~= ARGV[2]", "true"),
-    "what is left is read as new": ("broadcast_open", "redis.call('UNLINK', unpack(KEYS, 2))", ""),
+    "the length is not limited": ("broadcast_fetch", ", last - max_length + 1", ""),
+    "a lost epoch continues": ("broadcast_open", "epoch ~= lost_epoch", "true"),
+    "old buckets are read as new": ("broadcast_open", "redis.call('UNLINK', unpack(KEYS, 2))", ""),
     "repeats are events": ("broadcast_publish", "if before then", "if false then"),
-    "too much is trimmed": ("broadcast_trim", "last - ARGV[2] + 1", "last - ARGV[2] + 2"),
+    "too much is trimmed": ("broadcast_trim", "last - max_length + 1", "last - max_length + 2"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("bug", sample(PLANTED))
-def test_it_finds(bug: str, plant: Planting) -> None:
+def test_it_finds_a_planted_bug(bug: str, plant: Planting) -> None:
     plant(PLANTED[bug])
     finds_a_mistake(machine(patient), TimeoutError)
 
 
 def patient(channel: Broadcast, verb: str, *args: Any, **options: Any) -> Any:
-    """As `blocking`; who asks again and again is told to stop."""
+    """As `blocking`, but raises if a call doesn't terminate."""
     asked = itertools.count()
     page = Broadcast._page
 
@@ -255,7 +255,7 @@ def patient(channel: Broadcast, verb: str, *args: Any, **options: Any) -> Any:
         step = next(body)
         while True:
             if next(asked) > 20:
-                raise TimeoutError("it goes round in circles")
+                raise TimeoutError("the call does not terminate")
             try:
                 step = body.send((yield step))
             except StopIteration as end:

@@ -1,4 +1,4 @@
-"""What the well-known chat of lists and counters in Redis gets wrong, each as a test: here it is right."""
+"""Defects of the well-known chat example with lists and counters in Redis, each as a regression test."""
 
 import itertools
 import threading
@@ -12,7 +12,7 @@ from django_redis_messaging import Chat, Inbox, NotAMember
 from .asking import bodies, change, crash_after, ids, keys, reply_to, said, server, steps
 
 
-def test_ack_on_fetch_loses_messages_in_a_crash() -> None:
+def test_crash_after_fetch_loses_no_messages() -> None:
     chat = Chat.create("ann", ["bob"], "one")
     for asked in (1, 2, 3):
         crash_after(Inbox("bob").pending, asked)
@@ -21,7 +21,7 @@ def test_ack_on_fetch_loses_messages_in_a_crash() -> None:
     assert Inbox("bob").unread() == 1
 
 
-def test_a_lock_left_by_a_crash_stops_the_chat() -> None:
+def test_crash_leaves_no_lock_behind() -> None:
     chat = Chat.create("ann", ["bob"], "one", open=True)
     said(chat, "bob", "two")
     crash_after(chat.send, 1, "ann", "three")
@@ -36,7 +36,7 @@ def test_a_lock_left_by_a_crash_stops_the_chat() -> None:
 
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("PPPLL"))), ids="".join)
-def test_a_fetch_racing_leave_leaves_no_ghost_that_pins_history(order: tuple[str, ...]) -> None:
+def test_fetch_racing_leave_restores_no_membership(order: tuple[str, ...]) -> None:
     chat = Chat.create("ann", ["bob"], "one", keep_last=0)
     bodies_of = {
         "P": steps(Inbox("bob").pending, ack=True),
@@ -59,21 +59,21 @@ def test_a_fetch_racing_leave_leaves_no_ghost_that_pins_history(order: tuple[str
     assert Inbox("bob").pending() == []
 
 
-def test_own_messages_counted_as_unread() -> None:
+def test_own_messages_do_not_count_as_unread() -> None:
     chat = Chat.create("ann", ["bob"], "one")
     said(chat, "bob", "two", "three")
     said(chat, "ann", "four")
     assert (Inbox("ann").unread(), Inbox("bob").unread()) == (2, 2)
 
 
-def test_sending_swallows_what_others_said_before() -> None:
+def test_sending_does_not_ack_messages_of_others() -> None:
     chat = Chat.create("ann", ["bob"], "one")
     said(chat, "bob", "two")
     assert bodies(Inbox("bob").pending()[0]) == ["one", "two"]
     assert Inbox("bob").unread() == 1
 
 
-def test_a_recreated_chat_restarts_at_1_with_stale_positions() -> None:
+def test_recreated_chat_has_no_stale_positions() -> None:
     old = Chat.create("ann", ["bob"], "old", chat_id="x")
     said(old, "ann", *"23456789")
     stale = old.history("bob").messages[-1]
@@ -89,14 +89,14 @@ def test_a_recreated_chat_restarts_at_1_with_stale_positions() -> None:
     assert Inbox("bob").unread() == 1
 
 
-def test_the_recipients_list_changed_under_the_caller() -> None:
+def test_recipients_list_is_not_modified() -> None:
     recipients = ["bob", "bob"]
     Chat.create("ann", recipients, "one")
     Chat.create("ann", recipients, "two")
     assert recipients == ["bob", "bob"]
 
 
-def test_an_absent_member_pins_memory_for_ever(settings: Settings) -> None:
+def test_absent_member_does_not_grow_memory_without_bound(settings: Settings) -> None:
     change(settings, CHAT_MAX_LENGTH=10)
     chat = Chat.create("ann", ["bob", "absent"])
     for number in range(1, 50):
@@ -107,7 +107,7 @@ def test_an_absent_member_pins_memory_for_ever(settings: Settings) -> None:
     assert (ids(news), news.gap) == (list(range(40, 50)), 39)
 
 
-def test_reads_and_cleanup_are_not_atomic() -> None:
+def test_reads_and_cleanup_are_atomic() -> None:
     chat = Chat.create("ann", ["bob", "cat"], keep_last=0)
     told: dict[str, list[int]] = {"bob": [], "cat": []}
     done = threading.Event()

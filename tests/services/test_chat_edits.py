@@ -1,4 +1,4 @@
-"""Editing and deleting messages: by whom, what stays, and that there is never a hole."""
+"""Editing and deleting messages: permissions, what stays, tombstones."""
 
 import pytest
 from pytest_django import Settings
@@ -10,7 +10,7 @@ from .asking import bodies, change, ids, said, snapshot
 
 @pytest.fixture
 def chat() -> Chat:
-    """Of ann, who owns it, bob and cat; with three messages of bob's."""
+    """A chat of ann (owner), bob and cat with three messages by bob."""
     made = Chat.create("ann", ["bob", "cat"], chat_id="edits")
     made.send("bob", "one")
     made.send("bob", "two", data={"n": [1, {}]}, reply_to=1)
@@ -18,7 +18,7 @@ def chat() -> Chat:
     return made
 
 
-def test_the_author_replaces_the_body_and_all_else_stays(chat: Chat) -> None:
+def test_edit_replaces_only_the_body(chat: Chat) -> None:
     before = chat.history("cat").messages
     edited = chat.edit("bob", 2, 'zwei "2" 😀')
     assert edited is not None
@@ -34,7 +34,7 @@ def test_the_author_replaces_the_body_and_all_else_stays(chat: Chat) -> None:
     assert bodies(chat.history("cat")) == ["one", "", "three"]
 
 
-def test_nobody_else_edits_not_even_the_owner(chat: Chat) -> None:
+def test_only_the_author_can_edit(chat: Chat) -> None:
     before = snapshot()
     for user in ("ann", "cat"):
         with pytest.raises(NotPermitted, match="edits"):
@@ -49,7 +49,7 @@ def test_nobody_else_edits_not_even_the_owner(chat: Chat) -> None:
 @pytest.mark.parametrize(
     ("author", "other"), [("bob", "bo"), ("bo", "bob"), ('b"', "b"), ("b,1", "b"), ("é", "e")]
 )
-def test_a_name_that_begins_like_the_authors_is_not_the_author(author: str, other: str) -> None:
+def test_name_with_the_authors_name_as_prefix_is_not_the_author(author: str, other: str) -> None:
     chat = Chat.create("ann", [author, other])
     chat.send(author, "a", data=[other])
     with pytest.raises(NotPermitted):
@@ -60,7 +60,7 @@ def test_a_name_that_begins_like_the_authors_is_not_the_author(author: str, othe
 
 
 @pytest.mark.parametrize("user", ["bob", "ann"])
-def test_author_and_owner_leave_a_tombstone_and_no_hole(chat: Chat, user: str) -> None:
+def test_author_and_owner_can_delete_and_leave_a_tombstone(chat: Chat, user: str) -> None:
     before = chat.history("cat").messages
     gone = chat.delete_message(user, 2)
     assert gone is not None
@@ -74,7 +74,7 @@ def test_author_and_owner_leave_a_tombstone_and_no_hole(chat: Chat, user: str) -
     assert chat.info().edits == 1
 
 
-def test_others_delete_nothing(chat: Chat) -> None:
+def test_other_members_cannot_delete(chat: Chat) -> None:
     before = snapshot()
     with pytest.raises(NotPermitted):
         chat.delete_message("cat", 2)
@@ -85,7 +85,7 @@ def test_others_delete_nothing(chat: Chat) -> None:
     assert snapshot() == before
 
 
-def test_deleting_again_changes_nothing_and_editing_a_tombstone_is_none(chat: Chat) -> None:
+def test_deleting_twice_changes_nothing_and_editing_a_tombstone_returns_none(chat: Chat) -> None:
     gone = chat.delete_message("bob", 2)
     before = snapshot()
     assert chat.delete_message("ann", 2) == gone
@@ -93,7 +93,7 @@ def test_deleting_again_changes_nothing_and_editing_a_tombstone_is_none(chat: Ch
     assert snapshot() == before
 
 
-def test_a_message_that_is_not_there_is_none(chat: Chat, settings: Settings) -> None:
+def test_missing_message_returns_none(chat: Chat, settings: Settings) -> None:
     assert (chat.edit("bob", 4, "x"), chat.delete_message("bob", 99)) == (None, None)
     change(settings, CHAT_MAX_LENGTH=1)
     chat.send("bob", "four")
@@ -101,7 +101,7 @@ def test_a_message_that_is_not_there_is_none(chat: Chat, settings: Settings) -> 
     assert bodies(chat.history("cat")) == ["four"]
 
 
-def test_what_was_sent_before_joining_is_not_there(chat: Chat) -> None:
+def test_messages_from_before_joining_cannot_be_corrected(chat: Chat) -> None:
     chat.leave("bob")
     chat.join("bob", by="ann")
     assert chat.edit("bob", 2, "x") is None
@@ -109,7 +109,7 @@ def test_what_was_sent_before_joining_is_not_there(chat: Chat) -> None:
     assert chat.history("cat").messages[1].body == "two"
 
 
-def test_unread_and_positions_are_as_before(chat: Chat) -> None:
+def test_corrections_change_neither_unread_nor_positions(chat: Chat) -> None:
     chat.ack("cat", 1)
     chat.send("cat", "four")
     chat.edit("bob", 2, "zwei")
@@ -124,7 +124,7 @@ def test_unread_and_positions_are_as_before(chat: Chat) -> None:
     assert Inbox("ann").unread() == 4
 
 
-def test_a_cursor_of_an_edited_message_is_still_its_cursor(chat: Chat) -> None:
+def test_edit_keeps_the_cursor(chat: Chat) -> None:
     cursor = chat.history("cat").messages[1].cursor
     chat.edit("bob", 2, "zwei")
     assert chat.ack("cat", cursor) == 2
@@ -133,7 +133,7 @@ def test_a_cursor_of_an_edited_message_is_still_its_cursor(chat: Chat) -> None:
     assert (ids(page), page.reset) == ([3], False)
 
 
-def test_a_repeat_does_not_undo_an_edit(chat: Chat) -> None:
+def test_repeated_send_does_not_undo_an_edit(chat: Chat) -> None:
     chat.send("bob", "four", request_id="r")
     chat.edit("bob", 4, "vier")
     chat.send("bob", "four", request_id="r")

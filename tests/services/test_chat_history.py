@@ -1,4 +1,4 @@
-"""Reading pages of a chat and acking: every direction, gaps, and cursors of messages that aren't there."""
+"""Reading pages of a chat and acking: directions, gaps, cursors of missing messages."""
 
 import pytest
 from pytest_django import Settings
@@ -10,7 +10,7 @@ from .asking import bodies, change, copied, ids, rolled_back, said, server_ms, s
 
 @pytest.fixture
 def ten() -> Chat:
-    """A chat of ann, bob and ten messages."""
+    """A chat of ann and bob with ten messages."""
     chat = Chat.create("ann", ["bob"], chat_id="ten")
     said(chat, "ann", *(f"m{number}" for number in range(1, 11)))
     return chat
@@ -47,7 +47,7 @@ def test_pages(ten: Chat, after: int | None, before: int | None, found: list[int
     assert snapshot() == before_all
 
 
-def test_one_page_after_the_other_is_all(ten: Chat) -> None:
+def test_consecutive_pages_contain_all_messages(ten: Chat) -> None:
     for limit in (1, 3, 10, 1000):
         place: str | int = 0
         seen: list[int] = []
@@ -60,7 +60,7 @@ def test_one_page_after_the_other_is_all(ten: Chat) -> None:
         assert seen == list(range(1, 11))
 
 
-def test_a_thousand_at_once() -> None:
+def test_page_of_a_thousand() -> None:
     chat = Chat.create("ann", ["bob"])
     said(chat, "ann", *"x" * 1001)
     page = chat.history("bob", after=0, limit=1000)
@@ -68,7 +68,7 @@ def test_a_thousand_at_once() -> None:
     assert [len(news.messages) for news in Inbox("bob").pending(limit=1000)] == [1000]
 
 
-def test_the_gap_is_told_wherever_a_page_meets_it(ten: Chat, settings: Settings) -> None:
+def test_every_page_at_the_gap_reports_it(ten: Chat, settings: Settings) -> None:
     change(settings, CHAT_MAX_LENGTH=4)
     told = {
         "newest": ten.history("bob"),
@@ -91,7 +91,7 @@ def test_the_gap_is_told_wherever_a_page_meets_it(ten: Chat, settings: Settings)
     assert not any(page.reset for page in told.values())
 
 
-def test_no_page_of_both_directions(ten: Chat) -> None:
+def test_after_and_before_exclude_each_other(ten: Chat) -> None:
     with pytest.raises(ValueError, match="one direction"):
         ten.history("bob", after=1, before=3)
 
@@ -99,7 +99,7 @@ def test_no_page_of_both_directions(ten: Chat) -> None:
 # ack
 
 
-def test_ack_by_cursor_and_by_id_never_goes_back(ten: Chat) -> None:
+def test_position_never_moves_back(ten: Chat) -> None:
     cursors = {message.id: message.cursor for message in ten.history("bob").messages}
     assert [ten.ack("bob", place) for place in (3, cursors[5], 4, cursors[1], cursors[5], 0)] == [
         3,
@@ -113,13 +113,13 @@ def test_ack_by_cursor_and_by_id_never_goes_back(ten: Chat) -> None:
     assert [one.read_id for one in ten.members()] == [10, 5]
 
 
-def test_ack_beyond_the_newest_is_the_newest(ten: Chat) -> None:
+def test_ack_above_the_newest_acks_the_newest(ten: Chat) -> None:
     assert ten.ack("bob", 2**52) == 10
     ten.send("ann", "m11")
     assert Inbox("bob").unread() == 1
 
 
-def test_ack_of_what_a_limit_removed(ten: Chat, settings: Settings) -> None:
+def test_ack_of_a_message_removed_by_a_limit(ten: Chat, settings: Settings) -> None:
     third = ten.history("bob", after=2, limit=1).messages[0].cursor
     change(settings, CHAT_MAX_LENGTH=4)
     ten.send("ann", "m11")
@@ -131,7 +131,7 @@ def test_ack_of_what_a_limit_removed(ten: Chat, settings: Settings) -> None:
 @pytest.mark.parametrize(
     "place", ["", "1", "1-2", "1-2-3-4", "x-1-2", "1--2", "-1-2-3", "1-2-٣", "1-2-3\n", "A-1-2"]
 )
-def test_a_cursor_that_is_none(ten: Chat, place: str) -> None:
+def test_invalid_cursor(ten: Chat, place: str) -> None:
     before = snapshot()
     for refused in (
         lambda: ten.ack("bob", place),
@@ -144,7 +144,7 @@ def test_a_cursor_that_is_none(ten: Chat, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", [-1, -(2**70), 2**70])
-def test_a_position_that_is_none(ten: Chat, place: int) -> None:
+def test_invalid_position(ten: Chat, place: int) -> None:
     for refused in (
         lambda: ten.ack("bob", place),
         lambda: ten.history("bob", after=place),
@@ -154,10 +154,10 @@ def test_a_position_that_is_none(ten: Chat, place: int) -> None:
             refused()
 
 
-# cursors whose message isn't there: the chat was recreated, or Redis lost data
+# cursors of missing messages: the chat was created anew, or Redis lost data
 
 
-def test_a_cursor_of_a_recreated_chat_moves_nothing_and_reading_restarts(ten: Chat) -> None:
+def test_cursor_from_before_recreation_resets_reading(ten: Chat) -> None:
     old = ten.history("bob").messages[4].cursor
     ten.delete("ann")
     again = Chat.create("ann", ["bob"], "n1", chat_id="ten")
@@ -170,9 +170,7 @@ def test_a_cursor_of_a_recreated_chat_moves_nothing_and_reading_restarts(ten: Ch
     assert snapshot() == before
 
 
-def test_a_cursor_of_a_recreated_chat_is_told_though_its_place_is_empty_now(
-    ten: Chat, settings: Settings
-) -> None:
+def test_cursor_from_before_recreation_resets_reading_above_the_newest(ten: Chat, settings: Settings) -> None:
     old = ten.history("bob").messages[4].cursor
     ten.delete("ann")
     again = Chat.create("ann", ["bob"], chat_id="ten")
@@ -183,13 +181,13 @@ def test_a_cursor_of_a_recreated_chat_is_told_though_its_place_is_empty_now(
     assert (ids(page), page.gap, page.reset) == ([7, 8], 6, True)
 
 
-def test_a_cursor_of_another_chat_moves_nothing(ten: Chat) -> None:
+def test_cursor_of_another_chat_moves_nothing(ten: Chat) -> None:
     other = Chat.create("ann", ["bob"], "x").history("bob").messages[0].cursor
     assert ten.ack("bob", other) == 0
     assert ten.history("bob", after=other).reset is True
 
 
-def test_a_cursor_of_lost_messages_moves_nothing_and_reading_restarts(ten: Chat) -> None:
+def test_cursor_of_lost_messages_resets_reading(ten: Chat) -> None:
     ten.ack("bob", 3)
     copy = copied(ten)
     lost = ten.send("ann", "lost")
@@ -207,7 +205,7 @@ def test_a_cursor_of_lost_messages_moves_nothing_and_reading_restarts(ten: Chat)
     assert (ten.ack("bob", kept), ten.history("bob", after=kept).reset) == (4, False)
 
 
-def test_a_lost_ack_is_told_by_pending(ten: Chat) -> None:
+def test_pending_reports_a_lost_ack(ten: Chat) -> None:
     ten.ack("bob", 6)
     copy = copied(ten)
     ten.ack("bob", 10)
@@ -222,7 +220,7 @@ def test_a_lost_ack_is_told_by_pending(ten: Chat) -> None:
     assert [(ids(news), news.reset) for news in Inbox("bob").pending()] == [([12], False)]
 
 
-def test_only_members_read_and_ack(ten: Chat) -> None:
+def test_only_members_can_read_and_ack(ten: Chat) -> None:
     for user in ("cat", "Bob", "bob "):
         with pytest.raises(NotAMember, match="ten"):
             ten.history(user)

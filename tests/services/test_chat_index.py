@@ -1,5 +1,5 @@
-"""The users' lists of chats against the chats themselves: whatever the order in which the steps of joining,
-leaving, looking and healing happen, a member finds the chat, and who left finally doesn't."""
+"""The users' indexes of chats. In every order of the steps of joining, leaving, reading and repairing, the
+index of a member contains the chat, and the index of a former member eventually does not."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -11,20 +11,20 @@ from django_redis_messaging import Chat, ChatExists, Inbox, NotAMember
 
 from .asking import crash_after, index, reply_to, said, server, steps
 
-#: the steps an operation has at most
+#: maximum number of steps of an operation
 JOIN, LEAVE, LOOK, CREATE = 3, 2, 4, 3
-#: a token of no membership, written long ago
+#: an old entry whose token belongs to no membership
 OLD_ENTRY = "feedfacefeedface 1 0"
 
 
 def orders(*counts: int) -> list[tuple[int, ...]]:
-    """All orders in which the steps of several operations may come."""
+    """All interleavings of the steps of several operations."""
     every = [who for who, count in enumerate(counts) for _ in range(count)]
     return sorted(set(itertools.permutations(every)))
 
 
 def interleaved(order: tuple[int, ...], *operations: Iterator[Any]) -> None:
-    """Do the operations' steps in this order; then the rest of each."""
+    """Run the operations' steps in this order, then the remaining steps of each."""
     replies: list[Any] = [None] * len(operations)
     over: set[int] = set()
     for who in (*order, *sorted(set(order)) * 9):
@@ -44,7 +44,7 @@ def is_member(chat: Chat, user: str) -> bool:
 
 
 def finds(user: str, chat: Chat) -> bool:
-    """Whether each look of an inbox sees the chat, which has news for its members; or none does."""
+    """Whether all reads of an inbox find the chat, which has pending messages; fails if only some do."""
     chat.send("ann", "news")
     seen = {
         chat.id in [summary.chat_id for summary in Inbox(user).chats()],
@@ -56,7 +56,7 @@ def finds(user: str, chat: Chat) -> bool:
 
 
 def settle(user: str, chat: Chat) -> None:
-    """A member finds the chat, and still does once all grace is over; who is none has no entry then."""
+    """Check that a member finds the chat, also after the grace period, and that others have no entry then."""
     expected = is_member(chat, user)
     assert finds(user, chat) is expected
     grace_over(user)
@@ -65,7 +65,7 @@ def settle(user: str, chat: Chat) -> None:
 
 
 def grace_over(user: str) -> None:
-    """The user's entries are as old as if nothing had happened for long; whoever looks may heal them."""
+    """Make the user's entries so old that the next read repairs them."""
     for chat_id, entry in server().hgetall(index(user)).items():
         token, _, seen = entry.split(b" ")
         server().hset(index(user), chat_id, b" ".join([token, b"1", seen]))
@@ -101,7 +101,7 @@ LOOKS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("before", ["not yet", "a ghost", "left"])
-def test_join_and_heal_in_every_order(before: str, look: str) -> None:
+def test_join_and_repair_in_every_order(before: str, look: str) -> None:
     for number, order in enumerate(orders(JOIN, LOOK)):
         chat = Chat.create("ann", [], "one", chat_id=f"club {number}", open=True)
         if before == "left":
@@ -116,7 +116,7 @@ def test_join_and_heal_in_every_order(before: str, look: str) -> None:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_leave_and_look_in_every_order(look: str) -> None:
+def test_leave_and_read_in_every_order(look: str) -> None:
     for number, order in enumerate(orders(LEAVE, LOOK)):
         chat = Chat.create("ann", ["bob"], "one", chat_id=f"club {number}")
         chat.ack("bob", 1)
@@ -148,7 +148,7 @@ def test_create_and_leave_in_every_order(order: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("order", orders(CREATE, LOOK), ids=str)
-def test_create_and_heal_in_every_order(order: tuple[int, ...]) -> None:
+def test_create_and_repair_in_every_order(order: tuple[int, ...]) -> None:
     server().hset(index("bob"), "made", OLD_ENTRY)
     chat = Chat("made")
     made = steps(chat._create, "ann", ["bob"], "one", "", False, None, "request")
@@ -170,7 +170,7 @@ def test_a_crash_between_the_steps_of_leaving(asked: int, chat: Chat) -> None:
 
 
 @pytest.mark.parametrize("refused", ["a taken id", "not open", "by a stranger", "by one who left"])
-def test_a_refusal_blinds_no_member_and_shows_nothing_to_others(refused: str) -> None:
+def test_refused_join_hides_no_chat_from_members_and_shows_none_to_others(refused: str) -> None:
     chat = Chat.create("ann", ["bob", "eve"], "one", chat_id="closed")
     chat.leave("eve")
     refusals: dict[str, Callable[[str], Any]] = {
@@ -194,7 +194,7 @@ def test_a_refusal_blinds_no_member_and_shows_nothing_to_others(refused: str) ->
     settle("bob", chat)
 
 
-def test_a_late_repeat_of_a_create_brings_nobody_back() -> None:
+def test_late_repeat_of_create_restores_no_membership() -> None:
     chat = Chat.create("ann", ["bob", "cat"], "one", request_id="r")
     chat.leave("bob")
     chat.leave("cat")
@@ -207,7 +207,7 @@ def test_a_late_repeat_of_a_create_brings_nobody_back() -> None:
     settle("cat", chat)
 
 
-def test_a_chat_whose_owner_deletes_it_is_gone_from_all_lists(chat: Chat) -> None:
+def test_deleted_chat_is_removed_from_all_indexes(chat: Chat) -> None:
     people = [f"user {number}" for number in range(5)]
     for user in people:
         chat.join(user)

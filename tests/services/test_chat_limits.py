@@ -1,4 +1,4 @@
-"""What stays of a chat: until all have acked, then the last few; never more, nor older, than the limits."""
+"""How many messages a chat keeps: until all have acked, then keep_last; limits of length, age and size."""
 
 import time
 from typing import Any
@@ -12,18 +12,18 @@ from .asking import bodies, change, ids, keys, said, server, server_ms, snapshot
 
 
 def stored(chat: Chat) -> int:
-    """Messages that take up memory."""
+    """The number of stored messages."""
     return int(server().llen(keys(chat).log))
 
 
 def aged(chat: Chat, seconds: float) -> None:
-    """Wait until the newest message is older than this, by the server's clock."""
+    """Wait until the newest message is older than `seconds`, by the server's clock."""
     newest = chat.info().active_at.timestamp() * 1000
     until(lambda: server_ms() > newest + seconds * 1000 + 1)
 
 
 @pytest.mark.parametrize("keep_last", [0, 1, 3])
-def test_once_all_have_acked_the_last_few_remain(keep_last: int) -> None:
+def test_keep_last_remains_after_all_have_acked(keep_last: int) -> None:
     chat = Chat.create("ann", ["bob", "cat"], keep_last=keep_last)
     said(chat, "ann", *"12345678")
     chat.ack("bob", 8)
@@ -37,7 +37,7 @@ def test_once_all_have_acked_the_last_few_remain(keep_last: int) -> None:
     assert bodies(chat.history("cat", after=8)) == ["9"]
 
 
-def test_what_one_alone_says_with_nothing_kept_is_gone_at_once() -> None:
+def test_single_member_with_keep_last_0_keeps_nothing() -> None:
     chat = Chat.create("ann", [], keep_last=0)
     for number in (1, 2, 3):
         assert chat.send("ann", "x").id == number
@@ -45,7 +45,7 @@ def test_what_one_alone_says_with_nothing_kept_is_gone_at_once() -> None:
     assert Inbox("ann").pending() == []
 
 
-def test_what_one_alone_says_is_kept_about_as_long_as_wanted() -> None:
+def test_single_member_keeps_about_keep_last() -> None:
     chat = Chat.create("ann", [], keep_last=32)
     said(chat, "ann", *"x" * 100)
     assert 32 <= stored(chat) <= 34
@@ -63,7 +63,7 @@ def test_the_default_is_a_setting(settings: Settings) -> None:
     assert bodies(chat.history("bob")) == ["4", "5"]
 
 
-def test_what_is_released_is_told_as_a_gap_to_who_asks_for_it() -> None:
+def test_reading_trimmed_messages_reports_a_gap() -> None:
     chat = Chat.create("ann", ["bob"], keep_last=2)
     said(chat, "ann", *"12345")
     chat.ack("bob", 5)
@@ -72,7 +72,7 @@ def test_what_is_released_is_told_as_a_gap_to_who_asks_for_it() -> None:
     assert chat.history("bob").gap == 3
 
 
-def test_who_leaves_or_is_removed_pins_nothing() -> None:
+def test_former_member_does_not_block_trimming() -> None:
     chat = Chat.create("ann", ["bob", "cat"], keep_last=1)
     said(chat, "ann", *"12345")
     chat.ack("cat", 5)
@@ -81,7 +81,7 @@ def test_who_leaves_or_is_removed_pins_nothing() -> None:
     assert stored(chat) == 1
 
 
-def test_who_joins_pins_nothing_from_before() -> None:
+def test_new_member_does_not_block_trimming_older_messages() -> None:
     chat = Chat.create("ann", ["bob"], keep_last=0)
     said(chat, "ann", *"123")
     chat.join("cat", by="ann")
@@ -89,7 +89,7 @@ def test_who_joins_pins_nothing_from_before() -> None:
     assert stored(chat) == 0
 
 
-def test_acking_with_pending_releases_as_well() -> None:
+def test_acking_with_pending_also_trims() -> None:
     chat = Chat.create("ann", ["bob"], keep_last=0)
     said(chat, "ann", *"123")
     assert [ids(news) for news in Inbox("bob").pending(ack=True, limit=2)] == [[1, 2]]
@@ -101,7 +101,7 @@ def test_acking_with_pending_releases_as_well() -> None:
 # length
 
 
-def test_never_more_than_the_length_on_write(settings: Settings) -> None:
+def test_length_limit_on_write(settings: Settings) -> None:
     change(settings, CHAT_MAX_LENGTH=3)
     chat = Chat.create("ann", ["bob"])
     for number in range(1, 8):
@@ -122,7 +122,7 @@ LOOKS: list[Any] = [
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_smaller_length_holds_on_read_too(look: Any, settings: Settings) -> None:
+def test_lowered_length_limit_applies_to_reads(look: Any, settings: Settings) -> None:
     chat = Chat.create("ann", ["bob"])
     said(chat, "ann", *"1234567")
     change(settings, CHAT_MAX_LENGTH=3)
@@ -130,7 +130,7 @@ def test_a_smaller_length_holds_on_read_too(look: Any, settings: Settings) -> No
     assert stored(chat) == 3
 
 
-def test_own_messages_that_a_limit_removed_are_not_subtracted_from_unread(settings: Settings) -> None:
+def test_own_removed_messages_are_not_subtracted_from_unread(settings: Settings) -> None:
     chat = Chat.create("ann", ["bob"])
     for sender in ("ann", "bob", "bob", "ann", "bob", "ann"):
         chat.send(sender, "x")
@@ -145,7 +145,7 @@ def test_own_messages_that_a_limit_removed_are_not_subtracted_from_unread(settin
 
 
 @pytest.mark.timing
-def test_what_is_too_old_goes_on_write(settings: Settings) -> None:
+def test_age_limit_on_write(settings: Settings) -> None:
     change(settings, CHAT_MAX_AGE=0.3)
     chat = Chat.create("ann", ["bob"])
     said(chat, "ann", "1", "2", "3")
@@ -159,7 +159,7 @@ def test_what_is_too_old_goes_on_write(settings: Settings) -> None:
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.timing
-def test_what_is_too_old_goes_on_read(look: Any, settings: Settings) -> None:
+def test_age_limit_on_read(look: Any, settings: Settings) -> None:
     chat = Chat.create("ann", ["bob"])
     said(chat, "ann", "1", "2", "3")
     aged(chat, 0.3)
@@ -172,7 +172,7 @@ def test_what_is_too_old_goes_on_read(look: Any, settings: Settings) -> None:
     assert held <= 2
 
 
-def test_when_all_is_too_old_the_gap_is_all_and_acking_ends_it(settings: Settings) -> None:
+def test_acking_ends_the_gap_if_all_messages_expired(settings: Settings) -> None:
     chat = Chat.create("ann", ["bob"])
     said(chat, "ann", "1", "2", "3")
     change(settings, CHAT_MAX_AGE=0.05)
@@ -187,7 +187,7 @@ def test_when_all_is_too_old_the_gap_is_all_and_acking_ends_it(settings: Setting
     assert Inbox("bob").pending() == []
 
 
-def test_when_all_is_too_old_pending_with_ack_tells_it_once(settings: Settings) -> None:
+def test_pending_with_ack_reports_expired_messages_once(settings: Settings) -> None:
     chat = Chat.create("ann", ["bob"])
     said(chat, "ann", "1", "2", "3")
     change(settings, CHAT_MAX_AGE=0.05)
@@ -199,7 +199,7 @@ def test_when_all_is_too_old_pending_with_ack_tells_it_once(settings: Settings) 
 # size
 
 
-def test_a_body_over_the_limit(settings: Settings) -> None:
+def test_body_over_the_limit(settings: Settings) -> None:
     change(settings, MESSAGE_MAX_BYTES=10, TITLE_MAX_BYTES=5)
     chat = Chat.create("ann", ["bob"], "1234567890", title="12345")
     before = snapshot()
@@ -223,7 +223,7 @@ def test_a_body_over_the_limit(settings: Settings) -> None:
     assert chat.send("ann", "é" * 5).id == 2
 
 
-def test_a_message_as_large_as_it_may_be() -> None:
+def test_message_of_maximum_size() -> None:
     chat = Chat.create("ann", ["bob"], "x" * 65536)
     chat.send("ann", "", data="é" * 30000)
     assert [len(body) for body in bodies(chat.history("bob"))] == [65536, 0]

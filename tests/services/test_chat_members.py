@@ -1,4 +1,4 @@
-"""Who is in a chat: joining, leaving, roles, and what is said about a chat rather than in it."""
+"""Membership: joining, leaving, roles, and operations on the chat itself."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from .asking import all_keys, bodies, change, ids, index, keys, said, server, sn
 
 @pytest.fixture
 def chat() -> Chat:
-    """Of ann, who owns it, bob and cat; with two messages of ann's."""
+    """A chat of ann (owner), bob and cat with two messages by ann."""
     made = Chat.create("ann", ["bob", "cat"], "one", chat_id="club", title="Club")
     said(made, "ann", "two")
     return made
@@ -24,7 +24,7 @@ def users(chat: Chat) -> list[tuple[str, str]]:
     return [(one.user, one.role) for one in chat.members()]
 
 
-def test_who_joins_sees_only_what_is_sent_from_then_on(chat: Chat) -> None:
+def test_new_member_sees_only_later_messages(chat: Chat) -> None:
     assert chat.join("dan", by="bob") is True
     inbox = Inbox("dan")
     for page in (chat.history("dan"), chat.history("dan", after=0), chat.history("dan", before=9)):
@@ -40,7 +40,7 @@ def test_who_joins_sees_only_what_is_sent_from_then_on(chat: Chat) -> None:
     assert (inbox.unread(), inbox.chats()[0].last_message) == (1, three)
 
 
-def test_who_is_a_member_joins_no_second_time(chat: Chat) -> None:
+def test_joining_twice_returns_false(chat: Chat) -> None:
     chat.ack("bob", 1)
     before = snapshot(but=[index("bob")])
     assert chat.join("bob", by="ann") is False
@@ -48,7 +48,7 @@ def test_who_is_a_member_joins_no_second_time(chat: Chat) -> None:
     assert Inbox("bob").unread() == 1
 
 
-def test_alone_one_joins_only_an_open_chat(chat: Chat) -> None:
+def test_only_open_chats_can_be_joined_alone(chat: Chat) -> None:
     with pytest.raises(NotAMember, match="not open"):
         chat.join("dan")
     assert chat.info().member_count == 3
@@ -56,7 +56,7 @@ def test_alone_one_joins_only_an_open_chat(chat: Chat) -> None:
     assert Chat.create("ann", [], chat_id="open", open=True).join("dan") is True
 
 
-def test_who_is_no_member_adds_nobody(chat: Chat) -> None:
+def test_non_member_cannot_add_members(chat: Chat) -> None:
     chat.leave("cat")
     for by in ("dan", "cat", "eve"):
         with pytest.raises(NotAMember, match="can't add"):
@@ -66,7 +66,7 @@ def test_who_is_no_member_adds_nobody(chat: Chat) -> None:
     assert chat.info().member_count == 2
 
 
-def test_who_left_is_out(chat: Chat) -> None:
+def test_former_member_cannot_read_or_send(chat: Chat) -> None:
     assert chat.leave("bob") is True
     assert chat.leave("bob") is False
     assert Chat("no").leave("bob") is False
@@ -89,7 +89,7 @@ def test_who_left_is_out(chat: Chat) -> None:
     assert snapshot() == before
 
 
-def test_nothing_of_who_left_stays(chat: Chat) -> None:
+def test_leaving_removes_all_data_of_the_member(chat: Chat) -> None:
     chat.send("bob", "behind")
     chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
     chat.typing("bob")
@@ -97,11 +97,11 @@ def test_nothing_of_who_left_stays(chat: Chat) -> None:
     held = keys(chat)
     assert not server().exists(held.counts, held.mutes, held.typing)
     assert server().zscore(held.members, "bob") is None
-    assert server().zscore(held.standing, "bob") is None
+    assert server().zscore(held.seniority, "bob") is None
     assert not server().hexists(held.roster, "bob")
 
 
-def test_the_last_one_out_deletes_the_chat(chat: Chat) -> None:
+def test_last_member_to_leave_deletes_the_chat(chat: Chat) -> None:
     chat.typing("cat")
     chat.mute("cat", datetime.now(UTC) + timedelta(hours=1))
     for user in ("ann", "bob", "cat"):
@@ -120,7 +120,7 @@ def test_the_last_one_out_deletes_the_chat(chat: Chat) -> None:
             unknown()
 
 
-def test_an_owners_rights_pass_to_the_longest_standing(chat: Chat) -> None:
+def test_longest_standing_member_becomes_owner(chat: Chat) -> None:
     chat.leave("bob")
     chat.join("bob", by="cat")
     chat.join("abe", by="cat")
@@ -131,7 +131,7 @@ def test_an_owners_rights_pass_to_the_longest_standing(chat: Chat) -> None:
     assert users(chat) == [("bob", "member"), ("abe", "owner")]
 
 
-def test_who_comes_back_starts_afresh(chat: Chat) -> None:
+def test_rejoining_begins_a_new_membership(chat: Chat) -> None:
     chat.send("bob", "behind")
     chat.set_role("ann", "bob", "owner")
     chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
@@ -149,7 +149,7 @@ def test_who_comes_back_starts_afresh(chat: Chat) -> None:
     assert [ids(news) for news in Inbox("bob").pending()] == [[5, 6]]
 
 
-def test_an_owner_removes_others_and_nobody_else_does(chat: Chat) -> None:
+def test_only_owners_can_remove_members(chat: Chat) -> None:
     with pytest.raises(NotPermitted):
         chat.leave("cat", by="bob")
     with pytest.raises(NotAMember, match="can't remove"):
@@ -183,7 +183,7 @@ def test_roles(chat: Chat) -> None:
     assert snapshot() == before
 
 
-def test_only_owners_delete_the_chat(chat: Chat) -> None:
+def test_only_owners_can_delete_the_chat(chat: Chat) -> None:
     with pytest.raises(NotPermitted):
         chat.delete("bob")
     assert chat.delete("ann") is True
@@ -207,7 +207,7 @@ def test_rename_and_info(chat: Chat) -> None:
 
 
 @pytest.mark.timing
-def test_mute_until_a_moment(chat: Chat) -> None:
+def test_mute_until_a_given_time(chat: Chat) -> None:
     inbox = Inbox("bob")
     chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
     assert (inbox.chats()[0].muted, inbox.unread(), Inbox("cat").chats()[0].muted) == (True, 2, False)
@@ -223,7 +223,7 @@ def test_mute_until_a_moment(chat: Chat) -> None:
 
 
 @pytest.mark.timing
-def test_typing_expires_by_itself(chat: Chat, settings: Settings) -> None:
+def test_typing_expires(chat: Chat, settings: Settings) -> None:
     change(settings, TYPING_WINDOW=0.8)
     assert chat.typists() == []
     chat.typing("cat")
@@ -237,13 +237,13 @@ def test_typing_expires_by_itself(chat: Chat, settings: Settings) -> None:
     assert chat.typists() == []
 
 
-def test_one_types_on_while_another_has_stopped(chat: Chat, settings: Settings) -> None:
+def test_typing_expires_per_member(chat: Chat, settings: Settings) -> None:
     change(settings, TYPING_WINDOW=0.2)
     chat.typing("cat")
     until(lambda: chat.typing("bob") or chat.typists() == ["bob"])
 
 
-def test_seen_by_those_who_acked_it(chat: Chat) -> None:
+def test_seen_by_lists_members_who_acked(chat: Chat) -> None:
     assert (chat.seen_by(1), chat.seen_by(2), chat.seen_by(3)) == (["ann"], ["ann"], [])
     chat.ack("cat", 1)
     chat.ack("bob", 2)
@@ -251,7 +251,7 @@ def test_seen_by_those_who_acked_it(chat: Chat) -> None:
     assert len(chat.seen_by(1, limit=2)) == 2
 
 
-def test_who_joined_after_a_message_has_not_seen_it(chat: Chat) -> None:
+def test_seen_by_leaves_out_later_members(chat: Chat) -> None:
     chat.join("abe", by="ann")
     said(chat, "ann", "three")
     chat.ack("abe", 3)
@@ -259,7 +259,7 @@ def test_who_joined_after_a_message_has_not_seen_it(chat: Chat) -> None:
     assert chat.seen_by(2, limit=1) == ["ann"]
 
 
-def test_members_by_pages_the_longest_standing_first(chat: Chat) -> None:
+def test_members_are_paged_by_seniority(chat: Chat) -> None:
     for name in ("x", "e", "😀"):
         chat.join(name, by="ann")
     first = chat.members(limit=4)

@@ -1,4 +1,4 @@
-"""Making chats and sending into them: ids, what a message is, and that a repeat changes nothing."""
+"""Creating chats and sending messages: ids, fields, repeats."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,14 +11,14 @@ from django_redis_messaging import Chat, ChatExists, ChatNotFound, Inbox, LimitE
 from .asking import all_keys, bodies, change, ids, index, keys, said, server, server_ms, snapshot, until
 
 
-def test_ids_are_1_2_3_without_holes_whoever_sends() -> None:
+def test_ids_are_consecutive_for_all_senders() -> None:
     chat = Chat.create("ann", ["bob", "cat"], "first")
     sent = [chat.send(sender, "next") for sender in ["bob", "ann", "ann", "cat"]]
     assert ids(sent) == [2, 3, 4, 5]
     assert ids(chat.history("cat")) == [1, 2, 3, 4, 5]
 
 
-def test_what_a_message_is() -> None:
+def test_message_fields() -> None:
     chat = Chat.create("ann", ["bob"], "hello", chat_id="trip")
     sent = chat.send("bob", "hi", data={"n": 1}, reply_to=1)
     first, second = chat.history("ann").messages
@@ -38,7 +38,7 @@ def test_what_a_message_is() -> None:
     ],
     ids=repr,
 )
-def test_data_comes_back_equal(data: Any) -> None:
+def test_data_round_trips(data: Any) -> None:
     chat = Chat.create("ann", ["bob"])
     chat.send("ann", "b", data=data)
     (message,) = chat.history("bob").messages
@@ -49,14 +49,14 @@ def test_data_comes_back_equal(data: Any) -> None:
 @pytest.mark.parametrize(
     "body", ["", " ", "😀", "a\0b", '"],["', "[1,2,3,4,5,", "line\nline\r\t\\", "\u2028é"]
 )
-def test_a_body_comes_back_equal(body: str) -> None:
+def test_body_round_trips(body: str) -> None:
     chat = Chat.create("ann", ["bob"])
     chat.send("ann", body)
     chat.send("ann", body, data=body)
     assert bodies(chat.history("bob")) == [body, body]
 
 
-def test_sent_at_is_aware_and_never_goes_back() -> None:
+def test_sent_at_is_aware_and_never_decreases() -> None:
     chat = Chat.create("ann", ["bob"], "a")
     ahead = int((datetime.now(UTC) + timedelta(hours=1)).timestamp() * 1000)
     line = server().get(keys(chat).newest).split(b"-")
@@ -68,7 +68,7 @@ def test_sent_at_is_aware_and_never_goes_back() -> None:
     assert moments == sorted(moments)
 
 
-def test_an_answer_to_a_message_that_is_not_there_yet() -> None:
+def test_reply_to_must_not_be_above_the_newest() -> None:
     chat = Chat.create("ann", [], "a")
     before = snapshot()
     with pytest.raises(ValueError, match="reply_to"):
@@ -79,7 +79,7 @@ def test_an_answer_to_a_message_that_is_not_there_yet() -> None:
 # request ids
 
 
-def test_a_repeated_send_sends_nothing_and_returns_the_first_answer() -> None:
+def test_repeated_send_returns_the_first_answer() -> None:
     chat = Chat.create("ann", ["bob"])
     first = chat.send("ann", "a", data=[1], request_id="r1")
     said(chat, "bob", "b")
@@ -89,12 +89,12 @@ def test_a_repeated_send_sends_nothing_and_returns_the_first_answer() -> None:
     assert chat.send("ann", "a", data=[1], request_id="r2").id == 3
 
 
-def test_without_a_request_id_each_send_is_a_message() -> None:
+def test_sends_without_request_id_are_separate_messages() -> None:
     chat = Chat.create("ann", ["bob"])
     assert ids(said(chat, "ann", "same", "same")) == [1, 2]
 
 
-def test_one_request_id_may_name_a_create_and_a_send() -> None:
+def test_create_and_send_can_share_a_request_id() -> None:
     chat = Chat.create("ann", ["bob"], chat_id="trip", request_id="form-1")
     sent = chat.send("ann", "a", request_id="form-1")
     assert sent.id == 1
@@ -104,7 +104,7 @@ def test_one_request_id_may_name_a_create_and_a_send() -> None:
 
 
 @pytest.mark.timing
-def test_a_send_is_repeated_for_one_window_at_least_and_then_is_new(settings: Settings) -> None:
+def test_request_ids_are_valid_for_at_least_one_window(settings: Settings) -> None:
     change(settings, REQUEST_WINDOW=0.5)
     chat = Chat.create("ann", ["bob"])
     chat.send("ann", "a", request_id="r")
@@ -114,7 +114,7 @@ def test_a_send_is_repeated_for_one_window_at_least_and_then_is_new(settings: Se
 
 
 @pytest.mark.timing
-def test_a_repeat_in_the_next_turn_of_the_ring_is_still_a_repeat(settings: Settings) -> None:
+def test_repeat_in_the_next_turn_is_recognized(settings: Settings) -> None:
     change(settings, REQUEST_WINDOW=1)
     chat = Chat.create("ann", ["bob"])
     sent = chat.send("ann", "a", request_id="r")
@@ -124,7 +124,7 @@ def test_a_repeat_in_the_next_turn_of_the_ring_is_still_a_repeat(settings: Setti
     assert chat.send("ann", "a", request_id="r") == sent
 
 
-def test_a_repeat_is_told_what_was_sent_though_its_sender_has_left() -> None:
+def test_repeat_gets_the_first_answer_after_its_sender_has_left() -> None:
     chat = Chat.create("ann", ["bob"])
     sent = chat.send("bob", "a", request_id="r")
     chat.leave("bob")
@@ -150,7 +150,7 @@ def test_request_ids_outlive_the_chat_and_expire() -> None:
 # create
 
 
-def test_a_repeated_create_is_the_first_chat_also_where_the_id_is_ours() -> None:
+def test_repeated_create_returns_the_first_chat_even_with_a_generated_id() -> None:
     first = Chat.create("ann", ["bob"], "a", request_id="r")
     said(first, "bob", "b")
     again = Chat.create("ann", ["bob"], "a", request_id="r")
@@ -160,7 +160,7 @@ def test_a_repeated_create_is_the_first_chat_also_where_the_id_is_ours() -> None
     assert Chat.create("ann", ["bob"]).id != Chat.create("ann", ["bob"]).id
 
 
-def test_an_id_that_is_taken() -> None:
+def test_creating_an_existing_chat_fails() -> None:
     Chat.create("ann", ["bob"], "a", chat_id="trip", title="T", request_id="r")
     chat_keys = [key for key in all_keys() if "{chat:" in key]
     before = {key: server().dump(key) for key in chat_keys}
@@ -171,13 +171,13 @@ def test_an_id_that_is_taken() -> None:
     assert Inbox("dan").chats() == []
 
 
-def test_an_id_is_free_again_after_the_last_one_left() -> None:
+def test_id_can_be_reused_after_the_last_member_left() -> None:
     Chat.create("ann", [], "old", chat_id="trip").leave("ann")
     chat = Chat.create("bob", ["ann"], "new", chat_id="trip")
     assert bodies(chat.history("ann")) == ["new"]
 
 
-def test_the_sender_is_always_a_member_and_duplicates_collapse() -> None:
+def test_sender_is_a_member_and_duplicates_are_removed() -> None:
     recipients = ["cat", "bob", "cat", "ann"]
     chat = Chat.create("ann", recipients)
     assert [(one.user, one.role) for one in chat.members()] == [
@@ -190,20 +190,20 @@ def test_the_sender_is_always_a_member_and_duplicates_collapse() -> None:
     assert [one.user for one in Chat.create("ann", []).members()] == ["ann"]
 
 
-def test_no_body_is_no_message() -> None:
+def test_create_without_body_sends_no_message() -> None:
     chat = Chat.create("ann", ["bob"])
     assert (chat.info().last_id, chat.history("ann").messages) == (0, [])
     assert Inbox("bob").unread() == 0
 
 
-def test_one_str_is_not_a_list_of_recipients() -> None:
+def test_recipients_must_not_be_a_str() -> None:
     with pytest.raises(TypeError, match="list"):
         Chat.create("ann", "bob")
     assert all_keys() == []
 
 
 @pytest.mark.parametrize("keep_last", [0, 1, 10**9])
-def test_keep_last_title_and_open_are_kept(keep_last: int) -> None:
+def test_keep_last_title_and_open_are_stored(keep_last: int) -> None:
     chat = Chat.create("ann", ["bob"], "a", title="😀 T", open=True, keep_last=keep_last)
     said(chat, "bob", "b")
     info = chat.info()
@@ -224,7 +224,7 @@ def test_too_many_members(settings: Settings) -> None:
     assert chat.info().member_count == 2
 
 
-def test_a_user_in_too_many_chats(settings: Settings) -> None:
+def test_too_many_chats_of_a_user(settings: Settings) -> None:
     change(settings, USER_MAX_CHATS=2)
     chats = [Chat.create("ann", ["bob"], chat_id=name) for name in "xy"]
     with pytest.raises(LimitExceeded) as caught:
@@ -238,7 +238,7 @@ def test_a_user_in_too_many_chats(settings: Settings) -> None:
     assert server().hlen(index("bob")) == 2
 
 
-def test_as_many_members_as_there_may_be() -> None:
+def test_maximum_number_of_members() -> None:
     names = [f"user {number}" for number in range(999)]
     chat = Chat.create("ann", names, "hello", keep_last=0)
     assert chat.info().member_count == 1000
@@ -260,6 +260,6 @@ async def test_async_create_and_send() -> None:
         await chat.asend("cat", "x")
 
 
-def test_a_chat_says_what_it_is_called() -> None:
+def test_repr_contains_the_id() -> None:
     chat = Chat("lunch")
     assert (chat.id, chat.chat_id, repr(chat)) == ("lunch", "lunch", "Chat('lunch')")

@@ -1,4 +1,4 @@
-"""Recent contacts: their order, their cap, what is found among them, and that a use counts once."""
+"""Recent contacts: order, size limit, suggestions, counting."""
 
 import inspect
 import itertools
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.keys import UserKeys
 from django_redis_messaging.errors import ConfigurationError, Unavailable
 from django_redis_messaging.services.contacts import RecentContacts, forget_contacts
+from django_redis_messaging.services.users import UserKeys
 
 numbers = itertools.count()
 
@@ -26,49 +26,49 @@ def touched(*contacts: str, user: str = "ann", **options: Any) -> RecentContacts
     return recent
 
 
-def test_the_latest_comes_first_and_each_contact_once() -> None:
+def test_latest_contact_is_first_and_each_is_listed_once() -> None:
     assert touched("bob", "cleo", "bob", "dan").list() == ["dan", "bob", "cleo"]
 
 
-def test_nobody_yet() -> None:
+def test_no_contacts() -> None:
     for order in ("recent", "frequency"):
         recent = RecentContacts("ann", order=order)
         assert (recent.list(), recent.suggest("")) == ([], [])
 
 
-def test_frequency_counts_and_the_latest_wins_among_equals() -> None:
+def test_frequency_sorts_by_count_then_by_latest_use() -> None:
     recent = touched("bob", "cleo", "bob", "dan", "eve", order="frequency")
     assert recent.list() == ["bob", "eve", "dan", "cleo"]
 
 
-def test_both_orders_are_kept_up_by_either() -> None:
+def test_both_orders_are_updated_by_every_touch() -> None:
     touched("bob", "bob", "cleo")
     assert RecentContacts("ann", order="frequency").list() == ["bob", "cleo"]
 
 
-def test_over_the_size_the_oldest_goes() -> None:
+def test_size_limit_removes_the_oldest() -> None:
     assert touched("bob", "cleo", "dan", size=2).list() == ["dan", "cleo"]
     assert RecentContacts("ann").list() == ["dan", "cleo"]
 
 
-def test_over_the_size_the_least_used_goes_but_never_the_newcomer() -> None:
+def test_size_limit_removes_the_least_used_but_not_the_new_contact() -> None:
     recent = touched("bob", "bob", "cleo", "cleo", "dan", size=2, order="frequency")
     assert recent.list() == ["cleo", "dan"]
 
 
-def test_who_was_pushed_out_counts_from_one_again() -> None:
+def test_removed_contact_counts_from_one() -> None:
     recent = touched("bob", "bob", "bob", "cleo", "dan", size=2)
     recent.touch("bob")
     assert uses_of("ann") == {b"bob": 1, b"dan": 1}
 
 
-def test_the_size_holds_on_reading_too() -> None:
+def test_size_limits_reads() -> None:
     touched(*"abcdef", "a", "a")
     assert RecentContacts("ann", size=2).list() == ["a", "f"]
     assert RecentContacts("ann", size=2, order="frequency").list() == ["a", "f"]
 
 
-def test_a_smaller_size_removes_many_at_once() -> None:
+def test_lowered_size_removes_many_at_once() -> None:
     touched(*(str(number) for number in range(700)), size=1000)
     small = touched("x", size=10)
     assert len(RecentContacts("ann", size=1000).list()) == 201  # no script moves more than 500
@@ -77,7 +77,7 @@ def test_a_smaller_size_removes_many_at_once() -> None:
     assert len(uses_of("ann")) == 10
 
 
-def test_removed_is_gone_and_its_count_too() -> None:
+def test_remove_deletes_contact_and_count() -> None:
     recent = touched("bob", "bob", "cleo", order="frequency")
     recent.remove("bob")
     recent.remove("nobody")
@@ -97,7 +97,7 @@ def test_removed_is_gone_and_its_count_too() -> None:
         ("mith", []),
     ],
 )
-def test_suggest_compares_folded_from_word_starts(prefix: str, found: list[str]) -> None:
+def test_suggest_matches_folded_word_starts(prefix: str, found: list[str]) -> None:
     recent = touched("j@x.org", "İbo", "Straße", "john.smith jones")
     assert recent.suggest(prefix) == found
     assert recent.suggest(prefix, limit=1) == found[:1]
@@ -110,7 +110,7 @@ operations = st.lists(
 
 @given(operations, st.integers(1, 5), st.sampled_from(["recent", "frequency"]))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_like_a_plain_model(steps: list[tuple[str, str]], size: int, order: Any) -> None:
+def test_behaves_like_the_model(steps: list[tuple[str, str]], size: int, order: Any) -> None:
     recent = RecentContacts(f"user-{next(numbers)}", size=size, order=order)
     counts: dict[str, int] = {}  # oldest use first
     for verb, contact in steps:
@@ -128,15 +128,15 @@ def test_like_a_plain_model(steps: list[tuple[str, str]], size: int, order: Any)
     assert recent.list() == expected
 
 
-def test_a_use_counts_once_though_sent_twice() -> None:
+def test_retried_touch_counts_once() -> None:
     recent = touched("bob", "cleo")
     step = next(RecentContacts.touch.__wrapped__(recent, "bob"))  # type: ignore[attr-defined]
-    clients.ask(conf.alias(), step)
-    clients.ask(conf.alias(), step)
+    clients.execute(conf.alias(), step)
+    clients.execute(conf.alias(), step)
     assert uses_of("ann") == {b"bob": 2, b"cleo": 1}
 
 
-def test_many_at_once_lose_no_use() -> None:
+def test_concurrent_touches_are_all_counted() -> None:
     def use(contact: str) -> None:
         for _ in range(50):
             RecentContacts("ann").touch(contact)
@@ -151,7 +151,7 @@ def test_many_at_once_lose_no_use() -> None:
     clients.close()
 
 
-def test_forgotten_whole() -> None:
+def test_forget_deletes_all_contacts() -> None:
     touched("bob")
     touched("bob", user="ann2")
     clients.perform(conf.alias(), forget_contacts(conf.prefix(), "ann"))
@@ -159,7 +159,7 @@ def test_forgotten_whole() -> None:
     assert RecentContacts("ann2").list() == ["bob"]
 
 
-async def test_async_does_the_same() -> None:
+async def test_async_versions() -> None:
     recent = RecentContacts("ann", order="frequency")
     for contact in ["bob", "cleo", "bob"]:
         await recent.atouch(contact)
@@ -169,7 +169,7 @@ async def test_async_does_the_same() -> None:
     assert await recent.alist() == ["cleo"]
 
 
-def test_every_operation_has_its_twin() -> None:
+def test_every_operation_has_an_async_version() -> None:
     for verb in ("touch", "remove", "list", "suggest"):
         twin = getattr(RecentContacts, f"a{verb}")
         assert inspect.iscoroutinefunction(twin)
@@ -212,14 +212,14 @@ def test_bad_options() -> None:
 
 
 @pytest.mark.parametrize("name", ["a:b", "{x}", "a b", "%", "`", "😀", "e\u0301", "\n"])
-def test_any_other_name_is_kept_as_it_is(name: str) -> None:
+def test_unusual_names_are_stored_unchanged(name: str) -> None:
     recent = touched(name, user=name)
     assert recent.list() == [name]
     assert RecentContacts("ann").list() == []
 
 
 @pytest.mark.parametrize("foreign", ["contacts", "contact_uses"])
-def test_a_key_of_another_type_is_an_error_and_nothing_changes(foreign: str) -> None:
+def test_key_of_another_type_raises_an_error_and_changes_nothing(foreign: str) -> None:
     touched("bob", "cleo")
     client = get_redis_connection(conf.alias())
     other = keys("ann").contact_uses if foreign == "contacts" else keys("ann").contacts
@@ -230,7 +230,7 @@ def test_a_key_of_another_type_is_an_error_and_nothing_changes(foreign: str) -> 
     assert client.dump(other) == before
 
 
-def test_without_memory_touching_fails_whole_and_removing_works() -> None:
+def test_full_memory_refuses_touching_but_not_removing() -> None:
     recent = touched("bob", "cleo", order="frequency")
     server = get_redis_connection(conf.alias())
     server.config_set("maxmemory", 1)

@@ -1,4 +1,4 @@
-"""Directories: what is found equals what comparing everything would find, whatever happens meanwhile."""
+"""Directories: results equal those of a brute-force search, also during concurrent changes."""
 
 import inspect
 import itertools
@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.keys import DirectoryKeys, directories
 from django_redis_messaging.errors import ConfigurationError, LimitExceeded, Unavailable
-from django_redis_messaging.services.directories import Contact, Directory, forget_member
+from django_redis_messaging.services.directories.directory import Contact, Directory, forget_member
+from django_redis_messaging.services.directories.keys import DirectoryKeys, directories_key
 from tests.services.asking import reply_to
 
 numbers = itertools.count()
 
 
 def brute_force(held: dict[str, list[str]], prefix: str, limit: int) -> list[Contact]:
-    """`held`: member → its label and aliases."""
+    """Brute-force search; `held` maps members to label and aliases."""
 
     def fold(text: str) -> str:
         return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
@@ -47,7 +47,7 @@ def found(directory: Directory, prefix: str, limit: int = 10) -> list[str]:
     return [contact.id for contact in directory.suggest(prefix, limit)]
 
 
-def test_found_from_each_word_start_in_order_of_the_rest() -> None:
+def test_results_from_each_word_start_are_sorted_by_suffix() -> None:
     staff = Directory("staff")
     staff.add("u1", "John Smith Jones")
     staff.add("u2", "smithers", aliases=["w.smith@example.org"])
@@ -75,18 +75,18 @@ def test_found_from_each_word_start_in_order_of_the_rest() -> None:
         ("x\uff20y", "Y"),
     ],
 )
-def test_folded_alike_is_found(label: str, prefix: str) -> None:
+def test_texts_that_fold_alike_match(label: str, prefix: str) -> None:
     Directory("staff").add("u1", label)
     assert Directory("staff").suggest(prefix) == [Contact("u1", label)]
 
 
 @pytest.mark.parametrize(("label", "prefix"), [("Élodie", "e"), ("ǰan", "j"), ("ΐ", "\u03b9"), ("한", "하")])
-def test_what_is_one_code_point_when_folded_is_not_found_by_a_part(label: str, prefix: str) -> None:
+def test_part_of_a_code_point_does_not_match(label: str, prefix: str) -> None:
     Directory("staff").add("u1", label)
     assert found(Directory("staff"), prefix) == []
 
 
-def test_each_member_comes_once_at_its_first_place() -> None:
+def test_each_member_is_returned_once_at_its_first_position() -> None:
     staff = Directory("staff")
     staff.add("u1", "ab ac", aliases=["aa"])
     staff.add("u2", "ab")
@@ -94,20 +94,20 @@ def test_each_member_comes_once_at_its_first_place() -> None:
     assert found(staff, "ab") == ["u2", "u1"]
 
 
-def test_an_empty_prefix_lists_from_the_start() -> None:
+def test_empty_prefix_lists_all() -> None:
     staff = Directory("staff")
     staff.add_many([("u1", "b"), ("u2", "z a"), ("u3", "c")])
     assert found(staff, "") == ["u2", "u1", "u3"]
     assert found(staff, "", limit=2) == ["u2", "u1"]
 
 
-def test_equal_labels_come_in_order_of_their_ids() -> None:
+def test_equal_labels_are_sorted_by_id() -> None:
     staff = Directory("staff")
     staff.add_many((member, "Ann Lee") for member in ["b", "a", "a0", "é", "😀", "B"])
     assert found(staff, "lee") == ["B", "a", "a0", "b", "é", "😀"]
 
 
-def test_long_labels_that_begin_alike_keep_their_order() -> None:
+def test_long_labels_with_a_common_prefix_are_sorted() -> None:
     staff = Directory("staff")
     head = "x" * 250
     staff.add_many([("u1", head + "c"), ("u2", head + "a"), ("u3", head + "b")])
@@ -116,7 +116,7 @@ def test_long_labels_that_begin_alike_keep_their_order() -> None:
     assert found(staff, head + "bb") == []
 
 
-def test_guilds_are_apart() -> None:
+def test_guilds_are_separate() -> None:
     Directory("a").add("u1", "Ann")
     Directory("a:b{").add("u2", "Ann")
     assert found(Directory("a"), "a") == ["u1"]
@@ -133,7 +133,7 @@ def test_size_counts_members() -> None:
     assert staff.size() == 1
 
 
-def test_added_again_replaces_label_and_aliases() -> None:
+def test_adding_again_replaces_label_and_aliases() -> None:
     staff = Directory("staff")
     staff.add("u1", "Old Name", aliases=["Oldie"])
     staff.add("u1", "New Name")
@@ -143,7 +143,7 @@ def test_added_again_replaces_label_and_aliases() -> None:
     assert not get_redis_connection(conf.alias()).exists(*keys_of("staff"))
 
 
-def test_removed_twice_or_never_there() -> None:
+def test_removing_an_absent_member_does_nothing() -> None:
     staff = Directory("staff")
     staff.add("u1", "Ann")
     staff.remove("u1")
@@ -152,7 +152,7 @@ def test_removed_twice_or_never_there() -> None:
     assert found(staff, "") == []
 
 
-# Texts that fold in odd ways, and everything that means something to us, to Redis or to the original.
+# Texts that fold in unusual ways, and characters with a meaning for this app or for Redis.
 PIECES = [
     "a", "b", "A", "B", "ab", " ", "  ", "-", "_", ".", "@", "{", "}", "`", ":", "%", "[", "(", "\xff",
     "ß", "ẞ", "ss", "İ", "i\u0307", "I", "\u0131", "Σ", "ς", "é", "e\u0301", "\u0301", "ﬁ", "ﷺ", "\xb4", "…",
@@ -194,13 +194,13 @@ def test_equal_to_brute_force(steps: list[Any], data: st.DataObject) -> None:
 
 
 def beginnings(held: dict[str, list[str]]) -> st.SearchStrategy[str]:
-    """What somebody may have typed who looks for one of those there."""
+    """Prefixes that a user could type to find an existing member."""
     known = [text for several in held.values() for text in several] or ["a"]
     spans = st.tuples(st.sampled_from(known), st.integers(0, 8), st.integers(1, 8))
     return spans.map(lambda span: span[0][span[1] : span[1] + span[2]])
 
 
-def test_a_label_that_grows_when_folded_is_found_to_its_end() -> None:
+def test_label_that_grows_when_folded_is_indexed_completely() -> None:
     staff = Directory("staff")
     staff.add("u1", "ﷺ" * 20)
     assert found(staff, "ﷺ" * 20) == ["u1"]
@@ -212,7 +212,7 @@ def words(head: str, many: int) -> list[str]:
     return [" ".join([head] * 49) + f" {head}{number}" for number in range(many // 50)]
 
 
-def test_members_with_hundreds_of_matching_words_hide_nobody() -> None:
+def test_members_with_hundreds_of_matching_words_hide_no_others() -> None:
     crowd = Directory("crowd")
     held = {"u1": ["aa", *words("aa", 450)], "u2": ["ab", *words("ab", 450)], "u3": ["ac"], "u4": ["ad"]}
     for member, (label, *aliases) in held.items():
@@ -221,7 +221,7 @@ def test_members_with_hundreds_of_matching_words_hide_nobody() -> None:
         assert crowd.suggest("a", limit) == brute_force(held, "a", limit)
 
 
-def test_a_thousand_results_are_read_in_pages() -> None:
+def test_thousand_results_are_read_in_pages() -> None:
     crowd = Directory("crowd")
     held = {f"u{number}": [f"a{number % 7} a"] for number in range(1100)}
     crowd.add_many((member, label) for member, (label,) in held.items())
@@ -229,7 +229,7 @@ def test_a_thousand_results_are_read_in_pages() -> None:
     assert crowd.suggest("a6", 1000) == brute_force(held, "a6", 1000)
 
 
-def test_suggest_is_one_round_trip_and_so_is_add() -> None:
+def test_suggest_and_add_take_one_round_trip() -> None:
     staff = Directory("staff")
     assert round_trips(Directory.add, staff, "u1", "Ann Lee") == 1
     assert round_trips(Directory.suggest, staff, "l") == 1
@@ -246,17 +246,17 @@ def round_trips(operation: Any, directory: Directory, *arguments: str) -> int:
             return count
 
 
-# Many at once
+# Many members
 
 
-def test_pairs_may_come_from_a_generator_of_any_length() -> None:
+def test_pairs_can_come_from_a_generator() -> None:
     crowd = Directory("crowd")
     assert crowd.add_many((f"u{number}", f"Ann No {number}") for number in range(1500)) == 1500
     assert crowd.size() == 1500
     assert crowd.add_many([]) == 0
 
 
-def test_a_bad_pair_leaves_what_was_stored_before_its_page() -> None:
+def test_bad_pair_keeps_earlier_pages() -> None:
     crowd = Directory("crowd")
 
     def pairs() -> Iterator[tuple[str, str]]:
@@ -271,13 +271,13 @@ def test_a_bad_pair_leaves_what_was_stored_before_its_page() -> None:
     assert Directory("other").size() == 0
 
 
-def test_a_member_twice_in_a_page_has_its_last_label() -> None:
+def test_duplicate_member_in_a_page_gets_its_last_label() -> None:
     crowd = Directory("crowd")
     crowd.add_many([("u1", "Ann"), ("u1", "Bob")])
     assert (found(crowd, "ann"), found(crowd, "bob"), crowd.size()) == ([], ["u1"], 1)
 
 
-# Concurrent change
+# Concurrent changes
 
 
 def run_together(*targets: Any) -> None:
@@ -298,7 +298,7 @@ def run_together(*targets: Any) -> None:
     assert not failures
 
 
-def test_a_reader_sees_the_old_label_or_the_new_one() -> None:
+def test_concurrent_reader_gets_the_old_label_or_the_new_one() -> None:
     staff = Directory("staff")
     staff.add("u1", "alpha one two")
     done = threading.Event()
@@ -318,7 +318,7 @@ def test_a_reader_sees_the_old_label_or_the_new_one() -> None:
     run_together(change, look, look)
 
 
-def test_changes_of_many_leave_no_entry_behind() -> None:
+def test_concurrent_changes_leave_no_stale_entries() -> None:
     staff = Directory("staff")
 
     def change(seed: int) -> None:
@@ -348,14 +348,16 @@ def forget(member: str) -> None:
 
 
 def registered() -> dict[bytes, float]:
-    return dict(get_redis_connection(conf.alias()).zrange(directories(conf.prefix()), 0, -1, withscores=True))
+    return dict(
+        get_redis_connection(conf.alias()).zrange(directories_key(conf.prefix()), 0, -1, withscores=True)
+    )
 
 
 def grow_old(guild: str) -> None:
-    get_redis_connection(conf.alias()).zadd(directories(conf.prefix()), {guild: 1})
+    get_redis_connection(conf.alias()).zadd(directories_key(conf.prefix()), {guild: 1})
 
 
-def test_forgotten_in_every_directory() -> None:
+def test_forget_removes_the_member_from_every_directory() -> None:
     guilds = [f"guild {number}" for number in range(150)]
     for guild in guilds:
         Directory(guild).add_many([("u1", "Ann"), ("u2", "Ann")])
@@ -363,7 +365,7 @@ def test_forgotten_in_every_directory() -> None:
     assert all(found(Directory(guild), "a") == ["u2"] for guild in guilds)
 
 
-def test_an_empty_directory_leaves_the_registry_once_no_add_can_be_under_way() -> None:
+def test_empty_directory_is_unregistered_after_the_grace_period() -> None:
     Directory("empty").add("u1", "Ann")
     Directory("full").add_many([("u1", "Ann"), ("u2", "Ann")])
     grow_old("empty")
@@ -374,13 +376,13 @@ def test_an_empty_directory_leaves_the_registry_once_no_add_can_be_under_way() -
     assert set(registered()) == set()
 
 
-def test_one_that_was_added_to_just_now_stays_registered() -> None:
+def test_empty_directory_stays_registered_during_the_grace_period() -> None:
     Directory("staff").add("u1", "Ann")
     forget("u1")
     assert set(registered()) == {b"staff"}
 
 
-def test_an_add_between_the_look_and_the_pruning_is_not_lost_to_forget() -> None:
+def test_add_before_the_pruning_stays_registered() -> None:
     staff = Directory("staff")
     staff.add("u1", "Ann")
     grow_old("staff")
@@ -395,7 +397,7 @@ def test_an_add_between_the_look_and_the_pruning_is_not_lost_to_forget() -> None
 # Async
 
 
-async def test_async_does_the_same() -> None:
+async def test_async_versions() -> None:
     staff = Directory("staff")
     await staff.aadd("u1", "John Smith", aliases=["js"])
     assert await staff.aadd_many(iter([("u2", "Ann Smith")])) == 1
@@ -407,14 +409,14 @@ async def test_async_does_the_same() -> None:
         await staff.aadd("u3", "")
 
 
-def test_every_operation_has_its_twin() -> None:
+def test_every_operation_has_an_async_version() -> None:
     for verb in ("add", "add_many", "remove", "suggest", "size"):
         twin = getattr(Directory, f"a{verb}")
         assert inspect.iscoroutinefunction(twin)
         assert inspect.signature(twin) == inspect.signature(getattr(Directory, verb))
 
 
-# What is refused
+# Invalid arguments
 
 BAD_NAMES = [("", ValueError), ("a\0b", ValueError), ("a\ud800", ValueError), ("x" * 256, ValueError),
              (7, TypeError), (None, TypeError), (b"u1", TypeError)]  # fmt: skip
@@ -451,14 +453,14 @@ def test_bad_labels_and_aliases(label: Any, error: type[Exception]) -> None:
     assert_nothing_written()
 
 
-def test_one_string_is_not_several_aliases() -> None:
+def test_aliases_must_not_be_a_str() -> None:
     with pytest.raises(TypeError, match="aliases"):
         Directory("staff").add("u1", "Ann", aliases="Annie")
     assert_nothing_written()
 
 
 @pytest.mark.parametrize("pair", ["ab", ("u1",), ("u1", "Ann", "x"), None, 7, {"u1": "Ann", "u2": "Bob"}])
-def test_what_is_no_pair(pair: Any) -> None:
+def test_pairs_must_be_pairs(pair: Any) -> None:
     with pytest.raises(TypeError, match="pairs"):
         Directory("staff").add_many([pair])
     assert_nothing_written()
@@ -486,14 +488,14 @@ def test_bad_limits() -> None:
             Directory("staff").suggest("a", limit=bad)  # type: ignore[arg-type]
 
 
-def test_more_word_starts_than_one_script_may_write() -> None:
+def test_too_many_word_starts() -> None:
     with pytest.raises(LimitExceeded) as caught:
         Directory("staff").add("u1", "a", aliases=words("a", 550))
     assert caught.value.limit == 500 < caught.value.actual
     assert_nothing_written()
 
 
-def test_a_full_directory_takes_nothing_and_still_replaces(settings: Any) -> None:
+def test_full_directory_accepts_only_replacements(settings: Any) -> None:
     settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "DIRECTORY_MAX_ENTRIES": 4}
     staff = Directory("staff")
     staff.add("u1", "Ann Lee")
@@ -509,18 +511,18 @@ def test_a_full_directory_takes_nothing_and_still_replaces(settings: Any) -> Non
     assert found(staff, "f") == ["u1"]
 
 
-def test_the_limit_of_labels_is_a_setting(settings: Any) -> None:
+def test_label_limit_is_a_setting(settings: Any) -> None:
     settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "LABEL_MAX_BYTES": 3}
     Directory("staff").add("u1", "Ann")
     with pytest.raises(LimitExceeded, match="4 is over the limit of 3"):
         Directory("staff").add("u1", "Anna")
 
 
-# A server that is not as it should be
+# Server failures
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_key_of_another_type_is_an_error_and_nothing_changes(which: int) -> None:
+def test_key_of_another_type_raises_an_error_and_changes_nothing(which: int) -> None:
     staff = Directory("staff")
     staff.add("u1", "Ann")
     client, keys = get_redis_connection(conf.alias()), keys_of("staff")
@@ -533,7 +535,7 @@ def test_a_key_of_another_type_is_an_error_and_nothing_changes(which: int) -> No
     assert client.dump(keys[1 - which]) == before
 
 
-def test_without_memory_adding_fails_whole_and_the_rest_works() -> None:
+def test_full_memory_refuses_adding_and_nothing_else() -> None:
     staff = Directory("staff")
     staff.add_many([("u1", "Ann"), ("u2", "Bob")])
     server = get_redis_connection(conf.alias())
@@ -549,7 +551,7 @@ def test_without_memory_adding_fails_whole_and_the_rest_works() -> None:
         server.config_set("maxmemory", 0)
 
 
-def test_a_server_that_lost_its_scripts_gets_them_again() -> None:
+def test_flushed_scripts_are_loaded_again() -> None:
     staff = Directory("staff")
     staff.add("u1", "Ann")
     get_redis_connection(conf.alias()).script_flush()

@@ -20,9 +20,11 @@ from django_redis_messaging import (
     handlers,
     on_expiry,
 )
-from django_redis_messaging.core import keys
+from django_redis_messaging.core.operations import aperform
+from django_redis_messaging.services.expiries.engine import TimerEngine
+from django_redis_messaging.services.expiries.keys import namespaces_key
 from django_redis_messaging.services.expiries.polling import timers as timers_round
-from django_redis_messaging.services.expiries.store import TimerStore
+from tests.engines import timers
 
 from .asking import all_keys, change, crash_after, server, server_ms, snapshot, until
 from .listening import LATER, SOON, Heard, jobs, left_over, listening, real_key, unused
@@ -190,7 +192,7 @@ class TestBadInput:
     @pytest.mark.parametrize("operation", ["start", "extend"])
     @pytest.mark.parametrize("after", [0, -1, 0.0, timedelta(0), timedelta(seconds=-1), float("nan"), 1e12])
     def test_after(self, operation: str, after: Any) -> None:
-        with pytest.raises(ValueError, match="after is"):
+        with pytest.raises(ValueError, match="after must be"):
             getattr(Expiry("order"), operation)("17", after)
         assert all_keys() == []
 
@@ -260,10 +262,10 @@ class TestLookedAfter:
         Expiry("cart").extend("1", 2 * LATER)
         assert server().zscore(key, "cart") > server_ms() + 7_190_000
         server().zadd(key, {"order": server_ms() - 31 * 86_400_000})
-        assert TimerStore().namespaces() == ["cart"]
+        assert timers().namespaces() == ["cart"]
 
     def test_nothing_is_due_where_nothing_is(self) -> None:
-        assert TimerStore().sweep() is None
+        assert timers().sweep_all() is None
 
 
 class TestCrashes:
@@ -288,12 +290,13 @@ async def test_the_awaiting_world() -> None:
     with pytest.raises(ValueError, match="after"):
         await orders.astart("17", 0)
     await orders.astart("18", SOON)
-    store = TimerStore()
+    using, engine = timers().using, TimerEngine(conf.prefix())
     with listening({"order": heard}):
         await asyncio.to_thread(until, lambda: heard)
-    assert await store.anamespaces() == ["order"]
-    assert await store.astats("order") == [0, 0, 0, 0, -1]
-    assert (await store.asweep(), await store.aredrive("order")) == (None, 0)
+    assert await aperform(using, engine.namespaces()) == ["order"]
+    assert await aperform(using, engine.stats("order")) == [0, 0, 0, 0, -1]
+    assert await aperform(using, engine.sweep_all()) is None
+    assert await aperform(using, engine.redrive("order", None)) == 0
 
 
 def test_it_is_told_apart_in_logs() -> None:
@@ -317,7 +320,7 @@ def test_a_key_that_holds_another_type(operation: str) -> None:
     """It is an error with nothing changed, or no business of the operation."""
     act, takes = TAKES[operation]
     orders, place = Expiry("order"), jobs().queue("order")
-    for key in (*jobs().records, *place.all, *jobs().requests, keys.namespaces(conf.prefix())):
+    for key in (*jobs().records, *place.all, *jobs().requests, namespaces_key(conf.prefix())):
         for name in all_keys():
             server().delete(name)
         orders.start("17", LATER)

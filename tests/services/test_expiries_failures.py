@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import (
-    Expired,
-    Expiry,
-)
-from django_redis_messaging.services.expiries.store import TimerStore
+from django_redis_messaging import Expired, Expiry
+from tests.engines import timers
 
 from .asking import change, server, server_ms, until
 from .listening import LATER, PATIENCE, SOON, Heard, claimed, jobs, left_over, listening, unused
@@ -49,24 +46,24 @@ class TestFailures:
         assert "secret" not in caplog.text
 
     def test_after_its_attempts_it_is_dead_and_can_be_put_back(self) -> None:
-        heard, store = Heard(), TimerStore()
+        heard, store = Heard(), timers()
         Expiry("order").start("17", SOON, "payload")
         with listening({"order": self.failing(heard, 3)}):
             until(lambda: store.stats("order")[:4] == [0, 0, 0, 1])
             assert len(heard) == 3
-            assert b"OSError" in server().hvals(jobs().outcomes)[0]
-            assert store.redrive("order") == 1
+            assert b"OSError" in server().hvals(jobs().log)[0]
+            assert store.redrive("order", None) == 1
             until(lambda: left_over() == [])
         assert [one.payload for one in heard] == ["payload"] * 4
 
     def test_several_dead_of_one_name_are_all_put_back(self) -> None:
-        heard, store = Heard(), TimerStore()
+        heard, store = Heard(), timers()
         with listening({"order": self.failing(heard, 6)}):
             for number in range(2):
                 Expiry("order").start("17", 0.001, number)
                 until(lambda: store.stats("order")[:4] == [0, 0, 0, number + 1])  # noqa: B023
             Expiry("order").start("17", LATER)
-            assert store.redrive("order") == 2
+            assert store.redrive("order", None) == 2
             until(lambda: len(heard) == 8)
             until(lambda: server().hlen(jobs().jobs) == 1)
         assert sorted(one.payload for one in heard[6:]) == [0, 1]
@@ -87,13 +84,13 @@ class TestFailures:
 
     @pytest.mark.parametrize("timeout", [None, 60])
     def test_one_that_waited_for_others_in_vain_is_not_said_to_be_slow(self, timeout: float | None) -> None:
-        store = TimerStore()
+        store = timers()
         Expiry("order").start("17", 0.001)
         with listening({"order": self.failing(Heard(), 3, TimeoutError)}, timeout=timeout):
             until(lambda: store.stats("order")[:4] == [0, 0, 0, 1])
-        [lines] = server().hvals(jobs().outcomes)
+        [lines] = server().hvals(jobs().log)
         assert b"handler: TimeoutError" in lines
-        assert b"it may take" not in lines
+        assert b"took longer" not in lines
 
     def test_an_awaiting_one_that_hangs_is_cancelled(self) -> None:
         heard = Heard()
@@ -132,7 +129,7 @@ class TestFailures:
             server().hset(jobs().jobs, server().hget(jobs().uniques, f"order:{name}"), stored)
         with listening({"order": heard}):
             until(lambda: heard)
-            until(lambda: TimerStore().stats("order")[:4] == [0, 0, 0, 2])
+            until(lambda: timers().stats("order")[:4] == [0, 0, 0, 2])
         assert heard.names == ["3"]
 
     def test_what_runs_at_the_end_is_given_back(self) -> None:
@@ -146,6 +143,6 @@ class TestFailures:
         with listening({"order": handler}, drain=0.05) as listener:
             until(lambda: heard)
             listener.stop()
-            until(lambda: TimerStore().stats("order")[:3] == [1, 0, 0])
+            until(lambda: timers().stats("order")[:3] == [1, 0, 0])
             over.set()
         assert claimed().state.attempts == 1

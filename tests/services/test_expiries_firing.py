@@ -7,10 +7,7 @@ import asyncio
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import (
-    Expired,
-    Expiry,
-)
+from django_redis_messaging import Expired, Expiry
 
 from .asking import change, server, server_ms, until
 from .listening import SOON, Heard, jobs, left_over, listening, real_key, unused

@@ -18,8 +18,9 @@ from hypothesis.stateful import (
 )
 
 from django_redis_messaging import Expiry, conf
-from django_redis_messaging.core import keys
-from django_redis_messaging.services.expiries.store import TimerStore
+from django_redis_messaging.services.expiries.keys import timer_name
+from django_redis_messaging.services.jobs.leases import Outcome
+from tests.engines import timers
 
 from .asking import server, server_ms, until
 from .listening import jobs, real_key
@@ -57,7 +58,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.namespace = f"n{next(_runs)}"
-        self.orders, self.store = Expiry(self.namespace), TimerStore()
+        self.orders, self.store = Expiry(self.namespace), timers()
         self.model = Model()
         self.numbers = itertools.count()
         #: what a listener claimed and has not ended, with the name
@@ -121,7 +122,7 @@ class Machine(RuleBasedStateMachine):
         """One that waits is due, and a listener claims it; its real key goes with its time."""
         name = data.draw(st.sampled_from(sorted(self.model.waiting)))
         timer = self.model.waiting[name]
-        if any(held.id == timer.id for _, held in self.held):
+        if any(held.lease.id == timer.id for _, held in self.held):
             return
         self.due_now(name)
         if timer.outlives == 0:
@@ -129,7 +130,7 @@ class Machine(RuleBasedStateMachine):
         found = self.store.claim([self.namespace], 500, 600_000).jobs
         for held in found:
             self.held.append((json.loads(held.payload.split(b"\n")[0]), held))
-        assert timer.id in [held.id for held in found]
+        assert timer.id in [held.lease.id for held in found]
 
     @precondition(lambda self: self.model.waiting)
     @rule(data=st.data(), how=st.sampled_from(["delete", "persist", "expire"]))
@@ -149,42 +150,42 @@ class Machine(RuleBasedStateMachine):
     def begin(self, name: str, held: Any) -> None:
         timer = self.model.waiting.get(name)
         said = self.store.confirm(held, name)
-        if held.id in self.model.begun:
+        if held.lease.id in self.model.begun:
             assert said == 0
-        elif timer is None or timer.id != held.id or not self.current(held):
+        elif timer is None or timer.id != held.lease.id or not self.current(held):
             assert said == -1
             self.held.remove((name, held))
         elif timer.outlives == 1:
             assert said > LONG * 1000
-            assert self.store.settle(held.verdict("back", said))
+            assert self.store.settle(held.lease.settled(Outcome.RELEASE, said))
             self.held.remove((name, held))
         else:
             assert said == 0
             assert held.state.attempts == 1
             assert not server().exists(self.key(name))
-            self.model.begun[held.id] = self.model.waiting.pop(name)
+            self.model.begun[held.lease.id] = self.model.waiting.pop(name)
 
     def current(self, held: Any) -> bool:
         """Whether the lease is the one that counts: extend takes it away."""
-        known = server().hget(jobs().states, held.id)
-        return known is not None and f" {held.state.fence} {held.state.token} ".encode() in known
+        known = server().hget(jobs().states, held.lease.id)
+        return known is not None and f" {held.lease.fence} {held.lease.token} ".encode() in known
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), what=st.sampled_from(["done", "again", "back"]))
-    def end(self, data: st.DataObject, what: str) -> None:
+    @rule(data=st.data(), outcome=st.sampled_from([Outcome.DONE, Outcome.RETRY, Outcome.RELEASE]))
+    def end(self, data: st.DataObject, outcome: Outcome) -> None:
         """A handler has returned, or raised; or its listener has to go."""
         name, held = data.draw(st.sampled_from(self.held))
-        if held.id not in self.model.begun:
+        if held.lease.id not in self.model.begun:
             return
         self.held.remove((name, held))
-        timer = self.model.begun[held.id]
+        timer = self.model.begun[held.lease.id]
         assert held.payload.endswith(f"\n{timer.payload}".encode())
-        assert self.store.settle(held.verdict(what))
-        if what == "done":
-            self.model.done.append(held.id)
-            del self.model.begun[held.id]
+        assert self.store.settle(held.lease.settled(outcome))
+        if outcome is Outcome.DONE:
+            self.model.done.append(held.lease.id)
+            del self.model.begun[held.lease.id]
         else:
-            [again] = [one for one in self.claim_all() if one.id == held.id]
+            [again] = [one for one in self.claim_all() if one.lease.id == held.lease.id]
             assert again.state.fence > held.state.fence
 
     def claim_all(self) -> list[Any]:
@@ -197,7 +198,7 @@ class Machine(RuleBasedStateMachine):
         for name in NAMED:
             left, there = self.orders.remaining(name), self.model.waiting.get(name)
             assert (left is None) is (there is None)
-            unique = keys.timer_name(self.namespace, name)
+            unique = timer_name(self.namespace, name)
             current = server().hget(jobs().uniques, unique)
             assert (current and current.decode()) == (there and there.id)
         ids = {one.id for one in self.model.waiting.values()} | set(self.model.begun)
@@ -220,15 +221,15 @@ def test_any_history() -> None:
 PLANTS: dict[str, Plant] = {
     "begun, and not marked": ("expiry_confirm", "state.unique = ''", ""),
     "a real key that lives is not looked at": ("expiry_confirm", "if left > 0 then", "if false then"),
-    "one made to stay stays": ("expiry_confirm", "redis.call('DEL', KEYS[3])", ""),
-    "begun, and its name is not free": ("expiry_confirm", "released(records, ARGV[1], state.unique)", ""),
-    "replaced, and the old one stays": ("expiry_start", "if other then", "if false then"),
+    "one made to stay stays": ("expiry_confirm", "redis.call('DEL', timer)", ""),
+    "begun, and its name is not free": ("expiry_confirm", "release_unique(records, id, state.unique)", ""),
+    "replaced, and the old one stays": ("expiry_start", "if replaced then", "if false then"),
     "a repeat starts again": ("expiry_start", "if before then", "if false then"),
-    "cancelled, and its name is not free": ("expiry_cancel", "released(records, id, ARGV[1])", ""),
+    "cancelled, and its name is not free": ("expiry_cancel", "release_unique(records, id, unique)", ""),
     "a claimed one is left to who has it": ("_timers", " + redis.call('ZREM', queue.leased, id)", ""),
     "extended, and not put aside": (
         "expiry_extend",
-        "queued(queue, id, state.priority, due, ",
+        "enqueue(queue, id, state.priority, due, ",
         "math.max(due, ",
     ),
 }
@@ -247,7 +248,7 @@ def test_the_machine_reaches_what_it_is_for() -> None:
     machine.due_now("a")
     [held] = machine.store.claim([machine.namespace], 1, 60_000).jobs
     assert machine.store.confirm(held, "a") > LONG * 1000
-    assert machine.store.settle(held.verdict("back", 1))
+    assert machine.store.settle(held.lease.settled(Outcome.RELEASE, 1))
     server().delete(machine.key("a"))
     until(lambda: machine.claim_all())
     [(name, again)] = machine.held

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from django_redis_messaging import (
-    Expiry,
-)
+from django_redis_messaging import Expiry
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.expiries.firing import Firing
-from django_redis_messaging.services.expiries.store import TimerStore
-from django_redis_messaging.services.jobs.loops import Loop
-from django_redis_messaging.services.jobs.running import Running
+from django_redis_messaging.services.jobs.leases import Outcome
+from django_redis_messaging.services.jobs.running import EventLoop, RunningJob
+from tests.engines import timers
 
 from .asking import server, until
 from .listening import LATER, SOON, Heard, claimed, jobs, left_over, listening
@@ -24,7 +22,7 @@ pytestmark = pytest.mark.timing
 
 def confirm(held: Any) -> int:
     name = json.loads(held.payload.split(b"\n")[0])
-    return TimerStore().confirm(held, name)
+    return timers().confirm(held, name)
 
 
 class TestRacesWithTheFiring:
@@ -36,16 +34,16 @@ class TestRacesWithTheFiring:
         assert Expiry("order").remaining("17") == 0
         assert Expiry("order").cancel("17")
         assert confirm(held) == -1
-        assert not TimerStore().settle(held.verdict("done"))
+        assert not timers().settle(held.lease.settled(Outcome.DONE))
         assert left_over() == []
 
     def test_the_handler_of_one_that_was_cancelled_is_not_called(self) -> None:
-        heard, store = Heard(), TimerStore()
+        heard, store = Heard(), timers()
         Expiry("order").start("17", SOON)
         held = claimed()
         Expiry("order").cancel("17")
-        firing = Firing(store, {"order": TimerHandler("order", heard, None)})
-        assert firing(Running(held, Loop().run)) is None
+        firing = Firing(store.engine, store.using, {"order": TimerHandler("order", heard, None)})
+        assert firing(RunningJob(held, EventLoop().run)) is None
         assert heard == []
 
     def test_extend_holds_and_charges_no_attempt(self) -> None:
@@ -54,7 +52,7 @@ class TestRacesWithTheFiring:
         assert Expiry("order").extend("17", 2 * SOON)
         assert confirm(held) == -1
         again = claimed()
-        assert (again.id, again.payload, again.state.attempts) == (held.id, held.payload, 1)
+        assert (again.lease.id, again.payload, again.state.attempts) == (held.lease.id, held.payload, 1)
         assert again.state.fence > held.state.fence
         assert confirm(again) == 0
 
@@ -74,10 +72,10 @@ class TestRacesWithTheFiring:
         assert (confirm(held), confirm(held)) == (0, 0)
         assert (orders.cancel("17"), orders.extend("17", 30), orders.remaining("17")) == (False, False, None)
         orders.start("17", LATER, "second")
-        assert TimerStore().settle(held.verdict("again"))
+        assert timers().settle(held.lease.settled(Outcome.RETRY))
         again = claimed()
-        assert (again.id, confirm(again)) == (held.id, 0)
-        assert TimerStore().settle(again.verdict("done"))
+        assert (again.lease.id, confirm(again)) == (held.lease.id, 0)
+        assert timers().settle(again.lease.settled(Outcome.DONE))
         assert (orders.remaining("17") or 0) > 3000
         assert server().hlen(jobs().jobs) == 1
 
@@ -85,7 +83,7 @@ class TestRacesWithTheFiring:
         Expiry("order").start("17", 0.001)
         claimed(lease=1)
         assert Expiry("order").cancel("17")
-        assert TimerStore().claim(["order"], 1, 1000).jobs == []
+        assert timers().claim(["order"], 1, 1000).jobs == []
 
     def test_one_whose_listener_died_after_it_began_is_begun_again(self) -> None:
         Expiry("order").start("17", 0.001)
@@ -93,7 +91,7 @@ class TestRacesWithTheFiring:
         assert confirm(first) == 0
         assert not Expiry("order").cancel("17")
         second = claimed()
-        assert (second.id, confirm(second), confirm(first)) == (first.id, 0, -1)
+        assert (second.lease.id, confirm(second), confirm(first)) == (first.lease.id, 0, -1)
 
     def test_many_at_once_have_one_outcome_each(self) -> None:
         """Cancelled or fired, never both and never neither."""

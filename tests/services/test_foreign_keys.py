@@ -1,5 +1,4 @@
-"""What others do to our keys and scripts: a key that holds another type is an error, with nothing changed; a
-script cache that was flushed is not noticed."""
+"""Keys of another type raise an error and nothing changes; flushing the script cache has no effect."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,14 +15,14 @@ pytestmark = pytest.mark.worlds
 
 @pytest.fixture
 def chat() -> Chat:
-    """Of ann, who owns it, and bob, who is behind; open to all."""
+    """An open chat of ann (owner) and bob, who is behind."""
     made = Chat.create("ann", ["bob"], "one", chat_id="club", open=True)
     made.send("bob", "two")
     made.send("ann", "three")
     return made
 
 
-#: what each operation takes, and so must find out
+#: the operations, and the keys whose type each must check
 TAKES: dict[str, tuple[Callable[[Chat], Any], str]] = {
     "send": (lambda chat: chat.send("bob", "x"), "newest members counts log requests:0 requests:1"),
     "ack": (lambda chat: chat.ack("bob", 2), "newest members counts log"),
@@ -58,7 +57,7 @@ TAKES: dict[str, tuple[Callable[[Chat], Any], str]] = {
 
 
 @pytest.mark.parametrize("operation", TAKES)
-def test_a_key_that_holds_another_type(operation: str, chat: Chat) -> None:
+def test_chat_key_of_another_type(operation: str, chat: Chat) -> None:
     act, takes = TAKES[operation]
     copy = snapshot()
     for key in keys(chat).ending:
@@ -80,7 +79,7 @@ def test_a_key_that_holds_another_type(operation: str, chat: Chat) -> None:
 
 
 @pytest.mark.parametrize("operation", ["join", "pending", "unread", "chats", "create"])
-def test_a_list_of_chats_that_holds_another_type(operation: str, chat: Chat) -> None:
+def test_index_of_another_type(operation: str, chat: Chat) -> None:
     server().delete(index("bob"))
     server().sadd(index("bob"), "not ours")
     before = snapshot()
@@ -96,7 +95,7 @@ def test_a_list_of_chats_that_holds_another_type(operation: str, chat: Chat) -> 
     assert snapshot() == before
 
 
-def test_a_script_cache_that_is_flushed_is_not_noticed(chat: Chat) -> None:
+def test_flushed_script_cache_has_no_effect(chat: Chat) -> None:
     operations: list[Callable[[], Any]] = [
         lambda: chat.send("ann", "four").id,
         lambda: chat.ack("bob", 4),

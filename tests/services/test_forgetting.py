@@ -1,4 +1,4 @@
-"""What a user leaves behind, removed: and only that."""
+"""forget() removes all data of a user, and nothing else."""
 
 import pytest
 
@@ -13,12 +13,12 @@ from django_redis_messaging import (
     forget,
 )
 
-from .asking import all_keys, bodies, talk
+from .asking import all_keys, bodies, create_chat
 
 
 def settle_in(user: str) -> None:
-    """Chats with others and one alone, contacts, two directories."""
-    talk("shared", "hi", members=(user, "cat"))
+    """Create chats with others and alone, contacts, and entries in two directories."""
+    create_chat("shared", "hi", members=(user, "cat"))
     Chat.create(user, ["cat"], "mine", chat_id="owned")
     Chat.create(user, [], "note", chat_id="alone")
     for order in ("recent", "frequency"):
@@ -27,7 +27,7 @@ def settle_in(user: str) -> None:
         Directory(guild).add_many([(user, "Bob Builder"), ("cat", "Cat Stevens")])
 
 
-def test_everything_of_the_user_is_gone_and_what_others_have_stays() -> None:
+def test_forget_removes_all_data_of_the_user_and_nothing_else() -> None:
     settle_in("bob")
     RecentContacts("cat").touch("bob")
 
@@ -48,7 +48,7 @@ def test_everything_of_the_user_is_gone_and_what_others_have_stays() -> None:
     assert not [key for key in all_keys() if "{user:bob}" in key]
 
 
-def test_it_can_be_done_again() -> None:
+def test_forget_can_be_repeated() -> None:
     settle_in("bob")
     forget("bob")
     before = sorted(all_keys())
@@ -57,13 +57,13 @@ def test_it_can_be_done_again() -> None:
     assert sorted(all_keys()) == before
 
 
-async def test_awaiting() -> None:
+async def test_async_version() -> None:
     await Chat.acreate("ann", ["bob"], "hi", chat_id="shared")
     await aforget("bob")
     assert await Inbox("bob").achats() == []
 
 
-def test_more_chats_than_one_pipeline_takes() -> None:
+def test_more_chats_than_fit_into_one_pipeline() -> None:
     for number in range(110):
         Chat.create("ann", ["bob"], chat_id=f"c{number}")
     forget("bob")

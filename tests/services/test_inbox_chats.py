@@ -1,14 +1,14 @@
-"""The list of one user's chats: its order, its pages, what it says of each chat."""
+"""The list of a user's chats: order, pages, summaries."""
 
 import pytest
 
 from django_redis_messaging import Chat, ChatSummary, Inbox
 
-from .asking import bodies, server_ms, talk, until
+from .asking import bodies, create_chat, server_ms, until
 
 
 def later() -> None:
-    """The server's clock shows another ms."""
+    """Wait for the next millisecond of the server's clock."""
     now = server_ms()
     until(lambda: server_ms() > now)
 
@@ -17,11 +17,11 @@ def names(summaries: list[ChatSummary]) -> list[str]:
     return [summary.chat_id for summary in summaries]
 
 
-def test_the_newest_activity_is_first() -> None:
+def test_chats_are_sorted_by_latest_activity() -> None:
     chats = {}
     for name in "xyz":
         later()
-        chats[name] = talk(name, members=("bob", "cat"))
+        chats[name] = create_chat(name, members=("bob", "cat"))
     assert names(Inbox("bob").chats()) == ["z", "y", "x"]
     later()
     message = chats["x"].send("cat", "hello")
@@ -34,9 +34,9 @@ def test_the_newest_activity_is_first() -> None:
     assert names(Inbox("bob").chats()) == ["x", "z", "y"]
 
 
-def test_pages_of_chats_meet_each_other() -> None:
+def test_pages_of_chats_are_adjacent() -> None:
     for name in "vwxyz":
-        talk(name, "one")
+        create_chat(name, "one")
     every = names(Inbox("bob").chats())
     assert sorted(every) == list("vwxyz")
     for limit in (1, 2, 5, 9):
@@ -45,12 +45,12 @@ def test_pages_of_chats_meet_each_other() -> None:
             assert len(page) <= limit
             seen += names(page)
         assert seen == every
-    with pytest.raises(ValueError, match="begin"):
+    with pytest.raises(ValueError, match="start with the first page"):
         Inbox("bob").chats(after="nowhere")
 
 
-def test_the_last_message_may_be_a_tombstone_or_gone() -> None:
-    chat = talk("x", "one")
+def test_last_message_can_be_a_tombstone_or_missing() -> None:
+    chat = create_chat("x", "one")
     chat.delete_message("ann", 1)
     last = Inbox("bob").chats()[0].last_message
     assert last is not None
@@ -60,10 +60,10 @@ def test_the_last_message_may_be_a_tombstone_or_gone() -> None:
     assert {one.chat_id: one.last_message for one in Inbox("bob").chats()} == {"x": last, "y": None}
 
 
-def test_names_of_all_kinds_are_found() -> None:
+def test_unusual_names_are_supported() -> None:
     odd = ["a:b", "{x}", "a b", "%41", "A", "`", "😀", "e\u0301", "\n", "x}:newest", "*"]
     for name in odd:
-        talk(name, "one", members=tuple(odd))
+        create_chat(name, "one", members=tuple(odd))
     for name in odd:
         assert sorted([news.chat_id for news in Inbox(name).pending()]) == sorted(odd)
         assert sorted(names(Inbox(name).chats())) == sorted(odd)
@@ -71,12 +71,12 @@ def test_names_of_all_kinds_are_found() -> None:
         assert Inbox(name).unread() == len(odd) - 1
 
 
-def test_an_inbox_that_is_kept_sees_what_a_new_one_sees() -> None:
-    """It remembers the chats of its last look: chats that come, go, or come again are seen all the same."""
+def test_reused_inbox_returns_the_same_as_a_new_one() -> None:
+    """It caches the chats of its latest read; added, removed and re-added chats must still be found."""
     kept = Inbox("bob")
     assert kept.pending() == []
     for name in ("one", "two"):
-        talk(name, "hi")
+        create_chat(name, "hi")
     assert kept.unread() == Inbox("bob").unread() == 2
     Chat("one").leave("bob")
     Chat("two").ack("bob", 1)

@@ -1,4 +1,4 @@
-"""All chats of one user: what is pending, what counts as unread, in which order the chats are listed."""
+"""All chats of a user: pending and unread messages."""
 
 import itertools
 import random
@@ -13,6 +13,7 @@ from django_redis_messaging import Chat, Inbox, conf
 from .asking import (
     bodies,
     change,
+    create_chat,
     ids,
     index,
     keys,
@@ -22,7 +23,6 @@ from .asking import (
     server_ms,
     snapshot,
     steps,
-    talk,
     until,
 )
 
@@ -36,8 +36,8 @@ def found(user: str, **options: Any) -> dict[str, list[int]]:
 # unread
 
 
-def test_ones_own_never_count() -> None:
-    chat = talk("x", "one", "two")
+def test_own_messages_never_count_as_unread() -> None:
+    chat = create_chat("x", "one", "two")
     assert (Inbox("ann").unread(), Inbox("bob").unread()) == (0, 2)
     said(chat, "bob", "three")
     assert (Inbox("ann").unread(), Inbox("bob").unread()) == (1, 2)
@@ -47,8 +47,8 @@ def test_ones_own_never_count() -> None:
     assert Inbox("bob").unread() == 0
 
 
-def test_the_senders_position_moves_only_where_nothing_is_unread() -> None:
-    chat = talk("x", "one", members=("bob", "cat"))
+def test_sending_moves_the_position_only_if_nothing_is_unread() -> None:
+    chat = create_chat("x", "one", members=("bob", "cat"))
     said(chat, "bob", "two")
     assert [one.read_id for one in chat.members()] == [1, 0, 0]
     chat.ack("bob", 2)
@@ -60,7 +60,7 @@ def test_the_senders_position_moves_only_where_nothing_is_unread() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("most", [1000, 7])
-def test_unread_is_what_a_count_by_hand_says(seed: int, most: int, settings: Settings) -> None:
+def test_unread_equals_a_manual_count(seed: int, most: int, settings: Settings) -> None:
     change(settings, CHAT_MAX_LENGTH=most)
     chance = random.Random(seed)
     people = ["ann", "bob", "an", 'an"n']
@@ -86,11 +86,11 @@ def test_unread_is_what_a_count_by_hand_says(seed: int, most: int, settings: Set
     assert {one.user: one.read_id for one in chat.members()} == positions
 
 
-def test_unread_is_the_sum_of_all_chats_muted_or_not() -> None:
-    talk("x", "one")
-    talk("y", "one", "two").mute("bob", datetime.now(UTC) + timedelta(hours=1))
-    talk("z")
-    talk("w", "one", members=("cat",))
+def test_unread_is_the_sum_of_all_chats_including_muted_ones() -> None:
+    create_chat("x", "one")
+    create_chat("y", "one", "two").mute("bob", datetime.now(UTC) + timedelta(hours=1))
+    create_chat("z")
+    create_chat("w", "one", members=("cat",))
     assert Inbox("bob").unread() == 3
     assert Inbox("nobody").unread() == 0
 
@@ -98,8 +98,8 @@ def test_unread_is_the_sum_of_all_chats_muted_or_not() -> None:
 # pending
 
 
-def test_all_that_is_unacked_oldest_first_ones_own_too() -> None:
-    chat = talk("x", "one")
+def test_pending_includes_all_unacked_messages_and_own_ones() -> None:
+    chat = create_chat("x", "one")
     said(chat, "bob", "two")
     said(chat, "ann", "three")
     (news,) = Inbox("bob").pending()
@@ -111,8 +111,8 @@ def test_all_that_is_unacked_oldest_first_ones_own_too() -> None:
     assert found("ann") == {"x": [2, 3]}
 
 
-def test_reading_moves_nothing_and_acking_does() -> None:
-    chat = talk("x", "one", "two")
+def test_only_acking_moves_the_position() -> None:
+    chat = create_chat("x", "one", "two")
     assert found("bob") == found("bob") == {"x": [1, 2]}
     assert [one.read_id for one in chat.members()] == [2, 0]
     chat.ack("bob", Inbox("bob").pending()[0].messages[-1].cursor)
@@ -122,9 +122,9 @@ def test_reading_moves_nothing_and_acking_does() -> None:
     assert found("bob") == {"x": [3]}
 
 
-def test_limit_is_of_a_chat_and_total_of_all() -> None:
+def test_limit_applies_per_chat_and_total_to_all() -> None:
     for name in "xyz":
-        talk(name, *"12345")
+        create_chat(name, *"12345")
     limited = Inbox("bob").pending(limit=2)
     assert {news.chat_id: ids(news) for news in limited} == {name: [1, 2] for name in "xyz"}
     assert all(news.has_more for news in limited)
@@ -137,17 +137,17 @@ def test_limit_is_of_a_chat_and_total_of_all() -> None:
     assert sorted(news.has_more for news in some) == [False, True, True]
 
 
-def test_with_ack_the_total_is_what_is_acked_too() -> None:
-    chats = {name: talk(name, *"12345") for name in "xyz"}
+def test_ack_is_limited_by_total() -> None:
+    chats = {name: create_chat(name, *"12345") for name in "xyz"}
     some = found("bob", total=7, ack=True)
-    # on a Cluster each chat is asked by itself, so the total is of each
+    # on a Cluster each chat is read by a separate call, so the total applies to each
     assert sum(map(len, some.values())) == (15 if conf.alias() == "cluster" else 7)
     for name, chat in chats.items():
         assert chat.members()[1].read_id == len(some[name])
 
 
-def test_the_rest_comes_once_a_part_is_acked() -> None:
-    chat = talk("x", *"1234567")
+def test_acking_a_part_leaves_the_remainder_pending() -> None:
+    chat = create_chat("x", *"1234567")
     seen: list[int] = []
     while pending := Inbox("bob").pending(limit=3):
         seen += ids(pending[0])
@@ -156,8 +156,8 @@ def test_the_rest_comes_once_a_part_is_acked() -> None:
     assert seen == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_gap_is_told(settings: Settings) -> None:
-    chat = talk("x", *"12345")
+def test_pending_reports_a_gap(settings: Settings) -> None:
+    chat = create_chat("x", *"12345")
     chat.ack("bob", 1)
     change(settings, CHAT_MAX_LENGTH=2)
     (news,) = Inbox("bob").pending()
@@ -168,8 +168,8 @@ def test_a_gap_is_told(settings: Settings) -> None:
     assert (ids(news), news.gap) == ([5], 0)
 
 
-def test_with_ack_what_is_returned_is_acked_and_no_more() -> None:
-    chat, other = talk("x", *"12345"), talk("y", "one")
+def test_ack_covers_only_returned_messages() -> None:
+    chat, other = create_chat("x", *"12345"), create_chat("y", "one")
     assert found("bob", limit=3, ack=True) == {"x": [1, 2, 3], "y": [1]}
     assert (chat.members()[1].read_id, other.members()[1].read_id) == (3, 1)
     assert Inbox("bob").unread() == 2
@@ -177,8 +177,8 @@ def test_with_ack_what_is_returned_is_acked_and_no_more() -> None:
     assert (found("bob", ack=True), Inbox("bob").unread()) == ({}, 0)
 
 
-def test_with_ack_own_ones_are_acked_too() -> None:
-    chat = talk("x", "1")
+def test_ack_covers_own_messages() -> None:
+    chat = create_chat("x", "1")
     said(chat, "bob", "2", "3")
     said(chat, "ann", "4")
     assert found("bob", limit=2, ack=True) == {"x": [1, 2]}
@@ -186,8 +186,8 @@ def test_with_ack_own_ones_are_acked_too() -> None:
     assert found("bob", ack=True) == {"x": [3, 4]}
 
 
-def test_more_chats_than_one_script_takes() -> None:
-    chats = [talk(f"c{number}", "one") for number in range(260)]
+def test_more_chats_than_fit_into_one_script() -> None:
+    chats = [create_chat(f"c{number}", "one") for number in range(260)]
     assert found("bob") == {chat.id: [1] for chat in chats}
     assert Inbox("bob").unread() == 260
     assert len(Inbox("bob").chats(limit=1000)) == 260
@@ -198,8 +198,8 @@ def test_more_chats_than_one_script_takes() -> None:
     assert found("bob")["c0"] == [2]
 
 
-def test_an_idle_look_takes_two_round_trips_however_many_chats() -> None:
-    chats = [talk(f"c{number}", "one") for number in range(5)]
+def test_idle_read_takes_two_round_trips_for_any_number_of_chats() -> None:
+    chats = [create_chat(f"c{number}", "one") for number in range(5)]
     for chat in chats:
         chat.ack("bob", 1)
     Inbox("bob").pending()
@@ -214,36 +214,36 @@ def test_an_idle_look_takes_two_round_trips_however_many_chats() -> None:
 
 
 def round_trips(operation: Any) -> int:
-    """How many steps of an operation ask the server anything."""
+    """Count the steps of an operation that send commands."""
     body, asked = steps(operation), 0
     step = next(body)
     while True:
-        asked += bool(step.calls(apart=False)) if hasattr(step, "calls") else 1
+        asked += bool(step.calls(split=False)) if hasattr(step, "calls") else 1
         try:
             step = body.send(reply_to(step))
         except StopIteration:
             return asked
 
 
-def test_looking_in_changes_nothing_but_the_users_list(settings: Settings) -> None:
-    talk("x", "one")
-    talk("y")
+def test_reading_changes_only_the_users_index(settings: Settings) -> None:
+    create_chat("x", "one")
+    create_chat("y")
     before = snapshot(but=[index("bob")])
     for operation in (Inbox("bob").pending, Inbox("bob").unread, Inbox("bob").chats) * 2:
         operation()
     assert snapshot(but=[index("bob")]) == before
 
 
-def test_a_list_holds_no_other_prefix(settings: Settings) -> None:
-    talk("x", "one")
+def test_index_is_separate_per_prefix(settings: Settings) -> None:
+    create_chat("x", "one")
     ours = settings.REDIS_MESSAGING["PREFIX"]
     change(settings, PREFIX=lambda: f"{ours()}:other")
     assert (Inbox("bob").chats(), Inbox("bob").unread(), Inbox("bob").pending()) == ([], 0, [])
 
 
 @pytest.mark.timing
-def test_an_entry_that_no_chat_confirms_is_healed_away_after_a_grace(settings: Settings) -> None:
-    chat = talk("x", "one")
+def test_entry_without_membership_is_removed_after_the_grace_period(settings: Settings) -> None:
+    chat = create_chat("x", "one")
     server().delete(*snapshot_of(chat))
     for look in (Inbox("bob").pending, Inbox("bob").unread, Inbox("bob").chats):
         assert not look()
@@ -257,7 +257,7 @@ def snapshot_of(chat: Chat) -> list[str]:
 
 
 async def test_async_inbox() -> None:
-    chats = [talk(name, "one", "two") for name in "xy"]
+    chats = [create_chat(name, "one", "two") for name in "xy"]
     inbox = Inbox("bob")
     assert await inbox.aunread() == 4
     assert sorted(one.chat_id for one in await inbox.achats()) == ["x", "y"]
@@ -268,8 +268,8 @@ async def test_async_inbox() -> None:
     assert await inbox.aunread() == 0
 
 
-def test_a_gap_with_nothing_behind_it_can_be_acked(settings: Settings) -> None:
-    """All that bob had not read was removed by its age: there is no message to ack."""
+def test_gap_without_messages_after_it_can_be_acked(settings: Settings) -> None:
+    """The age limit removed everything bob had not read, so there is no message to ack."""
     chat = Chat.create("ann", ["bob"], "old", chat_id="aged")
     limit = 0.05
     change(settings, CHAT_MAX_AGE=limit)
@@ -281,7 +281,7 @@ def test_a_gap_with_nothing_behind_it_can_be_acked(settings: Settings) -> None:
     assert Inbox("bob").pending() == []
 
 
-def test_each_end_is_a_cursor() -> None:
+def test_every_pending_has_a_cursor() -> None:
     chat = Chat.create("ann", ["bob"], "one", chat_id="ends")
     for number in range(3):
         chat.send("ann", f"more {number}")
@@ -295,7 +295,7 @@ def test_each_end_is_a_cursor() -> None:
     assert chat.history("bob", after=end.cursor).reset is False
 
 
-def test_a_chat_for_which_the_total_had_no_room_begins_where_it_was() -> None:
+def test_chat_beyond_the_total_keeps_its_position() -> None:
     for name in ("first", "second"):
         Chat.create("ann", ["bob"], "hi", chat_id=name)
 

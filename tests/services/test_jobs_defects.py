@@ -12,8 +12,8 @@ from django.core.cache import caches
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.keys import JobKeys
-from django_redis_messaging.services.jobs import DelayQueue, engine
+from django_redis_messaging.services.jobs import DelayQueue, base
+from django_redis_messaging.services.jobs.keys import JobKeys
 
 from .asking import DEADLINE, all_keys, crash_after, reply_to, server, server_ms, steps, until
 from .test_jobs import stored
@@ -118,7 +118,7 @@ class TestLosses:
         """Moving due jobs by a read, a removal and a push lost those of a process that stopped between."""
         queue.push_many(range(30), delay=0.05)
         claim = next(steps(queue.pop, 1))
-        places = JobKeys(conf.prefix(), "queue", "items").queue(engine.ONLY)
+        places = JobKeys(conf.prefix(), "queue", "items").queue(base.ONLY_QUEUE)
         ends = time.monotonic() + DEADLINE
         while server().zcard(places.leased) < 30:
             assert time.monotonic() < ends

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 )
 
 from django_redis_messaging import LimitExceeded, conf
-from django_redis_messaging.core.keys import JobKeys
 from django_redis_messaging.services.jobs import DelayQueue, Job
+from django_redis_messaging.services.jobs.keys import JobKeys
 
 from .planting import PROFILE, Plant, PlantedBugs
 
@@ -86,7 +86,7 @@ class Model:
         lost, self.lost = self.lost, []
         dying = sorted(job.id for job in lost if job.attempts >= MAX_ATTEMPTS)
         for job in lost:
-            job.reason = f"The lease ran out in attempt {job.attempts}."
+            job.reason = f"The lease expired in attempt {job.attempts}."
             if job.attempts < MAX_ATTEMPTS:
                 self.wait(job, delayed=False)
         # they die in one ms, in which they are sorted by their ids
@@ -388,11 +388,15 @@ def test_everything_is_as_in_the_model() -> None:
 
 
 PLANTS: dict[str, Plant] = {
-    "a stale fence counts": ("_leases", "and state.fence == fence and state.token == token", ""),
-    "attempts have no end": ("_leases", "if state.attempts >= state.most then", "if false then"),
-    "an attempt too few": ("_leases", "state.attempts >= state.most", "state.attempts + 1 >= state.most"),
-    "releasing charges the attempt": ("_leases", "state.attempts = state.attempts - 1", ""),
-    "what ran out is forgotten": ("_leases", "tried(queue, records, id, state, now, now, grave)", ""),
+    "a stale fence counts": ("_records", "and state.fence == fence and state.token == token", ""),
+    "attempts have no end": ("_leases", "if state.attempts >= state.max_attempts then", "if false then"),
+    "an attempt too few": (
+        "_leases",
+        "state.attempts >= state.max_attempts",
+        "state.attempts + 1 >= state.max_attempts",
+    ),
+    "releasing charges the attempt": ("_records", "state.attempts = state.attempts - 1", ""),
+    "what ran out is forgotten": ("_leases", "requeue(queue, records, id, state, now, now, dead_limits)", ""),
     "the dead are never too many": ("_leases", "if over > 0 then", "if false then"),
     "due jobs forget their priority": ("_leases", "string.match(text, '^%a (%S+)')", "0"),
     "due jobs stay delayed too": ("_leases", "redis.call('ZREM', queue.delayed, unpack(due))", ""),
@@ -400,21 +404,29 @@ PLANTS: dict[str, Plant] = {
     "the last is first": ("_queue", "ends[priority] + 1", "ends[priority] - 1"),
     "nothing is delayed": ("_queue", "if due > now then", "if false then"),
     "no request ids": ("jobs_push", "if before then", "if false then"),
-    "no limit": ("jobs_push", "if waiting > most then", "if false then"),
-    "an id is taken twice": ("jobs_push", "if not known or dead then", "if true then"),
-    "the dead are not replaced": ("jobs_push", "if not known or dead then", "if not known then"),
-    "given away and still there": ("jobs_claim", "forgotten(records, id, state.unique)", ""),
-    "nothing is too young": ("jobs_claim", "if due < moment then", "if true then"),
+    "no limit": ("jobs_push", "if waiting > max_waiting then", "if false then"),
+    "an id is taken twice": ("jobs_push", "elseif not known or is_dead(known) then", "else"),
+    "the dead are not replaced": (
+        "jobs_push",
+        "elseif not known or is_dead(known) then",
+        "elseif not known then",
+    ),
+    "given away and still there": ("jobs_claim", "delete_job(records, id, state.unique)", ""),
+    "nothing is too young": ("jobs_claim", "if due < before then", "if true then"),
     "age counts in one line only": (
         "jobs_claim",
-        "from = digits((math.floor(tonumber(head[2]) / BAND) + 1) * BAND)",
+        "from = next_band(head[2])",
         "break",
     ),
-    "cancelling leaves it dead": ("jobs_cancel", "gone = redis.call('ZREM', queue.dead, id)", "gone = 1"),
+    "cancelling leaves it dead": (
+        "jobs_cancel",
+        "removed = redis.call('ZREM', queue.dead, id)",
+        "removed = 1",
+    ),
     "redriven has had its attempts": ("jobs_redrive", "= 'w', 0, digits(now)", "= 'w', state.attempts, 1"),
-    "rescheduled stays in the line": ("jobs_reschedule", "redis.call('ZREM', queue.ready, id) +", "1 +"),
+    "rescheduled stays in the line": ("_queue", "redis.call('ZREM', queue.ready, id) +", "1 +"),
     "purging leaves what runs": ("jobs_purge", "queue.leased, queue.dead}", "queue.dead}"),
-    "who died by time is ready": ("jobs_stats", "over = over + 1", ""),
+    "who died by time is ready": ("jobs_stats", "dying = dying + 1", ""),
 }
 
 

@@ -19,7 +19,7 @@ from pytest_django import Settings
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError
-from django_redis_messaging.services.jobs import DelayQueue, work
+from django_redis_messaging.services.jobs import DelayQueue, consuming
 from django_redis_messaging.testing import close_connections
 
 from .asking import DEADLINE, change, server
@@ -33,7 +33,7 @@ Works = Callable[..., Any]
 def soon(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing takes long."""
     change(settings, JOB_BACKOFF=0.01)
-    monkeypatch.setattr(work, "PATIENCE", 0.05)
+    monkeypatch.setattr(consuming, "STOP_INTERVAL", 0.05)
 
 
 @pytest.fixture
@@ -170,8 +170,8 @@ async def test_any_payload_of_this_form_is_called(working: Works, queue: DelayQu
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (["unknown", []], "Nothing is known here by the name 'unknown'."),
-        (["__import__", ["os"]], "Nothing is known here by the name '__import__'."),
+        (["unknown", []], "No callable is registered as 'unknown'."),
+        (["__import__", ["os"]], "No callable is registered as '__import__'."),
         (["call"], "The payload is not [name, args]."),
         (["call", {"x": 1}], "The payload is not [name, args]."),
         ([["call"], []], "The payload is not [name, args]."),
@@ -189,7 +189,7 @@ async def test_what_names_nothing_is_buried_and_the_loop_goes_on(
         await aware(lambda: calls == ["next"])
     [dead] = queue.dead()
     assert (dead.id, dead.data, dead.attempts, dead.reason) == (job_id, payload, 1, reason)
-    [record] = [record for record in caplog.records if record.name == work.__name__]
+    [record] = [record for record in caplog.records if record.name == consuming.__name__]
     assert record.levelno == logging.ERROR
     assert job_id in record.getMessage()
 
@@ -208,8 +208,10 @@ async def test_what_raises_is_tried_again_later_each_time(
     working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    pause = work.pause
-    monkeypatch.setattr(work, "pause", lambda attempts: pauses.append(pause(attempts)) or pauses[-1])
+    delay = consuming.retry_delay
+    monkeypatch.setattr(
+        consuming, "retry_delay", lambda attempts: pauses.append(delay(attempts)) or pauses[-1]
+    )
     began: list[float] = []
 
     def fail_twice() -> None:
@@ -231,7 +233,7 @@ async def test_what_raises_is_tried_again_later_each_time(
 def test_pauses_double_up_to_the_longest(settings: Settings) -> None:
     change(settings, JOB_BACKOFF=1, JOB_BACKOFF_MAX=60)
     for attempts, longest in ((1, 1), (2, 2), (5, 16), (7, 60), (10_000, 60)):
-        pauses = [work.pause(attempts) for _ in range(50)]
+        pauses = [consuming.retry_delay(attempts) for _ in range(50)]
         assert longest / 2 <= min(pauses) < max(pauses) <= longest
 
 
@@ -391,7 +393,7 @@ async def test_nothing_that_redis_refuses_ends_it(
 
 @pytest.mark.parametrize("form", ["work", "awork"])
 async def test_a_mistake_of_the_settings_ends_it(form: str, queue: DelayQueue) -> None:
-    server().set(queue._engine.place("jobs").ready, "of another type")
+    server().set(queue._engine.keys.queue("jobs").ready, "of another type")
     with pytest.raises(ConfigurationError, match="another type"):
         if form == "work":
             await asyncio.to_thread(queue.work, {"call": print})
@@ -420,7 +422,7 @@ class TestOutage:
             queue.execute_later("call", ["before"])
             await aware(lambda: calls == ["before"])
             self.fragile.kill()
-            await aware(lambda: "can't be reached" in caplog.text)
+            await aware(lambda: "was not available" in caplog.text)
             self.fragile.start()
             queue.execute_later("call", ["after"])
             await aware(lambda: calls == ["before", "after"])
@@ -436,13 +438,13 @@ class TestOutage:
     ) -> None:
         tries = when == "while it tries"
         change(settings, COMMAND_DEADLINE=60 if tries else 1)
-        monkeypatch.setattr(work, "_after", lambda failures: 60)
+        monkeypatch.setattr(consuming, "backoff", lambda failures: 60)
         queue, calls = DelayQueue("calls"), []
         async with working(queue, {"call": calls.append}):
             queue.execute_later("call", ["before"])
             await aware(lambda: calls and is_empty(queue))
             self.fragile.kill()
-            await asyncio.sleep(0.3) if tries else await aware(lambda: "can't be reached" in caplog.text)
+            await asyncio.sleep(0.3) if tries else await aware(lambda: "was not available" in caplog.text)
             began = time.monotonic()
         assert time.monotonic() - began < 10
         self.fragile.start()
@@ -463,7 +465,7 @@ class TestOutage:
 
         queue.execute_later("kill")
         async with working(queue, {"kill": kill_once}, lease=0.3):
-            await aware(lambda: "can't be reached" in caplog.text)
+            await aware(lambda: "was not available" in caplog.text)
             self.fragile.start()
             await aware(lambda: len(calls) == 2)
             await aware(lambda: is_empty(queue))
@@ -475,12 +477,12 @@ class TestOutage:
 
         class Killing(dict[str, Any]):
             def __contains__(_, name: object) -> bool:
-                if "can't be reached" not in caplog.text:
+                if "was not available" not in caplog.text:
                     self.fragile.kill()
                 return False
 
         queue.execute_later("unknown")
         async with working(queue, Killing(), lease=0.3):
-            await aware(lambda: "can't be reached" in caplog.text)
+            await aware(lambda: "was not available" in caplog.text)
             self.fragile.start()
             await aware(lambda: queue.stats().dead == 1)

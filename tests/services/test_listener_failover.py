@@ -127,7 +127,7 @@ def test_who_is_promoted_is_listened_to(cluster: Cluster, caplog: pytest.LogCapt
 
 
 def left(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [message for message in caplog.messages if message.endswith("is gone.")]
+    return [message for message in caplog.messages if message.endswith("has left the topology.")]
 
 
 @pytest.mark.long

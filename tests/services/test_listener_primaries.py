@@ -13,11 +13,12 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from django_redis_messaging import conf
-from django_redis_messaging.core import clients, keys
+from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
 from django_redis_messaging.core.endpoints import Endpoint
-from django_redis_messaging.core.primaries import ALONE, Primaries, Primary, parsed
+from django_redis_messaging.core.primaries import STANDALONE, Primaries, Primary, parse_primaries
 from django_redis_messaging.services.listening import listener as listener_module
+from django_redis_messaging.services.listening.keys import dispatch_key
 from django_redis_messaging.testing import Prefix
 
 from .asking import server, until
@@ -77,8 +78,8 @@ class TestPrimaries:
         self, second: EmbeddedServer, settings: Settings, site: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         found = [Primary("alone")]
-        monkeypatch.setattr(Primaries, "look", lambda self: list(found))
-        monkeypatch.setattr(listener_module, "LOOK", 0.05)
+        monkeypatch.setattr(Primaries, "discover", lambda self: list(found))
+        monkeypatch.setattr(listener_module, "TOPOLOGY_INTERVAL", 0.05)
         with listening(key_events=[key_handler(f"{site}*", Heard(), "set")]) as listener:
             assert listener.events is not None
             with second.client() as there:
@@ -86,10 +87,10 @@ class TestPrimaries:
             found.append(Primary("other", ("127.0.0.1", port)))
             until(lambda: len(listener.events.channels) == 2)
             until(lambda: told(listener))
-            assert server().exists(keys.dispatch(conf.prefix(), "other"))
+            assert server().exists(dispatch_key(conf.prefix(), "other"))
             del found[1]
             until(lambda: len(listener.events.channels) == 1)
-            until(lambda: not server().exists(keys.dispatch(conf.prefix(), "other")))
+            until(lambda: not server().exists(dispatch_key(conf.prefix(), "other")))
 
     @pytest.mark.long
     def test_any_that_is_known_tells_of_the_others(self, second: EmbeddedServer, settings: Settings) -> None:
@@ -101,39 +102,39 @@ class TestPrimaries:
             }
             split(first, second)
             primaries = Primaries(Endpoint("two"))
-            both = primaries.look()
+            both = primaries.discover()
             assert len(both) == 2
             first.kill()
-            again = primaries.look()
+            again = primaries.discover()
             assert {one.id for one in again} == {one.id for one in both}
             second.kill()
             with pytest.raises(RedisError):
-                primaries.look()
+                primaries.discover()
 
     def test_a_refusal_does_not_make_it_alone(self, second: EmbeddedServer, settings: Settings) -> None:
         """One that is busy with a script, say: it stays the Cluster that it was."""
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": second.url}
         settings.CACHES = {**settings.CACHES, "one": entry}
         primaries = Primaries(Endpoint("one"))
-        before = primaries.look()
+        before = primaries.discover()
         assert before != [Primary("alone")]
         with second.client() as client:
             client.execute_command("ACL", "SETUSER", "default", "-cluster")
             with pytest.raises(RedisError):
-                primaries.look()
+                primaries.discover()
             client.execute_command("ACL", "SETUSER", "default", "+cluster")
-        assert primaries.look() == before
+        assert primaries.discover() == before
 
     def test_it_keeps_its_connection(self, second: EmbeddedServer, settings: Settings) -> None:
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": second.url}
         settings.CACHES = {**settings.CACHES, "one": entry}
         with closing(Primaries(Endpoint("one"))) as primaries, second.client() as client:
-            before = primaries.look()
+            before = primaries.discover()
             connected = connections(client)
-            assert [primaries.look() for _ in range(5)] == [before] * 5
+            assert [primaries.discover() for _ in range(5)] == [before] * 5
             assert connections(client) == connected
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            assert primaries.look() == before
+            assert primaries.discover() == before
             assert connections(client) == connected + 1
 
     def test_a_server_that_is_no_cluster_is_asked_once(self, settings: Settings) -> None:
@@ -141,9 +142,9 @@ class TestPrimaries:
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": alone.url}
             settings.CACHES = {**settings.CACHES, "alone": entry}
             primaries = Primaries(Endpoint("alone"))
-            assert primaries.look() == [ALONE]
+            assert primaries.discover() == [STANDALONE]
             before = connections(client)
-            assert primaries.look() == [ALONE]
+            assert primaries.discover() == [STANDALONE]
             assert connections(client) == before
 
     def test_as_redis_lists_them(self) -> None:
@@ -154,9 +155,9 @@ class TestPrimaries:
             [201, 16383, [b"10.0.0.1", 7000, b"aa", []], replica],
         ]
         aa, bb = Primary("aa", ("10.0.0.1", 7000)), Primary("bb", ("here", 7001))
-        assert parsed(slots, asked=("here", 7001)) == [aa, bb]
+        assert parse_primaries(slots, node=("here", 7001)) == [aa, bb]
         with pytest.raises(RedisError, match="no slot"):
-            parsed([], asked=None)
+            parse_primaries([], node=None)
 
 
 def connections(client: Any) -> int:

@@ -14,14 +14,14 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.sockets import BlockingConnection
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.expiries.firing import Firing
-from django_redis_messaging.services.expiries.store import TimerStore
-from django_redis_messaging.services.jobs.loops import Loop
-from django_redis_messaging.services.jobs.running import Running
+from django_redis_messaging.services.jobs.leases import Outcome
+from django_redis_messaging.services.jobs.running import EventLoop, RunningJob
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.listening import channel as channels
 from django_redis_messaging.services.listening.dispatch import DispatchLease
 from django_redis_messaging.services.listening.listener import Events
 from django_redis_messaging.testing import Prefix
+from tests.engines import timers
 from tests.tasks.working import running
 
 from .asking import all_keys, change, server, server_ms, until
@@ -52,32 +52,32 @@ class TestOneListenerOfSeveral:
         heard = Heard()
         node = node_id()
         lost = DispatchLease(node, "killed")
-        assert lost.take()
+        assert lost.acquire()
         with listening(key_events=[key_handler(f"{site}*", heard, "set")]) as listener:
             server().set(f"{site}a", 1)
             assert not told(listener)
             until(lambda: told(listener))
             server().set(f"{site}b", 1)
             until(lambda: heard)
-            assert not lost.take()
+            assert not lost.acquire()
         assert heard.keys == [(f"{site}b", "set")]
-        assert lost.take()
+        assert lost.acquire()
 
     def test_the_lease_is_kept_and_given_up(self) -> None:
         one, other = DispatchLease("n", "one"), DispatchLease("n", "other")
-        fence = one.take()
-        assert one.take() == fence > 0
-        assert other.take() == 0
-        other.leave()
-        assert one.take() == fence
-        one.leave()
-        assert other.take() > fence
-        other.leave()
+        fence = one.acquire()
+        assert one.acquire() == fence > 0
+        assert other.acquire() == 0
+        other.release()
+        assert one.acquire() == fence
+        one.release()
+        assert other.acquire() > fence
+        other.release()
 
     async def test_the_lease_in_the_awaiting_world(self) -> None:
         one = DispatchLease("n", "one")
-        assert await one.atake() > 0
-        await one.aleave()
+        assert await one.aacquire() > 0
+        await one.arelease()
         assert all_keys() == []
 
 
@@ -127,8 +127,8 @@ class TestReconnecting:
     ) -> None:
         """Its signs of life are answered; when they aren't, the connection counts as dead."""
         change(settings, COMMAND_DEADLINE=0.2)
-        monkeypatch.setattr(channels, "ALIVE", 0.3)
-        monkeypatch.setattr(channels, "NOTICE", 0.1)
+        monkeypatch.setattr(channels, "PING_INTERVAL", 0.3)
+        monkeypatch.setattr(channels, "CHECK_INTERVAL", 0.1)
         with listening(key_events=[key_handler(f"{site}*", Heard(), "set")]) as listener:
             [channel] = listener.events.channels.values()
             ends = threading.Event()
@@ -159,8 +159,8 @@ class TestReconnecting:
                 over.wait(10)
             return arrived
 
-        monkeypatch.setattr(channels, "ALIVE", 0.3)
-        monkeypatch.setattr(channels, "NOTICE", 0.1)
+        monkeypatch.setattr(channels, "PING_INTERVAL", 0.3)
+        monkeypatch.setattr(channels, "CHECK_INTERVAL", 0.1)
         monkeypatch.setattr(BlockingConnection, "readable", arrive)
         heard = Heard()
         with listening(key_events=[key_handler(f"{site}*", heard, "set")]):
@@ -195,7 +195,7 @@ class TestServersThatComeAndGo:
             with listening({"order": fired}, wanted) as listener, alone.client() as client:
                 Expiry("order").start("17", 0.5)
                 alone.kill()
-                for words in ("reconnecting", "can't be asked for jobs"):
+                for words in ("reconnecting", "Claiming jobs failed"):
                     until(lambda: words in caplog.text)  # noqa: B023
                 alone.start()
                 until(lambda: fired)
@@ -220,7 +220,7 @@ class TestServersThatComeAndGo:
             late.kill()
             listener = Listener({}, [key_handler(f"{site}*", heard, "set")])
             with running(listener.run, listener.stop), late.client() as client:
-                until(lambda: "Looking for the primaries failed" in caplog.text)
+                until(lambda: "Looking up the primaries failed" in caplog.text)
                 late.start()
                 until(lambda: listener.events and listener.events.channels and told(listener))
                 client.set(f"{site}a", 1)
@@ -234,7 +234,7 @@ class TestServersThatComeAndGo:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monkeypatch.setattr(channels, "LONGEST_PAUSE", 0.0)
+        monkeypatch.setattr(channels, "MAX_PAUSE", 0.0)
         heard = Heard()
         with EmbeddedServer(options={NOTIFY: ALL}) as alone:
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": alone.url}
@@ -261,7 +261,7 @@ class TestServersThatComeAndGo:
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": alone.url}
             settings.CACHES = {**settings.CACHES, "gone": entry}
             change(settings, ALIAS="gone", COMMAND_DEADLINE=0.2)
-            store, heard = TimerStore(), Heard()
+            store, heard = timers(), Heard()
             Expiry("order").start("17", 0.001)
             due = server_ms() + 2
             until(lambda: server_ms() > due)
@@ -270,13 +270,13 @@ class TestServersThatComeAndGo:
             events.start()
             until(lambda: events.channels and all(one.fence for one in events.channels.values()))
             alone.kill()
-            firing = Firing(store, {"order": TimerHandler("order", heard, None)})
-            verdict = firing(Running(held, Loop().run))
-            assert verdict is not None
-            assert (verdict.what, heard) == ("back", [])
+            firing = Firing(store.engine, store.using, {"order": TimerHandler("order", heard, None)})
+            settlement = firing(RunningJob(held, EventLoop().run))
+            assert settlement is not None
+            assert (settlement.outcome, heard) == (Outcome.RELEASE, [])
             events.close()
             clients.close()
-        assert "ends by itself" in caplog.text
+        assert "it expires within" in caplog.text
 
     def test_a_subscription_that_is_refused_is_tried_again(
         self, site: str, settings: Settings, caplog: pytest.LogCaptureFixture

@@ -1,4 +1,4 @@
-"""A lock: who has it, for how long, who is next, and its fences."""
+"""Locks: holders, leases, the queue of waiting clients, and fences."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from django_redis_messaging import (
     conf,
 )
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.keys import LockKeys
 from django_redis_messaging.core.scripts import load
 from django_redis_messaging.services.locks import steps
+from django_redis_messaging.services.locks.keys import LockKeys
 
 from ..conftest import Call
 from .asking import DEADLINE, all_keys, server, snapshot, until
@@ -36,14 +36,14 @@ from .planting import Planting
 
 #: seconds: longer than any test
 LONG = 1000
-#: seconds that a busy machine may be late
+#: seconds of tolerance for a busy machine
 SLACK = 2.0
 pytestmark = pytest.mark.usefixtures("messaging_alias", "closing")
 
 
 @pytest.fixture
-def only_woken(plant: Planting) -> None:
-    """Who waits doesn't look by itself, and counts as alive all the time."""
+def without_polling(plant: Planting) -> None:
+    """Waiting clients don't poll, and their tickets don't expire."""
     plant(("_locks", "TICKET = 2000", "TICKET = 36e5"))
 
 
@@ -58,8 +58,8 @@ def keys(lock: Lock) -> LockKeys:
 
 
 def waiting(lock: Lock) -> int:
-    """How many are in the line."""
-    return int(server().zcard(keys(lock).line))
+    """The length of the queue."""
+    return int(server().zcard(keys(lock).queue))
 
 
 def ttl(lock: Lock) -> int:
@@ -72,20 +72,20 @@ def source(script: str) -> str:
 
 
 async def aware(holds: Callable[[], object]) -> None:
-    """Wait until something holds, while the event loop goes on."""
+    """Wait until a condition is true, without blocking the event loop."""
     async with asyncio.timeout(DEADLINE):
         while not holds():  # noqa: ASYNC110 (it is in Redis, which sets no asyncio.Event)
             await asyncio.sleep(0.002)
 
 
 class Waiter:
-    """Another thread, that waits for a lock."""
+    """A thread that waits for a lock."""
 
     def __init__(self, lock: Lock, pool: ThreadPoolExecutor, **options: Any) -> None:
         before = waiting(lock)
         self.lock = lock
         self.fence = 0
-        #: where it goes on once it has the lock
+        #: set by the test to let it release the lock
         self.go_on = threading.Event()
         self.acquired: Future[bool] = Future()
         self.ended = pool.submit(self._run, {"blocking_timeout": DEADLINE, **options})
@@ -100,14 +100,14 @@ class Waiter:
             self.lock.release()
 
     def leave(self) -> None:
-        """Has acquired it, and gives it back."""
+        """Check that it was acquired, and release it."""
         assert self.acquired.result(DEADLINE)
         self.go_on.set()
         self.ended.result(DEADLINE)
 
 
 class TestOne:
-    async def test_acquired_once_until_it_is_released(self, call: Call) -> None:
+    async def test_it_is_held_once_until_its_release(self, call: Call) -> None:
         one, other = Lock("door"), Lock("door")
         assert await call(one, "acquire")
         assert not await call(other, "acquire", blocking=False)
@@ -134,12 +134,12 @@ class TestOne:
         await call(lock, "release")
         assert not await call(lock, "locked")
 
-    async def test_it_ends_with_its_lease(self, call: Call) -> None:
+    async def test_it_is_free_after_its_lease(self, call: Call) -> None:
         lock, other = Lock("door", timeout=0.05), Lock("door")
         assert await call(lock, "acquire")
         assert await call(other, "acquire")
         assert not await call(lock, "owned")
-        with pytest.raises(LockNotOwnedError, match="its lease had ended"):
+        with pytest.raises(LockNotOwnedError, match="its lease had expired"):
             await call(lock, "release")
         assert await call(other, "owned")
         with pytest.raises(LockError, match="hasn't acquired"):
@@ -154,12 +154,12 @@ class TestOne:
                 await call(lock, verb, *words)
         assert server().get(lock.key) == b"somebody else"
 
-    async def test_what_was_not_acquired_is_an_error(self, call: Call) -> None:
+    async def test_a_lock_that_was_not_acquired_is_an_error(self, call: Call) -> None:
         for verb, words in {"extend": (1,), "reacquire": (), "release": ()}.items():
             with pytest.raises(LockError, match=f"can't {verb}"):
                 await call(Lock("door"), verb, *words)
 
-    async def test_extended_by_or_to_a_time(self, call: Call) -> None:
+    async def test_extend_adds_or_replaces(self, call: Call) -> None:
         lock = Lock("door", timeout=10)
         await call(lock, "acquire")
         assert await call(lock, "extend", 10) is True
@@ -169,7 +169,7 @@ class TestOne:
         assert await call(lock, "reacquire") is True
         assert 8000 < ttl(lock) <= 10_000
 
-    def test_extended_once_though_the_call_is_repeated(self) -> None:
+    def test_a_repeated_extend_is_applied_once(self) -> None:
         lock = Lock("door", timeout=10)
         lock.acquire(token="mine")
         for _ in range(2):
@@ -181,7 +181,7 @@ class TestOne:
             assert extended == 1
         assert ttl(lock) <= 20_000
 
-    def test_a_repeat_of_acquire_has_the_same_fence(self) -> None:
+    def test_a_repeated_acquire_returns_the_same_fence(self) -> None:
         lock = Lock("door")
         words = ("mine", 10_000, 10, 0)
         text, names = source("lock_acquire"), keys(lock).acquiring
@@ -189,7 +189,7 @@ class TestOne:
         assert server().eval(text, len(names), *names, *words) == first > 0
         assert waiting(lock) == 0
 
-    def test_a_repeat_of_release_is_fine_and_takes_nothing_from_who_came_since(self) -> None:
+    def test_a_repeated_release_does_not_affect_the_next_holder(self) -> None:
         lock, other = Lock("door"), Lock("door")
         lock.acquire(token="mine")
         lock.release()
@@ -200,19 +200,19 @@ class TestOne:
 
 
 class TestForms:
-    def test_a_context(self) -> None:
+    def test_a_with_block(self) -> None:
         with Lock("door") as lock:
             assert lock.owned()
         assert not lock.locked()
 
-    async def test_an_awaiting_context(self) -> None:
+    async def test_an_async_with_block(self) -> None:
         async with Lock("door") as lock:
             assert await lock.aowned()
         assert not await lock.alocked()
 
-    async def test_what_is_not_acquired_is_an_error_with_the_name(self) -> None:
+    async def test_the_error_of_a_with_block_has_the_name(self) -> None:
         Lock("door").acquire()
-        with pytest.raises(LockError, match="not to be had") as found, Lock("door", blocking=False):
+        with pytest.raises(LockError, match="could not be acquired") as found, Lock("door", blocking=False):
             pytest.fail("it has been acquired")
         assert found.value.lock_name == "door"
         assert isinstance(found.value, exceptions.LockError)
@@ -221,7 +221,9 @@ class TestForms:
             async with Lock("door", blocking_timeout=0.01):
                 pytest.fail("it has been acquired")
 
-    async def test_a_lease_that_was_lost_inside_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_lease_lost_inside_a_with_block_is_reported(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with pytest.raises(LockNotOwnedError) as found, Lock("door") as lock:
             server().delete(lock.key)
         assert isinstance(found.value, exceptions.LockNotOwnedError)
@@ -232,7 +234,7 @@ class TestForms:
             server().delete(lock.key)
         async with Lock("door", raise_on_release_error=False) as lock:
             server().delete(lock.key)
-        assert caplog.text.count("its lease had ended") == 2
+        assert caplog.text.count("its lease had expired") == 2
 
     async def test_a_decorator(self) -> None:
         lock = Lock("door")
@@ -252,7 +254,7 @@ class TestForms:
 
 
 class TestOwners:
-    def test_what_a_thread_acquired_is_its_own(self, pool: ThreadPoolExecutor) -> None:
+    def test_a_lock_belongs_to_its_thread(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door")
         assert lock.acquire()
         assert not pool.submit(lock.owned).result(DEADLINE)
@@ -261,7 +263,7 @@ class TestOwners:
         assert lock.owned()
         assert pool.submit(lambda: lock.fence).result(DEADLINE) == 0
 
-    async def test_what_a_task_acquired_is_its_own(self) -> None:
+    async def test_a_lock_belongs_to_its_task(self) -> None:
         lock = Lock("door")
         assert await lock.aacquire()
 
@@ -298,7 +300,7 @@ class TestOwners:
 
 
 class TestFences:
-    def test_each_is_greater_than_those_before(self) -> None:
+    def test_each_fence_is_greater_than_the_earlier_ones(self) -> None:
         lock, fences = Lock("door", timeout=0.3), []
         assert lock.fence == 0
         for lost in ["", "expiry", "delete", "flush", "", "everything"]:
@@ -320,8 +322,8 @@ class TestFences:
         fences.append(lock.fence)
         assert fences == sorted(set(fences))
 
-    def test_they_grow_though_the_clock_goes_back(self) -> None:
-        """As after a failover to a server whose clock is behind."""
+    def test_fences_grow_though_the_clock_goes_back(self) -> None:
+        """For example after a failover to a server with a slow clock."""
         lock = Lock("door")
         ahead = 2 * int(time.time() * 1_000_000)
         server().set(keys(lock).fence, f"{ahead} - x", px=LONG * 1000)
@@ -331,19 +333,19 @@ class TestFences:
                 fences.append(lock.fence)
         assert fences == [ahead + 1, ahead + 2, ahead + 3]
 
-    def test_it_is_the_servers_time_at_least(self) -> None:
+    def test_a_fence_is_at_least_the_server_time(self) -> None:
         seconds, us = server().time()
         with Lock("door") as lock:
             assert lock.fence > seconds * 1_000_000 + us
 
-    def test_a_resource_is_safe_that_refuses_a_smaller_one(self) -> None:
+    def test_a_resource_that_rejects_smaller_fences_is_safe(self) -> None:
         paused, other, seen = Lock("door", timeout=0.02), Lock("door"), 0
         assert paused.acquire()
         assert other.acquire(blocking_timeout=DEADLINE)
         seen = max(seen, other.fence)
         assert paused.fence < seen
 
-    def test_nothing_is_left_without_an_expiry(self, pool: ThreadPoolExecutor) -> None:
+    def test_each_key_expires(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=None)
         lock.acquire()
         Waiter(lock, pool, blocking_timeout=0.1).ended.result(DEADLINE)
@@ -359,7 +361,7 @@ class TestFences:
 
 @pytest.mark.timing
 class TestWaiting:
-    def test_in_the_order_of_coming(self, pool: ThreadPoolExecutor) -> None:
+    def test_waiting_clients_acquire_it_in_the_order_of_arrival(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         waiters = [Waiter(lock, pool) for _ in range(5)]
@@ -373,7 +375,7 @@ class TestWaiting:
         assert fences == sorted(set(fences))
         assert waiting(lock) == 0
 
-    def test_who_comes_later_does_not_overtake(self, pool: ThreadPoolExecutor) -> None:
+    def test_a_newcomer_does_not_overtake(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         waiter = Waiter(lock, pool)
@@ -383,8 +385,8 @@ class TestWaiting:
         waiter.leave()
         assert lock.acquire(blocking=False)
 
-    def test_nor_where_the_key_is_gone(self, pool: ThreadPoolExecutor) -> None:
-        """The first to look hands it over to the first in the line."""
+    def test_a_newcomer_does_not_overtake_after_the_key_was_deleted(self, pool: ThreadPoolExecutor) -> None:
+        """The first client that polls hands it over to the first in the queue."""
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         waiter = Waiter(lock, pool)
@@ -392,7 +394,7 @@ class TestWaiting:
         assert not Lock("door").acquire(blocking=False)
         waiter.leave()
 
-    def test_woken_at_once(self, pool: ThreadPoolExecutor) -> None:
+    def test_a_release_wakes_the_next_client_at_once(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         waits = []
         for _ in range(5):
@@ -405,7 +407,7 @@ class TestWaiting:
             waiter.leave()
         assert min(waits) < 0.25, "it looked by itself"
 
-    def test_woken_by_the_end_of_a_lease(self, pool: ThreadPoolExecutor) -> None:
+    def test_the_end_of_a_lease_wakes_the_next_client(self, pool: ThreadPoolExecutor) -> None:
         waits = []
         for _ in range(3):
             began = time.monotonic()
@@ -416,7 +418,7 @@ class TestWaiting:
             waiter.leave()
         assert 0.25 <= min(waits) < 0.45
 
-    def test_a_key_that_was_deleted_is_found_out_within_a_second(self, pool: ThreadPoolExecutor) -> None:
+    def test_a_deleted_key_is_noticed_within_a_second(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         waiter = Waiter(lock, pool)
@@ -425,7 +427,7 @@ class TestWaiting:
         waiter.leave()
         assert time.monotonic() - began < 0.5 + SLACK
 
-    def test_who_gives_up_leaves_the_line(self, pool: ThreadPoolExecutor) -> None:
+    def test_a_client_that_gives_up_leaves_the_queue(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         began = time.monotonic()
@@ -437,10 +439,11 @@ class TestWaiting:
         lock.release()
         other.leave()
 
-    def test_what_it_left_outstanding_takes_no_wakeup_from_others(
-        self, only_woken: None, pool: ThreadPoolExecutor
+    def test_a_pending_read_takes_no_wakeup_from_others(
+        self, without_polling: None, pool: ThreadPoolExecutor
     ) -> None:
-        """The pop of who has given up is outstanding for two seconds, at the very place of who comes next."""
+        """The read of the client that gave up is pending for two seconds, at the same place as that of the
+        next."""
 
         def blocked() -> int:
             return sum("b" in client["flags"] for client in server().client_list())
@@ -454,20 +457,20 @@ class TestWaiting:
         lock.release()
         waiter.leave()
 
-    def test_two_at_the_same_place_of_the_ring(self, pool: ThreadPoolExecutor) -> None:
+    def test_two_clients_at_the_same_place_of_the_ring(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         first = Waiter(lock, pool)
         between = [f"gone {at}" for at in range(7)]
-        server().zadd(keys(lock).line, {name: at for at, name in enumerate(between, 2)})
+        server().zadd(keys(lock).queue, {name: at for at, name in enumerate(between, 2)})
         second = Waiter(lock, pool)
-        tickets = dict(server().zrange(keys(lock).line, 0, -1, withscores=True))
+        tickets = dict(server().zrange(keys(lock).queue, 0, -1, withscores=True))
         assert sorted(tickets.values()) == list(range(1, 10))
         lock.release()
         first.leave()
         second.leave()
 
-    def test_who_died_costs_the_others_a_second(self, pool: ThreadPoolExecutor) -> None:
+    def test_a_dead_waiter_delays_the_others_by_a_second(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         names = keys(lock).acquiring
@@ -478,27 +481,27 @@ class TestWaiting:
         waiter.leave()
         assert 0.9 < time.monotonic() - began < 1 + SLACK
 
-    def test_who_died_long_ago_costs_nothing(self, pool: ThreadPoolExecutor) -> None:
+    def test_an_expired_waiter_delays_nobody(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         dead = {f"dead {at}": at for at in range(-150, 0)}
-        server().zadd(keys(lock).line, dead)
+        server().zadd(keys(lock).queue, dead)
         server().zadd(keys(lock).seen, dict.fromkeys(dead, 1))
         lock.release()
         assert lock.acquire(blocking=False)
 
-    def test_nor_does_it_let_others_overtake(self, pool: ThreadPoolExecutor) -> None:
+    def test_an_expired_waiter_does_not_let_others_overtake(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         dead = {f"dead {at}": at for at in range(-250, 0)}
-        server().zadd(keys(lock).line, dead)
+        server().zadd(keys(lock).queue, dead)
         server().zadd(keys(lock).seen, dict.fromkeys(dead, 1))
         waiter = Waiter(Lock("door"), pool)
         lock.release()
         assert not lock.acquire(blocking=False)
         waiter.leave()
 
-    async def test_who_is_cancelled_leaves_the_line(self) -> None:
+    async def test_a_cancelled_task_leaves_the_queue(self) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         task = asyncio.create_task(Lock("door").aacquire())
@@ -509,7 +512,7 @@ class TestWaiting:
         assert waiting(lock) == 0
         await Lock("other").aacquire()
 
-    def test_who_is_interrupted_leaves_the_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_interrupted_thread_leaves_the_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
 
@@ -522,8 +525,10 @@ class TestWaiting:
             Lock("door").acquire()
         assert waiting(lock) == 0
 
-    def test_the_line_has_a_cap(self, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor) -> None:
-        monkeypatch.setattr(steps, "MOST_WAITING", 1)
+    def test_the_queue_has_a_maximum_length(
+        self, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+    ) -> None:
+        monkeypatch.setattr(steps, "MAX_WAITING", 1)
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         waiter = Waiter(lock, pool)
@@ -533,7 +538,7 @@ class TestWaiting:
         lock.release()
         waiter.leave()
 
-    async def test_a_task_waits_while_the_loop_goes_on(self) -> None:
+    async def test_a_waiting_task_does_not_block_the_loop(self) -> None:
         lock, other = Lock("door", timeout=LONG), Lock("door", timeout=LONG)
         await lock.aacquire()
         task = asyncio.create_task(other.aacquire())
@@ -542,7 +547,7 @@ class TestWaiting:
         assert await asyncio.wait_for(task, DEADLINE)
         assert other.fence == 0, "it is the task's"
 
-    def test_one_round_trip_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_acquire_and_release_take_one_round_trip_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lock, sent = Lock("door"), []
         client = clients.blocking(conf.alias())
         execute = client.execute
@@ -554,7 +559,7 @@ class TestWaiting:
 
 @pytest.mark.timing
 class TestRenewal:
-    async def test_kept_longer_than_its_lease(self, call: Call) -> None:
+    async def test_a_renewed_lock_outlives_its_lease(self, call: Call) -> None:
         lock = Lock("door", timeout=1.5, renew=True)
         assert await call(lock, "acquire")
         ends = time.monotonic() + 2.0
@@ -564,7 +569,7 @@ class TestRenewal:
         await call(lock, "release")
         assert not await call(lock, "locked")
 
-    async def test_no_longer_than_it_is_held(self, call: Call) -> None:
+    async def test_renewal_ends_with_the_release(self, call: Call) -> None:
         lock = Lock("door", timeout=1, renew=True)
         for _ in range(3):
             await call(lock, "acquire")
@@ -572,7 +577,7 @@ class TestRenewal:
         await asyncio.sleep(0)
         until(lambda: not [one for one in threading.enumerate() if one.name.startswith("lease of door")])
 
-    async def test_an_extension_is_not_cut_short(self, call: Call) -> None:
+    async def test_a_renewal_does_not_shorten_an_extension(self, call: Call) -> None:
         lock = Lock("door", timeout=0.3, renew=True)
         await call(lock, "acquire")
         await call(lock, "extend", LONG)
@@ -580,7 +585,7 @@ class TestRenewal:
         assert ttl(lock) > 900_000
         await call(lock, "release")
 
-    async def test_a_lease_that_is_lost_is_told(self, call: Call, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_lost_lease_is_logged(self, call: Call, caplog: pytest.LogCaptureFixture) -> None:
         lock = Lock("door", timeout=0.06, renew=True)
         await call(lock, "acquire")
         server().set(lock.key, "somebody else")
@@ -589,19 +594,19 @@ class TestRenewal:
         with pytest.raises(LockNotOwnedError):
             await call(lock, "release")
 
-    def test_a_thread_that_ended_keeps_nothing(self, pool: ThreadPoolExecutor) -> None:
+    def test_renewal_ends_with_the_thread(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=0.6, renew=True)
         thread = threading.Thread(target=lock.acquire, daemon=True)
         thread.start()
         thread.join()
         assert Lock("door").acquire(blocking_timeout=DEADLINE)
 
-    def test_nor_does_a_lock_that_nobody_has_any_more(self) -> None:
+    def test_renewal_ends_when_the_lock_is_destroyed(self) -> None:
         Lock("door", timeout=0.6, renew=True).acquire()
         gc.collect()
         assert Lock("door").acquire(blocking_timeout=3)
 
-    async def test_nor_does_a_task_that_ended(self) -> None:
+    async def test_renewal_ends_with_the_task(self) -> None:
         lock = Lock("door", timeout=0.6, renew=True)
         await asyncio.create_task(lock.aacquire())
         gc.collect()
@@ -609,17 +614,17 @@ class TestRenewal:
 
 
 class TestSharedWithTheDriver:
-    """The same key, by redis-py's own Lock."""
+    """The same key, used by redis-py's own Lock."""
 
     @pytest.fixture(params=["{0}shop-lock", "{{{0}}}:shop lock", "{0}{{a}}:x"])
     def key(self, request: pytest.FixtureRequest, site: str) -> str:
-        """Of the site's own, beside our prefix."""
+        """A key of the site, outside our prefix."""
         return str(request.param.format(site))
 
     def theirs(self, key: str, **options: Any) -> Any:
         return DriversLock(server(), key, timeout=LONG, sleep=0.01, **options)
 
-    def test_theirs_is_respected(self, key: str) -> None:
+    def test_a_driver_lock_excludes_ours(self, key: str) -> None:
         lock, theirs = Lock("door", key=key), self.theirs(key)
         assert theirs.acquire()
         assert lock.locked()
@@ -628,7 +633,7 @@ class TestSharedWithTheDriver:
         assert lock.acquire(blocking=False)
         lock.release()
 
-    def test_ours_is_respected(self, key: str) -> None:
+    def test_our_lock_excludes_the_drivers(self, key: str) -> None:
         lock, theirs = Lock("door", key=key), self.theirs(key)
         assert lock.acquire()
         assert theirs.locked()
@@ -640,7 +645,9 @@ class TestSharedWithTheDriver:
         theirs.release()
 
     @pytest.mark.timing
-    def test_who_waits_finds_out_that_theirs_was_released(self, key: str, pool: ThreadPoolExecutor) -> None:
+    def test_a_waiting_client_notices_the_release_of_a_driver_lock(
+        self, key: str, pool: ThreadPoolExecutor
+    ) -> None:
         lock, theirs = Lock("door", key=key), self.theirs(key)
         theirs.acquire()
         waiter = Waiter(lock, pool)
@@ -649,7 +656,9 @@ class TestSharedWithTheDriver:
         waiter.leave()
         assert time.monotonic() - began < 0.1 + SLACK
 
-    def test_they_get_it_where_nobody_of_ours_waits(self, key: str, pool: ThreadPoolExecutor) -> None:
+    def test_the_driver_acquires_it_if_no_client_of_ours_waits(
+        self, key: str, pool: ThreadPoolExecutor
+    ) -> None:
         lock, theirs = Lock("door", key=key), self.theirs(key, thread_local=False)
         lock.acquire()
         waits = pool.submit(theirs.acquire)
@@ -657,7 +666,7 @@ class TestSharedWithTheDriver:
         assert waits.result(DEADLINE)
         theirs.release()
 
-    def test_all_keys_are_in_one_slot_and_the_rest_under_our_prefix(self, key: str) -> None:
+    def test_all_keys_share_a_slot_and_the_others_have_our_prefix(self, key: str) -> None:
         lock = Lock("door", key=key)
         assert lock.key == key
         names = [*keys(lock).acquiring, *keys(lock).releasing]
@@ -665,7 +674,7 @@ class TestSharedWithTheDriver:
         assert len(slots) == 1
         assert all(name.startswith(conf.prefix() + ":") for name in names if name != key)
 
-    def test_the_lines_of_two_keys_are_not_the_same(self, site: str) -> None:
+    def test_two_keys_have_different_queues(self, site: str) -> None:
         names = [f"{site}a", f"{{{site}a}}", f"{{{site}a}}:fence", f"{{{site}a}}:b"]
         assert len({Lock("door", key=name)._keys.fence for name in names}) == 4
 
@@ -723,7 +732,7 @@ class TestBadInput:
             assert lock.name == odd
             assert Lock("door").acquire(blocking=False)
 
-    @pytest.mark.parametrize("part", ["lock", "fence", "line"])
+    @pytest.mark.parametrize("part", ["lock", "fence", "queue"])
     def test_a_key_that_holds_another_type(self, part: str) -> None:
         lock = Lock("door")
         lock.acquire(token="mine")

@@ -1,4 +1,4 @@
-"""Mailbox is what a plain model is; and the machine that says so finds the bugs that are planted."""
+"""Mailbox behaves like a plain model; and the state machine that checks this finds planted bugs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from hypothesis.stateful import (
 )
 
 from django_redis_messaging import Mail, Mailbox, MailPage, MessagingError, conf, forget
-from django_redis_messaging.core.keys import MailboxKeys
+from django_redis_messaging.services.mailboxes.keys import MailboxKeys
 
 from .asking import server_ms, until
 from .planting import PROFILE, Plant, PlantedBugs
 
-#: seconds: longer than any run; nothing becomes old but by the rule that says so
+#: seconds, longer than any run: only the rule for old mail makes mail expire
 LONG = 3600.0
 _runs = itertools.count()
 
 
 @dataclasses.dataclass
 class Ideal:
-    """A mail, as the model knows it."""
+    """A mail in the model."""
 
     id: int
     payload: Any
@@ -44,12 +44,12 @@ class Ideal:
 
 
 class Model:
-    """What a mailbox is: mail in its order, a position, and what limits removed."""
+    """A model of a mailbox: mails in order, a position, and the ids that limits removed."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.mails: list[Ideal] = []
-        #: the payloads ever sent, in their order; the epoch is known from the first cursor on
+        #: all payloads ever sent, in order; the epoch is taken from the first cursor
         self.sent: list[Any] = []
         self.epoch = ""
         self.acked = 0
@@ -119,7 +119,7 @@ class Model:
 
 @dataclasses.dataclass
 class Place:
-    """What a cursor stands for: the id of its mail, and the payloads sent up to it, in its history."""
+    """What a cursor refers to: the id of its mail, and the payloads sent up to it."""
 
     id: int
     sent: list[Any]
@@ -129,7 +129,7 @@ numbers = st.integers(0, 9)
 
 
 class MailboxMachine(RuleBasedStateMachine):
-    """One user's mailbox, its senders, its reader's devices, time that passes and data that is lost."""
+    """The mailbox of one user: senders, reading devices, passing time and lost data."""
 
     @initialize(most=st.sampled_from([1, 3, 5, 1000]))
     def begin(self, most: int) -> None:
@@ -142,7 +142,7 @@ class MailboxMachine(RuleBasedStateMachine):
         self.client: Any = get_redis_connection(conf.alias())
         self.keys = MailboxKeys(conf.prefix(), self.user)
         self.payloads = itertools.count()
-        #: each cursor ever got, also of mail that is lost
+        #: every cursor returned so far, including those of lost mail
         self.places: dict[str, Place] = {}
         self.latest_ms = 0.0
         self.saved: tuple[dict[str, bytes], Model] | None = None
@@ -224,16 +224,16 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        dumps = {key: self.client.dump(key) for key in self.keys.every if self.client.exists(key)}
+        dumps = {key: self.client.dump(key) for key in self.keys.all_keys if self.client.exists(key)}
         self.saved = dumps, copy.deepcopy(self.model)
 
     @precondition(lambda self: self.saved)
     @rule()
     def roll_back(self) -> None:
-        """As a server that is restarted from what it saved; that takes a while."""
+        """Restore an earlier copy, like a server that restarts from a snapshot; takes at least 1 ms."""
         assert self.saved is not None
         dumps, model = self.saved
-        self.client.delete(*self.keys.every)
+        self.client.delete(*self.keys.all_keys)
         for key, dump in dumps.items():
             self.client.restore(key, 0, dump)
         self.model = copy.deepcopy(model)
@@ -241,7 +241,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule(lost=st.integers(2, 3), others=st.integers(2, 4), discarded=st.integers(0, 4))
     def lose(self, lost: int, others: int, discarded: int) -> None:
-        """What somebody read last is lost, its ids are given to others, and some of these are discarded."""
+        """Lose the latest mails, reuse their ids for others, and discard some of these."""
         self.save()
         self.send_some(lost, None)
         cursor = list(self.places)[-1]
@@ -260,7 +260,7 @@ class MailboxMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.mails)
     @rule(count=st.integers(1, 3))
     def grow_old(self, count: int) -> None:
-        """The oldest were sent long ago: no cursor has that moment, so none is of them."""
+        """Backdate the oldest mails. No cursor has that time, so none refers to them."""
         old = {mail.id for mail in self.model.mails[:count]}
         self.places = {cursor: place for cursor, place in self.places.items() if place.id not in old}
         for mail in self.model.mails[:count]:
@@ -268,7 +268,7 @@ class MailboxMachine(RuleBasedStateMachine):
             self.client.hset(self.keys.mail, mail.id, b"[1," + raw.partition(b",")[2])
         self.model.lose(count)
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def all_is_as_in_the_model(self) -> None:
@@ -306,7 +306,7 @@ class MailboxMachine(RuleBasedStateMachine):
         return known[at % len(known)] if known and at < 7 else at * 5 % (self.model.last + 1) + 1
 
     def place(self, at: int | None, *, by_cursor: bool) -> tuple[str | int | None, int | None]:
-        """A place to read on after: as it is given, and its id; None where it is of mail that is lost."""
+        """A cursor or id to read on after, and its id; None if it refers to lost mail."""
         if at is None:
             return None, None
         if by_cursor and self.places:
@@ -316,7 +316,7 @@ class MailboxMachine(RuleBasedStateMachine):
         return number, number
 
     def number_of(self, cursor: str) -> int | None:
-        """The id up to which a cursor's owner knows all mail that is there; None: there is other mail."""
+        """The id up to which the cursor's history equals the mailbox; None if they differ."""
         place, model = self.places[cursor], self.model
         known = cursor.startswith(f"{model.epoch}-") and place.id <= model.last
         others = (mail for mail in model.mails if mail.id <= place.id and mail.payload not in place.sent)
@@ -327,57 +327,65 @@ def test_everything_is_as_in_the_model() -> None:
     run_state_machine_as_test(MailboxMachine, settings=PROFILE)
 
 
-#: a file of ../lua, some words of it, and what a mistake would have made of them
+#: a file of ../lua, a piece of its text, and a faulty replacement
 PLANTS: dict[str, Plant] = {
-    "no limit of age": ("_mailbox", "max_age > 0 and now - max_age or 0", "0"),
-    "one too many goes": ("mailbox_send", "length + 1 - max_length", "length + 2 - max_length"),
-    "what is lost is not noted": ("_mailbox", "    note_lost(box, ids)\n", ""),
-    "runs are not told apart": ("_mailbox", "if tonumber(id) ~= (to or -1) + 1 then", "if not from then"),
-    "a gap counts from the run's begin": ("_mailbox", "math.max(runs[at] - 1, id)", "(runs[at] - 1)"),
-    "a group's mail is left": ("mailbox_send", "removed(box, earlier, earlier)", ""),
-    "a group is counted when read": (
+    "no limit of age": ("_mailbox", "limits.age > 0 and now - limits.age or 0", "0"),
+    "one mail too many is removed": (
+        "mailbox_send",
+        "length + 1 - limits.length",
+        "length + 2 - limits.length",
+    ),
+    "lost mail is not recorded": ("_mailbox", "    record_lost(box, ids)\n", ""),
+    "runs are merged": ("_mailbox", "if tonumber(id) ~= (to or -1) + 1 then", "if not from then"),
+    "a gap includes ids before the cursor": ("_mailbox", "math.max(runs[at] - 1, id)", "(runs[at] - 1)"),
+    "replaced mail stays": ("mailbox_send", "remove_ids(box, replaced, replaced)", ""),
+    "read mail of a group is counted": (
         "mailbox_ack",
         "redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)",
         "",
     ),
-    "the count begins anew": ("mailbox_send", "'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
-    "replacing makes no room": ("mailbox_send", "length = length - 1", ""),
-    "no request ids": ("mailbox_send", "if answered then", "if false then"),
+    "the count restarts": ("mailbox_send", "'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
+    "replacing frees no space": ("mailbox_send", "length = length - 1", ""),
+    "request ids are ignored": ("mailbox_send", "if recorded then", "if false then"),
     "the position moves back": ("mailbox_ack", "if id <= (acked or 0) then", "if id == 0 then"),
-    "the position is beyond the newest": ("mailbox_ack", "math.min(id, last or 0)", "id"),
-    "any cursor is ours": ("_mailbox", "if cursor_epoch ~= epoch or id > last then", "if false then"),
-    "a mail sent later is the one that was lost": ("_mailbox", "sent == ms then", "sent ~= -1 then"),
-    "what was discarded proves nothing": ("_mailbox", "mail_ms(box, before) <= ms", "true"),
-    "what was discarded proves all": (
+    "the position moves above the newest": ("mailbox_ack", "math.min(cursor.id, last or 0)", "cursor.id"),
+    "every cursor is valid": (
         "_mailbox",
-        "sent == -1 and (not before or mail_ms(box, before) <= ms)",
+        "if cursor.epoch ~= epoch or cursor.id > last then",
+        "if false then",
+    ),
+    "reused ids are not detected": ("_mailbox", "sent_ms == ms then", "sent_ms ~= -1 then"),
+    "times around discarded mail are not compared": ("_mailbox", "mail_ms(box, previous) <= ms", "true"),
+    "cursors of discarded mail are invalid": (
+        "_mailbox",
+        "sent_ms == -1 and (not previous or mail_ms(box, previous) <= ms)",
         "false",
     ),
-    "marking forgets the group": ("mailbox_mark", "redis.call('ZREMRANGEBYSCORE', box.groups, id, id)", ""),
-    "what is too old can be marked": ("mailbox_mark", "tonumber(id) >= first and", ""),
-    "discarding leaves its group": (
+    "marking keeps the group": ("mailbox_mark", "redis.call('ZREMRANGEBYSCORE', box.groups, id, id)", ""),
+    "expired mail can be marked": ("mailbox_mark", "tonumber(id) >= first and", ""),
+    "discarding keeps the group": (
         "mailbox_discard",
-        "removed(box, ARGV[1], ARGV[1])",
-        "redis.call('ZREM', box.order, ARGV[1])",
+        "remove_ids(box, id, id)",
+        "redis.call('ZREM', box.order, id)",
     ),
-    "clearing leaves groups": (
+    "clearing keeps groups": (
         "mailbox_clear",
         "box.marked, box.groups, box.lost)\nredis.call('SET'",
         "box.marked, box.lost)\nredis.call('SET'",
     ),
     "clearing acks nothing": ("mailbox_clear", "epoch, last))", "epoch, 0))"),
-    "a page too long": ("mailbox_fetch", "#entries == limit or ", ""),
-    "read ones are unread": ("mailbox_fetch", "unread and 1 or 0", "1"),
-    "older ones begin with the last": (
+    "a page is too long": ("mailbox_fetch", "#entries == page_size or ", ""),
+    "read mail is unread": ("mailbox_fetch", "unread and 1 or 0", "1"),
+    "older pages repeat the last mail": (
         "mailbox_fetch",
-        "at and '(' .. at or '+inf', lowest",
-        "at or '+inf', lowest",
+        "id and '(' .. id or '+inf', lowest",
+        "id or '+inf', lowest",
     ),
-    "the gap is told too early": ("mailbox_fetch", "(newer or not more)", "true"),
+    "the gap is reported too early": ("mailbox_fetch", "(newer or not more)", "true"),
 }
 
 
 class TestPlantedBugs(PlantedBugs):
     machine = MailboxMachine
     plants = PLANTS
-    errors = (MessagingError,)  # a script that fails is found too
+    errors = (MessagingError,)  # a failing script also counts as found

@@ -1,4 +1,4 @@
-"""Whose a lock or a permit is, and that nothing is kept for who has gone: the same for both."""
+"""The owners of locks and permits, and that nothing is renewed after an owner has ended."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from django_redis_messaging import Lock, Semaphore
 from .asking import DEADLINE
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
-#: seconds: some renewals fit in
+#: seconds; long enough for some renewals
 LEASE = 0.3
 Make = Callable[..., Any]
 
 
 @pytest.fixture(params=["lock", "semaphore"])
 def make(request: pytest.FixtureRequest) -> Make:
-    """Makes one more object for the same resource, which one may have at a time."""
+    """Makes another object for the same exclusive resource."""
     return Lock if request.param == "lock" else lambda name, **options: Semaphore(name, 1, **options)
 
 
-def test_what_nobody_can_release_any_more_is_not_renewed(make: Make) -> None:
+def test_a_lease_that_nothing_can_release_is_not_renewed(make: Make) -> None:
     make("door", timeout=LEASE, renew=True).acquire()
     gc.collect()
     assert make("door").acquire(blocking=True, blocking_timeout=DEADLINE)
 
 
-async def test_nor_what_a_task_had_that_has_ended_though_it_is_remembered(make: Make) -> None:
+async def test_the_lease_of_an_ended_task_is_not_renewed(make: Make) -> None:
     owner = make("door", timeout=LEASE, renew=True)
     task = asyncio.create_task(owner.aacquire())
     assert await task
@@ -40,7 +40,7 @@ async def test_nor_what_a_task_had_that_has_ended_though_it_is_remembered(make: 
     assert task.done()
 
 
-async def test_a_task_that_has_ended_is_forgotten(make: Make) -> None:
+async def test_the_state_of_an_ended_task_is_removed(make: Make) -> None:
     owner = make("door", timeout=LEASE, renew=True)
     task = asyncio.create_task(owner.aacquire())
     await task
@@ -52,14 +52,16 @@ async def test_a_task_that_has_ended_is_forgotten(make: Make) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_that_it_ended_is_no_loss_to_be_told(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_end_of_a_renewal_is_not_logged_as_a_loss(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     owner = make("door", timeout=LEASE, renew=True)
     await asyncio.create_task(owner.aacquire())
     assert await make("door").aacquire(blocking=True, blocking_timeout=DEADLINE)
     assert "lost" not in caplog.text
 
 
-async def test_both_forms_are_of_the_same_task(make: Make) -> None:
+async def test_blocking_and_async_calls_of_a_task_share_its_state(make: Make) -> None:
     owner = make("door", renew=True)
     assert owner.acquire()
     await owner.arelease()
@@ -67,7 +69,7 @@ async def test_both_forms_are_of_the_same_task(make: Make) -> None:
     owner.release()
 
 
-async def test_a_renewal_of_a_loop_may_be_ended_by_another_thread() -> None:
+async def test_another_thread_may_end_the_renewal_of_a_loop() -> None:
     loop, complaints = asyncio.get_running_loop(), []
     loop.set_debug(True)
     loop.set_exception_handler(lambda _, context: complaints.append(context))
@@ -80,8 +82,8 @@ async def test_a_renewal_of_a_loop_may_be_ended_by_another_thread() -> None:
 
 
 @pytest.mark.parametrize("suspended", [True, False])
-async def test_one_that_is_closed_while_it_waits_says_nothing(make: Make, suspended: bool) -> None:
-    """Such as by an event loop that is closed, or the garbage collection of a frame that nobody awaits."""
+async def test_a_coroutine_closed_while_it_waits_logs_nothing(make: Make, suspended: bool) -> None:
+    """By the end of an event loop, or by garbage collection."""
     holder = make("door")
     assert await holder.aacquire()
     waits = make("door").aacquire(blocking=True)
@@ -91,7 +93,7 @@ async def test_one_that_is_closed_while_it_waits_says_nothing(make: Make, suspen
 
 
 class TestDecorators:
-    def test_a_generator_is_refused(self, make: Make) -> None:
+    def test_a_generator_is_rejected(self, make: Make) -> None:
         def numbers() -> Any:
             yield 1
 
@@ -102,7 +104,7 @@ class TestDecorators:
             with pytest.raises(TypeError, match=r"numbers.*generator"):
                 make("door")(function)
 
-    async def test_a_method_holds_it_while_it_runs(self, make: Make) -> None:
+    async def test_a_decorated_method_holds_it(self, make: Make) -> None:
         class Shop:
             @make("door")
             def open(self, hours: int) -> tuple[int, bool]:

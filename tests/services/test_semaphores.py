@@ -1,4 +1,4 @@
-"""A semaphore: who is given a permit, in which order, for how long, and how who waits is woken."""
+"""Semaphores: permits, leases, the queue of waiting clients, and their wake-ups."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 
 from django_redis_messaging import ConfigurationError, Semaphore, SemaphoreError, SemaphoreInfo, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.keys import SemaphoreKeys
-from django_redis_messaging.services import semaphores
+from django_redis_messaging.services.semaphores import semaphore as semaphores
+from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
 
 from ..conftest import Call
 from .asking import DEADLINE, all_keys, reply_to, server, snapshot, steps, until
@@ -27,21 +27,21 @@ pytestmark = pytest.mark.usefixtures("closing")
 LONG = 1000
 #: seconds
 SHORT = 0.15
-#: seconds that who is to be woken waits: who isn't is too late
+#: seconds that a client waits for its wake-up: longer than a poll would take
 PATIENCE = 3 * DEADLINE
-#: seconds that a busy machine may be late
+#: seconds of tolerance for a busy machine
 SLACK = 2.0
 
 
 @pytest.fixture
-def only_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits doesn't look by itself."""
-    monkeypatch.setattr(semaphores, "LOOK", 3600.0)
-    monkeypatch.setattr(semaphores, "ALIVE", 3_600_000)
+def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting clients don't poll."""
+    monkeypatch.setattr(semaphores, "POLL_INTERVAL", 3600.0)
+    monkeypatch.setattr(semaphores, "WAITER_TTL", 3_600_000)
 
 
 def printer(limit: int = 1, *, timeout: float = LONG, **options: Any) -> Semaphore:
-    """One more object for the same semaphore."""
+    """Another object for the same semaphore."""
     return Semaphore("printer", limit, timeout=timeout, **options)
 
 
@@ -54,21 +54,22 @@ def info(limit: int, held: int, waiting: int) -> SemaphoreInfo:
 
 
 def taken(limit: int = 1, *, timeout: float = LONG) -> Semaphore:
-    """A semaphore that the main thread has a permit of."""
+    """A semaphore of which the main thread holds a permit."""
     semaphore = printer(limit, timeout=timeout)
     assert semaphore.acquire()
     return semaphore
 
 
 @contextmanager
-def in_line(*names: str, got: list[str] | None = None) -> Iterator[list[Future[None]]]:
-    """Threads that wait for a permit, in this order; who gets one writes its name down and gives it back."""
+def in_queue(*names: str, got: list[str] | None = None) -> Iterator[list[Future[None]]]:
+    """Threads that wait for a permit, in this order; each appends its name when it has one, and releases
+    it."""
     nobody_is_blocked()
     passed = [] if got is None else got
 
     def wait(name: str) -> None:
         semaphore = printer()
-        assert semaphore.acquire(True, PATIENCE), "nobody woke it"
+        assert semaphore.acquire(True, PATIENCE), "it was not woken"
         passed.append(name)
         semaphore.release()
 
@@ -81,25 +82,25 @@ def in_line(*names: str, got: list[str] | None = None) -> Iterator[list[Future[N
 
 
 def blocked() -> int:
-    """How many wait on the server."""
+    """The number of blocked commands on the server."""
     return int(server().info("clients")["blocked_clients"])
 
 
 def nobody_is_blocked() -> None:
-    """What outlived those who waited in other tests has ended."""
+    """Wait until the pending commands of other tests have ended."""
     clients.close()
     until(lambda: blocked() == 0)
 
 
 async def queued(semaphore: Semaphore, count: int) -> None:
-    """Let other tasks run until so many wait."""
+    """Let other tasks run until this many wait."""
     ends = time.monotonic() + DEADLINE
     while (await semaphore.ainfo()).waiting < count:
         assert time.monotonic() < ends
 
 
 class TestPermits:
-    async def test_there_are_so_many(self, call: Call) -> None:
+    async def test_the_limit_is_not_exceeded(self, call: Call) -> None:
         one = printer(2)
         assert [await call(one, "acquire") for _ in range(3)] == [True, True, False]
         assert await call(printer(), "acquire") is False
@@ -107,7 +108,7 @@ class TestPermits:
         await call(one, "release")
         assert await call(printer(), "acquire") is True
 
-    async def test_each_name_has_its_own(self, call: Call) -> None:
+    async def test_each_name_has_its_own_permits(self, call: Call) -> None:
         assert await call(Semaphore("a:{b}", 1), "acquire")
         assert await call(Semaphore("a%3A{b}", 1), "acquire")
         assert not await call(Semaphore("a:{b}", 1), "acquire")
@@ -118,12 +119,12 @@ class TestPermits:
         assert await call(printer(5), "info") == info(2, 1, 0)
         assert [await call(printer(5), "acquire") for _ in range(2)] == [True, False]
 
-    async def test_a_raised_limit_counts_for_all(self, call: Call) -> None:
+    async def test_a_raised_limit_applies_to_all_clients(self, call: Call) -> None:
         first = taken()
         await call(printer(7), "set_limit", 2)
         assert [await call(first, "acquire") for _ in range(2)] == [True, False]
 
-    async def test_a_lowered_one_takes_nobodys_permit(self, call: Call) -> None:
+    async def test_a_lowered_limit_revokes_no_permit(self, call: Call) -> None:
         one = printer(3)
         for _ in range(3):
             assert await call(one, "acquire")
@@ -136,13 +137,13 @@ class TestPermits:
         await call(one, "release")
         assert await call(printer(), "acquire")
 
-    async def test_none_at_all(self, call: Call) -> None:
+    async def test_a_limit_of_zero_grants_nothing(self, call: Call) -> None:
         await call(printer(), "set_limit", 0)
         assert not await call(printer(), "acquire")
         assert not await call(printer(), "acquire", True, 0.01)
 
-    async def test_a_lowered_limit_below_a_thousand_forgets_nobody(self, call: Call) -> None:
-        """Of what is over a thousand are remembered, besides all who hold one."""
+    async def test_a_lowered_limit_forgets_no_holder(self, call: Call) -> None:
+        """A thousand expired permits are remembered, besides all held ones."""
         one = printer(1005)
         for _ in range(1003):
             assert one.acquire()
@@ -150,7 +151,7 @@ class TestPermits:
         assert not await call(printer(), "acquire")
         assert (await call(one, "info")).held == 1003
 
-    async def test_what_is_over_is_not_kept_for_ever(self, call: Call) -> None:
+    async def test_expired_permits_are_removed(self, call: Call) -> None:
         one = printer()
         server().zadd(keys().holders, {f"dead {number}": number + 1 for number in range(1500)})
         assert await call(one, "acquire")
@@ -161,7 +162,7 @@ class TestPermits:
 
 
 class TestHolders:
-    async def test_only_who_acquired_releases(self, call: Call) -> None:
+    async def test_only_the_holder_releases(self, call: Call) -> None:
         taken()
         with pytest.raises(SemaphoreError, match="acquire one first"):
             await call(printer(), "release")
@@ -169,7 +170,7 @@ class TestHolders:
             await call(printer(), "refresh")
         assert printer().info().held == 1
 
-    async def test_once(self, call: Call) -> None:
+    async def test_a_permit_is_released_once(self, call: Call) -> None:
         one = printer()
         assert await call(one, "acquire")
         await call(one, "release")
@@ -189,7 +190,7 @@ class TestHolders:
             pool.submit(shared.release).result()
         assert shared.info().held == 0
 
-    async def test_and_to_its_task(self) -> None:
+    async def test_a_permit_belongs_to_its_task(self) -> None:
         shared = printer(2)
         assert await shared.aacquire()
         with pytest.raises(SemaphoreError, match="task"):
@@ -213,7 +214,7 @@ class TestHolders:
 
 
 class TestForms:
-    async def test_with_waits_and_releases(self) -> None:
+    async def test_a_with_block_waits_and_releases(self) -> None:
         semaphore = printer()
         with semaphore as entered:
             assert entered is semaphore
@@ -223,7 +224,7 @@ class TestForms:
             assert not await printer().aacquire()
         assert semaphore.info().held == 0
 
-    async def test_what_the_body_raises_releases(self) -> None:
+    async def test_an_error_in_the_block_releases(self) -> None:
         with pytest.raises(ZeroDivisionError), printer():
             raise ZeroDivisionError
         with pytest.raises(ZeroDivisionError):
@@ -232,15 +233,17 @@ class TestForms:
         assert printer().info().held == 0
 
     @pytest.mark.timing
-    async def test_a_lost_lease_is_told_at_the_end(self) -> None:
-        with pytest.raises(SemaphoreError, match=r"0\.01 s.* had ended"), printer(timeout=0.01):
+    async def test_a_lost_lease_raises_at_the_end_of_the_block(self) -> None:
+        with pytest.raises(SemaphoreError, match=r"0\.01 s.* had expired"), printer(timeout=0.01):
             until(lambda: printer().info().held == 0)
         with pytest.raises(SemaphoreError, match="renew=True"):
             async with printer(timeout=0.01):
                 until(lambda: printer().info().held == 0)
 
     @pytest.mark.timing
-    async def test_but_does_not_hide_what_the_body_raises(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_failed_release_does_not_hide_the_error_of_the_block(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         caplog.set_level(logging.WARNING)
         with pytest.raises(ZeroDivisionError), printer(timeout=0.01):
             until(lambda: printer().info().held == 0)
@@ -251,7 +254,7 @@ class TestForms:
                 raise ZeroDivisionError
         assert caplog.text.count("was not released") == 2
 
-    async def test_a_decorated_function_holds_one(self) -> None:
+    async def test_a_decorated_function_holds_a_permit(self) -> None:
         @printer()
         def held(number: int) -> tuple[int, int]:
             """Says how many."""
@@ -264,24 +267,26 @@ class TestForms:
         assert (held(1), await aheld(2), printer().info().held) == ((1, 1), (2, 1), 0)
         assert (held.__name__, held.__doc__) == ("held", "Says how many.")
 
-    def test_it_says_what_it_is(self) -> None:
+    def test_its_repr(self) -> None:
         assert repr(printer(3)) == "Semaphore('printer', 3)"
 
 
 @pytest.mark.timing
 class TestLeases:
-    async def test_a_permit_is_back_when_its_lease_ends(self, call: Call) -> None:
+    async def test_a_permit_is_free_when_its_lease_ends(self, call: Call) -> None:
         lost = printer(timeout=SHORT)
         assert await call(lost, "acquire")
         began = time.monotonic()
         assert await call(printer(), "acquire", True, DEADLINE)
         assert SHORT - 0.01 <= time.monotonic() - began < DEADLINE
         assert await call(lost, "refresh") is False
-        with pytest.raises(SemaphoreError, match=r"0\.15 s.* had ended"):
+        with pytest.raises(SemaphoreError, match=r"0\.15 s.* had expired"):
             await call(lost, "release")
         assert printer().info().held == 1
 
-    async def test_who_waits_looks_when_the_next_lease_ends(self, call: Call, only_woken: None) -> None:
+    async def test_a_waiting_client_polls_when_the_next_lease_ends(
+        self, call: Call, without_polling: None
+    ) -> None:
         assert await call(printer(2, timeout=SHORT), "acquire")
         assert await call(printer(), "acquire")
         began = time.monotonic()
@@ -289,7 +294,7 @@ class TestLeases:
         assert time.monotonic() - began < DEADLINE, "only its last look found it"
         assert printer().info() == info(2, 2, 0)
 
-    def test_each_in_the_line_is_told_when_enough_leases_will_have_ended(self, only_woken: None) -> None:
+    def test_each_waiting_client_polls_when_enough_leases_have_ended(self, without_polling: None) -> None:
         for lease in (100, 200, 300):
             taken(3, timeout=lease)
         looks = [reply_to(next(steps(printer()._acquire, token, LONG)))[1] for token in "abc"]
@@ -298,7 +303,7 @@ class TestLeases:
         look = reply_to(next(steps(printer()._acquire, "a", LONG)))[1]
         assert round(look / 100_000, 1) == 2
 
-    async def test_refreshed_it_lasts(self, call: Call) -> None:
+    async def test_a_refreshed_permit_lasts(self, call: Call) -> None:
         one = printer(2, timeout=SHORT)
         assert await call(one, "acquire")
         assert await call(one, "acquire")
@@ -309,7 +314,7 @@ class TestLeases:
         until(lambda: one.info().held == 0)
         assert await call(one, "refresh") is False
 
-    async def test_refresh_tells_of_each_permit(self, call: Call) -> None:
+    async def test_refresh_reports_any_lost_permit(self, call: Call) -> None:
         one = printer(2)
         assert await call(one, "acquire")
         assert await call(one, "acquire")
@@ -317,7 +322,7 @@ class TestLeases:
         assert await call(one, "refresh") is False
         assert one.info().held == 1
 
-    async def test_what_redis_lost_is_told(self, call: Call) -> None:
+    async def test_refresh_reports_lost_data(self, call: Call) -> None:
         one = printer()
         assert await call(one, "acquire")
         server().delete(keys().holders)
@@ -332,7 +337,7 @@ class TestLeases:
         until(lambda: short.info().held == 1)
         assert await call(short, "refresh") is False
 
-    async def test_renewed_it_lasts_until_released(self, call: Call) -> None:
+    async def test_a_renewed_permit_lasts_until_its_release(self, call: Call) -> None:
         kept = printer(timeout=SHORT, renew=True)
         assert await call(kept, "acquire")
         assert not await call(printer(), "acquire", True, 3 * SHORT)
@@ -341,14 +346,14 @@ class TestLeases:
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert await call(printer(), "acquire")
 
-    def test_or_until_its_thread_has_ended(self) -> None:
+    def test_a_renewed_permit_lasts_until_the_end_of_its_thread(self) -> None:
         kept = printer(timeout=SHORT, renew=True)
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(kept.acquire).result()
             assert not printer().acquire(True, 2 * SHORT)
         assert printer().acquire(True, DEADLINE)
 
-    async def test_or_its_task(self) -> None:
+    async def test_a_renewed_permit_lasts_until_the_end_of_its_task(self) -> None:
         kept = printer(timeout=SHORT, renew=True)
         assert await asyncio.create_task(kept.aacquire())
         assert await printer().aacquire(True, DEADLINE)
@@ -356,7 +361,7 @@ class TestLeases:
 
 @pytest.mark.timing
 class TestWaiting:
-    async def test_who_has_no_time_left_leaves_the_line(self, call: Call) -> None:
+    async def test_a_client_without_time_left_leaves_the_queue(self, call: Call) -> None:
         taken()
         began = time.monotonic()
         assert await call(printer(), "acquire", True, SHORT) is False
@@ -364,14 +369,14 @@ class TestWaiting:
         assert await call(printer(), "acquire", True, timedelta(seconds=0)) is False
         assert printer().info() == info(1, 1, 0)
 
-    def test_one_that_is_released_wakes_the_first(self, only_woken: None) -> None:
+    def test_a_release_wakes_the_first_client(self, without_polling: None) -> None:
         semaphore, got = taken(), list[str]()
-        with in_line("a", "b", "c", got=got):
+        with in_queue("a", "b", "c", got=got):
             assert semaphore.info() == info(1, 1, 3)
             semaphore.release()
         assert got == ["a", "b", "c"]
 
-    async def test_tasks_too(self, only_woken: None) -> None:
+    async def test_a_release_wakes_tasks(self, without_polling: None) -> None:
         semaphore, got = printer(), list[int]()
         assert await semaphore.aacquire()
 
@@ -386,11 +391,11 @@ class TestWaiting:
             await semaphore.arelease()
         assert got == [0, 1, 2, 3, 4]
 
-    def test_a_raised_limit_wakes_as_many(self, only_woken: None) -> None:
+    def test_a_raised_limit_wakes_as_many_clients(self, without_polling: None) -> None:
         semaphore, together = taken(), threading.Barrier(3)
 
         def wait() -> None:
-            assert printer().acquire(True, PATIENCE), "nobody woke it"
+            assert printer().acquire(True, PATIENCE), "it was not woken"
             together.wait(PATIENCE)
 
         with ThreadPoolExecutor(2) as pool:
@@ -401,7 +406,7 @@ class TestWaiting:
             for one in waits:
                 one.result()
 
-    async def test_nobody_overtakes_who_waits(self, call: Call, only_woken: None) -> None:
+    async def test_no_client_overtakes(self, call: Call, without_polling: None) -> None:
         semaphore = taken()
         waiting = joined("first")
         semaphore.release()
@@ -409,7 +414,7 @@ class TestWaiting:
         assert not await call(printer(), "acquire", True, 0.01)
         assert looked(waiting) is True
 
-    async def test_who_comes_later_is_given_what_is_left(self, call: Call, only_woken: None) -> None:
+    async def test_a_newcomer_gets_a_spare_permit(self, call: Call, without_polling: None) -> None:
         semaphore = taken()
         waiting = joined("first")
         semaphore.set_limit(3)
@@ -417,7 +422,7 @@ class TestWaiting:
         assert not await call(printer(), "acquire")
         assert looked(waiting) is True
 
-    async def test_who_died_waiting_costs_a_second(self, call: Call) -> None:
+    async def test_a_dead_waiter_delays_the_others_by_a_second(self, call: Call) -> None:
         semaphore = taken()
         joined("dead")
         semaphore.release()
@@ -427,14 +432,14 @@ class TestWaiting:
         # it may have been alive until then
         assert time.monotonic() - began < 1.0 + SLACK
 
-    def test_the_next_is_woken_when_the_dead_is_found(self, only_woken: None) -> None:
+    def test_the_next_client_is_woken_when_a_dead_one_is_removed(self, without_polling: None) -> None:
         semaphore = taken()
         joined("dead")
-        with in_line("alive"):
+        with in_queue("alive"):
             server().zadd(keys().waiting, {"dead": 1})
             semaphore.release()
 
-    def test_by_whoever_finds_it(self, only_woken: None) -> None:
+    def test_any_call_removes_a_dead_waiter(self, without_polling: None) -> None:
         semaphore = taken()
         for name in ("dead", "second"):
             joined(name)
@@ -444,18 +449,18 @@ class TestWaiting:
         assert looked(third) is None
         assert gate() == ticket("second")
 
-    def test_a_waiter_that_gave_up_takes_nothing_with_it(self, only_woken: None) -> None:
-        """Its read on the server outlives it, for two seconds; it is woken, and that harms nobody."""
+    def test_a_client_that_gave_up_takes_no_wakeup(self, without_polling: None) -> None:
+        """Its read on the server outlives it for two seconds; waking it has no effect on others."""
         semaphore = taken()
         nobody_is_blocked()
         assert not printer().acquire(True, 0.05)
         assert blocked() == 1
         got = list[str]()
-        with in_line("next", got=got):
+        with in_queue("next", got=got):
             semaphore.release()
         assert got == ["next"]
 
-    async def test_who_is_cancelled_leaves_the_line_at_once(self, only_woken: None) -> None:
+    async def test_a_cancelled_task_leaves_the_queue_at_once(self, without_polling: None) -> None:
         semaphore = printer()
         assert await semaphore.aacquire()
         nobody_is_blocked()
@@ -467,7 +472,9 @@ class TestWaiting:
             await waiting
         assert await semaphore.ainfo() == info(1, 1, 0)
 
-    def test_who_is_interrupted_too(self, only_woken: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_interrupted_thread_leaves_the_queue_at_once(
+        self, without_polling: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         semaphore = taken()
 
         def interrupted(*_: object) -> None:
@@ -479,16 +486,16 @@ class TestWaiting:
             printer().acquire(True)
         assert semaphore.info() == info(1, 1, 0)
 
-    def test_a_permit_granted_to_who_is_interrupted_is_given_back(self, only_woken: None) -> None:
+    def test_a_permit_granted_to_an_interrupted_caller_is_released(self, without_polling: None) -> None:
         semaphore = taken()
         waiting = joined("gone")
-        with in_line("next"):
+        with in_queue("next"):
             semaphore.release()
             assert looked(waiting) is True
             reply_to(next(steps(semaphore._leave, "gone")))
 
-    def test_a_gate_that_was_opened_for_nothing_shuts(self, only_woken: None) -> None:
-        """Else who listens there would look all the time."""
+    def test_a_gate_opened_too_far_is_closed(self, without_polling: None) -> None:
+        """Otherwise its readers would poll without a pause."""
         semaphore = taken()
         first, second = joined("first"), joined("second")
         semaphore.set_limit(3)
@@ -505,14 +512,14 @@ class TestWaiting:
 
 
 def joined(token: str) -> Any:
-    """The body of one who waits in the line, asleep."""
+    """The steps of a client that waits in the queue."""
     body = steps(printer()._acquire, token, float("inf"))
     body.send(reply_to(next(body)))
     return body
 
 
 def looked(body: Any) -> bool | None:
-    """It looks again; None where it goes on waiting."""
+    """Poll again; None if it continues to wait."""
     try:
         body.send(reply_to(body.send(None)))
     except StopIteration as stop:
@@ -521,13 +528,13 @@ def looked(body: Any) -> bool | None:
 
 
 def gate() -> int:
-    """The last ticket that the gate is open for; 0 where it is shut."""
+    """The highest ticket that the gate is open for; 0 if it is closed."""
     entries = server().xrange(keys().gate)
     return int(entries[-1][0].partition(b"-")[0]) if entries else 0
 
 
 def ticket(token: str) -> int:
-    return int(server().zscore(keys().line, token))
+    return int(server().zscore(keys().queue, token))
 
 
 class TestRepeats:
@@ -540,13 +547,13 @@ class TestRepeats:
         assert reply_to(asking) == 1
         assert semaphore.info().held == 2
 
-    def test_one_that_joined_the_line_has_one_place(self, only_woken: None) -> None:
+    def test_a_repeat_has_one_place_in_the_queue(self, without_polling: None) -> None:
         taken()
         asking = next(steps(printer()._acquire, "token", LONG))
         assert len({reply_to(asking)[0] for _ in range(3)}) == 1
         assert printer().info().waiting == 1
 
-    def test_a_release_whose_reply_was_lost_is_one(self) -> None:
+    def test_a_release_whose_reply_was_lost_is_applied_once(self) -> None:
         semaphore = printer()
         assert reply_to(next(steps(semaphore._acquire, "token", 0))) == 1
         releasing = next(steps(semaphore._release, "token"))
@@ -556,7 +563,7 @@ class TestRepeats:
         assert semaphore.info().held == 1
 
     @pytest.mark.timing
-    def test_though_its_lease_would_have_ended_meanwhile(self) -> None:
+    def test_a_repeated_release_succeeds_after_the_lease(self) -> None:
         semaphore, clock = printer(timeout=SHORT), Semaphore("clock", 1, timeout=SHORT)
         assert reply_to(next(steps(semaphore._acquire, "token", 0))) == 1
         assert clock.acquire()
@@ -576,14 +583,14 @@ class TestCost:
             act()
             assert evalshas() - before == 1
 
-    def test_whoever_gives_up_has_looked_twice(self, only_woken: None) -> None:
+    def test_a_client_that_gives_up_has_polled_twice(self, without_polling: None) -> None:
         taken()
         printer().acquire(True, 0.01)
         before = evalshas()
         assert not printer().acquire(True, 0.05)
         assert evalshas() - before == 2
 
-    def test_each_key_expires(self, only_woken: None) -> None:
+    def test_each_key_expires(self, without_polling: None) -> None:
         with printer(2, timeout=60):
             taken(2, timeout=LONG)
             joined("a")
@@ -594,7 +601,7 @@ class TestCost:
         assert ttls["limit"] > 29 * 86_400_000
         assert 1000 * LONG - 10_000 < ttls["holders"] <= 2 * 1000 * LONG + 1
         assert 0 < ttls["gate"] <= 60_000
-        assert all(0 < ttls[part] <= semaphores.ALIVE + 1 for part in ("line", "waiting"))
+        assert all(0 < ttls[part] <= semaphores.WAITER_TTL + 1 for part in ("line", "waiting"))
 
     def test_a_lease_may_be_longer_than_the_limit_is_kept(self) -> None:
         semaphore = Semaphore("printer", 1, timeout=timedelta(days=36_500))
@@ -605,7 +612,7 @@ class TestCost:
         semaphore.release()
         assert printer().acquire()
 
-    def test_use_keeps_the_limit(self) -> None:
+    def test_use_extends_the_ttl_of_the_limit(self) -> None:
         uses: list[Callable[[Semaphore], object]] = [
             lambda one: one.acquire(), lambda one: one.refresh(), lambda one: one.set_limit(1),
         ]  # fmt: skip
@@ -623,7 +630,7 @@ def evalshas() -> int:
 BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "name": (lambda: Semaphore("", 1), ValueError, "name is empty"),
     "name None": (lambda: Semaphore(None, 1), TypeError, "name must be a str"),  # type: ignore[arg-type]
-    "limit 0": (lambda: printer(0), ValueError, "limit is 0"),
+    "limit 0": (lambda: printer(0), ValueError, "limit must be between 1 and 10000, not 0"),
     "limit huge": (lambda: printer(10_001), ValueError, "limit"),
     "limit bool": (lambda: printer(True), TypeError, "limit"),
     "limit float": (lambda: printer(1.0), TypeError, "limit"),  # type: ignore[arg-type]
@@ -634,23 +641,23 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "blocking": (lambda: printer().acquire(1), TypeError, "blocking"),  # type: ignore[arg-type]
     "blocking_timeout": (lambda: printer().acquire(True, -1), ValueError, "blocking_timeout"),
     "blocking_timeout inf": (lambda: printer().acquire(True, float("inf")), ValueError, "blocking_timeout"),
-    "blocking_timeout alone": (lambda: printer().acquire(False, 1), ValueError, "give blocking=True"),
+    "blocking_timeout alone": (lambda: printer().acquire(False, 1), ValueError, "needs blocking=True"),
     "blocking_timeout 0 alone": (lambda: printer().acquire(blocking_timeout=0), ValueError, "blocking=True"),
-    "set_limit": (lambda: printer().set_limit(-1), ValueError, "limit is -1"),
+    "set_limit": (lambda: printer().set_limit(-1), ValueError, "limit must be between 0 and 10000, not -1"),
     "set_limit huge": (lambda: printer().set_limit(10_001), ValueError, "limit"),
     "set_limit None": (lambda: printer().set_limit(None), TypeError, "limit"),  # type: ignore[arg-type]
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_arguments_are_told_before_anything_is_sent(case: str) -> None:
+def test_bad_arguments_raise_before_anything_is_sent(case: str) -> None:
     act, error, words = BAD[case]
     with pytest.raises(error, match=words):
         act()
     assert all_keys() == []
 
 
-async def test_the_awaiting_forms_refuse_as_well() -> None:
+async def test_the_async_versions_reject_them_too() -> None:
     with pytest.raises(ValueError, match="blocking=True"):
         await printer().aacquire(False, 1)
     with pytest.raises(ValueError, match="limit"):
@@ -658,20 +665,20 @@ async def test_the_awaiting_forms_refuse_as_well() -> None:
     assert all_keys() == []
 
 
-#: what each operation takes, and so must find out
+#: the keys that each operation uses, whose types it must check
 TAKES: dict[str, tuple[Callable[[Semaphore], object], str]] = {
-    "acquire": (lambda one: printer().acquire(), "holders limit line waiting gate"),
-    "wait": (lambda one: printer().acquire(True, 0.01), "holders limit line waiting gate"),
-    "release": (lambda one: one.release(), "holders limit line waiting gate"),
+    "acquire": (lambda one: printer().acquire(), "holders limit queue waiting gate"),
+    "wait": (lambda one: printer().acquire(True, 0.01), "holders limit queue waiting gate"),
+    "release": (lambda one: one.release(), "holders limit queue waiting gate"),
     "refresh": (lambda one: one.refresh(), "holders"),
-    "set_limit": (lambda one: one.set_limit(9), "holders limit line waiting gate"),
+    "set_limit": (lambda one: one.set_limit(9), "holders limit queue waiting gate"),
     "info": (lambda one: one.info(), "holders limit waiting"),
 }
 
 
-@pytest.mark.parametrize("part", ["holders", "limit", "line", "waiting", "gate"])
+@pytest.mark.parametrize("part", ["holders", "limit", "queue", "waiting", "gate"])
 @pytest.mark.parametrize("operation", TAKES)
-def test_a_key_that_holds_another_type(operation: str, part: str, only_woken: None) -> None:
+def test_a_key_that_holds_another_type(operation: str, part: str, without_polling: None) -> None:
     act, takes = TAKES[operation]
     semaphore = taken()
     joined("one")
@@ -687,7 +694,7 @@ def test_a_key_that_holds_another_type(operation: str, part: str, only_woken: No
         assert snapshot()[getattr(keys(), part)] == before[getattr(keys(), part)]
 
 
-async def test_a_script_cache_that_is_flushed_is_not_noticed(call: Call) -> None:
+async def test_a_flushed_script_cache_is_not_noticed(call: Call) -> None:
     semaphore = printer()
     for name, answer in [("acquire", True), ("refresh", True), ("info", info(1, 1, 0)), ("release", None)]:
         server().script_flush()
@@ -696,7 +703,7 @@ async def test_a_script_cache_that_is_flushed_is_not_noticed(call: Call) -> None
 
 @pytest.mark.timing
 class TestManyAtOnce:
-    def test_there_are_never_more_than_the_limit(self) -> None:
+    def test_many_threads_never_exceed_the_limit(self) -> None:
         inside, most, guard = 0, 0, threading.Lock()
         semaphore = printer(3)
 

@@ -1,4 +1,4 @@
-"""The original design of the fair semaphore, as it is described: what went wrong there, and not here."""
+"""Defects of the original design of the fair semaphore that this implementation avoids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Original:
         self.times, self.owners, self.counter = start, f"{start}:owners", f"{start}:counter"
 
     def acquire(self, now: Callable[[], float] = time.time) -> Generator[None, None, str | None]:
-        """Between its two transactions, it yields."""
+        """Yields between its two transactions."""
         token = uuid.uuid4().hex
         moment = now()
         pipeline = server().pipeline(transaction=True)
@@ -47,7 +47,7 @@ class Original:
 
 
 def finish(acquiring: Generator[None, None, str | None]) -> str | None:
-    """Do the rest of it; the token, where it got a permit."""
+    """Complete it; returns the token if it got a permit."""
     try:
         while True:
             next(acquiring)
@@ -55,7 +55,7 @@ def finish(acquiring: Generator[None, None, str | None]) -> str | None:
         return cast("str | None", stop.value)
 
 
-def test_between_counter_and_insertion_another_got_the_last_permit_too() -> None:
+def test_the_original_grants_the_last_permit_twice() -> None:
     original = Original(1)
     slow, quick = original.acquire(), original.acquire()
     next(slow)
@@ -64,8 +64,8 @@ def test_between_counter_and_insertion_another_got_the_last_permit_too() -> None
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_here_nothing_comes_between(order: tuple[int, int]) -> None:
-    """Each is one script; whose is first has it, whoever began first."""
+def test_our_acquire_is_atomic(order: tuple[int, int]) -> None:
+    """Each is one script: the first script gets the permit."""
     bodies = [steps(Semaphore("s", 1)._acquire, token, 0) for token in ("one", "other")]
     asked, granted = [next(body) for body in bodies], []
     for which in order:
@@ -75,13 +75,13 @@ def test_here_nothing_comes_between(order: tuple[int, int]) -> None:
     assert granted == [True, False]
 
 
-def test_a_clock_that_is_ahead_took_others_permits() -> None:
+def test_in_the_original_a_fast_clock_takes_permits_of_others() -> None:
     original = Original(1)
     assert finish(original.acquire())
     assert finish(original.acquire(lambda: time.time() + TIMEOUT + 1))
 
 
-def test_here_clocks_of_clients_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_semaphore_does_not_depend_on_client_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = Semaphore("s", 1, timeout=TIMEOUT)
     assert holder.acquire()
     now = time.time() + 1e6
@@ -94,8 +94,8 @@ def test_here_clocks_of_clients_do_not_matter(monkeypatch: pytest.MonkeyPatch) -
     assert Semaphore("s", 1, timeout=TIMEOUT).acquire()
 
 
-def test_who_was_refused_does_not_hold_up_others() -> None:
-    """Each attempt took a rank for a moment, so that two at once could refuse each other."""
+def test_a_rejected_client_does_not_delay_others() -> None:
+    """In the original each attempt took a rank briefly, so that two could reject each other."""
     original = Original(2)
     assert finish(original.acquire())
     one, other = original.acquire(), original.acquire()

@@ -1,4 +1,4 @@
-"""Semaphore is what a plain model is; and the machine that says so finds the bugs that are planted."""
+"""Compares Semaphore with a model; and checks that the machine finds planted bugs."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from hypothesis.stateful import (
 )
 
 from django_redis_messaging import MessagingError, Semaphore, SemaphoreInfo, conf
-from django_redis_messaging.core.keys import SemaphoreKeys
-from django_redis_messaging.services import semaphores
+from django_redis_messaging.services.semaphores import semaphore as semaphores
+from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
 
 from .asking import reply_to, steps
 from .planting import PROFILE, Plant, PlantedBugs
 
-#: seconds: longer than any run; no lease ends but by the rule that says so
+#: seconds; longer than any run: leases end only by a rule
 LONG = 36_000
-#: µs: a moment that has been
+#: µs; a time in the past
 PAST = 1
 _runs = itertools.count()
 callers = st.integers(0, 7)
 
 
 class Model:
-    """What a semaphore is: those who hold a permit, those who wait, by their order."""
+    """A semaphore: its holders, and its waiting clients in order."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.holders: list[str] = []
-        self.line: list[str] = []
+        self.queue: list[str] = []
 
     @property
     def free(self) -> int:
@@ -46,39 +46,39 @@ class Model:
 
     @property
     def next(self) -> list[str]:
-        """Those in the line who may go."""
-        return self.line[: max(self.free, 0)]
+        """The waiting clients that may take a permit."""
+        return self.queue[: max(self.free, 0)]
 
     def look(self, token: str, *, stays: bool) -> bool:
         if token in self.holders:
             return True
-        place = self.line.index(token) if token in self.line else len(self.line)
+        place = self.queue.index(token) if token in self.queue else len(self.queue)
         granted = place < self.free
         if granted:
             self.holders.append(token)
-        if token in self.line and (granted or not stays):
-            self.line.remove(token)
-        if stays and not granted and token not in self.line:
-            self.line.append(token)
+        if token in self.queue and (granted or not stays):
+            self.queue.remove(token)
+        if stays and not granted and token not in self.queue:
+            self.queue.append(token)
         return granted
 
 
 class SemaphoreMachine(RuleBasedStateMachine):
-    """Callers by their tokens, each with an object of its own; leases that end, and callers that die."""
+    """Callers by token, each with its own object; leases that end, and callers that die."""
 
     @initialize(limit=st.integers(1, 4))
     def begin(self, limit: int) -> None:
         self.model = Model(limit)
-        self.patience = mock.patch.object(semaphores, "ALIVE", 1000 * LONG)
+        self.patience = mock.patch.object(semaphores, "WAITER_TTL", 1000 * LONG)
         self.patience.start()
         self.name = f"s {next(_runs)}"
         self.client: Any = get_redis_connection(conf.alias())
         self.keys = SemaphoreKeys(conf.prefix(), self.name)
-        #: by token, the body of a call that waits
+        #: token → the steps of a waiting call
         self.asleep: dict[str, Any] = {}
         self.released: set[str] = set()
         self.tokens = (f"t{number}" for number in itertools.count())
-        #: whether those who may go have been told since somebody vanished
+        #: whether the clients that may take a permit were woken since a client died
         self.told = True
         self.first = self.object()
 
@@ -88,11 +88,11 @@ class SemaphoreMachine(RuleBasedStateMachine):
     def object(self, limit: int | None = None) -> Semaphore:
         return Semaphore(self.name, limit or max(self.model.limit, 1), timeout=LONG)
 
-    # What callers do
+    # Actions of callers
 
     @rule(limit=st.integers(1, 4))
     def come_and_wait(self, limit: int) -> None:
-        """The limit of a later object doesn't count."""
+        """The limit of a later object has no effect."""
         later = limit if self.stored() else None
         token = next(self.tokens)
         body = steps(self.object(later)._acquire, token, float("inf"))
@@ -126,7 +126,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.holders or self.asleep)
     @rule(at=callers)
     def leave(self, at: int) -> None:
-        """Interrupted while it waits, or when it has been granted one and doesn't know."""
+        """Interrupt a caller while it waits, or after a grant whose reply it has not received."""
         token = self.one([*self.model.holders, *self.asleep], at)
         self.run(self.first._leave, token)
         self.vanish(token)
@@ -135,7 +135,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.holders)
     @rule(at=callers)
     def ask_again(self, at: int) -> None:
-        """The reply was lost."""
+        """Repeat a call whose reply was lost."""
         token = self.one(self.model.holders, at)
         assert self.run(self.first._acquire, token, 0) is True
 
@@ -171,7 +171,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
         self.set_limit(limit)
         self.set_limit(before)
 
-    # What happens to them
+    # Events
 
     @precondition(lambda self: self.model.holders)
     @rule(at=callers, verb=st.sampled_from(["release", "refresh", "nothing"]))
@@ -192,27 +192,27 @@ class SemaphoreMachine(RuleBasedStateMachine):
         self.client.zadd(self.keys.waiting, {token: PAST})
         self.vanish(token)
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def all_is_as_in_the_model(self) -> None:
         assert self.first.info() == SemaphoreInfo(
-            limit=self.model.limit, held=len(self.model.holders), waiting=len(self.model.line)
+            limit=self.model.limit, held=len(self.model.holders), waiting=len(self.model.queue)
         )
         held = self.client.zrangebyscore(self.keys.holders, 2, "+inf")
         assert {token.decode() for token in held} == set(self.model.holders)
-        line = [token.decode() for token in self.client.zrange(self.keys.line, 0, -1)]
-        assert [token for token in line if token in self.asleep] == self.model.line
+        line = [token.decode() for token in self.client.zrange(self.keys.queue, 0, -1)]
+        assert [token for token in line if token in self.asleep] == self.model.queue
 
     @invariant()
     def who_may_go_is_awake(self) -> None:
         for token in self.model.next if self.told else ():
             assert self.ticket(token) <= self.gate(), "it would not be woken"
 
-    # How it is asked
+    # Helpers
 
     def run(self, operation: Any, *args: Any) -> Any:
-        """An operation of one step."""
+        """Run an operation of one step."""
         body = steps(operation, *args)
         try:
             body.send(reply_to(next(body)))
@@ -226,7 +226,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
         self.told = True
 
     def go_on(self, token: str, body: Any, step: Any) -> None:
-        """Take the next step; it is granted a permit, or sleeps."""
+        """Take the next step: it gets a permit, or sleeps."""
         expected = self.model.look(token, stays=True)
         try:
             body.send(reply_to(step))
@@ -239,7 +239,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
         self.told = True
 
     def vanish(self, token: str) -> None:
-        for place in (self.model.holders, self.model.line):
+        for place in (self.model.holders, self.model.queue):
             if token in place:
                 place.remove(token)
         self.asleep.pop(token, None)
@@ -253,54 +253,58 @@ class SemaphoreMachine(RuleBasedStateMachine):
         return bool(self.client.exists(self.keys.limit))
 
     def ticket(self, token: str) -> int:
-        return int(self.client.zscore(self.keys.line, token))
+        return int(self.client.zscore(self.keys.queue, token))
 
     def gate(self) -> int:
         entries = self.client.xrange(self.keys.gate)
         return int(entries[-1][0].partition(b"-")[0]) if entries else 0
 
 
-def test_everything_is_as_in_the_model() -> None:
+def test_it_behaves_as_the_model() -> None:
     run_state_machine_as_test(SemaphoreMachine, settings=PROFILE)
 
 
-#: a file of ../lua, some words of it, and what a mistake would have made of them
+#: a file of ../lua, a part of it, and a mistake to replace it with
 PLANTS: dict[str, Plant] = {
-    "one too many": ("semaphore_acquire", "if before < free then", "if before <= free then"),
-    "newcomers overtake": ("semaphore_acquire", "before or redis.call('ZCARD', line),", "before or 0,"),
-    "any limit counts": ("semaphore_acquire", "tonumber(stored or ARGV[3])", "tonumber(ARGV[3])"),
+    "one too many": ("semaphore_acquire", "if ahead < free then", "if ahead <= free then"),
+    "newcomers overtake": ("semaphore_acquire", "ahead or redis.call('ZCARD', queue),", "ahead or 0,"),
+    "any limit counts": ("semaphore_acquire", "tonumber(stored or default_limit)", "tonumber(default_limit)"),
     "the dead hold permits": ("_semaphores", "'(' .. digits(now), '+inf'", "'(0', '+inf'"),
     "the released hold permits": ("_semaphores", "'(' .. digits(now), '+inf'", "'-inf', '+inf'"),
     "holders are forgotten": ("semaphore_acquire", "-count - 1001", "-count"),
     "the dead stay in line": ("_semaphores", "if #dead > 0 then", "if false then"),
-    "a granted one stays in line": ("semaphore_acquire", "  redis.call('ZREM', line, token)\n", ""),
+    "a granted one stays in line": ("semaphore_acquire", "  redis.call('ZREM', queue, token)\n", ""),
     "a repeat is refused": ("semaphore_acquire", "token) or 0) > now", "token) or 0) > now + 1e15"),
-    "who gives up stays": ("semaphore_acquire", "if ARGV[5] == '0' then", "if ARGV[5] == '-' then"),
+    "who gives up stays": ("semaphore_acquire", "if patience == 0 then", "if false then"),
     "the last comes first": ("semaphore_acquire", "digits(math.max(now,", "digits(1e16 - math.max(now,"),
-    "the gate stays open": ("semaphore_acquire", "if shown >= tonumber(ticket) then", "if false then"),
-    "only the first is woken": ("_semaphores", "line, free - 1, free - 1,", "line, 0, 0,"),
-    "few are not woken": ("_semaphores", "redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')", "{}"),
-    "a release wakes nobody": ("semaphore_release", "limit - held(KEYS[1], now)", "0"),
+    "the gate stays open": ("semaphore_acquire", "if admitted >= tonumber(ticket) then", "if false then"),
+    "only the first is woken": ("_semaphores", "queue, free - 1, free - 1,", "queue, 0, 0,"),
+    "few are not woken": ("_semaphores", "redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')", "{}"),
+    "a release wakes nobody": ("semaphore_release", "permits - count_active(holders, now)", "0"),
     "a release gives nothing back": ("semaphore_release", "now + RELEASED", "now - RELEASED"),
-    "a late release succeeds": ("semaphore_release", "return ends > now and 1 or 0", "return 1"),
+    "a late release succeeds": ("semaphore_release", "return expires > now and 1 or 0", "return 1"),
     "a repeated release fails": (
         "semaphore_release",
-        "if ends < 0 then\n  return 1",
-        "if ends < 0 then\n  return 0",
+        "if expires < 0 then -- a repeat: it has been released\n  return 1",
+        "if expires < 0 then\n  return 0",
     ),
-    "a refresh revives": ("semaphore_refresh", "if ends and tonumber(ends) > now then", "if ends then"),
+    "a refresh revives": (
+        "semaphore_refresh",
+        "if expires and tonumber(expires) > now then",
+        "if expires then",
+    ),
     "a limit is not stored": (
         "semaphore_limit",
-        "redis.call('SET', KEYS[2], ARGV[1],",
-        "redis.call('SET', KEYS[2], 1,",
+        "redis.call('SET', limit, permits,",
+        "redis.call('SET', limit, 1,",
     ),
-    "a higher limit wakes nobody": ("semaphore_limit", "ARGV[1] - count", "0"),
-    "who leaves keeps the permit": ("semaphore_leave", "redis.call('ZREM', KEYS[1], ARGV[1])", ""),
-    "who leaves wakes nobody": ("semaphore_leave", "limit - held(KEYS[1], now)", "0"),
+    "a higher limit wakes nobody": ("semaphore_limit", "permits - count", "0"),
+    "who leaves keeps the permit": ("semaphore_leave", "redis.call('ZREM', holders, token)", ""),
+    "who leaves wakes nobody": ("semaphore_leave", "permits - count_active(holders, now)", "0"),
 }
 
 
 class TestPlantedBugs(PlantedBugs):
     machine = SemaphoreMachine
     plants = PLANTS
-    errors = (MessagingError,)  # a script that fails is found too
+    errors = (MessagingError,)  # an error of a script is a find, too

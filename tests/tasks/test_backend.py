@@ -19,10 +19,11 @@ from django.utils.connection import ConnectionDoesNotExist
 from pytest_django import Settings
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.batches import batched
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.steps import batched
 from django_redis_messaging.errors import LimitExceeded, TaskCancelled, Unavailable
-from django_redis_messaging.services.jobs.engine import Push, Verdict
+from django_redis_messaging.services.jobs.engine import Push
+from django_redis_messaging.services.jobs.leases import Outcome
 from django_redis_messaging.tasks import RedisTask, task
 from django_redis_messaging.tasks.compat import (
     InvalidTask,
@@ -34,7 +35,7 @@ from tests.services.conftest import messaging_alias
 
 from . import jobs
 from .conformance import listening
-from .working import burst, ended, keys, ours, server, server_ms, until
+from .working import burst, ended, engine, keys, ours, server, server_ms, until
 
 __all__ = ["messaging_alias"]
 READY, SUCCESSFUL, FAILED = TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
@@ -72,7 +73,7 @@ def worked_off(*results: TaskResult) -> list[str]:
 
 def waiting() -> int:
     """Jobs in all queues, ready or delayed."""
-    return sum(sum(ours().store.stats(queue)[:2]) for queue in ours().queue_names)
+    return sum(sum(engine().stats(queue)[:2]) for queue in ours().queue_names)
 
 
 def stored() -> set[str]:
@@ -110,7 +111,7 @@ class TestRetries:
         assert (result.status, result.attempts, len(result.errors)) == (READY, 1, 1)
         assert result.finished_at is None
         assert [each.name for each in heard] == ["started"]
-        assert ours().store.stats("default")[:3] == [0, 1, 0]
+        assert engine().stats("default")[:3] == [0, 1, 0]
 
     def test_the_pause_doubles(self, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_BACKOFF": 0.2}
@@ -246,10 +247,10 @@ class TestUnique:
     def test_and_when_all_its_workers_were_lost(self, configure: Configure) -> None:
         configure(MAX_ATTEMPTS=1)
         first = jobs.alone.enqueue()
-        ours().store.claim(["default"], 1, 1)
+        engine().claim(["default"], 1, 1)
 
         def buried() -> bool:
-            ours().store.claim(["default"], 1, 1)
+            engine().claim(["default"], 1, 1)
             first.refresh()
             return first.status == FAILED
 
@@ -263,16 +264,14 @@ class TestUnique:
         assert ours().get_result(jobs.fail_alone.enqueue().id).id == first.id
 
     def test_a_late_worker_does_not_release_what_another_holds(self) -> None:
-        result, store = jobs.alone.enqueue(), ours().store
+        result, store = jobs.alone.enqueue(), engine()
         [late] = store.claim(["default"], 1, 1).jobs
         held: list[Any] = []
         until(lambda: held.extend(store.claim(["default"], 1, 60_000).jobs) or held)
-        for what in ("done", "dead", "again", "back"):
-            state = late.state
-            assert not store.settle(Verdict("default", result.id, state.fence, state.token, what, 1000, "R1"))
+        for outcome in Outcome:
+            assert not store.settle(late.lease.settled(outcome, 1000, "R1"))
             assert ours().get_result(jobs.alone.enqueue().id).id == result.id
-        state = held[0].state
-        assert store.settle(Verdict("default", result.id, state.fence, state.token, "done", 1000, "R2"))
+        assert store.settle(held[0].lease.settled(Outcome.DONE, 1000, "R2"))
         assert ours().get_result(result.id).return_value == 2
         assert ours().get_result(jobs.alone.enqueue().id).id != result.id
 
@@ -456,7 +455,7 @@ class TestKept:
         assert time.monotonic() - begun > 0.8, "it waited longer than results are kept"
         result.refresh()
         assert result.status == SUCCESSFUL
-        until(lambda: ours().store.look(result.id) is None)
+        until(lambda: engine().get(result.id) is None)
         assert timezone.now() - result.finished_at >= timedelta(seconds=0.8)
         with pytest.raises(TaskResultDoesNotExist):
             result.refresh()
@@ -465,7 +464,7 @@ class TestKept:
         configure(RESULT_TTL=0.01)
         results = jobs.noop.enqueue_many([([], {})] * 5)
         burst()
-        until(lambda: not any(ours().store.look(each.id) for each in results))
+        until(lambda: not any(engine().get(each.id) for each in results))
         jobs.noop.enqueue_many([([], {})] * 5)
         burst()
         assert server().hlen(keys().states) <= 5
@@ -507,7 +506,7 @@ class TestSecondThoughts:
 
     async def test_what_has_begun_can_not(self) -> None:
         result = await jobs.noop.aenqueue()
-        assert ours().store.claim(["default"], 1, 60_000).jobs
+        assert engine().claim(["default"], 1, 60_000).jobs
         moment = timezone.now()
         assert not await asyncio.to_thread(jobs.noop.cancel, result.id)
         assert not await jobs.noop.acancel(result.id)
@@ -569,30 +568,30 @@ class TestDead:
     """Jobs that are dead, pushed as the engine takes them."""
 
     def killed(self, *uniques: str) -> None:
-        store = ours().store
+        store = engine()
         for page in batched(enumerate(uniques), 200):
-            store.push("default", [Push(f"{at:05}", '["x"]', 0, 0, 1, unique) for at, unique in page])
+            store.push("default", "", [Push(f"{at:05}", '["x"]', 0, 0, 1, unique) for at, unique in page])
         held = store.claim(["default"], 500, 60_000).jobs
         assert len(held) == len(uniques)
-        told = [Verdict(*one[:2], one.state.fence, one.state.token, "dead") for one in held]
-        assert all(store.claim(["default"], 0, 1, verdicts=told).settled)
+        settlements = [one.lease.settled(Outcome.DEAD) for one in held]
+        assert all(store.claim(["default"], 0, 1, settlements=settlements).settled)
 
     def test_all_are_redriven_but_those_whose_keys_others_have(self) -> None:
         held_back = [f"k{number}" for number in range(450)]
         self.killed(*held_back, "free", "", "")
-        ours().store.push("default", [Push(f"other {key}", '["x"]', 0, 0, 1, key) for key in held_back])
-        assert ours().store.redrive("default") == 3
-        assert ours().store.redrive("default") == 0
-        assert ours().store.stats("default")[:4] == [453, 0, 0, 450]
+        engine().push("default", "", [Push(f"other {key}", '["x"]', 0, 0, 1, key) for key in held_back])
+        assert engine().redrive("default", None) == 3
+        assert engine().redrive("default", None) == 0
+        assert engine().stats("default")[:4] == [453, 0, 0, 450]
 
     def test_those_that_are_over_are_not_known_any_more(self, settings: Settings) -> None:
         result = jobs.fail.enqueue()
         assert worked_off(result) == [FAILED]
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_DEAD_TTL": 0.02}
-        until(lambda: ours().store.stats("default")[3] == 0)
+        until(lambda: engine().stats("default")[3] == 0)
         with pytest.raises(TaskResultDoesNotExist):
             result.refresh()
-        assert ours().store.redrive("default") == ours().store.redrive("default", [result.id]) == 0
+        assert engine().redrive("default", None) == engine().redrive("default", [result.id]) == 0
 
 
 class TestAnyQueue:
@@ -690,35 +689,38 @@ class TestPayloads:
 def pushed(payload: str) -> str:
     """A job as somebody else may have put it there; its id."""
     job_id = "0" + "f" * 31
-    ours().store.push("default", [Push(job_id, payload, 0, 0, 1)])
+    engine().push("default", "", [Push(job_id, payload, 0, 0, 1)])
     return job_id
 
 
 class TestRepeats:
-    """A push whose reply was lost is sent again, as it was."""
+    """A push whose reply was lost is sent again unchanged, without a request id: the ids are new."""
 
     KEPT = 3_600_000
 
-    def push(self, *ids: str, unique: str = "", ttl: int = KEPT) -> tuple[int, list[str]]:
-        return ours().store.push("default", [Push(one, '["x"]', 0, 0, 1, unique) for one in ids], ttl)
+    def push(self, *ids: str, unique: str = "") -> tuple[int, list[str]]:
+        pushed: tuple[int, list[str]] = engine().push(
+            "default", "", [Push(one, '["x"]', 0, 0, 1, unique) for one in ids]
+        )
+        return pushed
 
     def settled(self, what: str) -> str:
-        [held] = ours().store.claim(["default"], 1, 60_000).jobs
-        assert ours().store.settle(held.verdict(what, self.KEPT))
-        return held.id
+        [held] = engine().claim(["default"], 1, 60_000).jobs
+        assert engine().settle(held.lease.settled(Outcome(what), self.KEPT))
+        return str(held.lease.id)
 
     def test_nothing_is_added_and_the_answer_is_the_first(self) -> None:
         first = self.push("a", "b")
         until(lambda: server_ms() > first[0])
         assert self.push("a", "b") == first
-        assert ours().store.stats("default")[0] == 2
+        assert engine().stats("default")[0] == 2
 
     @pytest.mark.parametrize("what", ["done", "dead"])
     def test_nor_where_it_has_ended(self, what: str) -> None:
         self.push("a")
         assert self.settled(what) == "a"
         self.push("a")
-        assert ours().store.stats("default")[0] == 0
+        assert engine().stats("default")[0] == 0
 
     def test_nor_where_the_queue_is_full_by_now(self, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_WAITING": 1}
@@ -734,16 +736,17 @@ class TestRepeats:
         self.settled("done")
         self.push("b", unique="k")
         assert self.push("a", unique="k")[1] == ["a"]
-        known = ours().store.look("a")
+        known = engine().get("a")
         assert known is not None and known.state.status == "s"
 
-    def test_what_is_kept_for_less_than_a_repeat_may_take_is_remembered(self) -> None:
+    def test_what_is_kept_for_less_than_a_repeat_may_take_is_remembered(self, configure: Configure) -> None:
         def requests() -> int:
             return sum(server().hlen(key) for key in keys().requests)
 
-        self.push("a")
+        jobs.noop.enqueue()
         assert requests() == 0
-        self.push("b", ttl=0)
+        configure(RESULT_TTL=0)
+        jobs.noop.enqueue()
         assert requests() == 1
 
 
@@ -767,9 +770,9 @@ class TestForeignJobs:
         with listening() as heard:
             burst()
         assert heard == []
-        [dead] = ours().store.dead("default", 10)
+        [dead] = engine().dead("default", 10)
         assert dead.id == job_id
-        assert b"InvalidTask" in dead.outcomes
+        assert b"InvalidTask" in dead.log
         with pytest.raises(InvalidTask):
             ours().get_result(job_id)
 
@@ -781,12 +784,12 @@ class TestForeignJobs:
         pushed('["broken_module_of_tasks.noop","default",null,[],{},{}]')
         result = jobs.noop.enqueue()
         assert worked_off(result) == [SUCCESSFUL]
-        assert b"ZeroDivisionError" in ours().store.dead("default", 1)[0].outcomes
+        assert b"ZeroDivisionError" in engine().dead("default", 1)[0].log
 
     def test_a_queue_that_is_served_no_more_is_no_place_for_a_task(self) -> None:
         pushed('["tests.tasks.jobs.noop","former",null,[],{},{}]')
         burst()
-        assert b"Queue 'former' is not valid" in ours().store.dead("default", 1)[0].outcomes
+        assert b"Queue 'former' is not valid" in engine().dead("default", 1)[0].log
 
 
 another_name = jobs.noop

@@ -139,7 +139,7 @@ class TestWorker:
         assert (process.returncode, out) == (1, "")
         assert errors == (
             "CommandError: TASKS has no entry 'nowhere' whose BACKEND is "
-            "django_redis_messaging.tasks.RedisBackend (there is: default).\n"
+            "django_redis_messaging.tasks.RedisBackend (found: default).\n"
         )
 
     @pytest.mark.parametrize(
@@ -147,15 +147,15 @@ class TestWorker:
         [
             (["--queue", "nope"], "no queue 'nope': add it to QUEUES"),
             (["--queue", "default", "--queue", "nope"], "no queue 'nope'"),
-            (["--concurrency", "0"], "--concurrency is at least 1"),
-            (["--lease", "0.5"], "--lease is 1 to"),
-            (["--lease", "nan"], "--lease is 1 to"),
-            (["--lease", "inf"], "--lease is 1 to"),
-            (["--drain", "-1"], "--drain is 0 to"),
-            (["--drain", "nan"], "--drain is 0 to"),
-            (["--max-tasks", "0"], "--max-tasks is at least 1"),
-            (["--max-memory", "-5"], "--max-memory is at least 1"),
-            (["--max-time", "nan"], "--max-time is at least 1"),
+            (["--concurrency", "0"], "--concurrency must be at least 1"),
+            (["--lease", "0.5"], "--lease between 1 and"),
+            (["--lease", "nan"], "--lease between 1 and"),
+            (["--lease", "inf"], "--lease between 1 and"),
+            (["--drain", "-1"], "--drain must be between 0 and"),
+            (["--drain", "nan"], "--drain must be between 0 and"),
+            (["--max-tasks", "0"], "--max-tasks must be at least 1"),
+            (["--max-memory", "-5"], "--max-memory must be at least 1"),
+            (["--max-time", "nan"], "--max-time must be at least 1"),
             (["--concurrency", "many"], "invalid int value: 'many'"),
         ],
     )
@@ -167,14 +167,14 @@ class TestWorker:
 
     def test_a_backend_of_any_queue_must_be_told_which(self, settings: Settings) -> None:
         settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
-        with pytest.raises(CommandError, match="name the queues to serve: --queue"):
+        with pytest.raises(CommandError, match="name the queues to serve with --queue"):
             call_command("run_worker", "--burst")
         jobs.note.using(queue_name="anything").enqueue("any")
         assert "ended after 1 tasks." in said("run_worker", "--burst", "--queue", "anything")
 
     def test_a_backend_of_somebody_else(self, settings: Settings) -> None:
         settings.TASKS = {"default": {"BACKEND": DUMMY}}
-        with pytest.raises(CommandError, match="there is: none"):
+        with pytest.raises(CommandError, match="found: none"):
             call_command("run_worker", "--burst")
 
     def test_limits(self) -> None:
@@ -246,7 +246,7 @@ class TestStats:
             process = start(*words, url=url)
             out, errors = process.communicate(timeout=PATIENCE)
             assert (process.returncode, out) == (1, "")
-            assert errors.startswith("CommandError: Redis can't be reached")
+            assert errors.startswith("CommandError: Redis was not available")
             assert errors.count("\n") == 1
 
 
@@ -266,25 +266,23 @@ class TestRedrive:
             queue.push(name, job_id=name)
         for job in queue.pop(3):
             queue.fail(job, "no")
-        assert said("redrive", "mail", "two") == "1 put back into mail.\n"
-        assert said("redrive", "mail") == "2 put back into mail.\n"
-        assert said("redrive", "mail") == "0 put back into mail.\n"
+        assert said("redrive", "mail", "two") == "1 requeued in mail.\n"
+        assert said("redrive", "mail") == "2 requeued in mail.\n"
+        assert said("redrive", "mail") == "0 requeued in mail.\n"
         assert [(job.data, job.attempts) for job in queue.pop(1)] == [("two", 1)]
 
     def test_tasks(self) -> None:
         results = [jobs.fail.enqueue(f"{number}") for number in range(3)]
         burst()
-        assert (
-            said("redrive", "default", results[1].id, "--backend", "default") == "1 put back into default.\n"
-        )
+        assert said("redrive", "default", results[1].id, "--backend", "default") == "1 requeued in default.\n"
         results[1].refresh()
         assert results[1].status == TaskResultStatus.READY
-        assert said("redrive", "default", "--backend", "default") == "2 put back into default.\n"
+        assert said("redrive", "default", "--backend", "default") == "2 requeued in default.\n"
 
     @pytest.mark.parametrize(
         ("words", "text"),
         [
-            (["default", "--backend", "nowhere"], "TASKS has no entry 'nowhere' of this app's backend."),
+            (["default", "--backend", "nowhere"], "TASKS has no entry 'nowhere' whose BACKEND is"),
             ([""], "name"),
             (["x" * 300], "name"),
             (["mail", ""], "job_id"),

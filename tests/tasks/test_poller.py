@@ -13,12 +13,12 @@ from pytest_django import Settings
 import django_redis_messaging.tasks.polling  # noqa: F401  (registers the rounds of tasks)
 from django_redis_messaging import DelayQueue, conf
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.keys import JobKeys, QueueKeys
 from django_redis_messaging.services import polling as polling_module
+from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys
 from django_redis_messaging.services.polling import Poller
 
 from . import jobs
-from .working import PATIENCE, burst, keys, ours, running, sent_in, server, server_ms, until
+from .working import PATIENCE, burst, engine, keys, running, sent_in, server, server_ms, until
 
 #: seconds after which the poller looks at the latest, and a bit
 SOON = 5.0
@@ -27,7 +27,7 @@ SOON = 5.0
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The poller looks once a second, however many commands that is."""
-    monkeypatch.setattr(polling_module, "RATE", 1000.0)
+    monkeypatch.setattr(polling_module, "MAX_RATE", 1000.0)
 
 
 @contextmanager
@@ -101,7 +101,7 @@ class TestTasks:
     def test_delayed_tasks_and_leases_that_ran_out(self) -> None:
         jobs.noop.using(queue_name="other").enqueue()
         jobs.noop.using(run_after=timezone.now() + timedelta(seconds=0.5)).enqueue()
-        assert ours().store.claim(["other"], 1, 400).jobs
+        assert engine().claim(["other"], 1, 400).jobs
         default, other = keys().queue("default"), keys().queue("other")
         assert (stored(default), stored(other)) == ((0, 1, 0), (0, 0, 1))
         with polling():
@@ -155,7 +155,7 @@ def test_an_outage_is_survived(
         DelayQueue("q").push("job", delay=0.1)
         until(lambda: stored(of("q")) == (1, 0, 0))
         alone.kill()
-        until(lambda: "could not see" in caplog.text and "could not do a round" in caplog.text)
+        until(lambda: "Listing queues failed" in caplog.text and "Polling a queue failed" in caplog.text)
         alone.start()
         DelayQueue("q").push("job", delay=0.1)
         until(lambda: stored(of("q")) == (2, 0, 0))
@@ -187,7 +187,7 @@ def test_told_to_end_it_gives_up_what_waits_for_redis_and_begins_nothing_more(
 def test_idle_it_asks_hardly_ever(
     queues: int, alone: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polling_module, "RATE", 2.0)
+    monkeypatch.setattr(polling_module, "MAX_RATE", 2.0)
     for number in range(queues):
         DelayQueue(f"q{number}").push("job", delay=3600)
     with polling(), alone.client() as client:

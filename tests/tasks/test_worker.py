@@ -15,8 +15,8 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.jobs.engine import Claimed, Held, Verdict
-from django_redis_messaging.tasks import running as running_module
+from django_redis_messaging.services.jobs.leases import Claimed, LeasedJob, Outcome, Settlement
+from django_redis_messaging.tasks import worker as running_module
 from django_redis_messaging.tasks.compat import TaskResultStatus, task_finished, task_started
 from django_redis_messaging.tasks.worker import Worker
 
@@ -26,9 +26,9 @@ from .working import (
     at_work,
     burst,
     ended,
+    engine,
     keys,
     liveness,
-    ours,
     running,
     sent_in,
     server,
@@ -53,7 +53,7 @@ def fresh() -> Iterator[None]:
 
 def counts(queue: str = "default") -> list[int]:
     """Ready, delayed, leased, dead."""
-    return ours().store.stats(queue)[:4]
+    return engine().stats(queue)[:4]
 
 
 class TestOrder:
@@ -180,18 +180,17 @@ class TestLeases:
         result = jobs.wait_for_loss.enqueue()
         with at_work(lease=1.0):
             until(lambda: jobs.notes)
-            claimed: list[Held] = []
+            claimed: list[LeasedJob] = []
             while not claimed:  # the heartbeat may extend the lease in between
                 server().zadd(keys().queue("default").leased, {result.id: 1})
-                claimed += ours().store.claim(["default"], 1, 60_000, worker="other").jobs
+                claimed += engine().claim(["default"], 1, 60_000, worker="other").jobs
             [other] = claimed
             until(lambda: len(jobs.notes) == 2)
             until(lambda: "refused" in caplog.text)
             result.refresh()
             assert result.status == TaskResultStatus.RUNNING
         assert jobs.notes == [False, True]
-        verdict = Verdict("default", other.id, other.state.fence, other.state.token, "done", 60_000, "R1")
-        assert ours().store.settle(verdict)
+        assert engine().settle(other.lease.settled(Outcome.DONE, 60_000, "R1"))
         result.refresh()
         assert result.return_value == 1
         assert result.errors[0].exception_class.__name__ == "LeaseLost"
@@ -263,14 +262,14 @@ class TestStopping:
         result = jobs.wait.enqueue()
         asking, given_back, returned, seen = (threading.Event() for _ in range(4))
         made = worker(concurrency=2)
-        exchange, give_back = made._exchange, made._give_back
+        exchange, give_back = made._exchange, made._release_running
 
-        def ask(verdicts: Sequence[Verdict], wanted: int) -> Claimed:
+        def ask(settlements: Sequence[Settlement], wanted: int) -> Claimed:
             if not jobs.notes or asking.is_set():
-                return exchange(verdicts, wanted)
+                return exchange(settlements, wanted)
             asking.set()
             assert given_back.wait(PATIENCE)
-            claimed = exchange(verdicts, wanted)
+            claimed = exchange(settlements, wanted)
             if returned.wait(0.3):
                 seen.wait(PATIENCE)
             return claimed
@@ -279,8 +278,8 @@ class TestStopping:
             give_back()
             given_back.set()
 
-        monkeypatch.setattr(made._desk, "_exchange", ask)
-        monkeypatch.setattr(made, "_give_back", give_back_and_tell)
+        monkeypatch.setattr(made._combiner, "_exchange", ask)
+        monkeypatch.setattr(made, "_release_running", give_back_and_tell)
         with running(made.run, made.stop) as thread:
             until(asking.is_set)
             made.stop()
@@ -443,7 +442,7 @@ class TestEnding:
         assert worker_of(8, max_tasks=5).done == 5
         assert counts() == [35, 0, 0, 0]
 
-    @pytest.mark.parametrize("part", ["_ask", "_keep_leases"])
+    @pytest.mark.parametrize("part", ["_claim", "_keep_leases"])
     def test_an_unexpected_error_of_a_lane_or_of_the_heartbeat_ends_it(
         self, part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

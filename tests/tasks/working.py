@@ -11,11 +11,12 @@ from typing import Any
 from django_redis import get_redis_connection
 
 from django_redis_messaging import conf
-from django_redis_messaging.core.keys import JobKeys
-from django_redis_messaging.services.jobs.values import State
+from django_redis_messaging.services.jobs.keys import JobKeys
+from django_redis_messaging.services.jobs.leases import State
 from django_redis_messaging.tasks.backend import RedisBackend
 from django_redis_messaging.tasks.compat import TaskResult, task_backends
 from django_redis_messaging.tasks.worker import Limits, Worker
+from tests.engines import Performed, tasks_of
 
 #: seconds: what should happen has happened by then, also on a busy machine
 PATIENCE = 60.0
@@ -81,9 +82,14 @@ def ended(result: TaskResult) -> TaskResult:
     return result
 
 
+def engine() -> Performed:
+    """The engine of the default backend."""
+    return tasks_of(ours())
+
+
 def state(result: TaskResult) -> State:
     """What is stored of a task's state."""
-    known = ours().store.look(result.id)
+    known = engine().get(result.id)
     assert known is not None
     return known.state
 

@@ -1,20 +1,21 @@
-"""People, a chat they are in, and a real browser."""
+"""Fixtures: users, a chat, and the options of the browser."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from django_redis_messaging import Chat
+from django_redis_messaging import Chat, observe
+from django_redis_messaging.core.observers import unobserve
 from django_redis_messaging.services.directories import Directory
 
-#: arguments of a Chromium that starts anywhere and talks to nobody
+#: arguments for a Chromium that starts in containers and sends no requests of its own
 CHROMIUM = [
     "--headless",
     "--no-sandbox",
@@ -29,12 +30,12 @@ CHROMIUM = [
 
 @pytest.fixture(autouse=True)
 def database(db: None) -> None:
-    """Users are in the database."""
+    """Users need the database."""
 
 
 @pytest.fixture
 def person() -> Callable[..., User]:
-    """Makes a user who is in the directory."""
+    """Creates users who are in the directory."""
 
     def make(name: str, **fields: Any) -> User:
         user = User.objects.create(username=name, **fields)
@@ -45,7 +46,7 @@ def person() -> Callable[..., User]:
 
 
 def client_of(user: User | None, *, json: bool = False, **options: Any) -> Client:
-    """A client signed in as `user`; with `json` it accepts nothing else."""
+    """A client signed in as `user`; with `json` it accepts only JSON."""
     headers = {"Accept": "application/json"} if json else {}
     client = Client(headers=headers, **options)
     if user is not None:
@@ -55,7 +56,7 @@ def client_of(user: User | None, *, json: bool = False, **options: Any) -> Clien
 
 @dataclasses.dataclass
 class Room:
-    """A chat, and people in each possible relation to it."""
+    """A chat, and a user for each role."""
 
     chat: Chat
     people: dict[str, User]
@@ -69,7 +70,7 @@ class Room:
 
 @pytest.fixture
 def room(person: Callable[..., User]) -> Room:
-    """One message by the owner, then one by the member; the former member has left since."""
+    """A chat with a message by the owner, then one by the member. The former member has left."""
     people = {name: person(name) for name in ("outsider", "former", "member", "owner")}
     people["staff"] = person("staff", is_staff=True)
     ids = {name: str(user.pk) for name, user in people.items()}
@@ -77,6 +78,19 @@ def room(person: Callable[..., User]) -> Room:
     chat.send(ids["member"], "From the member")
     chat.leave(ids["former"])
     return Room(chat, people)
+
+
+@pytest.fixture
+def operations() -> Iterator[list[str]]:
+    """The operations on Redis from here on."""
+    names: list[str] = []
+
+    def record(operation: str, seconds: float, outcome: str) -> None:
+        names.append(operation)
+
+    observe(record)
+    yield names
+    unobserve(record)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ POLICY = (
 
 
 def self_only(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Middleware: nothing but files of the site itself, and nothing inline."""
+    """Middleware that allows only files of the site itself, and nothing inline."""
 
     def answer(request: HttpRequest) -> HttpResponse:
         response = get_response(request)

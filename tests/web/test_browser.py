@@ -1,4 +1,4 @@
-"""People at a real browser, under a strict Content-Security-Policy; nothing may go wrong in its console."""
+"""The pages in a real browser, with a strict Content-Security-Policy and no errors in the console."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from django_redis_messaging.services.contacts import RecentContacts
 from .conftest import client_of
 from .test_pages import HOSTILE
 
-#: ms: a page that has been idle for long looks every 15 s
-SOME_TIME = 30_000
-#: in the pages' scripts time goes faster, and their pauses are as long as before beside each other
+#: ms: a page that has been idle for long polls every 15 s
+TIMEOUT = 30_000
+#: makes all timeouts of the pages four times shorter, in the same proportions
 FAST = """
 const { setTimeout } = window;
 window.setTimeout = (act, ms, ...rest) => setTimeout(act, ms / 4, ...rest);
@@ -33,15 +33,15 @@ Visit = Callable[..., Page]
 
 @pytest.fixture
 def visit(browser: Browser, live_server: LiveServer, settings: Settings) -> Iterator[Visit]:
-    """Opens a browser of one's own, signed in, at one of the pages."""
+    """Opens a page in a separate browser context, signed in as a user."""
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.web.policies.self_only"]
-    troubles: list[str] = []
+    errors: list[str] = []
     contexts = []
 
-    def note(message: ConsoleMessage) -> None:
-        # What a browser asks for by itself, and what a test cuts off, is no trouble.
+    def record(message: ConsoleMessage) -> None:
+        # Requests of the browser itself, and those that a test blocks, may fail.
         if message.type == "error" and "Failed to load resource" not in message.text:
-            troubles.append(message.text)
+            errors.append(message.text)
 
     def open_(user: User, name: str = "chats", *args: Any, fast: bool = True, **options: Any) -> Page:
         context = browser.new_context(base_url=live_server.url, **options)
@@ -51,40 +51,40 @@ def visit(browser: Browser, live_server: LiveServer, settings: Settings) -> Iter
         session = client_of(user).cookies["sessionid"].value
         context.add_cookies([{"name": "sessionid", "value": session, "url": live_server.url}])
         page = context.new_page()
-        page.set_default_timeout(SOME_TIME)
-        page.on("console", note)
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: troubles.append(f"a dialog: {dialog.message}"))
+        page.set_default_timeout(TIMEOUT)
+        page.on("console", record)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(f"a dialog: {dialog.message}"))
         page.goto(reverse(f"messaging:{name}", args=args))
         return page
 
     yield open_
     for context in contexts:
         context.close()
-    assert troubles == []
+    assert errors == []
 
 
 def violations(page: Page) -> dict[str, list[str]]:
-    """What keeps some people from using the page, in light or in dark, and the elements that are meant."""
+    """Accessibility violations of the page in light and dark mode, with their elements."""
     found: dict[str, list[str]] = {}
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        page.reload()  # or colours would change gradually
+        page.reload()  # or transitions would blend the colours
         for one in Axe().run(page).response["violations"]:
             found.setdefault(one["id"], []).extend(f"{scheme}: {node['html']}" for node in one["nodes"])
     return found
 
 
-def say(page: Page, text: str) -> None:
+def send(page: Page, text: str) -> None:
     page.get_by_label("Message", exact=True).fill(text)
     page.keyboard.press("Enter")
 
 
-def sees(page: Page, text: str) -> None:
-    expect(page.locator(".drm-log .drm-body", has_text=text)).to_be_visible(timeout=SOME_TIME)
+def expect_message(page: Page, text: str) -> None:
+    expect(page.locator(".drm-log .drm-body", has_text=text)).to_be_visible(timeout=TIMEOUT)
 
 
-def test_two_people_chat(visit: Visit, person: Callable[..., User]) -> None:
+def test_two_users_chat(visit: Visit, person: Callable[..., User]) -> None:
     ann, bob = person("ann", first_name="Ann"), person("bob", first_name="Bob")
     at_bobs = visit(bob)
     at_anns = visit(ann, "new")
@@ -94,35 +94,35 @@ def test_two_people_chat(visit: Visit, person: Callable[..., User]) -> None:
     at_anns.get_by_label("First message").fill("Pizza?")
     at_anns.get_by_role("button", name="Start chat").click()
     row = at_bobs.locator(".drm-row", has_text="Lunch")
-    expect(row.locator(".drm-badge")).to_contain_text("1", timeout=SOME_TIME)
+    expect(row.locator(".drm-badge")).to_contain_text("1", timeout=TIMEOUT)
     expect(at_bobs).to_have_title(re.compile(r"^\(1\)"))
     row.get_by_role("link").click()
-    sees(at_bobs, "Pizza?")
-    say(at_bobs, "Pasta!")
-    sees(at_anns, "Pasta!")
-    say(at_anns, "Two lines:\nsee https://example.org/menu.")
-    sees(at_bobs, "Two lines:\nsee https://example.org/menu.")
+    expect_message(at_bobs, "Pizza?")
+    send(at_bobs, "Pasta!")
+    expect_message(at_anns, "Pasta!")
+    send(at_anns, "Two lines:\nsee https://example.org/menu.")
+    expect_message(at_bobs, "Two lines:\nsee https://example.org/menu.")
     expect(at_bobs.get_by_role("link", name="https://example.org/menu", exact=True)).to_be_visible()
-    expect(at_anns.locator("#drm-seen")).to_have_text("Seen by Bob", timeout=SOME_TIME)
+    expect(at_anns.locator("#drm-seen")).to_have_text("Seen by Bob", timeout=TIMEOUT)
     expect(at_anns.locator(".drm-pending")).to_have_count(0)
     assert Inbox(str(ann.pk)).unread() == Inbox(str(bob.pk)).unread() == 0
 
 
-def test_a_third_is_away_and_comes_back(visit: Visit, person: Callable[..., User]) -> None:
+def test_a_third_user_leaves_the_page_and_returns(visit: Visit, person: Callable[..., User]) -> None:
     ann, bob, cat = (person(name) for name in ("ann", "bob", "cat"))
     chat = Chat.create(str(ann.pk), [str(bob.pk), str(cat.pk)], "Who is in?", title="Trip")
     at_cats = visit(cat, "room", chat.id)
-    say(at_cats, "Me")
-    sees(at_cats, "Me")
-    expect(at_cats.locator(".drm-row")).to_contain_text("Me", timeout=SOME_TIME)
-    expect(at_cats.locator(".drm-badge")).to_have_count(0, timeout=SOME_TIME)
+    send(at_cats, "Me")
+    expect_message(at_cats, "Me")
+    expect(at_cats.locator(".drm-row")).to_contain_text("Me", timeout=TIMEOUT)
+    expect(at_cats.locator(".drm-badge")).to_have_count(0, timeout=TIMEOUT)
     at_cats.goto("about:blank")
     at_anns, at_bobs = visit(ann, "room", chat.id), visit(bob, "room", chat.id)
     for number in range(3):
-        say(at_anns, f"Ann {number}")
-        sees(at_bobs, f"Ann {number}")
-        say(at_bobs, f"Bob {number}")
-        sees(at_anns, f"Bob {number}")
+        send(at_anns, f"Ann {number}")
+        expect_message(at_bobs, f"Ann {number}")
+        send(at_bobs, f"Bob {number}")
+        expect_message(at_anns, f"Bob {number}")
     at_cats.goto(reverse("messaging:chats"))
     expect(at_cats.locator(".drm-badge")).to_contain_text("6")
     at_cats.get_by_role("link", name="Trip").click()
@@ -130,12 +130,12 @@ def test_a_third_is_away_and_comes_back(visit: Visit, person: Callable[..., User
     bodies = at_cats.locator(".drm-log .drm-body").all_inner_texts()
     assert bodies == ["Who is in?", "Me", "Ann 0", "Bob 0", "Ann 1", "Bob 1", "Ann 2", "Bob 2"]
     at_cats.locator(".drm-message").last.scroll_into_view_if_needed()
-    expect(at_cats.locator(".drm-badge")).to_have_count(0, timeout=SOME_TIME)
+    expect(at_cats.locator(".drm-badge")).to_have_count(0, timeout=TIMEOUT)
     at_cats.reload()
     expect(at_cats.locator("#drm-unread")).to_have_count(0)
 
 
-def test_everybody_can_use_the_pages(visit: Visit, person: Callable[..., User]) -> None:
+def test_pages_are_accessible(visit: Visit, person: Callable[..., User]) -> None:
     ann, bob = person("ann", first_name="Ann"), person("bob", first_name="Bob")
     chat = Chat.create(str(ann.pk), [str(bob.pk)], "See https://example.org/menu.", title="Lunch")
     chat.send(str(bob.pk), "Yes!")
@@ -156,17 +156,17 @@ def test_without_javascript(visit: Visit, person: Callable[..., User]) -> None:
     page.get_by_role("button", name="Start chat").click()
     page.get_by_label("Message", exact=True).fill("By form")
     page.get_by_role("button", name="Send").click()
-    sees(page, "By form")
+    expect_message(page, "By form")
     assert [chat.unread for user in (bob, cat) for chat in Inbox(str(user.pk)).chats()] == [1, 1]
     page.locator(".drm-actions summary").click()
     page.get_by_role("link", name="Edit").click()
     page.get_by_label("Message", exact=True).fill("Edited by form")
     page.get_by_role("button", name="Save").click()
-    sees(page, "Edited by form")
+    expect_message(page, "Edited by form")
     (chat,) = Inbox(str(bob.pk)).chats()
     Chat(chat.chat_id).send(str(bob.pk), "An answer")
     page.reload()
-    sees(page, "An answer")
+    expect_message(page, "An answer")
     page.get_by_role("button", name="Mark as read").click()
     assert Inbox(str(ann.pk)).unread() == 0
     page.get_by_text("Members and settings").locator("..").click()
@@ -220,13 +220,13 @@ def test_keyboard_only(visit: Visit, person: Callable[..., User]) -> None:
     page.keyboard.type("By keys")
     tab_to("button", "Start chat")
     press("Enter")
-    sees(page, "By keys")
+    expect_message(page, "By keys")
     tab_to("textbox", "Message")
     page.keyboard.type("One")
     press("Shift+Enter")
     page.keyboard.type("Two")
     press("Enter")
-    sees(page, "One\nTwo")
+    expect_message(page, "One\nTwo")
     expect(page.locator(".drm-pending")).to_have_count(0)
     (chat,) = Inbox(str(bob.pk)).chats()
     assert (chat.unread, chat.member_count) == (2, 2)
@@ -240,16 +240,16 @@ def test_keyboard_only(visit: Visit, person: Callable[..., User]) -> None:
     expect(page.get_by_role("button", name="Rename")).to_be_hidden()
 
 
-def test_hostile_texts_stay_texts(visit: Visit, person: Callable[..., User]) -> None:
+def test_html_in_texts_is_escaped(visit: Visit, person: Callable[..., User]) -> None:
     ann = person("ann", first_name=HOSTILE)
     bob = person("bob", first_name=HOSTILE[:140], last_name="Bob")
     chat = Chat.create(str(bob.pk), [str(ann.pk)], HOSTILE, title=HOSTILE)
     page = visit(ann, "room", chat.id)
     expect(page.locator("#drm-title")).to_have_text(HOSTILE)
     chat.send(str(bob.pk), f"Late {HOSTILE}")
-    sees(page, f"Late {HOSTILE}")
-    say(page, f"Own {HOSTILE}")
-    sees(page, f"Own {HOSTILE}")
+    expect_message(page, f"Late {HOSTILE}")
+    send(page, f"Own {HOSTILE}")
+    expect_message(page, f"Own {HOSTILE}")
     page.goto(reverse("messaging:new"))
     page.get_by_role("combobox").fill("bob")
     page.get_by_role("option").click()
@@ -259,7 +259,7 @@ def test_hostile_texts_stay_texts(visit: Visit, person: Callable[..., User]) -> 
     assert page.locator(".drm img, .drm script:not([src])").count() == 0
 
 
-def test_a_lost_reply_sends_once(visit: Visit, person: Callable[..., User]) -> None:
+def test_a_message_is_sent_once_if_replies_are_lost(visit: Visit, person: Callable[..., User]) -> None:
     ann, bob = person("ann"), person("bob")
     chat = Chat.create(str(ann.pk), [str(bob.pk)])
     page = visit(ann, "room", chat.id)
@@ -274,15 +274,15 @@ def test_a_lost_reply_sends_once(visit: Visit, person: Callable[..., User]) -> N
         route.abort()
 
     page.route("**/send/**", lose_twice)
-    say(page, "Only once")
+    send(page, "Only once")
     expect(page.locator(".drm-pending")).to_have_count(1)
-    expect(page.locator(".drm-pending")).to_have_count(0, timeout=SOME_TIME)
-    sees(page, "Only once")
+    expect(page.locator(".drm-pending")).to_have_count(0, timeout=TIMEOUT)
+    expect_message(page, "Only once")
     assert len(lost) == 2 and lost[0] == lost[1]
     assert [message.body for message in chat.history(str(bob.pk)).messages] == ["Only once"]
 
 
-def test_what_can_not_be_sent_can_be_tried_again(
+def test_a_failed_message_can_be_retried(
     visit: Visit, person: Callable[..., User], settings: Settings
 ) -> None:
     ann = person("ann")
@@ -292,7 +292,7 @@ def test_what_can_not_be_sent_can_be_tried_again(
         "**/send/**",
         lambda route: route.fulfill(status=429, json={"error": {"code": "too_fast", "message": "Slow"}}),
     )
-    say(page, "Later")
+    send(page, "Later")
     failed = page.locator(".drm-failed")
     expect(failed).to_contain_text("Slow")
     page.unroute("**/send/**")
@@ -301,7 +301,7 @@ def test_what_can_not_be_sent_can_be_tried_again(
     expect(failed).to_have_count(0)
 
 
-def test_editing_and_deleting_reach_the_others(visit: Visit, person: Callable[..., User]) -> None:
+def test_edits_and_deletions_reach_other_users(visit: Visit, person: Callable[..., User]) -> None:
     ann, bob = person("ann"), person("bob")
     chat = Chat.create(str(ann.pk), [str(bob.pk)], "First")
     chat.send(str(ann.pk), "Second")
@@ -309,18 +309,18 @@ def test_editing_and_deleting_reach_the_others(visit: Visit, person: Callable[..
     at_anns.locator("#m1").hover()
     at_anns.locator("#m1 summary").click()
     at_anns.locator("#m1").get_by_role("link", name="Edit").click()
-    say(at_anns, "First, better")
-    sees(at_anns, "First, better")
-    sees(at_bobs, "First, better")
+    send(at_anns, "First, better")
+    expect_message(at_anns, "First, better")
+    expect_message(at_bobs, "First, better")
     at_anns.locator("#m2").hover()
     at_anns.locator("#m2 summary").click()
     at_anns.locator("#m2").get_by_role("button", name="Delete").click()
     for page in (at_anns, at_bobs):
-        expect(page.locator("#m2")).to_contain_text("Message deleted", timeout=SOME_TIME)
+        expect(page.locator("#m2")).to_contain_text("Message deleted", timeout=TIMEOUT)
         expect(page.locator(".drm-message[data-id]")).to_have_count(2)
 
 
-def test_older_messages_come_in_place(visit: Visit, person: Callable[..., User]) -> None:
+def test_older_messages_are_loaded_in_place(visit: Visit, person: Callable[..., User]) -> None:
     ann = person("ann")
     chat = Chat.create(str(ann.pk), [])
     for number in range(120):
@@ -337,7 +337,7 @@ def test_older_messages_come_in_place(visit: Visit, person: Callable[..., User])
     assert ids == list(range(1, 121))
 
 
-def test_polls_touch_nothing_that_did_not_change(visit: Visit, person: Callable[..., User]) -> None:
+def test_polls_do_not_replace_unchanged_elements(visit: Visit, person: Callable[..., User]) -> None:
     ann, bob = person("ann"), person("bob")
     chat = Chat.create(str(ann.pk), [str(bob.pk)], "Kept", title="One")
     Chat.create(str(ann.pk), [str(bob.pk)], "Other", title="Two")
@@ -347,20 +347,20 @@ def test_polls_touch_nothing_that_did_not_change(visit: Visit, person: Callable[
         pass
     page.evaluate("document.querySelectorAll('.drm-message, .drm-row').forEach(item => { item.kept = true })")
     chat.send(str(bob.pk), "New")
-    sees(page, "New")
-    expect(page.locator(".drm-row", has_text="One")).to_contain_text("New", timeout=SOME_TIME)
+    expect_message(page, "New")
+    expect(page.locator(".drm-row", has_text="One")).to_contain_text("New", timeout=TIMEOUT)
     assert page.locator("#m1").evaluate("item => item.kept")
     assert page.locator(".drm-row", has_text="Two").evaluate("item => item.kept")
 
 
-def test_a_phone_shows_one_thing_at_a_time(visit: Visit, person: Callable[..., User]) -> None:
+def test_a_narrow_screen_shows_one_pane_at_a_time(visit: Visit, person: Callable[..., User]) -> None:
     ann = person("ann")
     chat = Chat.create(str(ann.pk), [], "Hello", title="Small")
     page = visit(ann, viewport={"width": 390, "height": 844})
     expect(page.locator(".drm-room")).to_be_hidden()
     page.get_by_role("link", name="Small").click()
     expect(page.locator(".drm-list")).to_be_hidden()
-    sees(page, "Hello")
+    expect_message(page, "Hello")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.get_by_role("link", name="All chats").click()
     expect(page).to_have_url(re.compile(re.escape(reverse("messaging:chats")) + "$"))

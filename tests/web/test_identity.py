@@ -1,4 +1,4 @@
-"""Who is who, with the user models that sites have."""
+"""The identity, with different user models."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ pytestmark = pytest.mark.versions
 
 
 class Shouting(Identity):
-    """A site's own."""
+    """A custom identity."""
 
     def label(self, user: Any) -> str:
         return super().label(user).upper()
 
 
 class TestDefault:
-    def test_members_are_known_by_their_key(self, person: Callable[..., User]) -> None:
+    def test_the_member_id_is_the_primary_key(self, person: Callable[..., User]) -> None:
         ann = person("ann")
         assert Identity().member_id(ann) == str(ann.pk)
 
-    def test_a_full_name_is_better_than_a_user_name(self, person: Callable[..., User]) -> None:
+    def test_the_label_is_the_full_name_or_the_user_name(self, person: Callable[..., User]) -> None:
         ann, bob = person("ann", first_name="Ann", last_name="Lee"), person("bob")
         assert Identity().labels([str(ann.pk), str(bob.pk)]) == {str(ann.pk): "Ann Lee", str(bob.pk): "bob"}
 
-    def test_any_number_of_labels_is_one_query(
+    def test_labels_take_one_query(
         self, person: Callable[..., User], django_assert_num_queries: DjangoAssertNumQueries
     ) -> None:
         ids = [str(person(f"user{number}").pk) for number in range(30)]
         with django_assert_num_queries(1):
             assert len(Identity().labels(ids * 2)) == 30
 
-    def test_no_labels_are_no_query(self, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    def test_no_labels_take_no_query(self, django_assert_num_queries: DjangoAssertNumQueries) -> None:
         with django_assert_num_queries(0):
             assert Identity().labels([]) == {}
 
-    def test_deleted_people_still_have_a_label(self, person: Callable[..., User]) -> None:
+    def test_deleted_users_have_a_label(self, person: Callable[..., User]) -> None:
         ann = person("ann")
         gone = str(ann.pk)
         ann.delete()
         assert Identity().labels([gone]) == {gone: f"Former user {gone}"}
 
-    def test_what_is_no_key_is_its_own_label(self) -> None:
+    def test_an_id_that_is_not_a_key_is_its_own_label(self) -> None:
         bot = "backup-bot"
         huge = "9" * 30
         assert Identity().labels([bot]) == {bot: bot}
         assert set(Identity().labels([huge])) == {huge}
 
-    def test_who_may_use_the_pages(self, person: Callable[..., User]) -> None:
+    def test_only_active_users_may_use_the_pages(self, person: Callable[..., User]) -> None:
         assert Identity().may_use(person("ann"))
         assert not Identity().may_use(person("bob", is_active=False))
         assert not Identity().may_use(AnonymousUser())
@@ -74,13 +74,13 @@ class TestOtherUserModels:
         labels = identity.current().labels([str(ann.pk), gone, bot])
         assert labels == {str(ann.pk): "ann@example.org", gone: f"Former user {gone[:8]}", bot: bot}
 
-    def test_inactive_people_keep_their_label_and_stay_out(self, settings: Settings) -> None:
+    def test_inactive_users_keep_their_label_but_may_not_use_the_pages(self, settings: Settings) -> None:
         settings.AUTH_USER_MODEL = "accounts.Person"
         ann = Person.objects.create(email="ann@example.org", is_active=False)
         assert identity.current().labels([str(ann.pk)]) == {str(ann.pk): "ann@example.org"}
         assert not identity.current().may_use(ann)
 
-    def test_an_empty_full_name_is_none(self, settings: Settings) -> None:
+    def test_an_empty_full_name_is_ignored(self, settings: Settings) -> None:
         settings.AUTH_USER_MODEL = "accounts.Named"
         Named.objects.create(slug="ann", full_name="  ")
         Named.objects.create(slug="bob", full_name="Bob B.")
@@ -103,16 +103,16 @@ class TestOtherUserModels:
 
 
 class TestSetting:
-    def test_the_class_of_the_settings_is_used(self, settings: Settings, person: Callable[..., User]) -> None:
+    def test_the_class_in_the_settings_is_used(self, settings: Settings, person: Callable[..., User]) -> None:
         ann = str(person("ann").pk)
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.Shouting"}
         assert identity.current().labels([ann]) == {ann: "ANN"}
 
-    def test_it_is_made_once(self) -> None:
+    def test_it_is_created_once(self) -> None:
         assert identity.current() is identity.current()
 
     @pytest.mark.parametrize("path", ["nowhere.Identity", "uuid.uuid4", "builtins.memoryview"])
-    def test_what_is_none_is_an_error_that_says_so(self, settings: Settings, path: str) -> None:
+    def test_an_invalid_path_raises(self, settings: Settings, path: str) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": path}
         with pytest.raises(ConfigurationError, match="IDENTITY"):
             identity.current()

@@ -1,8 +1,9 @@
-"""The JSON: what it says, and what it answers when something is wrong."""
+"""The JSON answers, and the answers to requests that fail."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox, OutcomeUnknown
 from django_redis_messaging.web.views import SendView
+from django_redis_messaging.web.views.rooms import LISTED_MEMBERS
 
 from .conftest import Room
 
@@ -28,7 +30,7 @@ def post(client: Client, name: str, *args: str, **data: Any) -> Any:
 
 
 class TestFeed:
-    def test_what_is_new_after_a_cursor(self, room: Room) -> None:
+    def test_new_messages_after_a_cursor(self, room: Room) -> None:
         client = room.client("owner")
         first = feed(client, room)
         assert [message["body"] for message in first["messages"]] == ["From the owner", "From the member"]
@@ -48,11 +50,11 @@ class TestFeed:
             cursor, more = page["messages"][-1]["cursor"], page["has_more"]
         assert bodies == [str(number) for number in range(130)]
 
-    def test_older_ones(self, room: Room) -> None:
+    def test_older_messages(self, room: Room) -> None:
         page = feed(room.client("owner"), room, before="2")
         assert [message["id"] for message in page["messages"]] == [1]
 
-    def test_edits_and_deletions_are_told_once(self, room: Room) -> None:
+    def test_edits_and_deletions_are_reported_once(self, room: Room) -> None:
         client = room.client("owner")
         edits = str(feed(client, room)["edits"])
         assert "changed" not in feed(client, room, after="2", edits=edits)
@@ -65,12 +67,12 @@ class TestFeed:
         ]
         assert "changed" not in feed(client, room, after="2", edits=str(page["edits"]))
 
-    def test_how_far_others_have_read(self, room: Room) -> None:
+    def test_read_positions_of_the_members(self, room: Room) -> None:
         room.chat.ack(room.id("member"), 1)
         page = feed(room.client("owner"), room)
         assert page["read"] == {room.id("owner"): 1, room.id("member"): 1}
 
-    def test_a_cursor_of_lost_data_is_a_reset(self, room: Room) -> None:
+    def test_a_cursor_of_lost_data_resets(self, room: Room) -> None:
         client = room.client("owner")
         cursor = feed(client, room)["messages"][-1]["cursor"]
         room.chat.delete(room.id("owner"))
@@ -80,7 +82,7 @@ class TestFeed:
     @pytest.mark.parametrize(
         "query", [{"after": "x"}, {"after": "-1"}, {"before": "1.5"}, {"after": "9" * 99}]
     )
-    def test_places_that_are_none(self, room: Room, query: dict[str, str]) -> None:
+    def test_invalid_positions(self, room: Room, query: dict[str, str]) -> None:
         answer = room.client("owner").get(reverse("messaging:room_feed", args=[room.chat.id]), query)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid")
 
@@ -91,12 +93,71 @@ class TestFeed:
         assert (chat["id"], chat["title"], chat["excerpt"]) == (room.chat.id, "Room", "From the member")
 
 
+class TestOwnersBeyondTheListedMembers:
+    @pytest.fixture
+    def transferred(self, room: Room) -> Room:
+        """The owner handed the chat to the outsider, who joined after more members than a room lists."""
+        for number in range(LISTED_MEMBERS):
+            room.chat.join(f"member {number}", by=room.id("owner"))
+        room.chat.join(room.id("outsider"), by=room.id("owner"))
+        room.chat.set_role(room.id("owner"), room.id("outsider"), "owner")
+        room.chat.set_role(room.id("outsider"), room.id("owner"), "member")
+        room.chat.send(room.id("member"), "Can be deleted by the new owner")
+        listed = [member.user for member in room.chat.members(limit=LISTED_MEMBERS)]
+        assert room.id("outsider") not in listed and room.id("owner") in listed
+        return room
+
+    @pytest.mark.parametrize(("role", "owner"), [("outsider", True), ("owner", False)])
+    def test_only_the_owner_may_delete_messages_of_others(
+        self, transferred: Room, role: str, owner: bool
+    ) -> None:
+        delete = reverse("messaging:delete_message", args=[transferred.chat.id, "3"])
+        client = transferred.client(role)
+        (message,) = feed(client, transferred, after="2", html="1")["messages"]
+        assert (delete in message["html"]) is owner
+        text = client.get(reverse("messaging:room", args=[transferred.chat.id])).content.decode()
+        assert (delete in text) is owner
+        assert (reverse("messaging:delete", args=[transferred.chat.id]) in text) is owner
+        assert (reverse("messaging:remove", args=[transferred.chat.id]) in text) is owner
+
+
 class TestChanges:
     def test_sending_again_with_the_same_request_id(self, room: Room) -> None:
         client = room.client("owner", json=True)
         answers = [post(client, "send", room.chat.id, body="Hi", request_id="r").json() for _ in range(2)]
         assert answers[0] == answers[1]
         assert room.chat.info().last_id == 3
+
+    @pytest.mark.parametrize("query", ["", "?html=1"])
+    @pytest.mark.parametrize("role", ["owner", "member"])
+    def test_sending_takes_two_operations(
+        self, room: Room, operations: list[str], role: str, query: str
+    ) -> None:
+        client = room.client(role, json=True)
+        operations.clear()
+        answer = client.post(reverse("messaging:send", args=[room.chat.id]) + query, {"body": "Hi"})
+        assert answer.status_code == 200
+        assert operations == ["Rate.take", "Chat.send"]
+        message = answer.json()["message"]
+        (stored,) = room.chat.history(room.id(role), limit=1).messages
+        assert (message.pop("html", None) is not None) is bool(query)
+        assert message == {
+            "id": 3, "cursor": stored.cursor, "sender": room.id(role), "label": role, "mine": True,
+            "body": "Hi", "data": None, "reply_to": None, "sent_at": stored.sent_at.isoformat(),
+            "edited_at": None, "deleted": False,
+        }  # fmt: skip
+
+    def test_the_html_of_a_sent_message_is_that_of_the_feed(self, room: Room) -> None:
+        for role in ("owner", "member"):
+            client = room.client(role, json=True)
+            sent = client.post(reverse("messaging:send", args=[room.chat.id]) + "?html=1", {"body": "Hi"})
+            shown = feed(client, room, html="1")["messages"][-1]
+            sent_html, shown_html = (
+                re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", message["html"])
+                for message in (sent.json()["message"], shown)
+            )
+            assert sent_html == shown_html
+            assert "Delete" in sent_html and "Edit" in sent_html
 
     def test_acking_by_cursor_and_by_id(self, room: Room) -> None:
         client = room.client("member", json=True)
@@ -154,7 +215,9 @@ class TestLimits:
         assert post(client, "new", to=room.id("member"), body="x" * 21).status_code == 413
         assert post(client, "send", room.chat.id, body="short").status_code == 200
 
-    def test_what_was_too_long_is_not_lost(self, room: Room, settings: Settings) -> None:
+    def test_the_text_of_a_message_that_is_too_long_is_shown_again(
+        self, room: Room, settings: Settings
+    ) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "MESSAGE_MAX_BYTES": 20}
         answer = post(room.client("owner"), "send", room.chat.id, body="much " * 9, request_id="r1")
         assert answer.status_code == 413
@@ -181,8 +244,27 @@ class TestLimits:
         assert int(answer["Retry-After"]) > 0
         answer = post(client, "new", to=[room.id("outsider"), room.id("member")])
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_people")
-        assert post(client, "add", room.chat.id, to=room.id("outsider")).status_code == 413
         assert Inbox(room.id("outsider")).chats() == []
+
+    def test_adding_to_a_full_chat(self, room: Room, settings: Settings) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "CHAT_MAX_MEMBERS": 2}
+        answer = post(room.client("owner", json=True), "add", room.chat.id, to=room.id("outsider"))
+        assert (answer.status_code, answer.json()["error"]) == (
+            413,
+            {"code": "too_many_people", "message": "A chat can't have this many members."},
+        )
+        answer = post(room.client("owner"), "add", room.chat.id, to=room.id("outsider"))
+        assert answer.status_code == 413
+        assert "A chat can&#x27;t have this many members." in answer.content.decode()
+        assert Inbox(room.id("outsider")).chats() == []
+
+    def test_adding_someone_who_is_in_too_many_chats(self, room: Room, settings: Settings) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "USER_MAX_CHATS": 1}
+        Chat.create(room.id("outsider"), [])
+        answer = post(room.client("owner", json=True), "add", room.chat.id, to=room.id("outsider"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_chats")
+        assert int(answer["Retry-After"]) > 0
+        assert len(room.chat.members()) == 2
 
 
 class TestServerDown:
@@ -194,20 +276,20 @@ class TestServerDown:
             **settings.REDIS_MESSAGING, "ALIAS": "gone", "COMMAND_DEADLINE": 0.1
         }  # fmt: skip
 
-    def test_pages_say_so(self, room: Room, away: None) -> None:
+    def test_pages(self, room: Room, away: None) -> None:
         for name in ("chats", "room", "contacts", "new", "notifications"):
             args = [room.chat.id] if name == "room" else []
             answer = room.client("owner").get(reverse(f"messaging:{name}", args=args))
             assert answer.status_code == 503
             assert answer["Retry-After"] == "5"
-            assert "Away for a moment" in answer.content.decode()
+            assert "Temporarily unavailable" in answer.content.decode()
 
-    def test_json_says_so(self, room: Room, away: None) -> None:
+    def test_json(self, room: Room, away: None) -> None:
         answer = post(room.client("owner", json=True), "send", room.chat.id, body="x")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
         assert answer["Retry-After"] == "5"
 
-    def test_what_was_written_is_not_lost(self, room: Room, away: None) -> None:
+    def test_the_text_of_the_message_is_shown_again(self, room: Room, away: None) -> None:
         for name, args in (("send", (room.chat.id,)), ("edit", (room.chat.id, "1"))):
             answer = post(room.client("owner"), name, *args, body="My words", request_id="r1")
             assert answer.status_code == 503
@@ -215,13 +297,13 @@ class TestServerDown:
 
 
 class Hanging(Chat):
-    """A chat whose server takes what is sent, and never answers."""
+    """A chat whose server receives messages but never replies."""
 
     def send(self, *args: Any, **kwargs: Any) -> Any:
         raise OutcomeUnknown("no reply")
 
 
-def test_a_lost_reply_is_told_apart(room: Room, rf: RequestFactory) -> None:
+def test_a_lost_reply_has_its_own_code(room: Room, rf: RequestFactory) -> None:
     request = rf.post("/", {"body": "x"}, headers={"Accept": "application/json"})
     request.user = room.people["owner"]
     request._dont_enforce_csrf_checks = True  # type: ignore[attr-defined]

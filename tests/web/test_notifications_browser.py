@@ -1,5 +1,4 @@
-"""Notifications at a real browser, under a strict Content-Security-Policy; nothing may go wrong in its
-console."""
+"""Notifications in a real browser, with a strict Content-Security-Policy and no errors in the console."""
 
 from __future__ import annotations
 
@@ -12,20 +11,20 @@ from django.urls import reverse
 from playwright.sync_api import Locator, Page, expect
 
 from django_redis_messaging import Mailbox, notify
-from django_redis_messaging.services.notifications import LEVELS
+from django_redis_messaging.services.mailboxes.notifications import LEVELS
 from django_redis_messaging.web.bell import Bell
 
-from .test_browser import SOME_TIME, Visit, violations, visit
+from .test_browser import TIMEOUT, Visit, violations, visit
 
 __all__ = ["visit"]  # the fixture
 
-#: ms between the script of the bell and its first question
-ASKED_AFTER = """() => {
+#: ms between loading the script of the bell and its first request
+FIRST_REQUEST = """() => {
   const of = (text) => performance.getEntriesByType("resource").find(({ name }) => name.includes(text));
   return of(document.querySelector(".drm-bell").dataset.feed).startTime - of("bell.").responseEnd;
 }"""
-#: the contrasts of the signs that assistive technology leaves out, and axe-core with it
-SIGNS = """() => {
+#: contrast ratios of elements hidden from assistive technology, which axe-core does not check
+CONTRASTS = """() => {
   const light = (colour) => {
     const [r, g, b] = colour.match(/[\\d.]+/g).map((c) => c / 255)
       .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
@@ -48,16 +47,16 @@ def box(ann: User) -> Mailbox:
     return Mailbox(str(ann.pk))
 
 
-def told(user: User, *texts: str) -> None:
+def send(user: User, *texts: str) -> None:
     for text in texts:
         notify(str(user.pk), text, url=reverse("messaging:contacts"))
 
 
 def bell(page: Page, count: int) -> Locator:
-    """The bell, once it says this."""
+    """The bell, once it shows this count."""
     name = f"Notifications: {count or 'none'} unread"
     found = page.get_by_role("link", name=name, exact=True)
-    expect(found).to_be_visible(timeout=SOME_TIME)
+    expect(found).to_be_visible(timeout=TIMEOUT)
     return found
 
 
@@ -65,8 +64,8 @@ def notice(page: Page, text: str) -> Locator:
     return page.locator(".drm-notice", has_text=text)
 
 
-def test_reading_in_one_tab_lowers_the_count_in_the_other(visit: Visit, ann: User, box: Mailbox) -> None:
-    told(ann, "one", "two", "three")
+def test_reading_in_one_tab_updates_the_count_in_another(visit: Visit, ann: User, box: Mailbox) -> None:
+    send(ann, "one", "two", "three")
     first = visit(ann, "notifications")
     second = first.context.new_page()
     second.goto(reverse("messaging:chats"))
@@ -83,31 +82,31 @@ def test_reading_in_one_tab_lowers_the_count_in_the_other(visit: Visit, ann: Use
     assert box.unread() == 0
 
 
-def test_a_new_one_is_shown_by_itself_and_on_another_device_too(visit: Visit, ann: User) -> None:
+def test_new_notifications_appear_on_all_devices(visit: Visit, ann: User) -> None:
     at_home, at_work = visit(ann, "notifications"), visit(ann, "contacts")
     expect(at_home.get_by_text("No notifications yet.")).to_be_visible()
-    told(ann, "News")
-    expect(notice(at_home, "News")).to_be_visible(timeout=SOME_TIME)
+    send(ann, "News")
+    expect(notice(at_home, "News")).to_be_visible(timeout=TIMEOUT)
     bell(at_work, 1).click()
     notice(at_work, "News").get_by_role("button", name="Discard").click()
     expect(at_work.get_by_text("No notifications yet.")).to_be_visible()
-    expect(notice(at_home, "News")).to_have_count(0, timeout=SOME_TIME)
+    expect(notice(at_home, "News")).to_have_count(0, timeout=TIMEOUT)
 
 
-def test_a_bell_without_a_count_asks_for_it_soon(
+def test_a_bell_without_a_count_fetches_it_soon(
     visit: Visit, ann: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(ann, "one")
+    send(ann, "one")
     with monkeypatch.context() as away:
         away.setattr(Bell, "_status", None)
         page = visit(ann, "contacts", fast=False)
     expect(page.get_by_role("link", name="Notifications", exact=True)).to_be_visible()
     bell(page, 1)
-    assert page.evaluate(ASKED_AFTER) < 4000, "that is as late as where it has one"
+    assert page.evaluate(FIRST_REQUEST) < 4000, "as late as a bell with a count"
 
 
-def test_many_leave_the_bell_to_be_seen(visit: Visit, ann: User) -> None:
-    told(ann, *("x" for _ in range(100)))
+def test_a_high_count_does_not_cover_the_bell(visit: Visit, ann: User) -> None:
+    send(ann, *("x" for _ in range(100)))
     page = visit(ann, "notifications", viewport={"width": 360, "height": 740})
     box, count = bell(page, 100).bounding_box(), page.locator(".drm-bell-count").bounding_box()
     button = page.get_by_role("link", name="New chat").bounding_box()
@@ -117,8 +116,8 @@ def test_many_leave_the_bell_to_be_seen(visit: Visit, ann: User) -> None:
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_whoever_follows_a_link_has_read_it(visit: Visit, ann: User, scripts: bool) -> None:
-    told(ann, "Look", "Other")
+def test_following_a_link_marks_the_notification_as_read(visit: Visit, ann: User, scripts: bool) -> None:
+    send(ann, "Look", "Other")
     page = visit(ann, "notifications", java_script_enabled=scripts)
     other = page.context.new_page()
     other.goto(reverse("messaging:chats"))
@@ -128,11 +127,11 @@ def test_whoever_follows_a_link_has_read_it(visit: Visit, ann: User, scripts: bo
     if scripts:
         bell(other, 1)
     page.go_back()
-    expect(notice(page, "Look").get_by_role("link", name="Look")).to_be_visible(timeout=SOME_TIME)
+    expect(notice(page, "Look").get_by_role("link", name="Look")).to_be_visible(timeout=TIMEOUT)
 
 
-def test_a_link_opens_in_a_tab_of_its_own_where_that_is_asked_for(visit: Visit, ann: User) -> None:
-    told(ann, "Look", "Other")
+def test_a_link_can_be_opened_in_a_new_tab(visit: Visit, ann: User) -> None:
+    send(ann, "Look", "Other")
     page = visit(ann, "notifications")
     with page.context.expect_page() as opened:
         notice(page, "Look").get_by_role("button", name="Look", exact=True).click(modifiers=["Control"])
@@ -141,8 +140,8 @@ def test_a_link_opens_in_a_tab_of_its_own_where_that_is_asked_for(visit: Visit, 
     expect(notice(page, "Look").get_by_role("link", name="Look")).to_be_visible()
 
 
-def test_by_keyboard_the_focus_stays_near(visit: Visit, ann: User, box: Mailbox) -> None:
-    told(ann, "one", "two", "three")
+def test_the_focus_stays_near_a_removed_notification(visit: Visit, ann: User, box: Mailbox) -> None:
+    send(ann, "one", "two", "three")
     page = visit(ann, "notifications")
     notice(page, "two").get_by_role("button", name="Discard").focus()
     page.keyboard.press("Enter")
@@ -157,39 +156,39 @@ def test_by_keyboard_the_focus_stays_near(visit: Visit, ann: User, box: Mailbox)
     assert [mail.payload["text"] for mail in box.fetch(unread=True).messages] == ["three"]
 
 
-def test_the_focus_stays_on_a_link_when_the_list_comes_anew(visit: Visit, ann: User) -> None:
-    told(ann, "one")
+def test_the_focus_stays_on_a_link_when_the_list_is_refreshed(visit: Visit, ann: User) -> None:
+    send(ann, "one")
     page = visit(ann, "notifications")
     said = notice(page, "one").locator(".drm-notice-said")
     said.get_by_role("button").focus()
-    told(ann, "two")
+    send(ann, "two")
     expect(notice(page, "two")).to_be_visible()
     expect(said.get_by_role("button")).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # mark as read
     said.get_by_role("link").focus()
-    told(ann, "three")
+    send(ann, "three")
     expect(notice(page, "three")).to_be_visible()
     expect(said.get_by_role("link")).to_be_focused()
 
 
 def test_without_javascript(visit: Visit, ann: User, box: Mailbox) -> None:
-    told(ann, "one", "two")
+    send(ann, "one", "two")
     page = visit(ann, "chats", java_script_enabled=False)
     bell(page, 2).click()
-    page.get_by_role("link", name="Only unread").click()
+    page.get_by_role("link", name="Unread only").click()
     notice(page, "one").get_by_role("button", name="Mark as read").click()
     expect(notice(page, "one")).to_have_count(0)
-    expect(page.get_by_role("link", name="Only unread")).to_have_attribute("aria-current", "page")
+    expect(page.get_by_role("link", name="Unread only")).to_have_attribute("aria-current", "page")
     notice(page, "two").get_by_role("button", name="Discard").click()
-    expect(page.get_by_text("You have read everything.")).to_be_visible()
+    expect(page.get_by_text("You're all caught up.")).to_be_visible()
     page.get_by_role("link", name="By time").click()
     expect(notice(page, "one")).to_be_visible()
     bell(page, 0)
     assert box.unread() == 0
 
 
-def test_everybody_can_use_it(visit: Visit, ann: User) -> None:
+def test_the_page_is_accessible(visit: Visit, ann: User) -> None:
     page = visit(ann, "notifications", viewport={"width": 360, "height": 740})
     assert violations(page) == {}
     for level in LEVELS:
@@ -203,5 +202,5 @@ def test_everybody_can_use_it(visit: Visit, ann: User) -> None:
         assert violations(page) == {}
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
-            assert min(contrasts := page.evaluate(SIGNS)) >= 4.5, contrasts
+            assert min(contrasts := page.evaluate(CONTRASTS)) >= 4.5, contrasts
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,4 +1,4 @@
-"""The demo's page of orders at a real browser: it counts down until an order is cancelled."""
+"""The orders page of the demo in a real browser: it counts down until an order is cancelled."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["start"]  # the fixture
 #: seconds to pay
 TIME = 6
 #: ms
-SOME_TIME = 30_000
+TIMEOUT = 30_000
 
 
 def order(page: Page, item: str) -> Locator:
-    """Order it; its line on the page."""
+    """Order an item; returns its row on the page."""
     page.get_by_label("Item").fill(item)
     page.get_by_label("Email").fill("ann@example.com")
     page.get_by_role("button", name="Order", exact=True).click()
@@ -29,18 +29,18 @@ def line(page: Page, item: str) -> Locator:
 
 
 def seconds(row: Locator) -> int:
-    """What it says is left."""
+    """The remaining seconds in the row."""
     return int(row.locator("[data-remaining]").inner_text())
 
 
-def test_it_counts_down_and_leaves_the_form_alone(start: Callable[..., Demo], browser: Browser) -> None:
+def test_it_counts_down_and_keeps_the_form(start: Callable[..., Demo], browser: Browser) -> None:
     address = start(env={"DEMO_TIME_TO_PAY": str(TIME)}).address
-    troubles: list[str] = []
+    errors: list[str] = []
     lively = browser.new_page(base_url=address)
-    lively.on("pageerror", lambda error: troubles.append(str(error)))
+    lively.on("pageerror", lambda error: errors.append(str(error)))
     plain = browser.new_page(base_url=address, java_script_enabled=False)
     for page in (lively, plain):
-        page.set_default_timeout(SOME_TIME)
+        page.set_default_timeout(TIMEOUT)
         page.goto("/orders/")
     cake, tea = order(lively, "Cake"), order(plain, "Tea")
     first, second = seconds(cake), seconds(tea)
@@ -49,20 +49,20 @@ def test_it_counts_down_and_leaves_the_form_alone(start: Callable[..., Demo], br
         "most => document.querySelector('[data-remaining]')?.innerText <= most", arg=first - 2
     )
     assert seconds(tea) == second
-    plain.get_by_role("link", name="Look again").click()
+    plain.get_by_role("link", name="Refresh").click()
     assert seconds(tea) < second
-    expect(cake).to_contain_text("Cancelled: not paid in time", timeout=SOME_TIME)
+    expect(cake).to_contain_text("Cancelled: not paid in time", timeout=TIMEOUT)
     expect(cake.get_by_role("button")).to_have_count(0)
     expect(lively.get_by_label("Item")).to_have_value("Half an or")
     while "Cancelled: not paid in time" not in tea.inner_text():
-        plain.get_by_role("link", name="Look again").click()
+        plain.get_by_role("link", name="Refresh").click()
     expect(tea.get_by_role("button")).to_have_count(0)
     for page in (lively, plain):
         page.context.close()
-    assert troubles == []
+    assert errors == []
 
 
-def test_a_button_with_the_focus_stays_and_a_paid_order_counts_no_more(
+def test_a_focused_button_is_kept_and_a_paid_order_has_no_countdown(
     start: Callable[..., Demo], browser: Browser
 ) -> None:
     page = browser.new_page(base_url=start(env={"DEMO_TIME_TO_PAY": "600"}).address)
@@ -70,10 +70,10 @@ def test_a_button_with_the_focus_stays_and_a_paid_order_counts_no_more(
     cake = order(page, "Cake")
     assert 590 <= seconds(cake) <= 600
     cake.get_by_role("button", name="Pay for Cake").focus()
-    for _ in range(2):  # two looks: the first is over by then
+    for _ in range(2):  # two refreshes: the first is complete by then
         with page.expect_response("**/orders/"):
             pass
     page.keyboard.press("Enter")
-    expect(cake.locator(".payment-paid")).to_have_text("Paid", timeout=SOME_TIME)
+    expect(cake.locator(".payment-paid")).to_have_text("Paid", timeout=TIMEOUT)
     expect(cake.locator("[data-remaining]")).to_have_count(0)
     page.context.close()

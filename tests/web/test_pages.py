@@ -1,4 +1,4 @@
-"""What the pages show and do, without JavaScript."""
+"""The pages without JavaScript."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def page(client: Client, name: str, *args: str, **query: str) -> str:
 
 
 class Guilds(Identity):
-    """People who are in a guild of their user name's first letter."""
+    """Puts users into a guild named after the first letter of their user name."""
 
     def directories(self, user: Any) -> list[str]:
         return [f"guild-{user.get_username()[0]}"]
@@ -47,17 +47,17 @@ class NobodyNew(Identity):
 
 
 class TestList:
-    def test_unread_and_what_was_said_last(self, room: Room) -> None:
+    def test_unread_count_and_newest_message(self, room: Room) -> None:
         text = page(room.client("owner"), "chats")
         assert "Room" in text
         assert "<bdi>From the member</bdi>" in text
         assert re.search(r'class="drm-badge">1<', text)
 
-    def test_ones_own_messages_are_not_unread(self, room: Room) -> None:
+    def test_own_messages_are_not_unread(self, room: Room) -> None:
         room.chat.ack(room.id("member"), 1)
         assert "drm-badge" not in page(room.client("member"), "chats")
 
-    def test_a_chat_without_a_title_is_called_by_its_people(self, person: Callable[..., User]) -> None:
+    def test_a_chat_without_a_title_shows_its_members(self, person: Callable[..., User]) -> None:
         ann, *others = (person(name) for name in ("ann", "bob", "cat", "dan", "eva"))
         ids = [str(user.pk) for user in others]
         Chat.create(str(ann.pk), ids[:1])
@@ -94,7 +94,7 @@ class TestRoom:
             seen |= set(re.findall(r"no \d+\.", text))
         assert len(seen) == 120
 
-    def test_a_gap_is_told(self, person: Callable[..., User], settings: Settings) -> None:
+    def test_a_gap_is_shown(self, person: Callable[..., User], settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "CHAT_MAX_LENGTH": 10}
         ann = person("ann")
         chat = Chat.create(str(ann.pk), [])
@@ -102,13 +102,13 @@ class TestRoom:
             chat.send(str(ann.pk), f"no {number}")
         assert "5 older messages were removed." in page(client_of(ann), "room", chat.id)
 
-    def test_days_are_told_apart_and_unread_begins_somewhere(self, room: Room) -> None:
+    def test_days_and_the_first_unread_message_are_marked(self, room: Room) -> None:
         text = page(room.client("owner"), "room", room.chat.id)
         assert text.count('class="drm-day"') == 1
         text = text[text.index('id="drm-log"') :]
         assert text.index("From the owner") < text.index('id="drm-unread"') < text.index("From the member")
 
-    def test_reading_is_a_post(self, room: Room) -> None:
+    def test_marking_as_read_is_a_post(self, room: Room) -> None:
         client = room.client("owner")
         text = page(client, "room", room.chat.id)
         form = re.search(r'id="drm-mark".*?name="up_to" value="([^"]+)"', text, re.DOTALL)
@@ -118,7 +118,7 @@ class TestRoom:
         assert Inbox(room.id("owner")).unread() == 0
         assert 'id="drm-mark"' not in page(client, "room", room.chat.id)
 
-    def test_sending_twice_the_same_form_sends_once(self, room: Room) -> None:
+    def test_a_form_submitted_twice_sends_once(self, room: Room) -> None:
         client = room.client("owner")
         form = {"body": "Once\r\nonly", "request_id": "r1"}
         for _ in range(2):
@@ -136,7 +136,7 @@ class TestRoom:
         text = page(client, "room", room.chat.id)
         assert "Better" in text and "edited" in text and "From the member" not in text
 
-    def test_somebody_elses_message_can_not_be_edited(self, room: Room) -> None:
+    def test_messages_of_others_can_not_be_edited(self, room: Room) -> None:
         text = page(room.client("owner"), "room", room.chat.id, edit="2")
         assert ">From the member</textarea>" not in text
 
@@ -146,12 +146,12 @@ class TestRoom:
         text = page(client, "room", room.chat.id)
         assert "Message deleted" in text and "From the member" not in text
 
-    def test_owners_may_remove_and_members_may_not(self, room: Room) -> None:
+    def test_only_owners_may_remove_members(self, room: Room) -> None:
         remove = reverse("messaging:remove", args=[room.chat.id])
         assert remove in page(room.client("owner"), "room", room.chat.id)
         assert remove not in page(room.client("member"), "room", room.chat.id)
 
-    def test_who_has_seen_it(self, room: Room) -> None:
+    def test_seen_by(self, room: Room) -> None:
         assert "Seen by" not in page(room.client("member"), "room", room.chat.id)
         room.chat.ack(room.id("owner"), 2)
         assert "Seen by owner" in page(room.client("member"), "room", room.chat.id)
@@ -175,12 +175,12 @@ class TestRoom:
         assert answer.status_code == 400
 
     @pytest.mark.parametrize("query", [{"before": "x"}, {"before": "9" * 40}, {"edit": "x"}])
-    def test_places_that_are_none(self, room: Room, query: dict[str, str]) -> None:
+    def test_invalid_positions(self, room: Room, query: dict[str, str]) -> None:
         answer = room.client("owner").get(reverse("messaging:room", args=[room.chat.id]), query)
         assert answer.status_code == 400
 
     @pytest.mark.parametrize("chat_id", ["a/b", "..", "line\nbreak", "~tilde", "ü{}%:", "a?b#c"])
-    def test_any_chat_id_has_an_address(self, person: Callable[..., User], chat_id: str) -> None:
+    def test_any_chat_id_has_a_url(self, person: Callable[..., User], chat_id: str) -> None:
         ann = person("ann")
         Chat.create(str(ann.pk), [], "Hello", chat_id=chat_id, title="Odd")
         client = client_of(ann)
@@ -188,13 +188,13 @@ class TestRoom:
         assert "Hello" in page(client, "room", chat_id)
 
     @pytest.mark.parametrize("path", ["~!", "~_w", "~AA", "~" + "A" * 400, "%00"])
-    def test_addresses_of_no_chat(self, room: Room, path: str) -> None:
+    def test_invalid_chat_ids_in_urls(self, room: Room, path: str) -> None:
         chats = reverse("messaging:chats")
         assert room.client("owner").get(f"{chats}chats/{path}/").status_code == 404
 
 
 class TestNew:
-    def test_searching_choosing_and_starting_with_forms_alone(self, person: Callable[..., User]) -> None:
+    def test_creating_a_chat_with_forms_only(self, person: Callable[..., User]) -> None:
         ann, bob, cat = person("ann"), person("bob"), person("cat")
         client = client_of(ann)
         address = reverse("messaging:new")
@@ -211,14 +211,14 @@ class TestNew:
         assert (chat.title, chat.unread, chat.member_count) == ("Plans", 1, 3)
         assert RecentContacts(str(ann.pk)).list() == [str(bob.pk), str(cat.pk)]
 
-    def test_nobody_is_nobody(self, person: Callable[..., User]) -> None:
+    def test_at_least_one_recipient_is_required(self, person: Callable[..., User]) -> None:
         ann = person("ann")
         answer = client_of(ann).post(reverse("messaging:new"), {"body": "Kept"})
         assert answer.status_code == 400
         assert "Kept" in answer.content.decode()
         assert Inbox(str(ann.pk)).chats() == []
 
-    def test_only_people_of_the_guild(self, person: Callable[..., User], settings: Settings) -> None:
+    def test_recipients_must_be_in_the_guild(self, person: Callable[..., User], settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.Guilds"}
         ann, abe, bob = person("ann"), person("abe"), person("bob")
         for user in (ann, abe):
@@ -234,7 +234,7 @@ class TestNew:
         assert answer.status_code == 403
         assert "bob" not in page(client_of(ann), "new", to=str(bob.pk))
 
-    def test_the_site_has_its_say(self, room: Room, settings: Settings) -> None:
+    def test_the_identity_may_refuse(self, room: Room, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.NobodyNew"}
         client, to = room.client("owner", json=True), {"to": room.id("outsider")}
         assert client.post(reverse("messaging:new"), to).status_code == 403
@@ -251,7 +251,7 @@ class TestNew:
 
 
 class TestContacts:
-    def test_recent_ones_come_first_then_the_directory(self, person: Callable[..., User]) -> None:
+    def test_recent_contacts_come_before_the_directory(self, person: Callable[..., User]) -> None:
         ann, *_ = (person(name) for name in ("ann", "bea", "ben", "bob"))
         bob = User.objects.get(username="bob")
         RecentContacts(str(ann.pk)).touch(str(bob.pk))
@@ -271,32 +271,32 @@ class TestContacts:
         assert seen == [f"x{number}" for number in range(45)]
 
     @pytest.mark.parametrize("number", ["0", "-1", "x", "99999", "²"])
-    def test_pages_that_are_none(self, person: Callable[..., User], number: str) -> None:
+    def test_invalid_pages(self, person: Callable[..., User], number: str) -> None:
         answer = client_of(person("ann")).get(reverse("messaging:suggest"), {"page": number})
         assert answer.status_code == 400
 
-    def test_oneself_is_not_suggested(self, person: Callable[..., User]) -> None:
+    def test_users_are_not_suggested_to_themselves(self, person: Callable[..., User]) -> None:
         answer = client_of(person("ann")).get(reverse("messaging:suggest"), {"q": "an\0n"}).json()
         assert answer["results"] == []
 
-    def test_recent_ones_can_be_removed(self, person: Callable[..., User]) -> None:
+    def test_recent_contacts_can_be_removed(self, person: Callable[..., User]) -> None:
         ann, bob = person("ann"), person("bob")
         RecentContacts(str(ann.pk)).touch(str(bob.pk))
         client = client_of(ann)
         assert f'name="contact" value="{bob.pk}"' in page(client, "contacts")
         client.post(reverse("messaging:forget_contact"), {"contact": str(bob.pk)})
-        assert "Whom you write to" in page(client, "contacts")
+        assert "People you message appear here." in page(client, "contacts")
 
-    def test_who_left_the_directory_is_not_suggested(self, person: Callable[..., User]) -> None:
+    def test_contacts_outside_the_directory_are_not_suggested(self, person: Callable[..., User]) -> None:
         ann, bob = person("ann"), person("bob")
         RecentContacts(str(ann.pk)).touch(str(bob.pk))
         Directory("everyone").remove(str(bob.pk))
         assert client_of(ann).get(reverse("messaging:suggest"), {"q": "b"}).json()["results"] == []
 
 
-class TestHostileTexts:
+class TestEscaping:
     @pytest.mark.parametrize("name", ["chats", "room", "add", "new", "contacts"])
-    def test_are_escaped(self, person: Callable[..., User], name: str) -> None:
+    def test_pages_are_escaped(self, person: Callable[..., User], name: str) -> None:
         ann = person("ann", first_name=HOSTILE)
         bob = person("bob", first_name=HOSTILE, last_name="B")
         chat = Chat.create(str(bob.pk), [str(ann.pk)], HOSTILE, title=HOSTILE)
@@ -307,7 +307,7 @@ class TestHostileTexts:
         assert ESCAPED in text
         assert "<img" not in text and "<script>" not in text
 
-    def test_are_escaped_in_the_markup_for_scripts(self, room: Room) -> None:
+    def test_html_in_json_is_escaped(self, room: Room) -> None:
         room.chat.send(room.id("member"), HOSTILE)
         room.chat.rename(room.id("member"), HOSTILE)
         client = room.client("owner")
@@ -335,7 +335,7 @@ class TestHostileTexts:
         assert not re.search(r"<[^>]*onmouseover", text)
 
 
-class TestNamesThatAreNone:
+class TestInvalidMemberIds:
     @pytest.mark.parametrize("to", ["NUL \0", "x" * 300, " "])
     @pytest.mark.parametrize("how", ["new", "add", "remove", "forget_contact", "search"])
     def test_they_are_refused(self, room: Room, how: str, to: str) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what: every view of the URLconf, for every role, asked for as JSON and as a page."""
+"""Access control: every view of the URLconf, for every role, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROLES = ("anonymous", "outsider", "former", "member", "owner", "staff")
 
 
 class Row(NamedTuple):
-    """The statuses of a view for the roles, in their order, and what is posted to it."""
+    """The status of a view for each role, and the data to post."""
 
     anonymous: int
     outsider: int
@@ -31,24 +31,24 @@ class Row(NamedTuple):
     data: Mapping[str, str] = MappingProxyType({})
 
 
-#: for everybody who is signed in
-EVERYBODY = (401, 200, 200, 200, 200, 200)
+#: for all signed-in users
+SIGNED_IN = (401, 200, 200, 200, 200, 200)
 #: for members of the chat
 MEMBERS = (401, 404, 404, 200, 200, 404)
 
 TABLE: dict[tuple[str, str], Row] = {
-    ("chats", "get"): Row(*EVERYBODY),
-    ("chats_feed", "get"): Row(*EVERYBODY),
-    ("new", "get"): Row(*EVERYBODY),
-    ("new", "post"): Row(*EVERYBODY, {"to": "ANYBODY", "body": "Hello"}),
-    ("contacts", "get"): Row(*EVERYBODY),
-    ("suggest", "get"): Row(*EVERYBODY),
-    ("forget_contact", "post"): Row(*EVERYBODY, {"contact": "ANYBODY"}),
-    ("notifications", "get"): Row(*EVERYBODY),
-    ("notifications_feed", "get"): Row(*EVERYBODY),
-    ("bell", "get"): Row(*EVERYBODY),
-    ("read_notifications", "post"): Row(*EVERYBODY, {"id": "1"}),
-    ("discard_notification", "post"): Row(*EVERYBODY, {"id": "1"}),
+    ("chats", "get"): Row(*SIGNED_IN),
+    ("chats_feed", "get"): Row(*SIGNED_IN),
+    ("new", "get"): Row(*SIGNED_IN),
+    ("new", "post"): Row(*SIGNED_IN, {"to": "OTHER_USER", "body": "Hello"}),
+    ("contacts", "get"): Row(*SIGNED_IN),
+    ("suggest", "get"): Row(*SIGNED_IN),
+    ("forget_contact", "post"): Row(*SIGNED_IN, {"contact": "OTHER_USER"}),
+    ("notifications", "get"): Row(*SIGNED_IN),
+    ("notifications_feed", "get"): Row(*SIGNED_IN),
+    ("bell", "get"): Row(*SIGNED_IN),
+    ("read_notifications", "post"): Row(*SIGNED_IN, {"id": "1"}),
+    ("discard_notification", "post"): Row(*SIGNED_IN, {"id": "1"}),
     ("room", "get"): Row(*MEMBERS),
     ("room_feed", "get"): Row(*MEMBERS),
     ("send", "post"): Row(*MEMBERS, {"body": "Hello"}),
@@ -56,11 +56,11 @@ TABLE: dict[tuple[str, str], Row] = {
     ("rename", "post"): Row(*MEMBERS, {"title": "Another"}),
     ("mute", "post"): Row(*MEMBERS, {"hours": "8"}),
     ("add", "get"): Row(*MEMBERS),
-    ("add", "post"): Row(*MEMBERS, {"to": "ANYBODY"}),
+    ("add", "post"): Row(*MEMBERS, {"to": "OTHER_USER"}),
     ("leave", "post"): Row(*MEMBERS),
-    ("remove", "post"): Row(401, 404, 404, 403, 200, 404, {"member": "THIRD"}),
+    ("remove", "post"): Row(401, 404, 404, 403, 200, 404, {"member": "OTHER_MEMBER"}),
     ("delete", "post"): Row(401, 404, 404, 403, 200, 404),
-    # the message is the member's
+    # the member is the author
     ("edit", "post"): Row(401, 404, 404, 200, 403, 404, {"body": "Better"}),
     ("delete_message", "post"): Row(401, 404, 404, 200, 200, 404),
 }
@@ -87,9 +87,9 @@ def address(name: str, chat_id: str) -> str:
 def ask(room: Room, role: str, name: str, method: str, *, json: bool, chat_id: str = "") -> HttpResponse:
     third = room.id("former")
     if (name, method) == ("remove", "post"):
-        # somebody else who is in it
+        # another member
         room.chat.join(third, by=room.id("owner"))
-    stand_ins = {"ANYBODY": third, "THIRD": third}
+    stand_ins = {"OTHER_USER": third, "OTHER_MEMBER": third}
     data = {key: stand_ins.get(value, value) for key, value in TABLE[name, method].data.items()}
     if role == "former" and name == "new":
         data["to"] = room.id("owner")
@@ -141,22 +141,22 @@ def test_as_a_page(room: Room, name: str, method: str, role: str) -> None:
 @pytest.mark.parametrize("json", [True, False])
 @pytest.mark.parametrize("role", ["outsider", "former", "staff"])
 @pytest.mark.parametrize(("name", "method"), [row for row in TABLE if TABLE[row].outsider == 404])
-def test_unknown_and_forbidden_chats_answer_the_same(
+def test_unknown_and_forbidden_chats_have_the_same_answer(
     room: Room, name: str, method: str, role: str, json: bool
 ) -> None:
     forbidden = ask(room, role, name, method, json=json)
     unknown = ask(room, role, name, method, json=json, chat_id="there-is-none")
 
-    assert (forbidden.status_code, told(forbidden)) == (unknown.status_code, told(unknown))
+    assert (forbidden.status_code, content(forbidden)) == (unknown.status_code, content(unknown))
 
 
-def told(answer: HttpResponse) -> str:
-    """The answer without the CSRF tokens, which differ each time."""
+def content(answer: HttpResponse) -> str:
+    """The content without the CSRF tokens, which always differ."""
     return re.sub(r'(data-csrf="|name="csrfmiddlewaretoken" value=")\w+', r"\1", answer.content.decode())
 
 
 @pytest.mark.parametrize("name", [name for name, method in TABLE if (name, "get") not in TABLE])
-def test_what_changes_something_is_no_get(room: Room, name: str) -> None:
+def test_changes_are_not_possible_by_get(room: Room, name: str) -> None:
     answer = room.client("owner").get(address(name, room.chat.id))
 
     assert answer.status_code == 405
@@ -174,7 +174,7 @@ def test_csrf(room: Room, name: str, method: str) -> None:
     assert answer.status_code == 403
 
 
-def test_a_get_moves_no_position(room: Room) -> None:
+def test_a_get_acks_nothing(room: Room) -> None:
     for name, method in TABLE:
         if method == "get":
             room.client("member").get(address(name, room.chat.id))
@@ -183,7 +183,7 @@ def test_a_get_moves_no_position(room: Room) -> None:
     assert positions[room.id("member")] == 0
 
 
-def test_inactive_people_are_strangers(room: Room) -> None:
+def test_inactive_users_must_sign_in(room: Room) -> None:
     client = room.client("member")
     room.people["member"].is_active = False
     room.people["member"].save()
@@ -191,7 +191,7 @@ def test_inactive_people_are_strangers(room: Room) -> None:
     assert client.get(reverse("messaging:chats")).status_code == 302
 
 
-def test_a_deleted_chat_is_unknown(room: Room) -> None:
+def test_a_deleted_chat_is_not_found(room: Room) -> None:
     Chat(room.chat.id).delete(room.id("owner"))
 
     assert room.client("owner").get(address("room", room.chat.id)).status_code == 404

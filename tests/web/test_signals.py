@@ -51,7 +51,7 @@ def send(user: User, chat_id: str, **data: str) -> int:
     return client_of(user, json=True).post(address, data).status_code
 
 
-def test_each_message_that_a_page_sent(
+def test_only_messages_sent_by_pages_are_signalled(
     chat: Chat, ann: User, bob: User, received: list[tuple[Any, Any, Message]]
 ) -> None:
     assert send(bob, chat.id, body="Pizza?") == 200
@@ -63,7 +63,7 @@ def test_each_message_that_a_page_sent(
     assert len(received) == 1
 
 
-def test_a_repeat_has_the_same_message(chat: Chat, bob: User, received: list[Any]) -> None:
+def test_a_repeated_request_signals_the_same_message(chat: Chat, bob: User, received: list[Any]) -> None:
     for _ in range(2):
         assert send(bob, chat.id, body="Pizza?", request_id="r") == 200
     assert len(received) == 2
@@ -71,7 +71,7 @@ def test_a_repeat_has_the_same_message(chat: Chat, bob: User, received: list[Any
 
 
 @pytest.mark.parametrize("body", ["Hello", ""])
-def test_the_first_message_of_a_chat(
+def test_the_first_message_of_a_new_chat(
     ann: User, bob: User, body: str, received: list[tuple[Any, Any, Message]]
 ) -> None:
     Directory("everyone").add(str(bob.pk), "Bob")
@@ -82,7 +82,7 @@ def test_the_first_message_of_a_chat(
     )
 
 
-def test_a_receiver_that_fails_is_logged_and_the_message_is_sent(
+def test_a_failing_receiver_is_logged_and_the_message_is_sent(
     chat: Chat, bob: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(**_: object) -> None:

@@ -1,4 +1,4 @@
-"""The pages within a site: its policies, its prefixes, its middleware, its servers, its admin, its base."""
+"""The pages in different sites: security policies, URL prefixes, middleware, servers, admin, layout."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def page(room: Room, name: str, role: str = "owner") -> str:
 
 
 class Violations(HTMLParser):
-    """What a Content-Security-Policy of 'self' would not let pass."""
+    """The parts of a page that violate a Content-Security-Policy of 'self'."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Violations(HTMLParser):
                 self.found.append(f"{tag} {name}={value}")
 
 
-def test_the_checker_sees_violations() -> None:
+def test_the_checker_finds_violations() -> None:
     text = '<p style="x" onclick="y"><script>1</script><style></style><a href="javascript:1"></a>'
     assert len(Violations(text).found) == 5
 
@@ -76,7 +76,7 @@ def test_nothing_is_inline(room: Room, name: str) -> None:
 
 
 @pytest.mark.parametrize("source", sorted((PACKAGE / "static").rglob("*.js")), ids=lambda path: path.name)
-def test_modules_name_no_address_and_read_no_cookie(source: Path) -> None:
+def test_modules_have_no_urls_and_read_no_cookies(source: Path) -> None:
     text = source.read_text(encoding="utf-8")
     assert not re.search(r"""^\s*(import|export) .*\bfrom\b""", text, re.MULTILINE)
     assert "document.cookie" not in text
@@ -93,7 +93,7 @@ class TestScriptName:
         clear_script_prefix()
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_every_address_has_it(self, room: Room, prefixed: None, name: str) -> None:
+    def test_all_urls_have_the_prefix(self, room: Room, prefixed: None, name: str) -> None:
         text = room.client("owner").get(f"/messages{address(name, room)[len('/inner/messages') :]}")
         found = re.findall(
             r'(?:href|src|action|data-(?:feed|ack|send|suggest|edit|login))="(/[^"]*)"', text.content.decode()
@@ -104,7 +104,7 @@ class TestScriptName:
 
 
 class TestCsrfInSessions:
-    def test_the_token_of_the_page_is_good(self, room: Room, settings: Settings) -> None:
+    def test_the_token_of_the_page_is_accepted(self, room: Room, settings: Settings) -> None:
         settings.CSRF_USE_SESSIONS = True
         client = Client(enforce_csrf_checks=True)
         client.force_login(room.people["owner"])
@@ -125,18 +125,18 @@ class TestLoginRequiredMiddleware:
         name = "django.contrib.auth.middleware.LoginRequiredMiddleware"
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, name]
 
-    def test_json_is_still_answered_with_json(self, room: Room) -> None:
+    def test_json_requests_get_json(self, room: Room) -> None:
         answer = room.client("anonymous", json=True).get(reverse("messaging:chats_feed"))
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "sign_in")
 
-    def test_pages_are_still_redirected(self, room: Room) -> None:
+    def test_pages_redirect_to_sign_in(self, room: Room) -> None:
         answer = room.client("anonymous").get(address("room", room))
         assert (answer.status_code, answer["Location"]) == (
             302,
             f"/admin/login/?next={address('room', room)}",
         )
 
-    def test_the_rest_works(self, room: Room) -> None:
+    def test_signed_in_users_get_pages(self, room: Room) -> None:
         assert room.client("owner").get(address("room", room)).status_code == 200
 
 
@@ -151,12 +151,12 @@ class TestStaticFiles:
         with override_settings(STATIC_ROOT=tmp_path, STORAGES=storages, DEBUG=False):
             call_command("collectstatic", interactive=False, verbosity=0)
             for plain in (tmp_path / "django_redis_messaging").iterdir():
-                # Some sites serve nothing but the hashed files.
+                # Some sites serve only the hashed files.
                 if not re.search(r"\.[0-9a-f]{12}\.", plain.name):
                     plain.unlink()
             yield tmp_path
 
-    def test_hashed_files_alone_will_do(self, room: Room, hashed: Path) -> None:
+    def test_only_hashed_files_are_needed(self, room: Room, hashed: Path) -> None:
         for name in PAGES:
             for value in re.findall(r'(?:src|href)="/static/([^"]+)"', page(room, name)):
                 assert (hashed / value).is_file(), value
@@ -204,7 +204,7 @@ class Alone:
 
 
 class Twice:
-    """URLs of a site that has the pages twice, under two names."""
+    """URLs of a site that includes the pages twice, in two namespaces."""
 
     urlpatterns = (
         path("messages/", include("django_redis_messaging.urls")),
@@ -212,41 +212,43 @@ class Twice:
     )
 
 
-class TestFrame:
-    def test_staff_are_in_the_admin(self, room: Room) -> None:
+class TestLayout:
+    def test_staff_get_the_admin_layout(self, room: Room) -> None:
         text = page(room, "chats", "staff")
         assert 'id="nav-sidebar"' in text and "Welcome" in text
 
-    def test_others_see_its_frame_without_its_rooms(self, room: Room) -> None:
+    def test_other_users_get_the_admin_layout_without_its_sidebar(self, room: Room) -> None:
         text = page(room, "chats", "member")
         assert 'id="header"' in text
         assert 'id="nav-sidebar"' not in text and reverse("admin:index") + '"' not in text
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_without_an_admin_they_stand_alone(self, room: Room, settings: Settings, name: str) -> None:
+    def test_without_an_admin_the_layout_is_standalone(
+        self, room: Room, settings: Settings, name: str
+    ) -> None:
         settings.ROOT_URLCONF = Alone
         text = page(room, name, "owner")
         assert "drm-alone" in text and "admin/" not in text
         assert Violations(text).found == []
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_a_page_leads_to_those_of_its_namespace(self, room: Room, settings: Settings, name: str) -> None:
+    def test_pages_link_to_their_own_namespace(self, room: Room, settings: Settings, name: str) -> None:
         settings.ROOT_URLCONF = Twice
         text = room.client("owner").get(address(name, room).replace("messages", "talk", 1)).content.decode()
         assert '"/talk/' in text and '"/messages/' not in text
 
-    def test_so_does_what_follows_a_change(self, room: Room, settings: Settings) -> None:
+    def test_changes_redirect_to_their_own_namespace(self, room: Room, settings: Settings) -> None:
         settings.ROOT_URLCONF = Twice
         leave = reverse("talk:leave", args=[room.chat.id])
         assert room.client("member").post(leave)["Location"] == "/talk/"
 
-    def test_messages_and_user_stay_what_they_are(self, room: Room) -> None:
+    def test_messages_and_user_in_the_context_are_those_of_django(self, room: Room) -> None:
         for name in PAGES:
             answer = room.client("owner").get(address(name, room))
             assert answer.context["user"] == room.people["owner"]
             assert list(answer.context["messages"]) == []
 
-    def test_a_site_replaces_the_base_by_one_file(
+    def test_a_site_can_override_the_base_template(
         self, room: Room, settings: Settings, tmp_path: Path
     ) -> None:
         own = tmp_path / "django_redis_messaging" / "base.html"
@@ -268,22 +270,22 @@ class TestAdmin:
     def boss(self, person: Callable[..., User]) -> Client:
         return client_of(person("boss", is_staff=True, is_superuser=True))
 
-    def test_its_index_has_an_entry_that_leads_to_the_pages(self, boss: Client) -> None:
+    def test_the_index_has_an_entry_that_redirects_to_the_pages(self, boss: Client) -> None:
         text = boss.get(reverse("admin:index")).content.decode()
         link = reverse("admin:django_redis_messaging_chats_changelist")
         assert f'href="{link}"' in text
         assert boss.get(link)["Location"] == reverse("messaging:chats")
 
-    def test_its_app_page_works(self, boss: Client) -> None:
+    def test_the_app_page_works(self, boss: Client) -> None:
         assert boss.get(reverse("admin:app_list", args=["django_redis_messaging"])).status_code == 200
 
-    def test_no_entry_for_who_may_not_use_them(self, rf: RequestFactory) -> None:
+    def test_no_entry_for_users_who_may_not_use_the_pages(self, rf: RequestFactory) -> None:
         request = rf.get("/")
         request.user = AnonymousUser()
         entry = admin.site._registry[ChatsEntry]  # type: ignore[index]
         assert not entry.has_module_permission(request)
 
-    def test_no_entry_without_the_pages(self, rf: RequestFactory, settings: Settings) -> None:
+    def test_no_entry_if_the_pages_are_not_included(self, rf: RequestFactory, settings: Settings) -> None:
         settings.ROOT_URLCONF = type("Nothing", (), {"urlpatterns": ()})
         request = rf.get("/")
         request.user = User(is_active=True)
@@ -304,7 +306,9 @@ class TestNoDatabase:
         assert not ContentType.objects.filter(app_label=label).exists()
         assert not Permission.objects.filter(content_type__app_label=label).exists()
 
-    def test_the_pages_write_nothing_into_it(self, room: Room, django_assert_max_num_queries: Any) -> None:
+    def test_the_pages_write_nothing_to_the_database(
+        self, room: Room, django_assert_max_num_queries: Any
+    ) -> None:
         client = room.client("owner")
         with django_assert_max_num_queries(6) as captured:
             client.get(address("room", room))
@@ -344,7 +348,7 @@ class TestTranslations:
         assert len(used) > 80
         assert used - known == set()
 
-    def test_pages_speak_it(self, room: Room) -> None:
+    def test_pages_are_translated(self, room: Room) -> None:
         client = room.client("owner")
         with override_settings(LANGUAGE_CODE="de"):
             text = client.get(address("room", room)).content.decode()
@@ -354,15 +358,15 @@ class TestTranslations:
 class TestDocs:
     TEXT = (PACKAGE.parent / "docs" / "web.md").read_text(encoding="utf-8")
 
-    def test_every_address_is_in_them(self) -> None:
+    def test_every_url_is_documented(self) -> None:
         written = dict(re.findall(r"^\| `(\w+)` \| `+ ?([^`]*?) ?`+ \|", self.TEXT, re.MULTILINE))
         routes = {
             str(pattern.name): re.sub(r"<[^>]+>", "<id>", str(pattern.pattern)) for pattern in urlpatterns
         }
         assert written == routes
 
-    def test_every_code_is_in_them(self) -> None:
+    def test_every_code_is_documented(self) -> None:
         source = (PACKAGE / "web" / "problems.py").read_text(encoding="utf-8")
-        codes = set(re.findall(r'Problem\(\d+, "(\w+)"', source)) | {"gone"}
+        codes = set(re.findall(r'Answer\(\s*\d+,\s*"(\w+)"', source))
         assert len(codes) == 12
         assert {code for code in codes if f"`{code}`" not in self.TEXT} == set()

@@ -1,25 +1,34 @@
-"""`manage.py messaging_stats`: how many jobs are where."""
+"""`manage.py messaging_stats`: how many jobs are in each state."""
 
 from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from ... import DelayQueue, MessagingError
-from ...services.expiries.store import TimerStore
-from ...services.jobs.registry import Queues
+from ... import MessagingError, conf
+from ...core.keys import checked_prefix
+from ...core.operations import perform
+from ...services.expiries.engine import TimerEngine
+from ...services.jobs.base import ONLY_QUEUE
+from ...services.jobs.engine import Engine
+from ...services.jobs.keys import queues_key
+from ...services.jobs.registry import registered_queues
+from .. import loops
 
+if TYPE_CHECKING:
+    from ...tasks.backend import RedisBackend
+
+Row = dict[str, Any]
 COLUMNS = ("ready", "delayed", "leased", "dead", "oldest_age")
 
 
 class Command(BaseCommand):
     """Prints a table, or JSON."""
 
-    help = "Show the queues of jobs, timers and tasks: ready, delayed, leased, dead, age of the oldest."
+    help = "Show queues of jobs, timers and tasks: ready, delayed, leased, dead, age of the oldest."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
@@ -34,41 +43,40 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(rows, indent=2) if options["json"] else _table(rows))
 
 
-def delay_queues() -> list[dict[str, Any]]:
+def delay_queues() -> list[Row]:
     """One row for each delay queue."""
-    found = []
-    for name in sorted(Queues().names()):
-        stats = DelayQueue(name).stats()
-        found.append({"queue": name, **{column: getattr(stats, column) for column in COLUMNS}})
-    return found
+    using, prefix = conf.alias(), checked_prefix(conf.prefix())
+    names = perform(using, registered_queues(queues_key(prefix)))
+    return [_row(name, using, Engine(prefix, "queue", name), ONLY_QUEUE) for name in sorted(names)]
 
 
-def timers() -> list[dict[str, Any]]:
+def timers() -> list[Row]:
     """One row for each namespace of timers."""
-    store, found = TimerStore(), []
-    for namespace in sorted(store.namespaces()):
-        *counts, oldest = store.stats(namespace)
-        values = [*counts, None if oldest < 0 else oldest / 1000]
-        found.append({"queue": f"timers {namespace}", **dict(zip(COLUMNS, values, strict=True))})
-    return found
+    using, engine = conf.alias(), TimerEngine(checked_prefix(conf.prefix()))
+    namespaces = perform(using, engine.namespaces())
+    return [_row(f"timers {name}", using, engine, name) for name in sorted(namespaces)]
 
 
-def tasks() -> list[dict[str, Any]]:
+def tasks() -> list[Row]:
     """One row for each queue of tasks."""
-    found: list[dict[str, Any]] = []
-    with suppress(ImportError):  # without Django's Tasks there are only delay queues
-        from ...tasks.polling import our_backends
-
-        for backend in our_backends():
-            for queue in backend.serving():
-                *counts, oldest = backend.store.stats(queue)
-                values = [*counts, None if oldest < 0 else oldest / 1000]
-                name = f"tasks {backend.alias}/{queue}"
-                found.append({"queue": name, **dict(zip(COLUMNS, values, strict=True))})
-    return found
+    return [row for backend in loops.backends().values() for row in tasks_of(backend)]
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def tasks_of(backend: RedisBackend) -> list[Row]:
+    """One row for each queue of a backend."""
+    return [
+        _row(f"tasks {backend.alias}/{queue}", backend.using, backend.engine, queue)
+        for queue in backend.serving()
+    ]
+
+
+def _row(title: str, using: str, engine: Engine, queue: str) -> Row:
+    *counts, oldest = perform(using, engine.stats(queue))
+    values = [*counts, None if oldest < 0 else oldest / 1000]
+    return {"queue": title, **dict(zip(COLUMNS, values, strict=True))}
+
+
+def _table(rows: list[Row]) -> str:
     if not rows:
         return "There are no queues yet."
     head = ("queue", *COLUMNS)

@@ -1,4 +1,4 @@
-"""`manage.py redrive`: puts dead jobs back."""
+"""`manage.py redrive`: requeues dead jobs."""
 
 from __future__ import annotations
 
@@ -7,43 +7,45 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from ... import DelayQueue, MessagingError
+from ... import DelayQueue, MessagingError, conf
 from ...core import keys
-from ...services.expiries.store import TimerStore
+from ...core.operations import perform
+from ...services.expiries.engine import TimerEngine
+from .. import loops
 
 
 class Command(BaseCommand):
-    """Puts jobs that are dead back into their queue."""
+    """Requeues dead jobs, timers or tasks."""
 
-    help = (
-        "Put dead jobs back, with all their attempts before them: of a delay queue, of timers, or of tasks."
-    )
+    help = "Requeue dead jobs of a delay queue, dead timers, or dead tasks, with all their attempts."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
         parser.add_argument("queue", help="name of the queue")
-        parser.add_argument("ids", nargs="*", help="ids of jobs (all)")
+        parser.add_argument("ids", nargs="*", help="ids of jobs (default: all)")
         parser.add_argument("--timers", action="store_true", help="the queue is a namespace of timers")
-        parser.add_argument("--backend", help="the queue is one of this backend of TASKS")
+        parser.add_argument("--backend", help="the queue belongs to this backend of TASKS")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Put them back."""
+        """Requeue them."""
         queue, ids = options["queue"], options["ids"] or None
         try:
             if options["timers"]:
-                done = TimerStore().redrive(keys.name(queue, "namespace"), ids)
+                count = _timers(queue, ids)
             elif options["backend"] is None:
-                done = DelayQueue(queue).redrive(ids)
+                count = DelayQueue(queue).redrive(ids)
             else:
-                done = self._tasks(options["backend"], queue, ids)
-        except (ImportError, MessagingError, ValueError) as error:
+                count = _tasks(options["backend"], queue, ids)
+        except MessagingError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"{done} put back into {queue}.")
+        self.stdout.write(f"{count} requeued in {queue}.")
 
-    def _tasks(self, alias: str, queue: str, ids: list[str] | None) -> int:
-        from ...tasks.polling import our_backends
 
-        for backend in our_backends():
-            if backend.alias == alias:
-                return backend.store.redrive(queue, ids)
-        raise CommandError(f"TASKS has no entry {alias!r} of this app's backend.")
+def _timers(namespace: str, ids: list[str] | None) -> int:
+    engine = TimerEngine(keys.checked_prefix(conf.prefix()))
+    return perform(conf.alias(), engine.redrive(keys.name(namespace, "namespace"), ids))
+
+
+def _tasks(alias: str, queue: str, ids: list[str] | None) -> int:
+    backend = loops.chosen_backend(alias)
+    return perform(backend.using, backend.engine.redrive(queue, ids))

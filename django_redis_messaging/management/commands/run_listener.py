@@ -35,8 +35,8 @@ class Command(loops.LoopCommand):
         if listener is None:
             raise CommandError(loops.NO_HANDLERS)
         loops.at_signals(listener.stop)
-        self.say(options, f"Listening for {loops.heard()}. Ctrl-C ends it.")
+        self.say(options, f"Listening for {loops.describe_handlers()}. Ctrl-C ends it.")
         listener.run()
         self.say(options, f"Ended after {listener.done} timers.")
         if listener.failed:
-            raise CommandError("The listener ended by an error: see the log.")
+            raise CommandError("The listener ended by an error; see the log.")

@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 
 from ...errors import MessagingError
 from ...services.jobs.limits import Limits
-from ...services.together import Loop, Together
+from ...services.loop_group import Loop, LoopGroup
 from .. import loops
 
 if TYPE_CHECKING:
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class Command(loops.LoopCommand):
-    """Runs all that there is to run until a signal ends it."""
+    """Runs worker, poller and listener until a signal ends them."""
 
     help = (
-        "Worker, poller and listener in one process, for small sites and development. The first signal lets "
-        "what runs end, the second one gives it back. Exit code 0: it was told to end, or --max-time is "
-        "over; 1: one of them ended by an error, so all did."
+        "Run worker, poller and listener in one process, for small sites and development. The first signal "
+        "lets running tasks finish, the second one releases them. Exit code 0: stopped by a signal or by "
+        "--max-time; 1: one of the loops failed, so all were stopped."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("--backend", help="alias in TASKS (all that are of this app)")
+        parser.add_argument("--backend", help="alias in TASKS (default: all of this app)")
         loops.add_queues(parser)
         loops.add_limits(parser, "task or timer")
-        parser.add_argument("--max-time", type=float, help="end after so many seconds")
+        parser.add_argument("--max-time", type=float, help="end after this many seconds")
         parser.add_argument(
             "--configure",
             action="store_true",
@@ -41,33 +41,33 @@ class Command(loops.LoopCommand):
     def run(self, **options: Any) -> None:
         """Run them."""
         max_time = loops.limits(options, max_time=options["max_time"]).max_time
-        limits = loops.limits(options)  # it is for all together to end in time
+        limits = loops.limits(options)  # --max-time applies to all loops together
         try:
-            running, told = self._loops(options, limits)
+            running, described = self._loops(options, limits)
         except MessagingError as error:
             raise CommandError(str(error)) from error
-        together = Together(running, max_time=max_time)
+        together = LoopGroup(running, max_time=max_time)
         if not options["reload"]:
             loops.at_signals(together.stop)
-        self.say(options, f"Running {'; '.join(told)}. Ctrl-C ends it.")
+        self.say(options, f"Running {'; '.join(described)}. Ctrl-C ends it.")
         together.run()
         self.say(options, f"Ended after {_done(running)}.")
         if together.failed:
-            names = " and ".join(together.failed)
-            raise CommandError(f"Ended by an error of the {names}: see the log.")
+            failed = " and ".join(together.failed)
+            raise CommandError(f"Ended by an error of the {failed}; see the log.")
 
     def _loops(self, options: dict[str, Any], limits: Limits) -> tuple[dict[str, Loop], list[str]]:
-        """What there is to run, by name, and what is to be said of it."""
-        running, told = self._workers(options, limits)
+        """The loops by name, and a description of each."""
+        running, described = self._workers(options, limits)
         running["poller"] = loops.poller()
-        told.append("poller")
+        described.append("poller")
         listener = loops.listener(limits, configure=options["configure"])
         if listener is None:
-            told.append("no listener (no app has handlers in expiries.py)")
+            described.append("no listener (no app has handlers in expiries.py)")
         else:
             running["listener"] = listener
-            told.append(f"listener of {loops.heard()}")
-        return running, told
+            described.append(f"listener of {loops.describe_handlers()}")
+        return running, described
 
     def _workers(self, options: dict[str, Any], limits: Limits) -> tuple[dict[str, Loop], list[str]]:
         running: dict[str, Loop] = {}
@@ -76,25 +76,22 @@ class Command(loops.LoopCommand):
             return running, ["no worker (TASKS has no backend of this app)"]
         from ...tasks.worker import Worker
 
-        told = []
+        described = []
         for backend in backends:
             queues = loops.chosen_queues(backend, options["queue"])
             running[f"worker of {backend.alias}"] = worker = Worker(backend, queues, limits)
-            told.append(f"worker {worker.id} of {', '.join(queues)}")
-        return running, told
+            described.append(f"worker {worker.id} of {', '.join(queues)}")
+        return running, described
 
 
 def _chosen(options: dict[str, Any]) -> list[RedisBackend]:
-    """The backends to work for; none, where there are none."""
+    """The backends whose tasks are run."""
     if options["backend"] is not None:
         return [loops.chosen_backend(options["backend"])]
-    try:
-        found = list(loops.backends().values())
-    except ImportError:
-        found = []
+    found = list(loops.backends().values())
     if options["queue"] and len(found) != 1:
-        there = ", ".join(backend.alias for backend in found) or "none"
-        raise CommandError(f"--queue is of one backend: name it by --backend (there is: {there}).")
+        aliases = ", ".join(backend.alias for backend in found) or "none"
+        raise CommandError(f"--queue needs one backend: name it with --backend (found: {aliases}).")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`manage.py run_poller`: does what is due by time."""
+"""`manage.py run_poller`: does what is due by time in queues without a running consumer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .. import loops
 class Command(loops.LoopCommand):
     """Polls until a signal ends it."""
 
-    help = "Move everything that is due: delayed jobs, leases that ran out, results that are over."
+    help = "Process everything due by time: delayed jobs, expired leases, timers, expired results."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """There is nothing to choose: any number of pollers does the same."""
+        """No options: any number of pollers may run."""
 
     def run(self, **options: Any) -> None:
         """Run the poller."""

@@ -13,17 +13,17 @@ from .. import loops
 class Command(loops.LoopCommand):
     """Runs a worker until a signal, or a limit, ends it."""
 
-    help = "Execute tasks: sync ones in threads, async ones on an event loop."
+    help = "Execute tasks: sync tasks in threads, async tasks on an event loop."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("--backend", default="default", help="alias in TASKS (default)")
+        parser.add_argument("--backend", default="default", help="alias in TASKS (default: default)")
         loops.add_queues(parser)
         loops.add_limits(parser, "task")
-        parser.add_argument("--burst", action="store_true", help="end when nothing is ready")
-        parser.add_argument("--max-tasks", type=int, help="end after so many tasks")
-        parser.add_argument("--max-memory", type=int, help="end when the process holds so much memory (MiB)")
-        parser.add_argument("--max-time", type=float, help="end after so many seconds")
+        parser.add_argument("--burst", action="store_true", help="end when no task is ready")
+        parser.add_argument("--max-tasks", type=int, help="end after this many tasks")
+        parser.add_argument("--max-memory", type=int, help="end when the process uses more MiB")
+        parser.add_argument("--max-time", type=float, help="end after this many seconds")
         loops.add_reload(parser)
 
     def run(self, **options: Any) -> None:
@@ -32,7 +32,7 @@ class Command(loops.LoopCommand):
         queues = loops.chosen_queues(backend, options["queue"])
         more = {name: options[name] for name in ("burst", "max_tasks", "max_memory", "max_time")}
         limits = loops.limits(options, **more)
-        from ...tasks.worker import Worker  # there may be no Tasks, which has been said by now
+        from ...tasks.worker import Worker  # not at the top: Tasks may be missing
 
         worker = Worker(backend, queues, limits)
         if not options["reload"]:
@@ -41,4 +41,4 @@ class Command(loops.LoopCommand):
         worker.run()
         self.say(options, f"Worker {worker.id} ended after {worker.done} tasks.")
         if worker.failed:
-            raise CommandError("The worker ended by an error: see the log.")
+            raise CommandError("The worker ended by an error; see the log.")

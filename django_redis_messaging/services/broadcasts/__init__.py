@@ -1,4 +1,4 @@
-"""Broadcast: everybody pulls, nobody is registered."""
+"""Broadcasts: every reader of a channel gets every event; readers are not registered."""
 
 from .broadcast import Broadcast
 from .values import Batch, Event

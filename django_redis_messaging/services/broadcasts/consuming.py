@@ -1,58 +1,59 @@
-"""The loops that consume a channel: fetch, call, keep the place."""
+"""The loops that consume a channel: fetch events, call the handler, keep the position."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-import random
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from ...errors import ConfigurationError, MessagingError
+from ...core.backoff import backoff
+from ...errors import ConfigurationError, InvalidArgument, MessagingError
+from .base import ChannelReader
 from .values import Batch, Event
-
-if TYPE_CHECKING:
-    from .broadcast import Broadcast
 
 logger = logging.getLogger(__name__)
 
-#: seconds for which a loop waits for events before it looks whether it is to stop
-PATIENCE = 1.0
-#: seconds after which the place is kept, though the batch goes on
-KEEP = 1.0
-#: seconds before the second attempt at a handler, or at Redis; doubled each time, up to LONGEST
-FIRST, LONGEST = 0.1, 10.0
-#: seconds between two looks at whether a pause is to end
-GLANCE = 0.05
+#: seconds that a fetch waits for events; then the loop checks whether it must stop
+FETCH_WAIT = 1.0
+#: seconds; the position is kept after this time even within a batch
+KEEP_INTERVAL = 1.0
+#: seconds; maximum of the first pause after a failure of the handler or of Redis; doubled for each further
+#: one
+FIRST_PAUSE = 0.1
+#: seconds; maximum of any pause
+MAX_PAUSE = 10.0
+#: seconds; how often a pause checks whether the loop must stop
+POLL_INTERVAL = 0.05
 
 
 class Stop(Protocol):
-    """Says whether a loop is to end."""
+    """Whether a loop must end, such as threading.Event."""
 
     def is_set(self) -> bool: ...
 
 
 class Call(NamedTuple):
-    """Somebody to be told of something."""
+    """A callback to call."""
 
     function: Callable[..., Any]
     args: tuple[Event, ...]
-    #: the place once it is done; None: where it was
+    #: the position after the call; None: unchanged
     cursor: str | None
 
 
-class Told(NamedTuple):
-    """Who is told of events and of losses, and how often it is tried."""
+class Callbacks(NamedTuple):
+    """The callbacks for events and for missed events, and the number of attempts for each call."""
 
     handler: Callable[[Event], Any]
     on_missed: Callable[[], Any] | None
     attempts: int
 
-    def calls(self, channel: Broadcast, batch: Batch) -> Iterator[Call]:
-        """What a batch asks for, in its order."""
+    def calls(self, channel: ChannelReader, batch: Batch) -> Iterator[Call]:
+        """The calls for a batch, in order."""
         if batch.missed:
             logger.warning("Events of channel %r may be missing.", channel.channel)
             if self.on_missed is not None:
@@ -62,184 +63,190 @@ class Told(NamedTuple):
 
 
 class Progress:
-    """Where a consumer is, and what is kept of it."""
+    """The position of a consumer, and the position that was kept in Redis."""
 
-    def __init__(self, channel: Broadcast, told: Told, cursor: str | None, name: str | None) -> None:
+    def __init__(
+        self, channel: ChannelReader, callbacks: Callbacks, cursor: str | None, name: str | None
+    ) -> None:
         self.channel = channel
-        self.told = told
+        self.callbacks = callbacks
         self.name = name
         self.cursor = cursor
         self._kept: str | None = None
         self._kept_at = monotonic()
         self._failures = 0
 
-    def began(self, cursor: str, *, kept: bool) -> str:
-        """It begins here."""
+    def start_at(self, cursor: str, *, is_kept: bool) -> str:
+        """Set the first position; returns it."""
         self.cursor = cursor
-        self._kept = cursor if kept else None
+        self._kept = cursor if is_kept else None
         return cursor
 
-    def moved(self, call: Call) -> bool:
-        """It has done this; whether to keep the place now."""
+    def complete(self, call: Call) -> bool:
+        """Move the position after a call; returns whether it is time to keep it."""
         self.cursor = call.cursor or self.cursor
-        return monotonic() >= self._kept_at + KEEP
+        return monotonic() >= self._kept_at + KEEP_INTERVAL
 
     def unkept(self) -> tuple[str, str] | None:
-        """The name and the place that is to be kept."""
+        """The name and the position to keep; None if it is kept already, or the consumer has no name."""
         if self.name is None or self.cursor is None or self.cursor == self._kept:
             return None
         return self.name, self.cursor
 
-    def kept(self, cursor: str) -> None:
-        """This place is kept."""
+    def mark_kept(self, cursor: str) -> None:
+        """Record that a position was kept."""
         self._kept, self._kept_at = cursor, monotonic()
         self._failures = 0
 
-    def lost(self, error: MessagingError) -> float:
-        """Redis is away; seconds to wait."""
+    def record_failure(self, error: MessagingError) -> float:
+        """Log that Redis failed; returns the seconds to pause."""
         self._failures += 1
         self._kept_at = monotonic()
-        logger.warning("Channel %r can't be reached, trying again: %s", self.channel.channel, error)
+        logger.warning("Consuming channel %r failed, retrying: %s", self.channel.channel, error)
         return _pause(self._failures)
 
-    def answered(self) -> None:
-        """Redis is there."""
+    def record_reply(self) -> None:
+        """Record that Redis is available."""
         self._failures = 0
 
-    def failed(self, call: Call, attempt: int) -> float | None:
-        """A call has raised; seconds until the next attempt, None when that was the last."""
-        what = f"event {call.args[0].id}" if call.args else "the news that events are missing"
-        last = attempt >= self.told.attempts
+    def log_handler_failure(self, call: Call, attempt: int) -> float | None:
+        """Log that a call raised; returns the seconds until the next attempt, None after the last one."""
+        what = f"event {call.args[0].id}" if call.args else "missed events"
+        pause = None if attempt >= self.callbacks.attempts else _pause(attempt)
         logger.error(
-            "The handler of channel %r failed with %s, in attempt %d of %d%s.",
-            self.channel.channel, what, attempt, self.told.attempts, ": it is given up" if last else "",
+            "Handling %s of channel %r failed, attempt %d of %d: %s.",
+            what, self.channel.channel, attempt, self.callbacks.attempts,
+            "giving up" if pause is None else f"retrying in {pause:.1f} s",
             exc_info=True,
         )  # fmt: skip
-        return None if last else _pause(attempt)
+        return pause
 
 
 def _pause(failures: int) -> float:
-    longest: float = min(FIRST * 2.0 ** min(failures - 1, 20), LONGEST)
-    return longest * random.uniform(0.5, 1)  # noqa: S311
+    return backoff(failures, first=FIRST_PAUSE, longest=MAX_PAUSE)
 
 
-def consume(channel: Broadcast, told: Told, cursor: str | None, name: str | None, stop: Stop) -> None:
+def consume(
+    channel: ChannelReader, callbacks: Callbacks, cursor: str | None, name: str | None, stop: Stop
+) -> None:
     """See Broadcast.consume."""
-    progress = Progress(channel, told, cursor, name)
+    progress = Progress(channel, callbacks, cursor, name)
     while not stop.is_set():
         try:
-            at = progress.cursor or _begin(progress)
+            position = progress.cursor or _begin(progress)
             _keep(progress)
-            batch = channel.fetch(at, wait=PATIENCE)
-            progress.answered()
-            if _handled(progress, batch, stop):
+            batch = channel.fetch(position, wait=FETCH_WAIT)
+            progress.record_reply()
+            if _handle(progress, batch, stop):
                 progress.cursor = batch.cursor
             _keep(progress)
-        except ConfigurationError:
+        except (ConfigurationError, InvalidArgument):
             raise
         except MessagingError as error:
-            _rest(stop, progress.lost(error))
+            _sleep(stop, progress.record_failure(error))
 
 
 def _begin(progress: Progress) -> str:
     kept = progress.channel.position(progress.name) if progress.name else None
-    return progress.began(kept or progress.channel.cursor(), kept=kept is not None)
+    return progress.start_at(kept or progress.channel.cursor(), is_kept=kept is not None)
 
 
 def _keep(progress: Progress) -> None:
     if unkept := progress.unkept():
         progress.channel.keep(*unkept)
-        progress.kept(unkept[1])
+        progress.mark_kept(unkept[1])
 
 
-def _handled(progress: Progress, batch: Batch, stop: Stop) -> bool:
-    """Whether all was done before the end."""
-    for call in progress.told.calls(progress.channel, batch):
-        if stop.is_set() or not _called(progress, call, stop):
+def _handle(progress: Progress, batch: Batch, stop: Stop) -> bool:
+    """Make the calls of a batch; returns False if it was stopped before the end."""
+    for call in progress.callbacks.calls(progress.channel, batch):
+        if stop.is_set() or not _call(progress, call, stop):
             return False
-        if progress.moved(call):
-            _keep_if_possible(progress)
+        if progress.complete(call):
+            _try_to_keep(progress)
     return True
 
 
-def _keep_if_possible(progress: Progress) -> None:
+def _try_to_keep(progress: Progress) -> None:
     try:
         _keep(progress)
     except MessagingError as error:
-        progress.lost(error)
+        progress.record_failure(error)
 
 
-def _called(progress: Progress, call: Call, stop: Stop) -> bool:
-    """Call, as often as it takes and may be; False where the end came first."""
+def _call(progress: Progress, call: Call, stop: Stop) -> bool:
+    """Make a call, with all its attempts; returns False if it was stopped before."""
     attempt = 1
     while True:
         try:
             call.function(*call.args)
             return True
         except Exception:
-            pause = progress.failed(call, attempt)
+            pause = progress.log_handler_failure(call, attempt)
         if pause is None:
             return True
-        _rest(stop, pause)
+        _sleep(stop, pause)
         if stop.is_set():
             return False
         attempt += 1
 
 
-def _rest(stop: Stop, seconds: float) -> None:
+def _sleep(stop: Stop, seconds: float) -> None:
     ends = monotonic() + seconds
     while not stop.is_set() and (left := ends - monotonic()) > 0:
-        threading.Event().wait(min(left, GLANCE))
+        threading.Event().wait(min(left, POLL_INTERVAL))
 
 
-async def aconsume(channel: Broadcast, told: Told, cursor: str | None, name: str | None, stop: Stop) -> None:
+async def aconsume(
+    channel: ChannelReader, callbacks: Callbacks, cursor: str | None, name: str | None, stop: Stop
+) -> None:
     """See Broadcast.aconsume."""
-    progress = Progress(channel, told, cursor, name)
+    progress = Progress(channel, callbacks, cursor, name)
     while not stop.is_set():
         try:
-            at = progress.cursor or await _abegin(progress)
+            position = progress.cursor or await _abegin(progress)
             await _akeep(progress)
-            batch = await channel.afetch(at, wait=PATIENCE)
-            progress.answered()
-            if await _ahandled(progress, batch, stop):
+            batch = await channel.afetch(position, wait=FETCH_WAIT)
+            progress.record_reply()
+            if await _ahandle(progress, batch, stop):
                 progress.cursor = batch.cursor
             await _akeep(progress)
-        except ConfigurationError:
+        except (ConfigurationError, InvalidArgument):
             raise
         except MessagingError as error:
-            await _arest(stop, progress.lost(error))
+            await _asleep(stop, progress.record_failure(error))
 
 
 async def _abegin(progress: Progress) -> str:
     kept = await progress.channel.aposition(progress.name) if progress.name else None
-    return progress.began(kept or await progress.channel.acursor(), kept=kept is not None)
+    return progress.start_at(kept or await progress.channel.acursor(), is_kept=kept is not None)
 
 
 async def _akeep(progress: Progress) -> None:
     if unkept := progress.unkept():
         await progress.channel.akeep(*unkept)
-        progress.kept(unkept[1])
+        progress.mark_kept(unkept[1])
 
 
-async def _ahandled(progress: Progress, batch: Batch, stop: Stop) -> bool:
-    """As `_handled`."""
-    for call in progress.told.calls(progress.channel, batch):
-        if stop.is_set() or not await _acalled(progress, call, stop):
+async def _ahandle(progress: Progress, batch: Batch, stop: Stop) -> bool:
+    """An async version of `_handle`."""
+    for call in progress.callbacks.calls(progress.channel, batch):
+        if stop.is_set() or not await _acall(progress, call, stop):
             return False
-        if progress.moved(call):
-            await _akeep_if_possible(progress)
+        if progress.complete(call):
+            await _atry_to_keep(progress)
     return True
 
 
-async def _akeep_if_possible(progress: Progress) -> None:
+async def _atry_to_keep(progress: Progress) -> None:
     try:
         await _akeep(progress)
     except MessagingError as error:
-        progress.lost(error)
+        progress.record_failure(error)
 
 
-async def _acalled(progress: Progress, call: Call, stop: Stop) -> bool:
-    """As `_called`; what is awaitable is awaited."""
+async def _acall(progress: Progress, call: Call, stop: Stop) -> bool:
+    """An async version of `_call`; awaits the result if it is awaitable."""
     attempt = 1
     while True:
         try:
@@ -248,16 +255,16 @@ async def _acalled(progress: Progress, call: Call, stop: Stop) -> bool:
                 await result
             return True
         except Exception:
-            pause = progress.failed(call, attempt)
+            pause = progress.log_handler_failure(call, attempt)
         if pause is None:
             return True
-        await _arest(stop, pause)
+        await _asleep(stop, pause)
         if stop.is_set():
             return False
         attempt += 1
 
 
-async def _arest(stop: Stop, seconds: float) -> None:
+async def _asleep(stop: Stop, seconds: float) -> None:
     ends = monotonic() + seconds
-    while not stop.is_set() and (left := ends - monotonic()) > 0:  # noqa: ASYNC110 (any `stop` will do)
-        await asyncio.sleep(min(left, GLANCE))
+    while not stop.is_set() and (left := ends - monotonic()) > 0:  # noqa: ASYNC110 (any object with is_set)
+        await asyncio.sleep(min(left, POLL_INTERVAL))

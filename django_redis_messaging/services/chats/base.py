@@ -1,4 +1,4 @@
-"""What the parts of Chat share: its keys, and the refusals of its scripts in words."""
+"""What all parts of Chat share: its keys, its limits, and the errors for refusals of its scripts."""
 
 from __future__ import annotations
 
@@ -6,85 +6,90 @@ import logging
 from typing import Any, NoReturn
 
 from ... import conf
-from ...core.keys import ChatKeys, name
+from ...core.keys import name
 from ...core.operations import Service, Steps
 from ...errors import (
     ChatExists,
     ChatNotFound,
+    InvalidArgument,
     LimitExceeded,
     NotAMember,
     NotPermitted,
     OutcomeUnknown,
     Unavailable,
 )
+from .keys import ChatKeys
 
 _logger = logging.getLogger(__name__)
 
 
 def limits() -> tuple[int, int]:
-    """What a log holds at most: entries, and their age in ms (0: any)."""
+    """The limits of a chat's log: number of entries, and their age in ms (0: none)."""
     settings = conf.current()
     return settings.CHAT_MAX_LENGTH, int((settings.CHAT_MAX_AGE or 0) * 1000)
 
 
-def upkeep(steps: Steps[None]) -> Steps[None]:
-    """Steps that keep an index right, once what was asked for is done: if they can't be done now, the next
-    look into the inbox makes up for it, and the caller must not hear that nothing has happened."""
+def best_effort(steps: Steps[None]) -> Steps[None]:
+    """Update an index after the operation itself has been applied.
+
+    A failure must not reach the caller, who would take the operation for failed. The next read of the inbox
+    repairs the index.
+    """
     try:
         yield from steps
     except (Unavailable, OutcomeUnknown) as error:
-        _logger.warning("An index of chats was left to be healed: %s", error)
+        _logger.warning("Updating an index of chats failed, repaired on the next read: %s", error)
 
 
 class ChatBase(Service):
-    """A chat by its id."""
+    """A chat, named by its id."""
 
     def __init__(self, chat_id: str, *, using: str | None = None) -> None:
         super().__init__(using=using)
-        #: names the chat for ever
+        #: never changes
         self.id = name(chat_id, "chat_id")
         self._keys = ChatKeys(self._prefix, chat_id)
 
     @property
     def chat_id(self) -> str:
-        """The id, by the name it has wherever it isn't the chat's own."""
+        """The id, under the name that other classes use for it."""
         return self.id
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
-    def _accepted(self, reply: Any, user: str = "", other: str = "") -> Any:
-        """The reply of a script, unless it is a refusal."""
+    def _checked(self, reply: Any, user: str = "", other: str = "") -> Any:
+        """The reply of a script; raises an error if the script refused."""
         if isinstance(reply, bytes) and reply in _REFUSALS:
-            self._refuse(reply, user, other)
+            self._raise_refusal(reply, user, other)
         return reply
 
-    def _refuse(self, why: bytes, user: str, other: str) -> NoReturn:
-        kind, text = _REFUSALS[why]
+    def _raise_refusal(self, refusal: bytes, user: str, other: str) -> NoReturn:
+        kind, text = _REFUSALS[refusal]
         if kind is LimitExceeded:
             limit = conf.current().CHAT_MAX_MEMBERS
-            raise LimitExceeded(text, limit=limit, actual=limit + 1)
+            raise LimitExceeded(text, limit=limit, actual=limit + 1, setting="CHAT_MAX_MEMBERS")
         raise kind(text.format(chat=self.id, user=user, other=other))
 
 
-#: what the scripts answer when they don't do it: the error, and its words
+#: refusals of the scripts: the error class and its message
 _REFUSALS: dict[bytes, tuple[type[Exception], str]] = {
     b"no chat": (
         ChatNotFound,
-        "There is no chat {chat!r}: create it, or look whether its last member left.",
+        "Chat {chat!r} does not exist: it was never created, was deleted, or its last member left.",
     ),
-    b"no member": (NotAMember, "{user!r} is not a member of chat {chat!r}: let a member add them."),
+    b"no member": (NotAMember, "{user!r} is not a member of chat {chat!r}. A member can add them."),
     b"no other": (NotAMember, "{other!r} is not a member of chat {chat!r}."),
-    b"not added": (NotAMember, "{other!r} is not a member of chat {chat!r}, so can't add anybody."),
-    b"no remover": (NotAMember, "{other!r} is not a member of chat {chat!r}, so can't remove anybody."),
-    b"closed": (
-        NotAMember,
-        "Chat {chat!r} is not open, so {user!r} can't join alone: let a member add them (by=…).",
+    b"not added": (NotAMember, "{other!r} is not a member of chat {chat!r} and can't add members."),
+    b"no remover": (NotAMember, "{other!r} is not a member of chat {chat!r} and can't remove members."),
+    b"closed": (NotAMember, "Chat {chat!r} is not open: a member must add {user!r} (by=…)."),
+    b"no owner": (NotPermitted, "Only an owner of chat {chat!r} can do this."),
+    b"no author": (NotPermitted, "{user!r} did not write this message in chat {chat!r}."),
+    b"last owner": (NotPermitted, "Chat {chat!r} must keep an owner: make another member an owner first."),
+    b"exists": (ChatExists, "Chat {chat!r} already exists: choose another chat_id, or join it."),
+    b"no message": (
+        InvalidArgument,
+        "reply_to must be the id of a message in chat {chat!r}: it is above the newest.",
     ),
-    b"no owner": (NotPermitted, "This needs an owner of chat {chat!r}."),
-    b"no author": (NotPermitted, "This message in chat {chat!r} is not by {user!r}."),
-    b"last owner": (NotPermitted, "Chat {chat!r} must keep an owner: name another one first."),
-    b"exists": (ChatExists, "There is a chat {chat!r} already: choose another chat_id, or join it."),
-    b"no message": (ValueError, "reply_to is beyond the newest message of chat {chat!r}."),
-    b"full": (LimitExceeded, "members of a chat (CHAT_MAX_MEMBERS)"),
+    b"full": (LimitExceeded, "members of a chat"),
 }

@@ -1,8 +1,8 @@
-"""What the chat operations return: frozen values, never raw bytes or dicts."""
+"""The return values of chat operations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -14,60 +14,62 @@ class Message:
     """A message as it is stored."""
 
     id: int
-    """1, 2, 3 … in the chat's one order, without holes."""
+    """1, 2, 3 … in the order of the chat, without holes."""
     cursor: str
-    """Opaque; names this very message. Ack by it rather than by the id: it notices lost data."""
+    """Opaque reference to this message. Prefer it to the id for acks: it detects lost data."""
     chat_id: str
     sender: str
     body: str
     """Empty once deleted."""
     data: Any
-    """What the sender attached: anything JSON can say, or None."""
+    """Data attached by the sender: any JSON value, or None."""
     reply_to: int | None
-    """Id of the message this one answers."""
+    """Id of the message that this one replies to."""
     kind: str
-    """What it is: "text"."""
+    """Always "text"."""
     sent_at: datetime
-    """By the server's clock; never earlier than the message before."""
+    """By the server's clock; never earlier than the previous message."""
     edited_at: datetime | None
     """When the body was last replaced, or the message deleted."""
     deleted: bool
-    """A tombstone: the message was here."""
+    """Whether this is the tombstone of a deleted message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """Some messages of a chat, oldest first."""
+    """A page of a chat's messages, oldest first."""
 
     messages: list[Message]
     cursor: str
-    """Where these end: ack it to have read them, read on after it. There is one also without messages."""
+    """The end of the page: ack it to mark the messages as read, or read on after it. Set even if `messages`
+    is empty."""
     gap: int
-    """How many messages just before the first of these are gone, because a limit removed them."""
+    """How many messages directly before the first of these were removed by a limit."""
     has_more: bool
-    """Whether there are more in the direction of reading: newer with `after`, older without."""
+    """Whether there are more in the direction of reading: newer with `after`, older otherwise."""
     reset: bool
-    """The cursor names a message that isn't there: the chat was recreated, or Redis lost data. The page
-    begins at the stored position: drop what you have, and take this."""
+    """The cursor refers to a message that does not exist: the chat was created anew, or Redis lost data.
+    The page begins at the stored position; discard earlier pages."""
+    role: Role = field(default="member", compare=False)
+    """The reader's role in the chat when the page was read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """What a member has not acked in one chat, oldest first."""
+    """The messages of one chat that a member has not acked, oldest first."""
 
     chat_id: str
     messages: list[Message]
-    """The member's own are among them: other devices want them too."""
+    """Includes the member's own, for their other devices."""
     cursor: str
-    """Where these end: ack it once you are done with them. There is one also without messages."""
+    """The end of the messages: ack it after processing them. Set even if `messages` is empty."""
     gap: int
-    """How many messages just before the first of these are gone, because a limit removed them."""
+    """How many messages directly before the first of these were removed by a limit."""
     has_more: bool
-    """Whether more are unacked than these. With no messages: `total` was used up by other chats."""
+    """Whether there are more unacked messages. If `messages` is empty, other chats have used up `total`."""
     reset: bool
-    """The chat is another one than it was when the user last had acked all of it, or stands where it stood
-    before: it was recreated, or Redis lost data. Drop what you have, and take this: no messages, if there
-    are none to take."""
+    """Since the user last acked everything, the chat was created anew, or Redis lost data. Discard the
+    messages you have; these replace them, even if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +78,7 @@ class Member:
 
     user: str
     read_id: int
-    """The id up to which the member has acked."""
+    """Id up to which the member has acked."""
     joined_at: datetime
     role: Role
 
@@ -88,17 +90,18 @@ class ChatInfo:
     chat_id: str
     title: str
     open: bool
-    """Whether anybody may join alone."""
+    """Whether anyone can join without being added."""
     keep_last: int
     created_at: datetime
     active_at: datetime
     """When the newest message was sent, or the chat created."""
     last_id: int
-    """Id of the newest message; 0 before the first."""
+    """Id of the newest message; 0 if none was sent."""
     first_id: int
-    """Id of the oldest message still kept; `last_id + 1` where none is."""
+    """Id of the oldest message still stored; `last_id + 1` if there is none."""
     edits: int
-    """How often messages were edited or deleted: if it moved, what you show may be old."""
+    """How many times messages were edited or deleted. If it has changed, messages you show may be
+    outdated."""
     member_count: int
 
 
@@ -109,11 +112,11 @@ class ChatSummary:
     chat_id: str
     title: str
     unread: int
-    """Messages by others that the member has not acked and that are still there."""
+    """Number of messages by others that the member has not acked and that are still stored."""
     last_message: Message | None
-    """The newest message, if the member may see it and it is still kept."""
+    """The newest message, if the member may see it and it is still stored."""
     active_at: datetime
     member_count: int
     members: list[str]
-    """Some of the members, the longest-standing first: what a chat without a title can be called by."""
+    """The first few members, the longest-standing first: a label for chats without a title."""
     muted: bool

@@ -1,4 +1,4 @@
-"""What a listener does with a timer that it has claimed: begins it, and calls its handler."""
+"""What a listener does with a timer that it has claimed: starts it, and calls its handler."""
 
 from __future__ import annotations
 
@@ -12,80 +12,92 @@ from typing import Any
 from django.db import close_old_connections
 
 from ...core import keys, payloads
+from ...core.operations import perform
 from ...errors import MessagingError, TaskTimeout
 from ...handlers import Expired, TimerHandler, title
-from ..jobs.engine import Verdict
-from ..jobs.running import Running
-from ..jobs.values import moment
-from ..jobs.work import pause
-from .store import TimerStore
+from ..jobs.consuming import retry_delay
+from ..jobs.leases import LeasedJob, Outcome, Settlement, moment
+from ..jobs.running import RunningJob
+from .engine import TimerEngine
 
 logger = logging.getLogger(__name__)
 
 
 class Firing:
-    """Makes attempts at timers, for a worker's lanes."""
+    """Makes attempts at timers, for the lanes of a worker."""
 
-    def __init__(self, store: TimerStore, handlers: Mapping[str, TimerHandler]) -> None:
-        self._store = store
+    def __init__(self, engine: TimerEngine, using: str, handlers: Mapping[str, TimerHandler]) -> None:
+        self._engine = engine
+        self._using = using
         self._handlers = handlers
 
-    def __call__(self, running: Running) -> Verdict | None:
-        """Begin a timer and call its handler; None where it is not ours any more."""
-        held = running.held
+    def __call__(self, running: RunningJob) -> Settlement | None:
+        """Start a timer and call its handler; None if the lease is stale."""
+        leased = running.leased
+        namespace, job_id = leased.lease.queue, leased.lease.id
         try:
-            name, payload = payloads.loads_all(held.payload.split(b"\n", 1))
-            keys.name(name, "name")
-        except (TypeError, ValueError) as error:  # what nobody can read must not stop the others
-            logger.error("Timer id=%s of %r can't be read: it is buried.", held.id, held.queue)
-            return held.verdict("dead", line="F" + payloads.string(f"It can't be read: {error}"))
+            name, payload = _decode(leased)
+        except (TypeError, ValueError) as error:  # an unreadable timer must not stop the others
+            logger.error("Timer id=%s of %r can't be decoded; moved to dead letters.", job_id, namespace)
+            return running.settled(Outcome.DEAD, line=_failure(f"The timer can't be decoded: {error}"))
         try:
-            wait = self._store.confirm(held, name)
+            delay = perform(self._using, self._engine.confirm(leased, name))
         except MessagingError as error:
-            logger.warning("Timer id=%s could not be begun, and goes back: %s", held.id, error)
-            return held.verdict("back")
-        if wait < 0:
+            logger.warning("Starting timer id=%s failed; released: %s", job_id, error)
+            return running.settled(Outcome.RELEASE)
+        if delay < 0:
             return None
-        if wait > 0:
-            return held.verdict("back", wait)
-        state = held.state
-        expired = Expired(name, held.queue, payload, held.id, state.fence, moment(state.moment))
+        if delay > 0:
+            return running.settled(Outcome.RELEASE, delay)
+        due_at = moment(leased.state.moment)
+        expired = Expired(name, namespace, payload, job_id, leased.lease.fence, due_at)
         close_old_connections()
         try:
-            _call(self._handlers[held.queue], expired, running)
-        except BaseException as error:  # SystemExit too: a lane that ended would begin nothing more
-            return _failed(self._handlers[held.queue], running, error)
+            _call(self._handlers[namespace], expired, running)
+        except BaseException as error:  # SystemExit too: a lane that ended would start no more timers
+            return _failed(self._handlers[namespace], running, error)
         finally:
             close_old_connections()
-        return held.verdict("done")
+        return running.settled(Outcome.DONE)
 
 
-def _call(handler: TimerHandler, expired: Expired, running: Running) -> None:
-    running.began, running.timeout = monotonic(), handler.timeout
+def _decode(leased: LeasedJob) -> tuple[str, Any]:
+    name, payload = payloads.loads_all(leased.payload.split(b"\n", 1))
+    return keys.name(name, "name"), payload
+
+
+def _call(handler: TimerHandler, expired: Expired, running: RunningJob) -> None:
+    running.started, running.timeout = monotonic(), handler.timeout
     result = running.call(lambda: handler.function(expired))
     if iscoroutine(result):
-        running.awaits(_timed(result, handler.timeout))
+        running.run_coroutine(_within(result, handler.timeout))
 
 
-async def _timed(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> None:
+async def _within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> None:
     async with asyncio.timeout(seconds):
         await coroutine
 
 
-def _failed(handler: TimerHandler, running: Running, error: BaseException) -> Verdict:
-    held = running.held
-    if running.given_back:
-        return held.verdict("back")
-    kind = type(error).__name__
+def _failed(handler: TimerHandler, running: RunningJob, error: BaseException) -> Settlement:
+    if running.released:
+        return running.settled(Outcome.RELEASE)
+    leased = running.leased
+    attempts = leased.state.attempts
+    reason = type(error).__name__
     if isinstance(error, TaskTimeout | TimeoutError) and running.overdue >= 0:
-        kind = f"{kind}: it may take {handler.timeout} s"
+        reason = f"{reason}: took longer than {handler.timeout} s"
     logger.warning(
         "Timer id=%s of %r: %s failed in attempt %d.",
-        held.id,
-        held.queue,
+        leased.lease.id,
+        leased.lease.queue,
         title(handler.function),
-        held.state.attempts,
+        attempts,
         exc_info=error,
     )
-    line = "F" + payloads.string(f"{title(handler.function)}: {kind}")
-    return held.verdict("again", round(pause(held.state.attempts) * 1000), line)
+    line = _failure(f"{title(handler.function)}: {reason}")
+    return running.settled(Outcome.RETRY, round(retry_delay(attempts) * 1000), line)
+
+
+def _failure(reason: str) -> str:
+    """The line of the log for a failed attempt."""
+    return "F" + payloads.string(reason)

@@ -1,14 +1,17 @@
-"""What is due by time among timers."""
+"""The poller's rounds over timers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
-from ..polling import Round, register
-from .store import TimerStore
+from ... import conf
+from ...core.keys import checked_prefix
+from ..polling import Round, register, sweep
+from .engine import TimerEngine
 
 
 @register
 def timers() -> Iterable[Round]:
     """One round over all namespaces."""
-    return [TimerStore().sweep]
+    return [partial(sweep, conf.alias(), TimerEngine(checked_prefix(conf.prefix())).sweep_all)]

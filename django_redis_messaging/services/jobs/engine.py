@@ -1,99 +1,53 @@
-"""The lease engine: the steps that delay queues and tasks are made of.
+"""The lease engine: the steps that delay queues, tasks and timers are made of.
 
-A job is in one place at a time: it waits in a queue (ready, or delayed until it is due), is leased, is
-dead, or has ended and is kept as a result. Whoever claims a job gets a lease with a fence and a token;
-whatever is said of it later carries both and is refused when they are stale. A lease that ran out is put
-back by the next claim of anybody.
+A job is in one place at a time: it waits in a queue (ready, or delayed until it is due), is leased, is dead,
+or has ended and is kept as a result. A claim gives its caller a lease with a fence and a token; later writes
+about the job carry both, and are refused when they are stale. Every claim requeues the leases that expired.
 
 The design is that of visibility timeouts (Amazon SQS) with counted attempts, on sorted sets as in "Redis in
-Action", chapter 6; one script does what a claim needs.
+Action", chapter 6; one script does all that a claim needs.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ... import conf
-from ...core.batches import batched
-from ...core.keys import JobKeys, QueueKeys
-from ...core.operations import Script, Steps
-from ...core.steps import Argument
+from ...core.operations import Command, PopHint, Script, Steps
+from ...core.steps import Argument, Wait, batched
 from ...errors import LimitExceeded
-from ..requests import request, settled, window
-from .values import State, state
+from ..arguments import integer, request, settled, window
+from .keys import JobKeys
+from .leases import Claimed, JobRecord, Lease, Settlement, parse_claim, parse_record
 
-#: what a queue that has its slot to itself is called there
-ONLY = "jobs"
-#: jobs that one script pushes, puts back or removes at most
+#: jobs that one script pushes, redrives or deletes at most
 PAGE = 200
+#: seconds after which a waiting client polls, though no wake-up came
+POLL_INTERVAL = 1.0
+#: attempts that a job may have at most
+MAX_ATTEMPTS = 10_000
+#: ms without a heartbeat after which a worker no longer counts
+HEARTBEAT_TIMEOUT = 120_000
+
+
+def check_attempts(value: int, what: str) -> int:
+    """`value`, if a job may have so many attempts."""
+    return integer(value, what, minimum=1, maximum=MAX_ATTEMPTS)
 
 
 class Push(NamedTuple):
-    """A job to be pushed."""
+    """A job to be pushed, in the order in which jobs_push.lua takes it."""
 
     id: str
     payload: str
-    #: ms to wait, or "@" and a moment in ms
-    wait: int | str
+    #: ms, or "@" and a moment in ms
+    delay: int | str
     priority: int
-    most: int
+    max_attempts: int
+    #: key that no other unfinished job may have; empty for none
     unique: str = ""
-
-
-class Verdict(NamedTuple):
-    """What a holder says of its job."""
-
-    queue: str
-    id: str
-    fence: int
-    token: str
-    #: done, again, dead or back
-    what: str
-    #: ms to keep the result, or to wait before the next attempt
-    value: int = 0
-    #: what the attempt led to: a line, opaque to the engine
-    line: str = ""
-
-
-class Held(NamedTuple):
-    """A job that was claimed."""
-
-    queue: str
-    id: str
-    payload: bytes
-    state: State
-
-    @property
-    def lease(self) -> tuple[str, str, int, str]:
-        """As `Engine.extend` takes it."""
-        return self.queue, self.id, self.state.fence, self.state.token
-
-    def verdict(self, what: str, value: int = 0, line: str = "") -> Verdict:
-        """What its holder says of it."""
-        return Verdict(*self.lease, what, value, line)
-
-
-class Claimed(NamedTuple):
-    """What a claim brought."""
-
-    #: the server's clock: ms
-    now: int
-    #: ms until something will be due; None where nothing is
-    due_in: int | None
-    #: of each settled job, whether the lease was still the caller's
-    settled: list[bool]
-    jobs: list[Held]
-
-
-class Known(NamedTuple):
-    """What is known of a job."""
-
-    id: str
-    payload: bytes
-    state: State
-    outcomes: bytes
 
 
 class Engine:
@@ -102,23 +56,21 @@ class Engine:
     def __init__(self, prefix: str, kind: str, value: str) -> None:
         self.keys = JobKeys(prefix, kind, value)
 
-    def push(self, queue: str, request: str, jobs: Sequence[Push]) -> Steps[tuple[int, list[str]]]:
-        """Add jobs. Returns when (ms), and of each with a unique key, or of one alone, the id that counts.
-        `request` may be empty where the ids are new, and their records outlive all repeats."""
-        settings, keys, place = conf.current(), self.keys, self.keys.queue(queue)
-        reply = yield Script(
-            "jobs_push",
-            (keys.jobs, keys.states, keys.outcomes, keys.uniques, keys.aliases, *keys.requests, *place.all),
-            (
-                request,
-                settings.REQUEST_WINDOW * 1000,
-                settings.JOB_MAX_WAITING,
-                *(word for job in jobs for word in job),
-            ),
-        )
+    def push(self, queue: str, request_id: str, jobs: Sequence[Push]) -> Steps[tuple[int, list[str]]]:
+        """Add jobs.
+
+        Returns when (ms), and the id in force of each job with a unique key, and of a single job.
+        `request_id` may be empty if the ids are new and their records outlive all repeats.
+        """
+        limit = conf.current().JOB_MAX_WAITING
+        words: list[Argument] = [request_id, window(), limit]
+        for job in jobs:
+            words += job
+        reply = yield Script("jobs_push", self._keys(queue), words)
         if isinstance(reply, int):
-            limit = settings.JOB_MAX_WAITING
-            raise LimitExceeded("jobs waiting in a queue (JOB_MAX_WAITING)", limit=limit, actual=reply)
+            raise LimitExceeded(
+                "jobs waiting in a queue", limit=limit, actual=reply, setting="JOB_MAX_WAITING"
+            )
         pushed, *ids = reply.decode().split("\0")
         return int(pushed), ids
 
@@ -129,124 +81,112 @@ class Engine:
         lease: int,
         *,
         worker: str = "-",
-        age: int = 0,
-        verdicts: Sequence[Verdict] = (),
+        min_age: int = 0,
+        settlements: Sequence[Settlement] = (),
     ) -> Steps[Claimed]:
-        """Settle `verdicts`, do what is due by time, and lease up to `count` jobs for `lease` ms (0: they
-        are given away at once). A lost reply is not asked for again: what it held comes back by its lease."""
+        """Settle leases, do what is due by time, and lease up to `count` jobs for `lease` ms (0: the jobs are
+        deleted at once). A lost reply is not requested again: its jobs come back when their leases end."""
         numbers = {queue: number for number, queue in enumerate(queues, 1)}
-        said: list[Argument] = []
-        for one in verdicts:
-            said += [numbers[one.queue], one.id, one.fence, one.token, one.what, one.value, one.line]
-        reply = yield Script(
-            "jobs_claim",
-            (*self.keys.records, *(key for queue in queues for key in self.keys.queue(queue).all)),
-            (os.urandom(6).hex(), worker, lease, count, age, *_grave(), *said),
-            once=True,
-        )
-        now, due_in = reply[:2]
-        found: list[Any] = reply[2 + len(verdicts) :]
-        jobs = [
-            Held(str(queues[found[at] - 1]), found[at + 1].decode(), found[at + 2], state(found[at + 3]))
-            for at in range(0, len(found), 4)
-        ]
-        return Claimed(
-            now, None if due_in < 0 else due_in, [bool(flag) for flag in reply[2 : 2 + len(verdicts)]], jobs
-        )
+        words: list[Argument] = [os.urandom(6).hex(), worker, lease, count, min_age, *_dead_limits()]
+        for one in settlements:
+            words += (numbers[one.lease.queue], *one.words)
+        reply = yield Script("jobs_claim", self._keys(*queues), words, once=True)
+        return parse_claim(reply, list(queues))
 
-    def settle(self, verdict: Verdict) -> Steps[bool | None]:
-        """Say what became of a job; False where the lease is not the caller's any more, None where a lost
-        reply leaves that open."""
-        place = self.keys.queue(verdict.queue)
-        keys, words = (*self.keys.records, *place.all), (*_grave(), *verdict[1:])
-        return settled((yield Script("jobs_settle", keys, words, settles=True)))
+    def sweep(self, queues: Sequence[str]) -> Steps[float | None]:
+        """Do what is due by time; returns the seconds until something is due, or None."""
+        return (yield from self.claim(queues, 0, 0)).due_in
 
-    def extend(self, leases: Sequence[tuple[str, str, int, str]], lease: int) -> Steps[list[bool]]:
-        """Let leases (queue, id, fence, token) end `lease` ms from now, if that is later; of each, whether
-        it is still the caller's."""
-        places = [self.keys.queue(queue).leased for queue, *_ in leases]
-        words: list[Argument] = []
+    def wait(self, queues: Iterable[str], seconds: float, *, linger: float = Wait.LINGER) -> Steps[None]:
+        """Wait until one of the queues may have a job, for `seconds` at most. `linger`: see PopHint."""
+        bells = [self.keys.queue(queue).bell for queue in queues]
+        yield PopHint(*bells, seconds=min(seconds, POLL_INTERVAL), linger=linger)
+
+    def settle(self, settlement: Settlement) -> Steps[bool | None]:
+        """Settle one lease. False where it is stale, None where a lost reply leaves that open."""
+        keys = self._keys(settlement.lease.queue)
+        reply = yield Script("jobs_settle", keys, (*_dead_limits(), *settlement.words), settles=True)
+        return settled(reply)
+
+    def extend(self, leases: Sequence[Lease], ms: int) -> Steps[list[bool]]:
+        """Make leases end `ms` from now, if that is later. For each, whether it is in force."""
+        keys = [*self.keys.records, *(self.keys.queue(lease.queue).leased for lease in leases)]
+        words: list[Argument] = [ms]
         for _, job_id, fence, token in leases:
-            words += [job_id, fence, token]
-        reply = yield Script("jobs_extend", (self.keys.states, *places), (lease, *words))
+            words += (job_id, fence, token)
+        reply = yield Script("jobs_extend", keys, words)
         return [bool(flag) for flag in reply]
 
     def cancel(self, queue: str, job_id: str, *, ttl: int = 0, line: str = "") -> Steps[bool]:
-        """Take out a job that has not begun; with a `ttl` (ms), that is its result."""
-        place = self.keys.queue(queue)
-        keys = (*self.keys.records, *place.all, *self.keys.requests)
-        reply = yield Script("jobs_cancel", keys, (job_id, ttl, line, request(None), window()))
-        return bool(reply)
+        """Take out a job that has not started. With a `ttl` (ms), the cancellation is its result."""
+        words = (job_id, ttl, line, request(None), window())
+        return bool((yield Script("jobs_cancel", self._keys(queue), words)))
 
-    def reschedule(self, queue: str, job_id: str, wait: int | str, line: str = "") -> Steps[bool]:
-        """Give a job that waits another moment."""
-        place = self.keys.queue(queue)
-        reply = yield Script("jobs_reschedule", (*self.keys.records, *place.all), (job_id, wait, line))
-        return bool(reply)
+    def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[bool]:
+        """Change when a waiting job is due."""
+        return bool((yield Script("jobs_reschedule", self._keys(queue), (job_id, delay, line))))
 
-    def look(self, job_id: str) -> Steps[Known | None]:
-        """What is known of a job."""
-        keys = self.keys
-        reply = yield Script(
-            "jobs_look",
-            (keys.jobs, keys.states, keys.outcomes, keys.finished, keys.aliases),
-            (job_id, _grave()[1]),
-        )
-        return _known(reply)[0] if reply else None
+    def get(self, job_id: str) -> Steps[JobRecord | None]:
+        """The record of a job, or None."""
+        _, max_age = _dead_limits()
+        reply = yield Script("jobs_get", self.keys.records, (job_id, max_age))
+        return parse_record(reply) if reply else None
 
     def stats(self, queue: str) -> Steps[list[int]]:
-        """Ready, delayed, leased, dead, and the ms that the oldest ready one has been due for, or -1."""
-        keys = (self.keys.states, *self.keys.queue(queue).all)
-        reply: list[int] = yield Script("jobs_stats", keys, (_grave()[1],))
+        """Ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1."""
+        _, max_age = _dead_limits()
+        reply: list[int] = yield Script("jobs_stats", self._keys(queue), (max_age,))
         return reply
 
-    def dead(self, queue: str, limit: int) -> Steps[list[Known]]:
+    def dead(self, queue: str, limit: int) -> Steps[list[JobRecord]]:
         """Dead jobs, the latest first."""
-        keys = self.keys
-        reply = yield Script(
-            "jobs_dead",
-            (keys.jobs, keys.states, keys.outcomes, keys.queue(queue).dead),
-            (limit, _grave()[1]),
-        )
-        return _known(reply)
+        _, max_age = _dead_limits()
+        reply = yield Script("jobs_dead", self._keys(queue), (limit, max_age))
+        return [parse_record(one) for one in reply]
 
     def redrive(self, queue: str, job_ids: Sequence[str] | None) -> Steps[int]:
-        """Put dead jobs back, these or all that are dead by now; returns how many."""
-        keys = (self.keys.states, self.keys.uniques, *self.keys.queue(queue).all, *self.keys.requests)
-        age: int = _grave()[1]
+        """Requeue dead jobs: the given ones, or all that are dead by now. Returns how many."""
+        keys, (_, max_age) = self._keys(queue), _dead_limits()
         total: int = 0
         if job_ids is not None:
             for page in batched(job_ids, PAGE):
-                done, _ = yield Script("jobs_redrive", keys, (age, 0, "", request(None), window(), *page))
-                total += done
+                words: tuple[Argument, ...] = (max_age, 0, "", request(None), window(), *page)
+                count, _ = yield Script("jobs_redrive", keys, words)
+                total += count
             return total
-        rest: Argument = ""
+        position: str = ""
         while True:
-            done, rest = yield Script("jobs_redrive", keys, (age, PAGE, rest, request(None), window()))
-            total += done
-            if not rest:
+            options = (max_age, PAGE, position, request(None), window())
+            count, position = yield Script("jobs_redrive", keys, options)
+            total += count
+            if not position:
                 return total
 
     def purge(self, queue: str) -> Steps[int]:
-        """Remove all jobs of a queue; returns how many."""
+        """Delete all jobs of a queue. Returns how many."""
         total = 0
-        keys = (*self.keys.records, *self.keys.queue(queue).all, *self.keys.requests)
-        while done := (yield Script("jobs_purge", keys, (PAGE, request(None), window()))):
-            total += done
+        while count := (yield Script("jobs_purge", self._keys(queue), (PAGE, request(None), window()))):
+            total += count
         return total
 
-    def place(self, queue: str) -> QueueKeys:
-        """The keys of one queue."""
-        return self.keys.queue(queue)
+    def beat(self, worker: str, *, consumed: bool, started: int, running: int, done: int) -> Steps[int]:
+        """Store the heartbeat of a worker. Returns the server's clock (ms)."""
+        words = (worker, int(consumed), started, running, done, HEARTBEAT_TIMEOUT)
+        return int((yield Script("workers_beat", [self.keys.workers], words)))
+
+    def remove_worker(self, worker: str) -> Steps[None]:
+        """Remove the heartbeat of a worker that ends."""
+        yield Command("HDEL", self.keys.workers, worker)
+
+    def _keys(self, *queues: str) -> list[str]:
+        """The keys of every script about queues: the records, then each queue's."""
+        keys = list(self.keys.records)
+        for queue in queues:
+            keys += self.keys.queue(queue).all
+        return keys
 
 
-def _grave() -> tuple[int, int]:
+def _dead_limits() -> tuple[int, int]:
+    """How many dead jobs a queue keeps, and for how long (ms)."""
     settings = conf.current()
     return settings.JOB_MAX_DEAD, int(settings.JOB_DEAD_TTL * 1000)
-
-
-def _known(reply: list[Any]) -> list[Known]:
-    return [
-        Known(reply[at].decode(), reply[at + 1], state(reply[at + 2]), reply[at + 3])
-        for at in range(0, len(reply), 4)
-    ]

@@ -1,4 +1,4 @@
-"""How a worker works, and when it ends by itself."""
+"""Options of a worker, and the limits at which it ends."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """How a worker works, and when it ends by itself."""
+    """Options of a worker, and the limits at which it ends."""
 
-    #: tasks at a time
+    #: jobs that run at a time
     concurrency: int = 4
-    #: seconds a lease lasts; it is extended at each third
+    #: seconds that a lease lasts; it is extended after each third
     lease: float = 30.0
-    #: end when nothing is ready
+    #: end when no job is ready
     burst: bool = False
-    #: end after so many tasks
+    #: end after this many jobs
     max_tasks: int | None = None
-    #: end when the process holds so much memory (MiB)
+    #: end when the process uses more memory than this: MiB
     max_memory: int | None = None
-    #: end after so many seconds
+    #: end after this many seconds
     max_time: float | None = None
-    #: seconds that running tasks get to end, once the worker is to stop
+    #: seconds that running jobs get to finish when the worker is stopped
     drain: float = 30.0
 
 
-#: what is usual, where nothing else is said
-USUAL = Limits()
+DEFAULT_LIMITS = Limits()
 
 
 def resident_memory() -> int:
-    """MiB that this process holds; 0 where the system doesn't tell."""
+    """Memory of this process in MiB; 0 where the system has no /proc."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as told:
-            return int(told.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
     except OSError:
         return 0

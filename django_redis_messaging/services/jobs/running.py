@@ -1,58 +1,121 @@
-"""A job under way, as the worker that runs it knows it."""
+"""What a worker runs: jobs, with their timeouts; and the event loop on which their coroutines run."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from ...core import clients
 from ...errors import TaskTimeout
-from .engine import Held
+from .leases import LeasedJob, Outcome, Settlement
+
+logger = logging.getLogger(__name__)
+
+#: seconds that coroutines get to end when they are cancelled
+CLOSING_TIMEOUT = 5.0
 
 
 @dataclass(eq=False)
-class Running:
-    """A job under way, as its worker knows it."""
+class RunningJob:
+    """A job that a worker runs."""
 
-    held: Held
-    #: runs a coroutine on the worker's event loop and waits for what it returns
-    awaits: Callable[[Coroutine[Any, Any, Any]], Any]
+    leased: LeasedJob
+    #: runs a coroutine on the worker's event loop and returns its result
+    run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]
     thread: int = field(default_factory=threading.get_ident)
-    began: float = field(default_factory=monotonic)
-    #: seconds it may take
+    started: float = field(default_factory=monotonic)
+    #: seconds it may take; None: any time
     timeout: float | None = None
-    lost: bool = False
-    #: whether the worker gave it back, since it had to end
-    given_back: bool = False
-    #: guards against a timeout that comes when the call is over
+    #: whether another worker may have the job now
+    lease_lost: bool = False
+    #: whether the worker released the job because the worker ends
+    released: bool = False
+    #: prevents a timeout from being raised after the call
     _guard: threading.Lock = field(default_factory=threading.Lock)
-    _calling: bool = False
+    _is_calling: bool = False
     _timed_out: bool = False
+
+    def settled(self, outcome: Outcome, ms: int = 0, line: str = "") -> Settlement:
+        """The job's lease with its outcome."""
+        return self.leased.lease.settled(outcome, ms, line)
 
     @property
     def overdue(self) -> float:
-        """Seconds since its time was up; negative before, and where it may take any time."""
-        return -1.0 if self.timeout is None else monotonic() - self.began - self.timeout
+        """Seconds since the timeout; negative before, and without a timeout."""
+        return -1.0 if self.timeout is None else monotonic() - self.started - self.timeout
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Call it; raises TaskTimeout in it when its time is up."""
+        """Call a function; a timeout raises TaskTimeout in it."""
         with self._guard:
-            self._calling = True
+            self._is_calling = True
         try:
             return function()
         finally:
             with self._guard:
-                self._calling = False
+                self._is_calling = False
 
     def interrupt(self) -> None:
-        """Raise TaskTimeout in the thread that calls, once. What waits inside the system notices when it
-        comes back from there."""
+        """Raise TaskTimeout in the thread that calls, once. A call that waits inside the system notices when
+        it returns from there."""
         with self._guard:
-            if self._calling and not self._timed_out:
+            if self._is_calling and not self._timed_out:
                 self._timed_out = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self.thread), ctypes.py_object(TaskTimeout)
                 )
+
+
+class EventLoop:
+    """One event loop, in a thread that starts with the first coroutine."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine there, and return its result."""
+        with self._lock:
+            if self._running is None:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_run_forever, args=(loop,), name="event loop", daemon=True)
+                thread.start()
+                self._running = loop, thread
+            loop, _ = self._running
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+    def close(self) -> None:
+        """Stop the loop, after cancelling what still runs there."""
+        if self._running is None:
+            return
+        loop, thread = self._running
+        try:
+            asyncio.run_coroutine_threadsafe(_end(loop), loop).result(CLOSING_TIMEOUT)
+        except TimeoutError:
+            logger.warning(
+                "A coroutine did not end within %g s after it was cancelled; its thread keeps running.",
+                CLOSING_TIMEOUT,
+            )
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+
+
+async def _end(loop: asyncio.AbstractEventLoop) -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for one in others:
+        one.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await clients.aclose()
+    await loop.shutdown_asyncgens()

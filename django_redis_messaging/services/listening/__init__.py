@@ -1,4 +1,4 @@
-"""Who is told of timers and of keyspace events."""
+"""The listener: runs the handlers of timers and of keyspace events."""
 
 from .listener import Listener
 

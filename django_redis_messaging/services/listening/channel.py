@@ -1,9 +1,8 @@
-"""One primary's events: subscribed to, received, given to a dispatcher while the lease is ours."""
+"""The events of one primary: subscribed to, received, and dispatched while this listener has the lease."""
 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Sequence
 from time import monotonic
@@ -13,23 +12,26 @@ from redis.exceptions import RedisError
 
 from ... import conf
 from ...core import keys, keyspace
+from ...core.backoff import backoff
 from ...core.endpoints import Endpoint
 from ...core.primaries import Primary
-from ...core.retry import given_up_when
+from ...core.retry import no_retries_when
 from ...core.sockets import BlockingConnection
 from ...errors import MessagingError
 from ...handlers import KeyEvent, KeyHandler
 from .dispatch import LEASE, Dispatcher, DispatchLease
-from .flags import looked_at
+from .flags import check_flags
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two signs of life from the server; after three that don't come, the connection is dead
-ALIVE = 5.0
-#: seconds until it notices that it is to end, or that its lease is to be renewed
-NOTICE = 0.5
-#: seconds: the longest pause between two attempts to reach a primary
-LONGEST_PAUSE = 5.0
+#: seconds without a message after which a PING is sent; after two more such intervals without a reply, the
+#: connection counts as dead
+PING_INTERVAL = 5.0
+#: seconds between two checks whether to close, or to renew the lease
+CHECK_INTERVAL = 0.5
+#: seconds: the first, and the longest, pause between two attempts to connect
+FIRST_PAUSE = 0.1
+MAX_PAUSE = 5.0
 
 
 class Channel:
@@ -46,9 +48,9 @@ class Channel:
         configure: bool = False,
     ) -> None:
         self.primary = primary
-        #: whether it is subscribed now
+        #: set while it is subscribed
         self.subscribed = threading.Event()
-        #: of the lease, 0 while another has it
+        #: fence of the lease; 0 while another listener has it
         self.fence = 0
         self._endpoint = endpoint
         self._handlers = handlers
@@ -56,18 +58,18 @@ class Channel:
         self._configure = configure
         self._lease = DispatchLease(primary.id, token, using=endpoint.alias)
         self._renewed = 0.0
-        self._ours = f"{keys.checked_prefix(conf.prefix())}:{keys.FORMAT}:{{".encode()
+        self._own_keys = f"{keys.checked_prefix(conf.prefix())}:{keys.FORMAT}:{{".encode()
         self._subscriptions = self._by_pattern()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"primary {primary.id[:8]}", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Receive nothing more, and let another listener take over."""
+        """Stop receiving, and release the lease."""
         self._closing.set()
 
     def join(self, seconds: float) -> None:
-        """Wait for its end, so long at most."""
+        """Wait for the end, for this many seconds at most."""
         self._thread.join(seconds)
 
     def _by_pattern(self) -> dict[bytes, list[KeyHandler]]:
@@ -79,93 +81,97 @@ class Channel:
         return found
 
     def _run(self) -> None:
-        with given_up_when(self._closing.is_set):
+        with no_retries_when(self._closing.is_set):
             failures = 0
             while not self._closing.is_set():
-                failures = 0 if self._served() else failures + 1
-                longest = min(0.1 * 2.0 ** min(failures, 10), LONGEST_PAUSE)
-                self._closing.wait(longest * random.uniform(0.5, 1))  # noqa: S311
-            self._leave()
+                failures = 0 if self._connect_and_listen() else failures + 1
+                self._closing.wait(backoff(failures + 1, first=FIRST_PAUSE, longest=MAX_PAUSE))
+            self._release()
 
-    def _served(self) -> bool:
-        """Connect, subscribe and listen until that breaks; whether it was subscribed."""
+    def _connect_and_listen(self) -> bool:
+        """Connect, subscribe and listen until the connection breaks; returns whether it was subscribed."""
         subscribed = False
         try:
             with self.primary.connected(self._endpoint) as connection:
                 self._subscribe(connection)
                 subscribed = True
                 self._listen(connection)
-        except Exception as error:  # also one that nobody expected: a thread that ends would listen no more
-            told = None if isinstance(error, RedisError | OSError) else error
+        except Exception as error:  # unexpected ones too: the thread must not end
+            trace = None if isinstance(error, RedisError | OSError) else error
             logger.warning(
-                "Events of primary %s are lost, reconnecting: %s", self.primary.id, error, exc_info=told
+                "Events of primary %s are lost, reconnecting: %s", self.primary.id, error, exc_info=trace
             )
         finally:
             self.subscribed.clear()
         return subscribed
 
     def _subscribe(self, connection: BlockingConnection) -> None:
-        looked_at(connection, self._handlers, configure=self._configure)
-        [first] = connection.exchange([("PSUBSCRIBE", *self._subscriptions)], ALIVE)
+        check_flags(connection, self._handlers, configure=self._configure)
+        [first] = connection.exchange([("PSUBSCRIBE", *self._subscriptions)], PING_INTERVAL)
         if isinstance(first, RedisError):
             raise first
         for _ in range(len(self._subscriptions) - 1):
-            connection.receive(ALIVE)
+            connection.receive(PING_INTERVAL)
         self._keep_lease()
         self.subscribed.set()
 
     def _listen(self, connection: BlockingConnection) -> None:
-        heard = asked = alone = monotonic()
+        received = pinged = unanswered_since = monotonic()
         while not self._closing.is_set():
-            if connection.readable(NOTICE):
-                heard = monotonic()
-                self._received(connection.receive(ALIVE))
-            elif asked > heard and monotonic() > alone + 2 * ALIVE:
+            if connection.readable(CHECK_INTERVAL):
+                received = monotonic()
+                self._dispatch(connection.receive(PING_INTERVAL))
+            elif pinged > received and monotonic() > unanswered_since + 2 * PING_INTERVAL:
                 raise TimeoutError("the server does not answer")
             if monotonic() > self._renewed + LEASE / 1000 / 2:
                 self._keep_lease()
-            if monotonic() > asked + ALIVE:
-                # what wasn't answered counts, not what wasn't asked because this process was held
-                alone = monotonic() if asked <= heard else alone
-                asked = monotonic()
-                connection.send([("PING",)], ALIVE)
+            if monotonic() > pinged + PING_INTERVAL:
+                # only unanswered PINGs count, not time during which this process was stopped
+                unanswered_since = monotonic() if pinged <= received else unanswered_since
+                pinged = monotonic()
+                connection.send([("PING",)], PING_INTERVAL)
 
-    def _received(self, message: Any) -> None:
+    def _dispatch(self, message: Any) -> None:
         if isinstance(message, RedisError):
             raise message
         if not self.fence or message[0] != b"pmessage":
             return
         _, pattern, channel, data = message
-        told = keyspace.parsed(channel, data)
-        if told is None or told[1].startswith(self._ours):
+        parsed = keyspace.parse_message(channel, data)
+        if parsed is None or parsed[1].startswith(self._own_keys):
             return
-        db, key, name = told
+        db, key, name = parsed
         event = KeyEvent(key.decode("utf-8", "surrogateescape"), name, db, self.fence)
         for one in self._subscriptions.get(pattern, ()):
             if not one.events or name in one.events:
                 self._dispatcher.put(one, event)
 
     def _keep_lease(self) -> None:
-        """Take the lease, or keep it; while a handler hangs, leave it to others."""
+        """Acquire or renew the lease; while a handler hangs, release it."""
         self._renewed = monotonic()
         if self._dispatcher.hangs:
             if self.fence:
-                logger.error("A handler of key events hangs: another listener may take over.")
-                self._leave()
+                logger.error("A handler of key events hangs; another listener may take over.")
+                self._release()
             return
         before, self.fence = self.fence, 0
         try:
-            self.fence = self._lease.take()
+            self.fence = self._lease.acquire()
         except MessagingError as error:
-            logger.warning("The lease of primary %s can't be kept: %s", self.primary.id, error)
+            logger.warning("Renewing the lease of primary %s failed, retrying: %s", self.primary.id, error)
         if self.fence and self.fence != before:
             logger.info("Dispatching the events of primary %s.", self.primary.id)
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         held, self.fence = self.fence, 0
         if not held:
             return
         try:
-            self._lease.leave()
+            self._lease.release()
         except MessagingError as error:
-            logger.warning("The lease of primary %s ends by itself: %s", self.primary.id, error)
+            logger.warning(
+                "Releasing the lease of primary %s failed; it expires within %g s: %s",
+                self.primary.id,
+                LEASE / 1000,
+                error,
+            )

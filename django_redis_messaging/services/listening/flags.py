@@ -1,4 +1,4 @@
-"""Whether a server tells of what handlers wait for, and how it is made to."""
+"""The server's notify-keyspace-events: whether it publishes the events that handlers need."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from ...handlers import KeyHandler, title
 
 logger = logging.getLogger(__name__)
 
-#: the setting of the server
+#: name of the server's setting
 SETTING = "notify-keyspace-events"
-#: seconds that the server has to answer
-PATIENCE = 5.0
+#: seconds within which the server has to answer
+TIMEOUT = 5.0
 
 
-def looked_at(connection: BlockingConnection, handlers: Sequence[KeyHandler], *, configure: bool) -> None:
-    """Log which handlers the server tells nothing; with `configure`, add the flags that are missing to those
-    that are set. A server that does not let this user see is taken as it is, with a warning."""
-    there = _set(connection)
-    if there is None:
+def check_flags(connection: BlockingConnection, handlers: Sequence[KeyHandler], *, configure: bool) -> None:
+    """Log which handlers the server publishes no events for; with `configure`, add the missing flags to those
+    that are set. If the user may not read the setting, log a warning and go on."""
+    current = _current_flags(connection)
+    if current is None:
         return
     wanted = "".join(one.flags for one in handlers)
-    if configure and keyspace.missing(there, wanted):
-        call = ("CONFIG", "SET", SETTING, keyspace.merged(there, wanted))
-        [reply] = connection.exchange([call], PATIENCE)
+    if configure and keyspace.missing(current, wanted):
+        call = ("CONFIG", "SET", SETTING, keyspace.merged(current, wanted))
+        [reply] = connection.exchange([call], TIMEOUT)
         if not isinstance(reply, ResponseError):
-            logger.info("%s is now %s; it was %r.", SETTING, keyspace.merged(there, wanted), there)
+            logger.info("%s is now %s; it was %r.", SETTING, keyspace.merged(current, wanted), current)
             return
-        logger.warning("%s could not be set (%s).", SETTING, reply)
+        logger.warning("Setting %s failed: %s", SETTING, reply)
     for one in handlers:
-        lacking = keyspace.missing(there, one.flags)
+        lacking = keyspace.missing(current, one.flags)
         if lacking:
             logger.warning(
-                "%s of the server is %r: %s (%s) needs %s too. Add that, or run with --configure.",
+                "%s of the server is %r: %s (%s) also needs %s. Add it, or run with --configure.",
                 SETTING,
-                there,
+                current,
                 title(one.function),
                 one.pattern,
                 lacking,
             )
 
 
-def _set(connection: BlockingConnection) -> str | None:
-    [reply] = connection.exchange([("CONFIG", "GET", SETTING)], PATIENCE)
+def _current_flags(connection: BlockingConnection) -> str | None:
+    [reply] = connection.exchange([("CONFIG", "GET", SETTING)], TIMEOUT)
     if isinstance(reply, list) and len(reply) == 2:
         return str(reply[1].decode())
     logger.warning(
-        "The server does not let this user see %s: whether handlers of key events are told is up to whoever "
-        "runs it. Timers do not depend on it.",
+        "The ACL of this user does not allow CONFIG GET %s, so it can't be checked. Handlers of key events "
+        "need it, timers don't.",
         SETTING,
     )
     return None

@@ -1,4 +1,4 @@
-"""Locks: what only one may do at a time, over all processes."""
+"""Locks: mutual exclusion across processes."""
 
 from .lock import Lock
 

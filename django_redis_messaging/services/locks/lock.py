@@ -1,4 +1,4 @@
-"""The lock."""
+"""The public class of locks."""
 
 from __future__ import annotations
 
@@ -12,45 +12,47 @@ from ...core.retry import deadline
 from ...errors import LockError, MessagingError
 from ..arguments import Duration, flag, milliseconds
 from ..guarding import within_each_call
-from ..renewing import AwaitingRenewal, Renewal
+from ..renewing import AsyncRenewal, Renewal
 from .steps import LockSteps
 
 logger = logging.getLogger(__name__)
 
-#: seconds that whoever was interrupted takes to leave the line, at most
-LEAVING = 0.5
+#: seconds; the deadline for leaving the queue after an interrupt
+LEAVE_DEADLINE = 0.5
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Lock(LockSteps):
-    """Held by one thread or task at a time, over all processes, until it is released or its lease ends.
+    """A lock: one thread or task holds it at a time, across processes, until its release or lease ends.
 
     >>> with Lock("report") as lock:
-    ...     "nobody else does it now"
-    'nobody else does it now'
+    ...     "no other process runs this now"
+    'no other process runs this now'
 
-    `timeout` is the lease: seconds after which the lock is free though nobody released it; None for ever:
-    whoever dies holding it then blocks all others until somebody deletes `key`. `renew=True` extends the
-    lease each third of it while the lock is held. `blocking_timeout` is for how long `acquire` waits.
+    `timeout` is the lease: the seconds after which the lock is free even without a release. With None it
+    never expires: if a holder dies, the lock blocks all others until its `key` is deleted. `renew=True`
+    extends the lease in the background, after each third of it, while the lock is held. `blocking_timeout`
+    limits how long `acquire` waits.
 
-    Who waits gets it in the order of coming; who dies waiting costs the others a second. The lock is not
-    reentrant: who has it and acquires it again waits for itself. What was acquired belongs to that thread,
-    or to that task of an event loop, unless `thread_local=False`.
+    Waiting clients acquire the lock in the order of their arrival; one that dies while it waits delays the
+    others by a second. The lock is not reentrant: a holder that acquires it again waits for its own
+    release. A lock belongs to the thread, or the task of an event loop, that acquired it, unless
+    `thread_local=False`.
 
-    A lease may end while its holder still works (a long pause of the process, a failover that loses writes),
-    so nothing makes mutual exclusion certain: `fence` grows with each grant, and what is protected should
-    refuse a smaller one than it has seen.
+    A lease may end while its holder still works (a long pause of the process, a failover that loses
+    writes), so mutual exclusion can't be guaranteed. `fence` grows with each acquire: the protected
+    resource should reject a smaller fence than it has seen.
 
-    The semantics are those of redis-py's Lock. With `key` the lock has this very key in Redis, and is shared
-    with redis-py's clients that use it; those don't wait in the line, nor count up the fence.
+    The semantics are those of redis-py's Lock. With `key` the lock uses this Redis key, and excludes
+    redis-py's clients that use the same key; those don't queue, and don't increase the fence.
     """
 
     @property
     def fence(self) -> int:
-        """Greater than that of every grant before: µs of the server, or more. It is that of the latest
-        acquire of this thread or task, also after release; 0 before the first."""
-        return self._own.fence
+        """The fence of the latest acquire of this thread or task, also after its release; 0 before the
+        first. It is greater than that of every earlier acquire: the server time in µs, or more."""
+        return self._holding.fence
 
     def acquire(
         self,
@@ -58,16 +60,16 @@ class Lock(LockSteps):
         blocking_timeout: Duration | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """Get the lock; False where it was not to be had in time.
+        """Acquire the lock; returns False if it was not free in time.
 
-        `blocking` and `blocking_timeout` are the constructor's unless given. A `token` of one's own must not
-        be used twice.
+        `blocking` and `blocking_timeout` default to the constructor's. A `token` that the caller passes
+        must be unique.
 
         >>> Lock("backup").acquire(blocking=False)
         True
 
-        Raises LimitExceeded where 10,000 wait already; Unavailable; OutcomeUnknown: then it may be held until
-        the lease ends.
+        Raises LimitExceeded if 10,000 clients are waiting; Unavailable; OutcomeUnknown: the lock may be held
+        until the end of the lease.
         """
         attempt = self._attempt(blocking, blocking_timeout, token)
         try:
@@ -75,13 +77,13 @@ class Lock(LockSteps):
         except MessagingError:
             raise
         except BaseException:  # interrupted
-            with suppress(MessagingError), deadline(LEAVING):
+            with suppress(MessagingError), deadline(LEAVE_DEADLINE):
                 self._give_back(attempt.token)
             raise
-        return self._held(
+        return self._store(
             attempt.token,
             fence,
-            lambda keeper: Renewal(lambda: keeper._keep(attempt.token), self._lease / 3000, self.name),
+            lambda lock: Renewal(lambda: lock._keep(attempt.token), self._lease / 3000, self.name),
         )
 
     async def aacquire(
@@ -90,71 +92,69 @@ class Lock(LockSteps):
         blocking_timeout: Duration | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """As `acquire`."""
+        """An async version of `acquire`."""
         attempt = self._attempt(blocking, blocking_timeout, token)
         try:
             fence = await self._atake(attempt)
         except (MessagingError, GeneratorExit):
-            raise  # who is closed can't await: the place in the line ends by itself
+            raise  # a closed coroutine can't await: its ticket in the queue expires
         except BaseException:  # cancelled
-            with suppress(MessagingError), deadline(LEAVING):
+            with suppress(MessagingError), deadline(LEAVE_DEADLINE):
                 await self._agive_back(attempt.token)
             raise
-        return self._held(
+        return self._store(
             attempt.token,
             fence,
-            lambda keeper: AwaitingRenewal(
-                lambda: keeper._akeep(attempt.token), self._lease / 3000, self.name
-            ),
+            lambda lock: AsyncRenewal(lambda: lock._akeep(attempt.token), self._lease / 3000, self.name),
         )
 
     @operation
     def release(self) -> Steps[None]:
-        """Give it back: the first who waits has it next.
+        """Release the lock; the first waiting client acquires it.
 
-        Raises LockError where this thread or task has not acquired it, LockNotOwnedError where the lease had
-        ended. After Unavailable and OutcomeUnknown, release again to make sure, or let the lease end.
+        Raises LockError if this thread or task has not acquired it, LockNotOwnedError if the lease had
+        expired. After Unavailable or OutcomeUnknown, release it again, or let the lease expire.
         """
-        own = self._own
-        token = self._token(own, "release")
-        own.end_renewal()
-        ours = yield from self._returned(token)
-        if own.token == token:
-            own.token = None
-        if not ours:
-            raise self._lost("release")
+        holding = self._holding
+        token = self._held_token(holding, "release")
+        holding.end_renewal()
+        released = yield from self._release(token)
+        if holding.token == token:
+            holding.token = None
+        if not released:
+            raise self._lease_lost("release")
 
     arelease = asynchronous(release)
 
     @operation
     def extend(self, additional_time: Duration, replace_ttl: bool = False) -> Steps[Literal[True]]:
-        """Let the lease end so much later; with `replace_ttl`, so much later than now.
+        """Add `additional_time` to the lease; with `replace_ttl`, let the lease end after that time from now.
 
-        Raises LockError where this thread or task has not acquired it, or it has no lease; LockNotOwnedError
-        where the lease has ended.
+        Raises LockError if this thread or task has not acquired the lock, or it has no lease;
+        LockNotOwnedError if the lease has expired.
         """
-        how = "replace" if flag(replace_ttl, "replace_ttl") else "add"
-        ms = milliseconds(additional_time, "additional_time", least=1)
+        mode = "replace" if flag(replace_ttl, "replace_ttl") else "add"
+        ms = milliseconds(additional_time, "additional_time", minimum=1)
         token = self._leased_token("extend")
-        if not (yield from self._extended(token, ms, how)):
-            raise self._lost("extend")
+        if not (yield from self._extend(token, ms, mode)):
+            raise self._lease_lost("extend")
         return True
 
     aextend = asynchronous(extend)
 
     @operation
     def reacquire(self) -> Steps[Literal[True]]:
-        """Let the whole lease begin anew. Raises as `extend`."""
+        """Restart the lease with its full duration. Raises the same errors as `extend`."""
         token = self._leased_token("reacquire")
-        if not (yield from self._extended(token, self._lease, "replace")):
-            raise self._lost("reacquire")
+        if not (yield from self._extend(token, self._lease, "replace")):
+            raise self._lease_lost("reacquire")
         return True
 
     areacquire = asynchronous(reacquire)
 
     @operation
     def locked(self) -> Steps[bool]:
-        """Whether anybody has it.
+        """Whether any client holds the lock.
 
         >>> Lock("nothing").locked()
         False
@@ -165,8 +165,8 @@ class Lock(LockSteps):
 
     @operation
     def owned(self) -> Steps[bool]:
-        """Whether this thread or task has it."""
-        token = self._own.token
+        """Whether this thread or task holds the lock."""
+        token = self._holding.token
         return token is not None and (yield Command("GET", self.key, reads=True)) == token
 
     aowned = asynchronous(owned)
@@ -183,7 +183,7 @@ class Lock(LockSteps):
         try:
             self.release()
         except LockError as error:
-            self._released_too_late(error)
+            self._handle_lost_lease(error)
 
     async def __aenter__(self) -> Self:
         if not await self.aacquire():
@@ -194,10 +194,10 @@ class Lock(LockSteps):
         try:
             await self.arelease()
         except LockError as error:
-            self._released_too_late(error)
+            self._handle_lost_lease(error)
 
     def __call__(self, function: F) -> F:
-        """As a decorator: the function, or coroutine function, holds the lock while it runs.
+        """Decorate a function, or a coroutine function: it holds the lock while it runs.
 
         >>> @Lock("report")
         ... def report():
@@ -207,17 +207,17 @@ class Lock(LockSteps):
         """
         return within_each_call(self, function)
 
-    def _held(self, token: bytes, fence: int, renewal: Callable[[Self], Renewal | AwaitingRenewal]) -> bool:
-        """Note the fence that was granted, if one was, and begin to renew."""
+    def _store(self, token: bytes, fence: int, renewal: Callable[[Self], Renewal | AsyncRenewal]) -> bool:
+        """Store an acquired lock and start its renewal; returns whether it was acquired."""
         if fence:
-            own = self._own
-            own.hold(token, fence)
+            holding = self._holding
+            holding.hold(token, fence)
             if self.renew:
-                own.renewal = renewal(self._keeper())
-                own.renewal.start()
+                holding.renewal = renewal(self._without_holders())
+                holding.renewal.start()
         return fence > 0
 
-    def _released_too_late(self, error: LockError) -> None:
+    def _handle_lost_lease(self, error: LockError) -> None:
         if self._raises:
             raise error
         logger.warning("%s", error)

@@ -1,4 +1,4 @@
-"""What a lock sends to Redis."""
+"""The steps of a lock, and the state of its holders."""
 
 from __future__ import annotations
 
@@ -9,52 +9,53 @@ from typing import NamedTuple, Self
 
 from ...core import keys
 from ...core.operations import Listen, Script, Service, Steps, asynchronous, operation
-from ...errors import LimitExceeded, LockError, LockNotOwnedError
+from ...errors import InvalidArgument, LimitExceeded, LockError, LockNotOwnedError
 from ..arguments import Duration, flag, milliseconds
 from ..owners import Owned, Owners
-from ..renewing import AwaitingRenewal, Renewal
+from ..renewing import AsyncRenewal, Renewal
+from .keys import LockKeys, checked_lock_key, lock_key
 
-#: how many may wait for one lock
-MOST_WAITING = 10_000
-#: ms for which a release is remembered, for its repeat
-REMEMBERED = 60_000
-#: seconds before the end of blocking_timeout at which is looked for the last time, so that it is answered
-#: by then; a tenth of it, if that is less
-SPARE = 0.01
+#: maximum number of clients that wait for one lock
+MAX_WAITING = 10_000
+#: ms for which a release is remembered, so that it can be repeated
+RELEASE_TTL = 60_000
+#: seconds before the end of blocking_timeout at which the last poll is sent, to leave time for its reply;
+#: at most a tenth of blocking_timeout
+FINAL_POLL_MARGIN = 0.01
 
 
 class Attempt(NamedTuple):
-    """An acquire, checked."""
+    """The validated arguments of an acquire."""
 
     token: bytes
-    #: seconds to wait: None without limit
-    patience: float | None
+    #: seconds to wait; None: without a limit
+    wait: float | None
 
 
-class Own(Owned):
-    """What one thread, or task, has of a lock."""
+class Holding(Owned):
+    """What one thread or task holds of a lock."""
 
     __slots__ = ("fence", "renewal", "token")
 
     def __init__(self) -> None:
         self.token: bytes | None = None
         self.fence = 0
-        self.renewal: Renewal | AwaitingRenewal | None = None
+        self.renewal: Renewal | AsyncRenewal | None = None
 
     def hold(self, token: bytes, fence: int) -> None:
-        """It was acquired."""
+        """Store what an acquire granted."""
         self.end_renewal()
         self.token, self.fence = token, fence
 
     def end_renewal(self) -> None:
-        """Renew it no more."""
+        """Stop renewing the lease."""
         if self.renewal is not None:
             self.renewal.abandon()
         self.renewal = None
 
 
 class LockSteps(Service):
-    """The steps of a lock, and whose it is."""
+    """The steps that a lock sends, and its holders in this process."""
 
     def __init__(
         self,
@@ -71,49 +72,49 @@ class LockSteps(Service):
     ) -> None:
         super().__init__(using=using)
         self.name = keys.name(name, "name")
-        self._lease = 0 if timeout is None else milliseconds(timeout, "timeout", least=1)
-        #: the lease, in seconds
+        self._lease = 0 if timeout is None else milliseconds(timeout, "timeout", minimum=1)
+        #: the lease in seconds; None without one
         self.timeout = self._lease / 1000 if self._lease else None
         self.blocking = bool(flag(blocking, "blocking"))
-        #: seconds that acquire waits, if it is not told otherwise
+        #: default of the seconds that acquire waits
         self.blocking_timeout = _seconds(blocking_timeout)
         self.renew = bool(flag(renew, "renew"))
         if self.renew and timeout is None:
-            raise ValueError("renew=True needs a timeout: without one there is no lease to extend.")
-        #: the key in Redis: a string that is the holder's token
-        self.key = keys.lock_key(self._prefix, name) if key is None else keys.checked_lock_key(key)
-        self._keys = keys.LockKeys(self._prefix, self.key)
-        self._owners = Owners(Own) if flag(thread_local, "thread_local") else None
-        self._shared = Own()
+            raise InvalidArgument("renew=True needs a timeout: without one there is no lease to extend.")
+        #: the Redis key: a string with the holder's token
+        self.key = lock_key(self._prefix, name) if key is None else checked_lock_key(key)
+        self._keys = LockKeys(self._prefix, self.key)
+        self._owners = Owners(Holding) if flag(thread_local, "thread_local") else None
+        self._shared = Holding()
         self._raises = flag(raise_on_release_error, "raise_on_release_error")
 
     @property
-    def _own(self) -> Own:
-        return self._shared if self._owners is None else self._owners.now
+    def _holding(self) -> Holding:
+        return self._shared if self._owners is None else self._owners.current
 
     def _attempt(
         self, blocking: bool | None, blocking_timeout: Duration | None, token: str | bytes | None
     ) -> Attempt:
         waits = self.blocking if blocking is None else flag(blocking, "blocking")
-        patience = self.blocking_timeout if blocking_timeout is None else _seconds(blocking_timeout)
-        chosen = os.urandom(16).hex().encode() if token is None else _token(token)
-        return Attempt(chosen, patience if waits else 0)
+        wait = self.blocking_timeout if blocking_timeout is None else _seconds(blocking_timeout)
+        chosen = os.urandom(16).hex().encode() if token is None else _checked_token(token)
+        return Attempt(chosen, wait if waits else 0)
 
     @operation
     def _take(self, attempt: Attempt) -> Steps[int]:
-        """The fence, or 0."""
-        token, patience = attempt
-        ends = None if patience is None else monotonic() + patience - min(SPARE, patience / 10)
-        since = 0  # µs of the server: what is in the stream by then is of no interest
+        """Acquire the lock; returns the fence, or 0."""
+        token, wait = attempt
+        ends = None if wait is None else monotonic() + wait - min(FINAL_POLL_MARGIN, wait / 10)
+        since = 0  # server time in µs: older entries of the wake-up stream are ignored
         waited = woken = False
         while True:
             left = None if ends is None else ends - monotonic()
             waits = left is None or left > 0
-            words = (token, self._lease, MOST_WAITING if waits else 0, int(waited))
-            reply = yield Script("lock_acquire", self._keys.acquiring, words)
+            args = (token, self._lease, MAX_WAITING if waits else 0, int(waited))
+            reply = yield Script("lock_acquire", self._keys.acquiring, args)
             if isinstance(reply, int):
                 if reply < 0:
-                    raise LimitExceeded("those who wait for a lock", limit=MOST_WAITING, actual=1 - reply)
+                    raise LimitExceeded("waiting clients of a lock", limit=MAX_WAITING, actual=1 - reply)
                 return reply
             place, pause, now = reply
             since = since if waited and not woken else now
@@ -125,52 +126,53 @@ class LockSteps(Service):
 
     @operation
     def _give_back(self, token: bytes) -> Steps[bool]:
-        """Release, or leave the line."""
-        return (yield from self._returned(token))
+        """Release the lock, or leave the queue; returns whether the token held the lock."""
+        return (yield from self._release(token))
 
     _agive_back = asynchronous(_give_back)
 
     @operation
     def _keep(self, token: bytes) -> Steps[bool]:
-        """Renew the lease; False where it is lost."""
-        return (yield from self._extended(token, self._lease, "keep"))
+        """Renew the lease; returns False if it is lost."""
+        return (yield from self._extend(token, self._lease, "keep"))
 
     _akeep = asynchronous(_keep)
 
-    def _returned(self, token: bytes) -> Steps[bool]:
-        return bool((yield Script("lock_release", self._keys.releasing, (token, REMEMBERED))))
+    def _release(self, token: bytes) -> Steps[bool]:
+        return bool((yield Script("lock_release", self._keys.releasing, (token, RELEASE_TTL))))
 
-    def _extended(self, token: bytes, ms: int, how: str) -> Steps[bool]:
-        words = (token, ms, how, os.urandom(8).hex())
-        return bool((yield Script("lock_extend", (self._keys.lock, self._keys.fence), words)))
+    def _extend(self, token: bytes, ms: int, mode: str) -> Steps[bool]:
+        args = (token, ms, mode, os.urandom(8).hex())
+        return bool((yield Script("lock_extend", (self._keys.lock, self._keys.fence), args)))
 
-    def _keeper(self) -> Self:
-        """What a renewal holds on to: not to the lock itself, or nobody's lock would be renewed for ever."""
-        keeper = copy.copy(self)
-        keeper._owners, keeper._shared = None, Own()
-        return keeper
+    def _without_holders(self) -> Self:
+        """A copy for the renewal. The renewal must not reference the holders: they end it when they are
+        destroyed."""
+        clone = copy.copy(self)
+        clone._owners, clone._shared = None, Holding()
+        return clone
 
-    def _token(self, own: Own, what: str) -> bytes:
-        if own.token is None:
+    def _held_token(self, holding: Holding, verb: str) -> bytes:
+        if holding.token is None:
             raise LockError(
-                f"Lock {self.name!r} can't {what}: this thread or task hasn't acquired it, or not any more.",
+                f"Lock {self.name!r} can't {verb}: this thread or task hasn't acquired it, or released it.",
                 lock_name=self.name,
             )
-        return own.token
+        return holding.token
 
-    def _leased_token(self, what: str) -> bytes:
-        token = self._token(self._own, what)
+    def _leased_token(self, verb: str) -> bytes:
+        token = self._held_token(self._holding, verb)
         if self.timeout is None:
-            raise LockError(f"Lock {self.name!r} can't {what}: its timeout is None.", lock_name=self.name)
+            raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
         return token
 
     def _not_acquired(self) -> LockError:
-        return LockError(f"Lock {self.name!r} was not to be had in time.", lock_name=self.name)
+        return LockError(f"Lock {self.name!r} could not be acquired in time.", lock_name=self.name)
 
-    def _lost(self, what: str) -> LockNotOwnedError:
+    def _lease_lost(self, verb: str) -> LockNotOwnedError:
         return LockNotOwnedError(
-            f"Lock {self.name!r} can't {what}: its lease had ended, and others may have had it since. "
-            "Let it have a longer timeout, or renew=True.",
+            f"Lock {self.name!r} can't {verb}: its lease had expired, so another client may have held it "
+            "since. Use a longer timeout, or renew=True.",
             lock_name=self.name,
         )
 
@@ -179,10 +181,10 @@ def _seconds(blocking_timeout: Duration | None) -> float | None:
     return None if blocking_timeout is None else milliseconds(blocking_timeout, "blocking_timeout") / 1000
 
 
-def _token(token: str | bytes) -> bytes:
+def _checked_token(token: str | bytes) -> bytes:
     token = token.encode() if isinstance(token, str) else token
     if not isinstance(token, bytes):
         raise TypeError(f"token must be a str or bytes, not {type(token).__name__}.")
     if not 1 <= len(token) <= keys.MAX_NAME_BYTES:
-        raise ValueError(f"token has {len(token)} bytes: it can have 1 to {keys.MAX_NAME_BYTES}.")
+        raise InvalidArgument(f"token must have between 1 and {keys.MAX_NAME_BYTES} bytes, not {len(token)}.")
     return token

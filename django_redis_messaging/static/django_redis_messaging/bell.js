@@ -1,11 +1,11 @@
-// The bell: its count is kept fresh by polls, rare ones where the tab is hidden. A page that marked something
-// as read says so by an event "drm:read", and a page that was opened has a count of its own: the other tabs of
-// this browser then look at once, if theirs is another.
+// The notification bell. Polls the unread count, less often in a hidden tab. Tabs of the same browser keep each
+// other up to date: after marking notifications as read (event "drm:read"), and after loading a page, whose
+// HTML has the count of that moment. A tab with a different state then polls at once.
 
 const bells = [...document.querySelectorAll(".drm-bell")];
 const { get, poll } = await import(bells[0].dataset.common);
 const tabs = new BroadcastChannel("drm-bell");
-let known = bells[0].dataset.state;
+let state = bells[0].dataset.state;
 
 function show({ unread, label, text }) {
   for (const bell of bells) {
@@ -17,24 +17,24 @@ function show({ unread, label, text }) {
   }
 }
 
-async function look() {
-  const news = await get(bells[0].dataset.feed);
-  const changed = news.state !== known;
-  known = news.state;
+async function update() {
+  const status = await get(bells[0].dataset.feed);
+  const changed = status.state !== state;
+  state = status.state;
   if (changed) {
-    show(news);
+    show(status);
     document.dispatchEvent(new Event("drm:unread"));
   }
   return changed;
 }
 
-const polling = poll(look, { near: 5000, far: 30000, hidden: 120000 });
-// What "back" brings may be older than what was read since.
+const polling = poll(update, { minDelay: 5000, maxDelay: 30000, hiddenDelay: 120000 });
+// After navigating back, the page may come from a cache and have an old count.
 const [{ type }] = performance.getEntriesByType("navigation");
-if (known === "" || type === "back_forward") polling.soon();
-else tabs.postMessage(known);
+if (state === "" || type === "back_forward") polling.soon();
+else tabs.postMessage(state);
 document.addEventListener("drm:read", () => {
   tabs.postMessage(null);
   polling.soon();
 });
-tabs.addEventListener("message", ({ data }) => data === known || polling.soon());
+tabs.addEventListener("message", ({ data }) => data === state || polling.soon());

@@ -1,58 +1,59 @@
-// The list of chats: kept fresh by polls; only rows that changed are touched.
+// The list of chats. Polls for changes, and replaces only the rows that changed.
 
-const { ago, get, element, poll } = await import(document.getElementById("drm-common").href);
+const { element, get, poll, relativeTime } = await import(document.getElementById("drm-common").href);
 
+const FIRST_PAGE = 100; // chats in the feed
 const list = document.getElementById("drm-rows");
 const title = document.title;
-const here = list.querySelector('[aria-current="page"]')?.closest("li").dataset.id;
-const markup = new Map();
+const currentId = list.querySelector('[aria-current="page"]')?.closest("li").dataset.id;
+const htmlById = new Map();
 
-function showTimes() {
+function updateTimes() {
   for (const time of list.querySelectorAll("time")) {
-    time.textContent = ago(new Date(time.dateTime), list.dataset.now);
+    time.textContent = relativeTime(new Date(time.dateTime), list.dataset.now);
   }
 }
 
-function place(row, at) {
-  if (list.children[at] !== row) list.insertBefore(row, list.children[at] ?? null);
+function moveRow(row, index) {
+  if (list.children[index] !== row) list.insertBefore(row, list.children[index] ?? null);
 }
 
 function show(chats) {
   const rows = new Map([...list.children].map((row) => [row.dataset.id, row]));
   let changed = false;
-  chats.forEach((chat, at) => {
-    const old = rows.get(chat.id);
-    if (old && markup.get(chat.id) === chat.html) {
-      place(old, at);
+  chats.forEach((chat, index) => {
+    const row = rows.get(chat.id);
+    if (row && htmlById.get(chat.id) === chat.html) {
+      moveRow(row, index);
     } else {
       changed = true;
-      exchange(old, element(chat.html), chat.id, at);
-      markup.set(chat.id, chat.html);
+      replaceRow(row, element(chat.html), chat.id, index);
+      htmlById.set(chat.id, chat.html);
     }
     rows.delete(chat.id);
   });
-  // Rows below the first page stay; what the first page had and hasn't any more was left or deleted.
-  if (chats.length < 100) for (const row of rows.values()) row.remove();
+  // If all chats fit on the first page, the remaining rows are chats that were left or deleted.
+  if (chats.length < FIRST_PAGE) for (const row of rows.values()) row.remove();
   return changed;
 }
 
-function exchange(old, row, id, at) {
+function replaceRow(oldRow, row, id, index) {
   const link = row.querySelector("a");
-  if (id === here) link.setAttribute("aria-current", "page");
-  const focused = old?.contains(document.activeElement);
-  old?.remove();
-  place(row, at);
-  if (focused) link.focus();
+  if (id === currentId) link.setAttribute("aria-current", "page");
+  const hadFocus = oldRow?.contains(document.activeElement);
+  oldRow?.remove();
+  moveRow(row, index);
+  if (hadFocus) link.focus();
 }
 
-async function look() {
+async function update() {
   const { chats, unread } = await get(list.dataset.feed, { html: 1 });
   const changed = show(chats);
-  showTimes();
+  updateTimes();
   document.title = unread ? `(${unread}) ${title}` : title;
   return changed;
 }
 
-showTimes();
-const polling = poll(look);
+updateTimes();
+const polling = poll(update);
 document.addEventListener("drm:changed", polling.soon);

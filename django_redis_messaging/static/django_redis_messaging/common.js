@@ -1,53 +1,54 @@
-// What the other modules share: asking the server, and asking it again and again without being a nuisance.
+// Shared by the other modules: requests to the server, polling, and small helpers.
 
 export const root = document.getElementById("drm");
 
-// The server's answer to `what`, an Error with `code`, `status` and `retry` (ms) where it is no success.
-export class Refused extends Error {
-  constructor(message, { code = "failed", status = 0, retry = 0 } = {}) {
+// A request that failed. `code` and `status` are those of the response, `retryAfter` is in ms. Without a
+// response, `code` is "offline" and `status` is 0.
+export class RequestError extends Error {
+  constructor(message, { code = "failed", status = 0, retryAfter = 0 } = {}) {
     super(message);
-    Object.assign(this, { code, status, retry });
+    Object.assign(this, { code, status, retryAfter });
   }
 }
 
-async function ask(address, options) {
-  let answer;
+async function request(url, options) {
+  let response;
   try {
-    answer = await fetch(address, { credentials: "same-origin", redirect: "error", ...options });
+    response = await fetch(url, { credentials: "same-origin", redirect: "error", ...options });
   } catch {
-    throw new Refused("", { code: "offline" });
+    throw new RequestError("", { code: "offline" });
   }
-  const data = await answer.json().catch(() => null);
-  if (answer.ok && data) return data;
-  const retry = 1000 * Number(answer.headers.get("Retry-After") || 0);
+  const data = await response.json().catch(() => null);
+  if (response.ok && data) return data;
+  const retryAfter = 1000 * Number(response.headers.get("Retry-After") || 0);
   const error = data?.error ?? {};
-  throw new Refused(error.message ?? "", { code: error.code, status: answer.status, retry });
+  throw new RequestError(error.message ?? "", { code: error.code, status: response.status, retryAfter });
 }
 
-const json = { Accept: "application/json" };
+const acceptJson = { Accept: "application/json" };
 
 export function get(address, parameters = {}) {
   const url = new URL(address, location.href);
   for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
-  return ask(url, { headers: json });
+  return request(url, { headers: acceptJson });
 }
 
 export function post(address, fields = {}, { html = false } = {}) {
   const url = new URL(address, location.href);
   if (html) url.searchParams.set("html", "1");
-  const headers = { ...json, "X-CSRFToken": root.dataset.csrf };
-  return ask(url, { method: "POST", headers, body: new URLSearchParams(fields) });
+  const headers = { ...acceptJson, "X-CSRFToken": root.dataset.csrf };
+  return request(url, { method: "POST", headers, body: new URLSearchParams(fields) });
 }
 
-// One element made of markup that the server escaped.
+// Creates an element from HTML that the server has escaped.
 export function element(html) {
-  const holder = document.createElement("template");
-  holder.innerHTML = html.trim();
-  return holder.content.firstElementChild;
+  const template = document.createElement("template");
+  template.innerHTML = html.trim();
+  return template.content.firstElementChild;
 }
 
-// How long ago a moment was, shortly; `now` is what stands for less than a minute.
-export function ago(moment, now) {
+// Formats a past moment in a few characters; `now` is the text for less than a minute ago.
+export function relativeTime(moment, now) {
   const language = document.documentElement.lang || undefined;
   const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "narrow" });
   const minutes = Math.round((Date.now() - moment) / 60000);
@@ -58,41 +59,45 @@ export function ago(moment, now) {
   return moment.toLocaleDateString(language, { day: "numeric", month: "short" });
 }
 
-// Calls `look` every 2 s (`near`) while it finds something (returns true), ever more rarely up to 15 s
-// (`far`) while it doesn't, or the tab is hidden. `soon()` makes the next look the near one: something was
-// done, or somebody is back.
-export function poll(look, { away = () => {}, near = 2000, far = 15000, hidden = far } = {}) {
-  let pause = near;
+// Calls `update` repeatedly. The delay (ms) is `minDelay` while `update` returns true (something changed), and
+// grows up to `maxDelay` while it doesn't or fails; in a hidden tab it is `hiddenDelay`. `onResult` gets the
+// error of each call, or null. `soon()` resets the delay, for example after the user changed something.
+export function poll(
+  update,
+  { onResult = () => {}, minDelay = 2000, maxDelay = 15000, hiddenDelay = maxDelay } = {},
+) {
+  let delay = minDelay;
   let timer;
-  let looking = false;
-  const later = (ms) => {
+  let running = false;
+  const schedule = (ms) => {
     clearTimeout(timer);
-    // Many pages that were opened together must not ask together.
-    timer = setTimeout(turn, ms * (0.9 + 0.2 * Math.random()));
+    // Random, so that pages that were opened at the same time don't poll at the same time.
+    timer = setTimeout(run, ms * (0.9 + 0.2 * Math.random()));
   };
-  async function turn() {
-    if (looking) return;
-    looking = true;
+  async function run() {
+    if (running) return;
+    running = true;
     try {
-      pause = (await look()) ? near : Math.min(pause * 1.4, far);
-      away(null);
+      delay = (await update()) ? minDelay : Math.min(delay * 1.4, maxDelay);
+      onResult(null);
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      pause = Math.max(Math.min(pause * 2, far), error.retry);
-      away(error);
+      if (!(error instanceof RequestError)) throw error;
+      delay = Math.max(Math.min(delay * 2, maxDelay), error.retryAfter);
+      onResult(error);
+      // Signed out, not allowed, or deleted: polling can't succeed any more.
       if ([401, 403, 404].includes(error.status)) return;
     } finally {
-      looking = false;
+      running = false;
     }
-    later(document.hidden ? hidden : pause);
+    schedule(document.hidden ? hiddenDelay : delay);
   }
   function soon() {
-    pause = near;
-    later(document.hidden ? hidden : near / 4);
+    delay = minDelay;
+    schedule(document.hidden ? hiddenDelay : minDelay / 4);
   }
   document.addEventListener("visibilitychange", () => document.hidden || soon());
   addEventListener("online", soon);
   addEventListener("pageshow", (event) => event.persisted && soon());
-  later(pause);
+  schedule(delay);
   return { soon };
 }

@@ -1,5 +1,5 @@
-// Writing: what is sent stands in the room at once, and is sent again, with the same request id, until
-// it has arrived or somebody discards it. So it arrives once, whatever the network does.
+// The composer. A message appears in the room at once, marked as pending. It is sent again with the same request
+// id until the server confirms it or the user discards it, so network errors neither lose nor duplicate it.
 
 const { post } = await import(document.getElementById("drm-common").href);
 
@@ -9,35 +9,36 @@ const button = document.getElementById("drm-send");
 const banner = document.getElementById("drm-editing");
 const status = document.getElementById("drm-status");
 const log = document.getElementById("drm-log");
-const pattern = document.getElementById("drm-pending");
-const PAUSES = [1000, 3000, 8000];
-const AGAIN = new Set(["offline", "unavailable", "outcome_unknown", "failed"]);
+const pendingTemplate = document.getElementById("drm-pending");
+const RETRY_DELAYS = [1000, 3000, 8000]; // ms
+const RETRYABLE = new Set(["offline", "unavailable", "outcome_unknown", "failed"]);
+const MAX_ROWS = 7;
 let requestId = form.elements.request_id.value;
 let queue = Promise.resolve();
 
-const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-function nextRequestId() {
+function newRequestId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function pending(text) {
-  const item = pattern.content.firstElementChild.cloneNode(true);
+function appendPending(text) {
+  const item = pendingTemplate.content.firstElementChild.cloneNode(true);
   item.querySelector(".drm-body").textContent = text;
   log.append(item);
   item.scrollIntoView({ block: "end" });
   return item;
 }
 
-async function deliver(fields) {
-  for (let turn = 0; ; turn += 1) {
+async function postWithRetries(fields) {
+  for (let attempt = 0; ; attempt += 1) {
     try {
       return await post(form.dataset.send, fields, { html: true });
     } catch (error) {
-      const transient = AGAIN.has(error.code) && (error.status === 0 || error.status >= 500);
-      if (!transient || turn >= PAUSES.length) throw error;
-      await wait(Math.max(PAUSES[turn], error.retry));
+      const retryable = RETRYABLE.has(error.code) && (error.status === 0 || error.status >= 500);
+      if (!retryable || attempt >= RETRY_DELAYS.length) throw error;
+      await wait(Math.max(RETRY_DELAYS[attempt], error.retryAfter));
     }
   }
 }
@@ -47,7 +48,7 @@ async function send(item, fields) {
   item.querySelector(".drm-retry").hidden = true;
   item.querySelector(".drm-state").hidden = false;
   try {
-    const { message } = await deliver(fields);
+    const { message } = await postWithRetries(fields);
     item.remove();
     document.dispatchEvent(new CustomEvent("drm:sent", { detail: message }));
   } catch (error) {
@@ -58,21 +59,21 @@ async function send(item, fields) {
   }
 }
 
-// One after the other: what was written first arrives first.
+// Sends one message at a time, which keeps their order.
 function enqueue(item, fields) {
   queue = queue.then(() => send(item, fields));
 }
 
-function start(text) {
+function submitMessage(text) {
   const fields = { body: text, request_id: requestId };
-  requestId = nextRequestId();
-  const item = pending(text);
+  requestId = newRequestId();
+  const item = appendPending(text);
   item.querySelector("[data-retry]").addEventListener("click", () => enqueue(item, fields));
   item.querySelector("[data-discard]").addEventListener("click", () => item.remove());
   enqueue(item, fields);
 }
 
-async function save(text) {
+async function saveEdit(text) {
   try {
     const { message } = await post(form.action, { body: text }, { html: true });
     stopEditing();
@@ -82,13 +83,13 @@ async function save(text) {
   }
 }
 
-function edit(link) {
+function startEditing(link) {
   form.action = link.dataset.edit;
   body.value = link.closest(".drm-message").querySelector(".drm-body").textContent;
   banner.hidden = false;
   button.textContent = button.dataset.save;
   link.closest("details").open = false;
-  fit();
+  resize();
   body.focus();
 }
 
@@ -97,44 +98,44 @@ function stopEditing() {
   body.value = "";
   banner.hidden = true;
   button.textContent = button.dataset.send;
-  fit();
+  resize();
   body.focus();
 }
 
-function fit() {
+function resize() {
   if (CSS.supports("field-sizing", "content")) return;
-  body.rows = Math.min(body.value.split("\n").length, 7);
+  body.rows = Math.min(body.value.split("\n").length, MAX_ROWS);
 }
 
-// A room shows older messages: then the form goes its plain way, to the newest.
+// On a page of older messages the form is submitted normally, and leads to the newest messages.
 if ("live" in log.dataset) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const text = body.value.trim();
     if (!text) return;
     if (!banner.hidden) {
-      save(text);
+      saveEdit(text);
       return;
     }
-    start(text);
+    submitMessage(text);
     body.value = "";
-    fit();
+    resize();
   });
   log.addEventListener("click", (event) => {
     const link = event.target.closest("[data-edit]");
     if (!link) return;
     event.preventDefault();
-    edit(link);
+    startEditing(link);
   });
   document.getElementById("drm-cancel").addEventListener("click", (event) => {
     event.preventDefault();
     stopEditing();
   });
 }
-body.addEventListener("input", fit);
+body.addEventListener("input", resize);
 body.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !banner.hidden) stopEditing();
-  // Enter that ends the writing of a character (an input method) is none of ours.
+  // While an input method composes a character, Enter confirms that character.
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
   form.requestSubmit();

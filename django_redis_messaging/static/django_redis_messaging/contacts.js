@@ -1,25 +1,25 @@
-// Contacts: the search's results come while one types; the form does the same without this.
+// The contacts page: shows search results while the user types. Without this module, the form does the same.
 
 const form = document.getElementById("drm-find");
 const input = document.getElementById("drm-q");
-const PAUSE = 200;
+const TYPING_DELAY = 200; // ms
 let timer;
-let turn = 0;
+let latest = 0; // number of the latest search: responses to earlier ones are ignored
 
 async function search() {
-  const mine = (turn += 1);
+  const number = (latest += 1);
   const url = new URL(form.action);
   url.searchParams.set("q", input.value);
-  const answer = await fetch(url, { credentials: "same-origin" }).catch(() => null);
-  if (!answer?.ok || mine !== turn) return;
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const found = page.getElementById("drm-results");
-  if (!found || mine !== turn) return;
-  document.getElementById("drm-results").replaceChildren(...found.childNodes);
+  const response = await fetch(url, { credentials: "same-origin" }).catch(() => null);
+  if (!response?.ok || number !== latest) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const results = page.getElementById("drm-results");
+  if (!results || number !== latest) return;
+  document.getElementById("drm-results").replaceChildren(...results.childNodes);
   history.replaceState(null, "", url);
 }
 
 input.addEventListener("input", () => {
   clearTimeout(timer);
-  timer = setTimeout(search, PAUSE);
+  timer = setTimeout(search, TYPING_DELAY);
 });

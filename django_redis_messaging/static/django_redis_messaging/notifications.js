@@ -1,52 +1,57 @@
-// The notifications: changed without leaving the page, and shown anew when the bell's count moves. The forms
-// do the same without this; that of a link is one, too, and is left alone.
+// The notifications page: submits the forms without leaving the page, and reloads the list when the bell's count
+// changes. Without this module, the forms do the same. Forms that follow a link are submitted normally.
 
-const { ago, post, root, Refused } = await import(document.getElementById("drm-common").href);
+const { post, relativeTime, RequestError, root } = await import(document.getElementById("drm-common").href);
 
 const status = document.getElementById("drm-status");
-let turn = 0;
+let latest = 0; // number of the latest refresh: responses to earlier ones are ignored
 
-function holder() {
+function container() {
   return document.getElementById("drm-notices");
 }
 
-function showTimes() {
-  for (const time of holder().querySelectorAll("time")) {
-    time.textContent = ago(new Date(time.dateTime), holder().dataset.now);
+function updateTimes() {
+  for (const time of container().querySelectorAll("time")) {
+    time.textContent = relativeTime(new Date(time.dateTime), container().dataset.now);
   }
 }
 
-function notices() {
-  return [...holder().querySelectorAll(".drm-notice")];
+function notifications() {
+  return [...container().querySelectorAll(".drm-notice")];
 }
 
-// Where the focus was: on which notification, by id and by place, and on what it says or which of its buttons.
-function focused() {
-  const notice = document.activeElement?.closest?.(".drm-notice");
-  if (!notice) return holder().contains(document.activeElement) ? {} : null;
-  const action = document.activeElement.closest("form")?.getAttribute("action");
-  const said = document.activeElement.closest(".drm-notice-said") !== null;
-  return { id: notice.id, at: notices().indexOf(notice), action, said };
+// Describes the focused element: the id and index of its notification, and whether it is the text or which of
+// the buttons. Returns null if the focus is outside the list.
+function saveFocus() {
+  const active = document.activeElement;
+  const notification = active?.closest?.(".drm-notice");
+  if (!notification) return container().contains(active) ? {} : null;
+  const action = active.closest("form")?.getAttribute("action");
+  const inText = active.closest(".drm-notice-said") !== null;
+  return { id: notification.id, index: notifications().indexOf(notification), action, inText };
 }
 
-function focus({ id, at, action, said }) {
-  const notice = document.getElementById(id) ?? notices()[at] ?? notices().at(-1);
-  const within = said ? ".drm-notice-said :is(a, button)" : `.drm-notice-buttons form[action="${action}"] button`;
-  const element = notice?.id === id && notice.querySelector(within);
-  (element || notice || document.getElementById("drm-h")).focus();
+// Focuses the same element, else the same notification, else the one at its index, else the heading.
+function restoreFocus({ id, index, action, inText }) {
+  const notification = document.getElementById(id) ?? notifications()[index] ?? notifications().at(-1);
+  const selector = inText
+    ? ".drm-notice-said :is(a, button)"
+    : `.drm-notice-buttons form[action="${action}"] button`;
+  const target = notification?.id === id && notification.querySelector(selector);
+  (target || notification || document.getElementById("drm-h")).focus();
 }
 
 async function refresh() {
-  const mine = (turn += 1);
-  const answer = await fetch(location.href, { credentials: "same-origin" }).catch(() => null);
-  if (!answer?.ok || mine !== turn) return;
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const found = page.getElementById("drm-notices");
-  if (!found || mine !== turn) return;
-  const place = focused();
-  holder().replaceWith(found);
-  showTimes();
-  if (place) focus(place);
+  const number = (latest += 1);
+  const response = await fetch(location.href, { credentials: "same-origin" }).catch(() => null);
+  if (!response?.ok || number !== latest) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const list = page.getElementById("drm-notices");
+  if (!list || number !== latest) return;
+  const focus = saveFocus();
+  container().replaceWith(list);
+  updateTimes();
+  if (focus) restoreFocus(focus);
 }
 
 async function change(address, fields) {
@@ -54,7 +59,7 @@ async function change(address, fields) {
     await post(address, fields);
     status.textContent = "";
   } catch (error) {
-    if (!(error instanceof Refused)) throw error;
+    if (!(error instanceof RequestError)) throw error;
     status.textContent = error.message || status.dataset.failed;
     return;
   }
@@ -70,5 +75,5 @@ root.addEventListener("submit", (event) => {
 });
 
 document.addEventListener("drm:unread", refresh);
-showTimes();
-setInterval(showTimes, 30000);
+updateTimes();
+setInterval(updateTimes, 30000);

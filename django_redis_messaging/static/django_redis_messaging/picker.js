@@ -1,5 +1,5 @@
-// Choosing people: a combobox (its pattern: WAI-ARIA) whose choices become chips. The page's own form with
-// its search button and boxes stays what it is where this doesn't run.
+// The people picker: turns the search field into a combobox (WAI-ARIA pattern), and selected people into chips.
+// Without this module, the form works with its search button and checkboxes.
 
 const { get } = await import(document.getElementById("drm-common").href);
 
@@ -7,80 +7,80 @@ const picker = document.getElementById("drm-picker");
 const input = document.getElementById("drm-q");
 const options = document.getElementById("drm-options");
 const chips = document.getElementById("drm-chips");
-const said = document.getElementById("drm-said");
-const words = picker.dataset;
-const PAUSE = 120;
-let active = -1;
+const announcement = document.getElementById("drm-announcement");
+const texts = picker.dataset;
+const TYPING_DELAY = 120; // ms
+let activeIndex = -1;
 let timer;
-let turn = 0;
+let latest = 0; // number of the latest search: responses to earlier ones are ignored
 
-const chosen = () => new Set([...chips.querySelectorAll("input")].map((field) => field.value));
+const selectedIds = () => new Set([...chips.querySelectorAll("input")].map((field) => field.value));
 
-function chip(id, text) {
+function createChip(id, text) {
   const item = Object.assign(document.createElement("li"), { className: "drm-chip" });
   const name = Object.assign(document.createElement("bdi"), { textContent: text });
   const field = Object.assign(document.createElement("input"), { type: "hidden", name: "to", value: id });
   const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "×" });
-  remove.setAttribute("aria-label", `${words.remove} ${text}`);
-  remove.addEventListener("click", () => drop(item, text));
+  remove.setAttribute("aria-label", `${texts.remove} ${text}`);
+  remove.addEventListener("click", () => removeChip(item, text));
   item.append(field, name, remove);
   return item;
 }
 
-function drop(item, text) {
+function removeChip(item, text) {
   item.remove();
-  said.textContent = `${words.removed} ${text}`;
+  announcement.textContent = `${texts.removed} ${text}`;
   input.focus();
 }
 
-function choose(id, text) {
-  if (!chosen().has(id)) chips.append(chip(id, text));
-  said.textContent = `${words.added} ${text}`;
+function select(id, text) {
+  if (!selectedIds().has(id)) chips.append(createChip(id, text));
+  announcement.textContent = `${texts.added} ${text}`;
   input.value = "";
-  close();
+  closeOptions();
   input.focus();
 }
 
-function close() {
-  turn += 1;
+function closeOptions() {
+  latest += 1;
   clearTimeout(timer);
   options.hidden = true;
   options.replaceChildren();
-  active = -1;
+  activeIndex = -1;
   input.setAttribute("aria-expanded", "false");
   input.removeAttribute("aria-activedescendant");
 }
 
-function option({ id, text, initials, hue }, at) {
-  const item = Object.assign(document.createElement("li"), { id: `drm-option-${at}` });
+function createOption({ id, text, initials, hue }, index) {
+  const item = Object.assign(document.createElement("li"), { id: `drm-option-${index}` });
   item.setAttribute("role", "option");
   item.setAttribute("aria-selected", "false");
   const avatar = Object.assign(document.createElement("span"), { textContent: initials });
   avatar.className = `drm-avatar drm-hue-${Number(hue)}`;
   avatar.setAttribute("aria-hidden", "true");
   item.append(avatar, Object.assign(document.createElement("bdi"), { textContent: text }));
-  // On mousedown: a click would take the focus away before.
+  // mousedown, because before a click the input loses the focus, which closes the options.
   item.addEventListener("mousedown", (event) => {
     event.preventDefault();
-    choose(id, text);
+    select(id, text);
   });
   Object.assign(item.dataset, { value: id, text });
   return item;
 }
 
-function show(results) {
-  const left = results.filter((person) => !chosen().has(person.id));
-  options.replaceChildren(...left.map(option));
-  options.hidden = left.length === 0;
-  input.setAttribute("aria-expanded", String(left.length > 0));
-  said.textContent = left.length ? `${words.found} ${left.length}` : words.none;
-  move(left.length ? 0 : -1);
+function showOptions(results) {
+  const people = results.filter((person) => !selectedIds().has(person.id));
+  options.replaceChildren(...people.map(createOption));
+  options.hidden = people.length === 0;
+  input.setAttribute("aria-expanded", String(people.length > 0));
+  announcement.textContent = people.length ? `${texts.found} ${people.length}` : texts.none;
+  setActive(people.length ? 0 : -1);
 }
 
-function move(to) {
-  options.children[active]?.setAttribute("aria-selected", "false");
-  active = to;
-  const item = options.children[active];
+function setActive(index) {
+  options.children[activeIndex]?.setAttribute("aria-selected", "false");
+  activeIndex = index;
+  const item = options.children[activeIndex];
   if (!item) return input.removeAttribute("aria-activedescendant");
   item.setAttribute("aria-selected", "true");
   item.scrollIntoView({ block: "nearest" });
@@ -88,44 +88,42 @@ function move(to) {
 }
 
 async function search() {
-  const mine = (turn += 1);
-  const wanted = input.value;
+  const number = (latest += 1);
   try {
-    const { results } = await get(words.suggest, { q: wanted });
-    // An answer that is overtaken by what was typed since is none.
-    if (mine === turn) show(results);
+    const { results } = await get(texts.suggest, { q: input.value });
+    if (number === latest) showOptions(results);
   } catch (error) {
-    if (mine === turn) said.textContent = error.message || words.failed;
+    if (number === latest) announcement.textContent = error.message || texts.failed;
   }
 }
 
-const keys = {
-  ArrowDown: () => (options.hidden ? search() : move((active + 1) % options.children.length)),
-  ArrowUp: () => options.hidden || move((active - 1 + options.children.length) % options.children.length),
-  Home: () => options.hidden || move(0),
-  End: () => options.hidden || move(options.children.length - 1),
-  Escape: close,
+const keyHandlers = {
+  ArrowDown: () => (options.hidden ? search() : setActive((activeIndex + 1) % options.children.length)),
+  ArrowUp: () => options.hidden || setActive((activeIndex - 1 + options.children.length) % options.children.length),
+  Home: () => options.hidden || setActive(0),
+  End: () => options.hidden || setActive(options.children.length - 1),
+  Escape: closeOptions,
   Enter: () => {
-    const item = options.children[active];
-    if (item) choose(item.dataset.value, item.dataset.text);
+    const item = options.children[activeIndex];
+    if (item) select(item.dataset.value, item.dataset.text);
   },
 };
 
-function press(event) {
+function handleKey(event) {
   if (event.isComposing) return;
   if (event.key === "Backspace" && !input.value && chips.lastElementChild) {
-    drop(chips.lastElementChild, chips.lastElementChild.querySelector("bdi").textContent);
+    removeChip(chips.lastElementChild, chips.lastElementChild.querySelector("bdi").textContent);
     return;
   }
-  const inText = (event.key === "Home" || event.key === "End") && options.hidden;
-  if (!keys[event.key] || inText || event.altKey || event.ctrlKey || event.metaKey) return;
+  const movesCursor = (event.key === "Home" || event.key === "End") && options.hidden;
+  if (!keyHandlers[event.key] || movesCursor || event.altKey || event.ctrlKey || event.metaKey) return;
   event.preventDefault();
-  keys[event.key]();
+  keyHandlers[event.key]();
 }
 
-function begin() {
+function enhance() {
   for (const item of [...chips.children]) {
-    item.replaceWith(chip(item.querySelector("input").value, item.querySelector("bdi").textContent));
+    item.replaceWith(createChip(item.querySelector("input").value, item.querySelector("bdi").textContent));
   }
   document.getElementById("drm-search").remove();
   document.getElementById("drm-found").remove();
@@ -133,12 +131,12 @@ function begin() {
   input.setAttribute("aria-autocomplete", "list");
   input.setAttribute("aria-controls", options.id);
   input.setAttribute("aria-expanded", "false");
-  input.addEventListener("keydown", press);
+  input.addEventListener("keydown", handleKey);
   input.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(search, PAUSE);
+    timer = setTimeout(search, TYPING_DELAY);
   });
-  input.addEventListener("blur", close);
+  input.addEventListener("blur", closeOptions);
 }
 
-begin();
+enhance();

@@ -1,4 +1,4 @@
-// A room: what is new in it comes by polls; what was read is acked once it was in sight.
+// A room: polls for new messages, and acks messages once they have been visible on the screen.
 
 const { element, get, poll, post } = await import(document.getElementById("drm-common").href);
 
@@ -7,36 +7,37 @@ const scroll = document.getElementById("drm-scroll");
 const status = document.getElementById("drm-status");
 const seen = document.getElementById("drm-seen");
 const title = document.querySelector("#drm-title bdi");
-const TOGETHER = 300;
-const NEAR = 80;
+const GROUPING_INTERVAL = 300; // s, as in presentation.py
+const END_DISTANCE = 80; // px: closer than this counts as scrolled to the end
+const MARK_DELAY = 250; // ms
 let cursor = log.dataset.cursor;
 let edits = log.dataset.edits;
-let acked = 0;
-let marking;
+let ackedId = 0;
+let markTimer;
 
 const messages = () => log.querySelectorAll(".drm-message[data-id]");
-const atEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR;
-const toEnd = () => scroll.scrollTo({ top: scroll.scrollHeight });
+const atEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < END_DISTANCE;
+const scrollToEnd = () => scroll.scrollTo({ top: scroll.scrollHeight });
 
-// A message stands under the name of the one before it, or under a new day.
-function fit(item) {
+// Groups a message under the name of the one before it, or inserts the day above it.
+function group(item) {
   let before = item.previousElementSibling;
   if (before?.matches(".drm-unread")) before = before.previousElementSibling;
-  const another = before?.dataset.day !== item.dataset.day;
-  const close = Number(item.dataset.sent) - Number(before?.dataset.sent) < TOGETHER;
-  item.classList.toggle("drm-follows", !another && close && before.dataset.sender === item.dataset.sender);
-  if (another) item.before(day(item));
+  const newDay = before?.dataset.day !== item.dataset.day;
+  const close = Number(item.dataset.sent) - Number(before?.dataset.sent) < GROUPING_INTERVAL;
+  item.classList.toggle("drm-follows", !newDay && close && before.dataset.sender === item.dataset.sender);
+  if (newDay) item.before(createDay(item));
 }
 
-function day(item) {
-  const line = document.createElement("li");
-  line.className = "drm-day";
-  line.dataset.day = item.dataset.day;
-  line.append(Object.assign(document.createElement("span"), { textContent: item.dataset.dayLabel }));
-  return line;
+function createDay(item) {
+  const day = document.createElement("li");
+  day.className = "drm-day";
+  day.dataset.day = item.dataset.day;
+  day.append(Object.assign(document.createElement("span"), { textContent: item.dataset.dayLabel }));
+  return day;
 }
 
-// Puts a message where its id belongs; the one that is there already is replaced only if it changed.
+// Inserts a message at the position of its id. If it is there already, replaces it if it was edited.
 export function show(message) {
   const old = document.getElementById(`m${message.id}`);
   const item = element(message.html);
@@ -47,17 +48,17 @@ export function show(message) {
     }
     return;
   }
-  document.getElementById("drm-silence")?.remove();
+  document.getElementById("drm-no-messages")?.remove();
   const after = [...messages()].find((other) => Number(other.dataset.id) > message.id);
   log.insertBefore(item, after ?? log.querySelector(".drm-pending"));
   item.classList.add("drm-fresh");
-  fit(item);
+  group(item);
 }
 
-function warn(error) {
+function showError(error) {
   const text = error && (error.message || status.dataset.away);
-  const over = [401, 403, 404].includes(error?.status);
-  status.textContent = over ? `${text} ${status.dataset.reload}` : text || "";
+  const permanent = [401, 403, 404].includes(error?.status);
+  status.textContent = permanent ? `${text} ${status.dataset.reload}` : text || "";
 }
 
 function showGap(text) {
@@ -65,8 +66,8 @@ function showGap(text) {
   log.insertBefore(note, log.querySelector(".drm-pending"));
 }
 
-async function look() {
-  const stay = !atEnd();
+async function update() {
+  const wasAtEnd = atEnd();
   const page = await get(log.dataset.feed, { after: cursor, edits, html: 1 });
   if (page.reset) location.reload();
   if (page.gap) showGap(page.gap_text);
@@ -74,66 +75,66 @@ async function look() {
   page.changed?.forEach((message) => document.getElementById(`m${message.id}`) && show(message));
   cursor = page.messages.at(-1)?.cursor ?? cursor;
   edits = page.edits;
-  // Only what differs is written: a screen reader would say it again.
+  // Write only changed texts: a screen reader announces each write.
   if (seen.textContent !== page.seen) seen.textContent = page.seen;
   if (title.textContent !== page.title) title.textContent = page.title;
-  if (page.messages.length && !stay) toEnd();
+  if (page.messages.length && wasAtEnd) scrollToEnd();
   markSoon();
   if (page.messages.length) document.dispatchEvent(new CustomEvent("drm:changed"));
   if (page.has_more) polling.soon();
   return page.messages.length > 0;
 }
 
-// Read is what was on the screen of somebody who was there: up to the last message that is whole in sight.
-function lastInSight() {
+// The last message that is completely visible. Messages up to it count as read while the window has the focus.
+function lastVisible() {
   const bottom = scroll.getBoundingClientRect().bottom + 2;
   return [...messages()].findLast((item) => item.getBoundingClientRect().bottom <= bottom);
 }
 
 function markSoon() {
-  clearTimeout(marking);
-  marking = setTimeout(markRead, 250);
+  clearTimeout(markTimer);
+  markTimer = setTimeout(markRead, MARK_DELAY);
 }
 
 async function markRead() {
-  const item = lastInSight();
-  if (document.hidden || !document.hasFocus() || !item || Number(item.dataset.id) <= acked) return;
-  const before = acked;
-  acked = Number(item.dataset.id);
+  const item = lastVisible();
+  if (document.hidden || !document.hasFocus() || !item || Number(item.dataset.id) <= ackedId) return;
+  const previousId = ackedId;
+  ackedId = Number(item.dataset.id);
   try {
     await post(log.dataset.ack, { up_to: item.dataset.cursor });
     document.dispatchEvent(new CustomEvent("drm:changed"));
   } catch {
-    acked = before;
+    ackedId = previousId;
   }
 }
 
-// Older messages come in place, and what one looks at stays where it is.
-async function older(event) {
+// Inserts a page of older messages above, without moving the visible ones.
+async function showOlder(event) {
   event.preventDefault();
   const link = event.currentTarget;
   const first = messages()[0];
   const page = await get(log.dataset.feed, { before: first.dataset.id, html: 1 });
-  const below = scroll.scrollHeight - scroll.scrollTop;
-  // They are nothing new, so nothing to be read aloud.
+  const distanceToEnd = scroll.scrollHeight - scroll.scrollTop;
+  // Screen readers must not announce old messages.
   scroll.setAttribute("aria-live", "off");
   log.querySelector(".drm-day")?.remove();
   for (const message of page.messages) {
     first.before(element(message.html));
-    fit(first.previousElementSibling);
+    group(first.previousElementSibling);
   }
-  fit(first);
-  scroll.scrollTop = scroll.scrollHeight - below;
+  group(first);
+  scroll.scrollTop = scroll.scrollHeight - distanceToEnd;
   link.hidden = !page.has_more;
   if (page.gap) link.after(Object.assign(document.createElement("p"), { textContent: page.gap_text }));
   setTimeout(() => scroll.setAttribute("aria-live", "polite"), 1000);
 }
 
 document.getElementById("drm-older")?.addEventListener("click", (event) => {
-  older(event).catch(warn);
+  showOlder(event).catch(showError);
 });
 
-// Deleting: the form's own answer, without leaving the page.
+// Delete a message without leaving the page.
 log.addEventListener("submit", async (event) => {
   const form = event.target.closest("form[data-change]");
   if (!form) return;
@@ -146,7 +147,7 @@ log.addEventListener("submit", async (event) => {
   }
 });
 
-// An open menu closes when something else is chosen, or with Escape.
+// Close open menus on a click elsewhere, or with Escape.
 document.addEventListener("click", (event) => {
   for (const menu of document.querySelectorAll(".drm-actions[open], .drm-details[open]")) {
     if (!menu.contains(event.target)) menu.open = false;
@@ -163,14 +164,14 @@ let polling = { soon() {} };
 if ("live" in log.dataset) {
   document.getElementById("drm-mark")?.remove();
   const unread = document.getElementById("drm-unread");
-  if (!location.hash) unread ? unread.scrollIntoView() : toEnd();
-  polling = poll(look, { away: warn });
+  if (!location.hash) unread ? unread.scrollIntoView() : scrollToEnd();
+  polling = poll(update, { onResult: showError });
   addEventListener("focus", markSoon);
   scroll.addEventListener("scroll", markSoon, { passive: true });
   document.addEventListener("visibilitychange", markSoon);
   document.addEventListener("drm:sent", ({ detail }) => {
     show(detail);
-    toEnd();
+    scrollToEnd();
     polling.soon();
   });
   markSoon();

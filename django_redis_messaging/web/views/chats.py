@@ -1,4 +1,4 @@
-"""The list of chats: a page, and the same as JSON for its polls."""
+"""The list of chats: the page, and the JSON that keeps it up to date."""
 
 from __future__ import annotations
 
@@ -7,50 +7,51 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
 
+from ...errors import InvalidArgument
 from ..base import MessagingPage, MessagingView
-from ..bubbles import Row, rows
+from ..presentation import ChatRow, chat_rows
 
 #: chats on a page of the list
-LISTED = 100
+CHATS_PER_PAGE = 100
 
 
-class ListMixin(MessagingView):
-    """Reads the list of chats, as the list and the room beside it show it."""
+class ChatListMixin(MessagingView):
+    """Reads the list of chats for the list itself and for the sidebar of a room."""
 
-    def rows(self, *, after: str | None = None) -> list[Row]:
+    def rows(self, *, after: str | None = None) -> list[ChatRow]:
         """A page of the chats, newest activity first."""
-        summaries = self.inbox(self.me).chats(limit=LISTED, after=after)
-        return rows(summaries, identity=self.who, me=self.me)
+        summaries = self.inbox(self.me).chats(limit=CHATS_PER_PAGE, after=after)
+        return chat_rows(summaries, identity=self.active_identity, me=self.me)
 
 
-class ChatsView(ListMixin, MessagingPage):
-    """The list of chats, with what is unread and what was said last."""
+class ChatsView(ChatListMixin, MessagingPage):
+    """The list of chats, with unread counts and newest messages."""
 
     template_name = "django_redis_messaging/chats.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         after = request.GET.get("after") or None
         try:
-            listed = self.rows(after=after)
-        except ValueError:
-            # The chat the page before ended with is gone: begin anew.
-            after, listed = None, self.rows()
-        more = listed[-1].id if len(listed) == LISTED else None
-        return self.page({"rows": listed, "more": more, "further": after is not None})
+            rows = self.rows(after=after)
+        except InvalidArgument:
+            # The last chat of the previous page was deleted or left: show the first page.
+            after, rows = None, self.rows()
+        more = rows[-1].id if len(rows) == CHATS_PER_PAGE else None
+        return self.page({"rows": rows, "more": more, "further": after is not None})
 
 
-class ChatsFeedView(ListMixin):
-    """The first page of the list as JSON, with each row's markup."""
+class ChatsFeedView(ChatListMixin):
+    """The first page of the list as JSON, with the HTML of each row if requested."""
 
     json_only = True
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        listed = self.rows()
-        chats = [self.as_json(row) for row in listed]
-        return JsonResponse({"chats": chats, "unread": sum(row.summary.unread for row in listed)})
+        rows = self.rows()
+        chats = [self.as_json(row) for row in rows]
+        return JsonResponse({"chats": chats, "unread": sum(row.summary.unread for row in rows)})
 
-    def as_json(self, row: Row) -> dict[str, Any]:
-        """One chat of the list."""
+    def as_json(self, row: ChatRow) -> dict[str, Any]:
+        """A chat of the list."""
         message = row.summary.last_message
         data: dict[str, Any] = {
             "id": row.id,

@@ -1,61 +1,65 @@
-"""Whom one wrote to, and whom one can write to."""
+"""Recent contacts, and the search for people."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 
 from ...services.contacts import RecentContacts
 from .. import problems
 from ..base import MessagingPage, MessagingView
-from ..people import known, recents, suggest
+from ..people import reachable_labels, recent_contacts, suggest
+
+#: digits of the greatest page number that is accepted
+MAX_PAGE_DIGITS = 4
 
 
 class ContactsView(MessagingPage):
-    """The recent contacts, and a search over them and the directories."""
+    """The recent contacts, and a search through them and the directories."""
 
     template_name = "django_redis_messaging/contacts.html"
     tab = "contacts"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        wanted = request.GET.get("q", "").replace("\0", "")
-        found, more = suggest(self.who, request.user, wanted)
-        lately = recents(self.who, request.user)
-        reachable = known(self.who, request.user, [person.id for person in lately])
+        identity, user = self.active_identity, request.user
+        query = request.GET.get("q", "").replace("\0", "")
+        found, more = suggest(identity, user, query)
+        recents = recent_contacts(identity, user)
+        reachable = reachable_labels(identity, user, [person.id for person in recents])
         context: dict[str, Any] = {
-            "q": wanted,
+            "q": query,
             "found": found,
             "found_more": more,
-            "recents": [(person, person.id in reachable) for person in lately],
+            "recents": [(person, person.id in reachable) for person in recents],
         }
         return self.page(context)
 
 
 class SuggestView(MessagingView):
-    """People whose name begins with `q`, as JSON in the form that Django admin's own autocomplete has."""
+    """People whose name begins with `q`, as JSON in the format of Django admin's autocomplete."""
 
     json_only = True
 
     def get(self, request: HttpRequest) -> HttpResponse:
         page = request.GET.get("page", "1")
-        if not (page.isascii() and page.isdigit() and 0 < len(page) < 5 and int(page)):
-            raise problems.invalid(_("There is no such page."))
-        wanted = request.GET.get("q", "").replace("\0", "")
-        found, more = suggest(self.who, request.user, wanted, page=int(page))
+        if not (page.isascii() and page.isdigit() and len(page) <= MAX_PAGE_DIGITS and int(page)):
+            raise problems.invalid(_("This page doesn't exist."))
+        query = request.GET.get("q", "").replace("\0", "")
+        found, more = suggest(self.active_identity, request.user, query, page=int(page))
         results = [
-            {"id": one.id, "text": one.label, "initials": one.initials, "hue": one.hue} for one in found
+            {"id": person.id, "text": person.label, "initials": person.initials, "hue": person.hue}
+            for person in found
         ]
         return JsonResponse({"results": results, "pagination": {"more": more}})
 
 
 class ForgetContactView(MessagingView):
-    """Takes somebody off one's recent contacts."""
+    """Removes a person from the recent contacts."""
+
+    invalid_message = _("Choose a person.")
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        try:
-            RecentContacts(self.me).remove(request.POST.get("contact", ""))
-        except ValueError:
-            raise problems.invalid(_("Choose somebody.")) from None
+        RecentContacts(self.me).remove(request.POST.get("contact", ""))
         return self.done({"removed": True}, "contacts")

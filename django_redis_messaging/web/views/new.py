@@ -1,4 +1,4 @@
-"""Choosing people, and opening a chat with them."""
+"""Choosing people, and creating a chat with them."""
 
 from __future__ import annotations
 
@@ -7,125 +7,119 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 
 from ... import conf
-from ...errors import LimitExceeded, MessagingError
+from ...errors import MessagingError
 from ...services.chats import Chat
 from ...services.contacts import RecentContacts
 from ...services.rates import Rate
 from ...signals import message_sent
 from .. import problems
 from ..base import MessagingPage
-from ..forms import NewChatForm, cleaned
-from ..people import known, people, suggest
-from ..problems import Problem
+from ..forms import NewChatForm, clean
+from ..people import people, reachable_labels, suggest
+from ..problems import Answer, Problem
 
+#: seconds: the period of CREATE_RATE
 HOUR = 3600.0
-#: recipients that become recent contacts: more at once are a mailing, not one's contacts
-TOUCHED = 20
+#: maximum number of recipients that become recent contacts: a mailing must not push out the others
+MAX_NEW_CONTACTS = 20
 
 
 class PickerPage(MessagingPage):
-    """A page with a form on which people are chosen: `to`, any number of times.
+    """A page with a form to choose people: in `to`, a parameter that may be repeated.
 
-    Without JavaScript the form's search button posts it, and the same page comes back with what was
-    filled in and with the people found.
+    Without JavaScript, the form's search button posts the form, and the page shows it again with the
+    same input and with the people found.
     """
 
     def chosen_ids(self) -> list[str]:
-        """Those chosen so far, each once, without the one who asks."""
+        """The people chosen so far, without duplicates and without the user."""
         given = self.request.POST if self.request.method == "POST" else self.request.GET
-        most = conf.current().CHAT_MAX_MEMBERS
         chosen = [member for member in dict.fromkeys(given.getlist("to")) if member and member != self.me]
-        if len(chosen) >= most:
-            raise problems.too_many_people()
+        if len(chosen) >= conf.current().CHAT_MAX_MEMBERS:
+            raise Problem(problems.TOO_MANY_PEOPLE)
         return chosen
 
-    def show(self, *, trouble: Problem | None = None) -> HttpResponse:
-        """The form, as it was filled in, with the people found."""
+    def show_form(self, *, problem: Answer | None = None) -> HttpResponse:
+        """The form with the user's input and the people found."""
         given = self.request.POST if self.request.method == "POST" else self.request.GET
-        wanted = given.get("q", "").replace("\0", "")
-        # Only people of the user's directories are named: an address could ask for anybody's name.
-        labels = known(self.who, self.request.user, self.chosen_ids())
-        chosen = people(self.who, labels)
-        found, more = suggest(self.who, self.request.user, wanted)
+        query = given.get("q", "").replace("\0", "")
+        # Only labels from the user's directories: a URL with `?to=` must not reveal other names.
+        labels = reachable_labels(self.active_identity, self.request.user, self.chosen_ids())
+        chosen = people(self.active_identity, labels)
+        found, more = suggest(self.active_identity, self.request.user, query)
         context: dict[str, Any] = {
             "given": given,
             "chosen": chosen,
             "found": [person for person in found if person not in chosen],
             "found_more": more,
             "request_id": given.get("request_id") or uuid.uuid4().hex,
-            "trouble": trouble,
-            **self.extra(),
+            "problem": problem,
+            **self.extra_context(),
         }
-        return self.page(context, status=trouble.status if trouble else 200)
+        return self.page(context, status=problem.status if problem else 200)
 
-    def extra(self) -> dict[str, Any]:
-        """What else the template needs."""
+    def extra_context(self) -> dict[str, Any]:
+        """More context for the template."""
         return {}
 
-    def explain(self, trouble: Problem) -> HttpResponse:
-        """The form again, as long as there is one to show."""
-        if self.request.method != "POST" or trouble.status in (401, 404, 503):
-            return super().explain(trouble)
-        if trouble.code in ("too_many_people", "not_permitted"):
-            return super().explain(trouble)
-        try:
-            return self.show(trouble=trouble)
-        except MessagingError:
-            # Redis went away in between, or the chat did.
-            return super().explain(trouble)
+    def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
+        """The form again with the problem, if the user can correct the input."""
+        correctable = problem.status not in (401, 404, 503) and problem not in (
+            problems.TOO_MANY_PEOPLE,
+            problems.NOT_PERMITTED,
+        )
+        if self.request.method == "POST" and correctable:
+            try:
+                return self.show_form(problem=problem)
+            except MessagingError:
+                pass  # Redis has become unavailable, or the chat was deleted.
+        return super().problem_page(problem, **context)
 
 
 class NewChatView(PickerPage):
-    """Opens a chat with the people chosen, with a title and a first message if there are any."""
+    """Creates a chat with the people chosen; title and first message are optional."""
 
     template_name = "django_redis_messaging/new.html"
     tab = "new"
+    invalid_message = _("This chat can't be created.")
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return self.show()
+        return self.show_form()
 
     def post(self, request: HttpRequest) -> HttpResponse:
         if "search" in request.POST:
-            return self.show()
-        data = cleaned(NewChatForm(request.POST))
+            return self.show_form()
+        data = clean(NewChatForm(request.POST))
         chosen = self.chosen_ids()
-        self.check(chosen)
+        self.check_recipients(chosen)
         wait = Rate(self.me, "create", limit=conf.current().CREATE_RATE, period=HOUR).take()
         if wait:
             raise problems.too_fast(wait)
-        chat = self.create(chosen, data)
-        self.announce(chat)
-        for member in reversed(chosen[:TOUCHED]):
+        chat = self.create_chat(chosen, data)
+        self.send_signal(chat)
+        for member in reversed(chosen[:MAX_NEW_CONTACTS]):
             RecentContacts(self.me).touch(member)
         return self.done({"id": chat.id, "url": self.url("room", chat.id)}, "room", chat.id)
 
-    def announce(self, chat: Chat) -> None:
-        """Signal the first message, if there is one and somebody listens."""
+    def check_recipients(self, chosen: Sequence[str]) -> None:
+        """Raise the Problem unless the guild rule and the site's own rules allow this chat."""
+        if not chosen:
+            raise problems.invalid(_("Choose at least one person."))
+        if len(reachable_labels(self.active_identity, self.request.user, chosen)) < len(chosen):
+            raise Problem(problems.NOT_IN_DIRECTORY)
+        if not self.active_identity.may_create(self.request.user, chosen):
+            raise Problem(problems.NOT_PERMITTED)
+
+    def create_chat(self, chosen: Sequence[str], data: dict[str, Any]) -> Chat:
+        """The new chat. Repeating a request with the same `request_id` returns the chat of the first one."""
+        request_id = data["request_id"] or None
+        return self.service.create(self.me, chosen, data["body"], title=data["title"], request_id=request_id)
+
+    def send_signal(self, chat: Chat) -> None:
+        """Send `message_sent` for the first message, if there is one and the signal has receivers."""
         if message_sent.has_listeners(type(self)):
             for message in chat.history(self.me, limit=1).messages:
                 message_sent.send_robust(type(self), request=self.request, message=message)
-
-    def check(self, chosen: Sequence[str]) -> None:
-        """The guild rule, and the site's own."""
-        if not chosen:
-            raise problems.invalid(_("Choose somebody to write to."))
-        if len(known(self.who, self.request.user, chosen)) < len(chosen):
-            raise problems.not_in_directory()
-        if not self.who.may_create(self.request.user, chosen):
-            raise problems.not_permitted()
-
-    def create(self, chosen: Sequence[str], data: dict[str, Any]) -> Chat:
-        """The chat; a repeat with the same `request_id` gets the one of the first time."""
-        request_id = data["request_id"] or None
-        try:
-            return self.service.create(
-                self.me, chosen, data["body"], title=data["title"], request_id=request_id
-            )
-        except LimitExceeded:
-            # Sizes were checked before: what is left is how many chats somebody may have.
-            raise problems.too_many_chats() from None
-        except ValueError:
-            raise problems.invalid(_("This can't be sent.")) from None

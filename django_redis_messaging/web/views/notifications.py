@@ -1,4 +1,4 @@
-"""What a user was told: a page, the same as JSON, the bell's count, and what changes it."""
+"""The notifications of a user: the page, the same as JSON, the bell's count, and changes."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from urllib.parse import urlencode, urljoin
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.utils.functional import cached_property
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ...core.retry import deadline
-from ...errors import MessagingError
+from ...errors import InvalidArgument, MessagingError
 from ...services.mailboxes import Mailbox
-from ...services.mails import MailPage
-from ...services.notifications import checked_url
+from ...services.mailboxes.notifications import checked_url
+from ...services.mailboxes.values import MailPage
 from .. import bell, problems
 from ..base import MessagingPage, MessagingView
-from ..notices import Notice, notices
-from ..places import number
+from ..notifications import NotificationView, notification_views
+from ..params import parse_id, parse_position
 
 _logger = logging.getLogger(__name__)
-#: notifications on a page, of each kind
-SHOWN = 50
-#: notifications that are marked by one request
-MOST = 100
-#: what the page can show besides all with the unread ones first: `?show=`
-CHOICES = ("time", "unread")
-#: seconds that following a link waits until the notification is marked as read
-PATIENCE = 2.0
+#: notifications in a section of the page
+NOTIFICATIONS_PER_PAGE = 50
+#: maximum number of notifications that one request may mark as read
+MAX_IDS = 100
+#: values of `?show=`; without one, the page shows all notifications, unread ones first
+FILTERS = ("time", "unread")
+#: seconds after which a link is followed although the notification could not be marked as read
+MARK_TIMEOUT = 2.0
 
 
 class MailboxMixin(MessagingView):
-    """Reads the mailbox of the one who asks."""
+    """Reads the mailbox of the user."""
 
-    #: the service; a subclass may put its own in its place
+    #: the service; a subclass may replace it by its own
     service_of_mail: type[Mailbox] = Mailbox
 
     @cached_property
@@ -43,38 +43,43 @@ class MailboxMixin(MessagingView):
         return self.service_of_mail(self.me)
 
     def read(self, *, unread: bool | None) -> MailPage:
-        """A page of them, newest first, after the cursor of the address; anew where that is none."""
+        """A page of notifications, newest first, after the cursor in the URL."""
         after = self.request.GET.get("after") or None
         try:
-            return self.mailbox.fetch(after=after, limit=SHOWN, unread=unread, newest_first=True)
-        except ValueError:
-            return self.mailbox.fetch(limit=SHOWN, unread=unread, newest_first=True)
+            return self.mailbox.fetch(
+                after=after, limit=NOTIFICATIONS_PER_PAGE, unread=unread, newest_first=True
+            )
+        except InvalidArgument:
+            # The URL has no valid cursor: show the first page.
+            return self.mailbox.fetch(limit=NOTIFICATIONS_PER_PAGE, unread=unread, newest_first=True)
 
-    def notices(self, page: MailPage) -> list[Notice]:
-        return notices(page.messages, identity=self.who)
+    def views(self, page: MailPage) -> list[NotificationView]:
+        return notification_views(page.messages, identity=self.active_identity)
 
     @property
     def show(self) -> str:
-        """Which are shown: one of CHOICES, or all."""
+        """The filter: one of FILTERS, or empty for all."""
         given = self.request.POST if self.request.method == "POST" else self.request.GET
-        wanted = given.get("show", "")
-        return wanted if wanted in CHOICES else ""
+        value = given.get("show", "")
+        return value if value in FILTERS else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Some notifications under a heading."""
+    """Notifications under a heading."""
 
     title: str
-    notices: list[Notice]
-    #: the query of the page with the next of them, and what the link to it says
+    notifications: list[NotificationView]
+    #: query string of the next page, and the text of the link to it; empty on the last page
     more: str
     more_title: str
 
 
 class NotificationsView(MailboxMixin, MessagingPage):
-    """The notifications: unread ones first, all by time, or unread ones only. Moves no position and marks
-    nothing."""
+    """The notifications: unread ones first, by time, or unread ones only.
+
+    Showing them marks none as read.
+    """
 
     template_name = "django_redis_messaging/notifications.html"
     tab = "notifications"
@@ -83,15 +88,15 @@ class NotificationsView(MailboxMixin, MessagingPage):
         further = "after" in request.GET
         pages = self.pages(further=further)
         sections = [self.section(kind, page) for kind, page in pages.items() if page.messages]
-        first = [] if further or not sections else sections[0].notices
+        first = [] if further or not sections else sections[0].notifications
         context = {
             "show": self.show,
             "sections": sections,
             "further": further,
-            # what comes after the page was made stays unread when all are marked
-            "newest": first[0].mail if any(not notice.mail.read for notice in first) else None,
-            # each page tells the same, at the end
-            "gap": _gap_in_words([*pages.values()][-1].gap),
+            # "Mark all as read" marks up to here: later notifications were not on the page and stay unread.
+            "newest": first[0].mail if any(not shown.mail.read for shown in first) else None,
+            # All sections have the same gap; it is shown once, at the end.
+            "gap": _gap_text([*pages.values()][-1].gap),
         }
         return self.page(context)
 
@@ -100,23 +105,23 @@ class NotificationsView(MailboxMixin, MessagingPage):
             return {"time": self.read(unread=None)}
         if self.show == "unread":
             return {"unread": self.read(unread=True)}
-        # the second page of what is read; the unread ones have theirs under their own address
+        # Further pages have only read notifications: further unread ones are at ?show=unread.
         unread = {} if further else {"unread": self.read(unread=True)}
         return {**unread, "read": self.read(unread=False)}
 
     def section(self, kind: str, page: MailPage) -> Section:
         titles = {
             "time": (_("Newest first"), _("Older notifications")),
-            "unread": (_("New"), _("More unread ones")),
+            "unread": (_("New"), _("More unread notifications")),
             "read": (_("Earlier"), _("Older notifications")),
         }
-        title, more_title = titles[kind]
+        title, more_title = map(str, titles[kind])
         show = {} if kind == "read" else {"show": kind}
         more = "?" + urlencode({**show, "after": page.cursor}) if page.has_more else ""
-        return Section(title=title, notices=self.notices(page), more=more, more_title=more_title)
+        return Section(title=title, notifications=self.views(page), more=more, more_title=more_title)
 
 
-def _gap_in_words(gap: int) -> str:
+def _gap_text(gap: int) -> str:
     if not gap:
         return ""
     text = ngettext(
@@ -136,11 +141,11 @@ class NotificationsFeedView(MailboxMixin):
         page = self.read(unread=True if self.show == "unread" else None)
         return JsonResponse(
             {
-                "notifications": [notice.as_json for notice in self.notices(page)],
+                "notifications": [shown.as_json for shown in self.views(page)],
                 "cursor": page.cursor,
                 "has_more": page.has_more,
                 "gap": page.gap,
-                "gap_text": _gap_in_words(page.gap),
+                "gap_text": _gap_text(page.gap),
                 "reset": page.reset,
                 "unread": self.mailbox.unread(),
             }
@@ -148,78 +153,76 @@ class NotificationsFeedView(MailboxMixin):
 
 
 class BellView(MailboxMixin):
-    """What the bell shows, as JSON: asked for again and again, so it is one round trip to Redis."""
+    """The content of the bell as JSON. Browsers poll it, so it takes a single round trip to Redis."""
 
     json_only = True
 
     def get(self, request: HttpRequest) -> HttpResponse:
         status = self.mailbox.status()
-        words = {"label": bell.label(status.unread), "text": bell.text(status.unread)}
-        return JsonResponse({"unread": status.unread, **words, "state": bell.state(status)})
+        texts = {"label": bell.label(status.unread), "text": bell.text(status.unread)}
+        return JsonResponse({"unread": status.unread, **texts, "state": bell.state(status)})
 
 
 class NotificationChange(MailboxMixin):
-    """Changes some notifications, and goes back to the page, or answers what is unread."""
+    """Changes notifications; answers with a redirect to the page, or with the new unread count."""
 
     def ids(self) -> list[int]:
-        ids = [number(value) for value in self.request.POST.getlist("id")]
-        if not ids or len(ids) > MOST or min(ids) < 1:
+        ids = [parse_id(value) for value in self.request.POST.getlist("id")]
+        if not ids or len(ids) > MAX_IDS or min(ids) < 1:
             raise problems.invalid(_("Choose a notification."))
         return ids
 
-    def changed(self) -> HttpResponse:
+    def change_done(self) -> HttpResponse:
         if self.wants_json:
             return JsonResponse({"unread": self.mailbox.unread()})
-        answer = self.done({}, "notifications")
+        response = self.done({}, "notifications")
         if self.show:
-            answer["Location"] += f"?show={self.show}"
-        return answer
+            response["Location"] += f"?show={self.show}"
+        return response
 
 
 class ReadNotificationsView(NotificationChange):
-    """Marks some as read, by `id`, any number of times; or all up to a place, by `up_to`, a cursor.
+    """Marks notifications as read: those in `id`, which may be repeated, or all up to a cursor, in `up_to`.
 
-    With `next`, the address of the notification that is followed, it leads there.
+    With `next`, the URL of the notification that the user follows, it redirects there.
     """
+
+    invalid_message = _("This is not a valid notification or link.")
 
     def post(self, request: HttpRequest) -> HttpResponse:
         target = self.target()
         if target is None:
-            self.mark()
-            return self.changed()
+            self.mark_read()
+            return self.change_done()
         try:
-            # Where a link leads must not depend on Redis.
-            with deadline(PATIENCE):
-                self.mark()
+            # A link must work even when Redis is unavailable.
+            with deadline(MARK_TIMEOUT):
+                self.mark_read()
+        except InvalidArgument:
+            raise
         except MessagingError as error:
-            _logger.warning("A notification that was followed stays unread: %s", error)
+            _logger.warning("Marking a followed notification as read failed, it stays unread: %s", error)
         return HttpResponseRedirect(target)
 
     def target(self) -> str | None:
-        """Where the notification leads, if it is followed: what `notify` would accept, and nothing else."""
-        try:
-            url = checked_url(self.request.POST.get("next", ""))
-        except ValueError:
-            raise problems.invalid(_("This address is not allowed.")) from None
+        """The URL of the notification, if it is followed. Only URLs that `notify` accepts are allowed."""
+        url = checked_url(self.request.POST.get("next", ""))
         return urljoin(self.url("notifications"), url) if url else None
 
-    def mark(self) -> None:
+    def mark_read(self) -> None:
         up_to = self.request.POST.get("up_to")
-        if not up_to:
+        if up_to:
+            self.mailbox.ack(parse_position(up_to))
+        else:
             self.mailbox.mark_read(self.ids())
-            return
-        try:
-            self.mailbox.ack(number(up_to) if up_to.isdigit() else up_to)
-        except ValueError:
-            raise problems.invalid(_("This is no place among your notifications.")) from None
 
 
 class DiscardNotificationView(NotificationChange):
-    """Removes one, by `id`."""
+    """Removes a notification, by `id`."""
 
     def post(self, request: HttpRequest) -> HttpResponse:
         ids = self.ids()
         if len(ids) > 1:
-            raise problems.invalid(_("Choose a notification."))
+            raise problems.invalid(_("Choose a single notification."))
         self.mailbox.discard(ids[0])
-        return self.changed()
+        return self.change_done()

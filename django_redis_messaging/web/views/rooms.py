@@ -1,4 +1,4 @@
-"""One chat: its page, and what is new in it as JSON."""
+"""A chat: its page, and the JSON that keeps it up to date."""
 
 from __future__ import annotations
 
@@ -13,132 +13,133 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...services.chats import Member, Message, Page
-from .. import problems
 from ..base import ChatMixin, MessagingPage, MessagingView
-from ..bubbles import NAMED, Bubble, Row, bubbles, named
+from ..params import INVALID_POSITION, get_position, parse_id
 from ..people import Person, people
-from ..places import number, place
-from .chats import ListMixin
+from ..presentation import NAMES_IN_TITLE, ChatRow, MessageView, join_names, message_views
+from .chats import ChatListMixin
 
 #: messages on a page of a room
-SHOWN = 50
-#: the newest messages, of which a poll tells what was edited or deleted
-WATCHED = 100
-#: members a room lists
+MESSAGES_PER_PAGE = 50
+#: a poll reports edits and deletions among so many of the newest messages
+CHANGES_WINDOW = 100
+#: members that a room lists
 LISTED_MEMBERS = 200
 
 
 class RoomMixin(ChatMixin, MessagingView):
     """Reads a chat as one of its members sees it."""
 
-    def read(self, **where: Any) -> Page:
-        """A page of the chat. Raises the Problem for a place that can't be one."""
-        try:
-            return self.chat.history(self.me, limit=SHOWN, **where)
-        except ValueError:
-            raise problems.invalid(_("This is no place in a chat.")) from None
+    def read(self, **position: Any) -> Page:
+        """A page of the chat."""
+        return self.chat.history(self.me, limit=MESSAGES_PER_PAGE, **position)
 
     @cached_property
     def members(self) -> list[Member]:
+        """The members who joined first, up to LISTED_MEMBERS."""
         return self.chat.members(limit=LISTED_MEMBERS)
 
-    @property
-    def owner(self) -> bool:
-        """Whether the one who asks owns the chat. Owners stand long, so the first members will do."""
-        return any(member.user == self.me and member.role == "owner" for member in self.members)
+    def message_views(
+        self, messages: Sequence[Message], *, owner: bool, unread: int = 0
+    ) -> list[MessageView]:
+        """The messages as the user sees them; `owner`: whether the user is an owner of the chat."""
+        identity = self.active_identity
+        return list(message_views(messages, identity=identity, me=self.me, owner=owner, unread=unread))
 
-    def bubbles(self, messages: Sequence[Message], *, unread: int = 0) -> list[Bubble]:
-        found = bubbles(messages, identity=self.who, me=self.me, owner=self.owner, unread=unread)
-        return list(found)
+    def title(self, title: str, member_count: int) -> str:
+        """The chat's title, or the names of the other members."""
+        if title:
+            return title
+        others = [member.user for member in self.members if member.user != self.me][:NAMES_IN_TITLE]
+        return join_names(self.labels(others), member_count - 1)
 
-    def title(self, given: str, members: int) -> str:
-        """The chat's title, or the names of the others."""
-        if given:
-            return given
-        others = [member.user for member in self.members if member.user != self.me][:NAMED]
-        return named([person.label for person in people(self.who, others)], members - 1)
-
-    def seen(self, messages: Sequence[Message]) -> str:
-        """Who has seen the newest message of these, if it is one's own."""
+    def seen_text(self, messages: Sequence[Message]) -> str:
+        """The members who have read the last of the messages, if it is the user's own."""
         if not messages or messages[-1].sender != self.me:
             return ""
         last = messages[-1].id
-        readers = [one.user for one in self.members if one.user != self.me and one.read_id >= last]
+        readers = [
+            member.user for member in self.members if member.user != self.me and member.read_id >= last
+        ]
         if not readers:
             return ""
-        names = [person.label for person in people(self.who, readers[:NAMED])]
-        return _("Seen by %(names)s") % {"names": named(names, len(readers))}
+        names = join_names(self.labels(readers[:NAMES_IN_TITLE]), len(readers))
+        return _("Seen by %(names)s") % {"names": names}
+
+    def labels(self, ids: Sequence[str]) -> list[str]:
+        return [person.label for person in people(self.active_identity, ids)]
 
 
-class RoomView(ListMixin, RoomMixin, MessagingPage):
-    """A page of a chat's history, what to write with, and who is in it. Shows; moves no position."""
+class RoomView(ChatListMixin, RoomMixin, MessagingPage):
+    """A page of a chat's history, with the form to write and the members. Showing it acks nothing."""
 
     template_name = "django_redis_messaging/room.html"
+    invalid_message = INVALID_POSITION
 
     def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        before = place(request.GET, "before")
-        # First: if somebody edits in between, the count shown is too low, and the next poll asks again.
+        before = get_position(request.GET, "before")
+        # Read before the messages: after an edit in between, the count is too low, and the next poll
+        # fetches the change. The other way round it would be lost.
         info = self.chat.info()
         page = self.read(before=before) if before is not None else self.read()
-        listed = self.rows()
-        unread = 0 if before is not None else self.unread(listed)
+        rows = self.rows()
+        unread = 0 if before is not None else self.unread_count(rows)
+        owner = page.role == "owner"
         context = {
             "chat": info,
             "page": page,
             "newest": before is None,
-            "gap": removed(page.gap),
-            "rows": listed,
+            "gap": gap_text(page.gap),
+            "rows": rows,
             "room_title": self.title(info.title, info.member_count),
-            "bubbles": self.bubbles(page.messages, unread=unread),
+            "message_views": self.message_views(page.messages, owner=owner, unread=unread),
             "unread": unread,
-            "seen": self.seen(page.messages) if before is None else "",
+            "seen": self.seen_text(page.messages) if before is None else "",
             "older": page.messages[0].id if page.messages and page.has_more else None,
             "cursor": page.cursor,
             "request_id": uuid.uuid4().hex,
-            "editing": self.editing(page.messages),
+            "editing": self.message_to_edit(page.messages),
+            "owner": owner,
+            "me": self.me,
             **self.roster(info.member_count),
         }
         return self.page(context)
 
-    def unread(self, listed: Sequence[Row]) -> int:
-        return next((row.summary.unread for row in listed if row.id == self.chat.id), 0)
+    def unread_count(self, rows: Sequence[ChatRow]) -> int:
+        return next((row.summary.unread for row in rows if row.id == self.chat.id), 0)
 
-    def editing(self, messages: Sequence[Message]) -> Message | None:
-        """One's own message that `?edit=` asks to change."""
+    def message_to_edit(self, messages: Sequence[Message]) -> Message | None:
+        """The message that `?edit=` selects, if it is the user's own."""
         if not self.request.GET.get("edit"):
             return None
-        wanted = number(self.request.GET["edit"])
-        mine = (one for one in messages if one.sender == self.me and not one.deleted)
-        return next((one for one in mine if one.id == wanted), None)
+        wanted = parse_id(self.request.GET["edit"])
+        own = (message for message in messages if message.sender == self.me and not message.deleted)
+        return next((message for message in own if message.id == wanted), None)
 
-    def roster(self, count: int) -> dict[str, Any]:
-        """The members, with their roles, and what the one who asks may do about them."""
-        persons = people(self.who, [member.user for member in self.members])
+    def roster(self, member_count: int) -> dict[str, Any]:
+        """The listed members, and the number of members that are not listed."""
+        persons = people(self.active_identity, [member.user for member in self.members])
         listed: list[tuple[Person, Member]] = list(zip(persons, self.members, strict=True))
-        return {
-            "roster": listed,
-            "roster_rest": max(count - len(listed), 0),
-            "owner": self.owner,
-            "me": self.me,
-        }
+        return {"roster": listed, "roster_rest": max(member_count - len(listed), 0)}
 
 
 class RoomFeedView(RoomMixin):
-    """What is new in a chat, as JSON: `after` a cursor, or what is `before` one."""
+    """The messages of a chat as JSON: those `after` a cursor, or the page `before` one."""
 
     json_only = True
+    invalid_message = INVALID_POSITION
 
     def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        before, after = place(request.GET, "before"), place(request.GET, "after")
+        before, after = get_position(request.GET, "before"), get_position(request.GET, "after")
         info = self.chat.info()
         if before is not None:
             page = self.read(before=before)
         else:
             page = self.read(after=after if after is not None else 0)
         data: dict[str, Any] = {
-            "messages": self.as_json(page.messages),
+            "messages": self.as_json(page.messages, page),
             "gap": page.gap,
-            "gap_text": removed(page.gap),
+            "gap_text": gap_text(page.gap),
             "has_more": page.has_more,
             "reset": page.reset,
             "title": self.title(info.title, info.member_count),
@@ -146,34 +147,36 @@ class RoomFeedView(RoomMixin):
             "read": {member.user: member.read_id for member in self.members},
         }
         if before is None:
-            newest = self.chat.history(self.me, limit=WATCHED).messages
-            data["seen"] = self.seen(newest)
+            newest = self.chat.history(self.me, limit=CHANGES_WINDOW).messages
+            data["seen"] = self.seen_text(newest)
             if request.GET.get("edits", "") != str(info.edits):
-                data["changed"] = self.as_json([one for one in newest if one.edited_at])
+                changed = [message for message in newest if message.edited_at]
+                data["changed"] = self.as_json(changed, page)
         return JsonResponse(data)
 
-    def as_json(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The messages with their labels; with their markup, if it is asked for."""
-        return [message_json(self, bubble) for bubble in self.bubbles(messages)]
+    def as_json(self, messages: Sequence[Message], page: Page) -> list[dict[str, Any]]:
+        """The messages with their labels, and with their HTML if requested."""
+        views = self.message_views(messages, owner=page.role == "owner")
+        return [message_json(self, view) for view in views]
 
 
-def removed(gap: int) -> str:
-    """What is said where messages are missing."""
+def gap_text(gap: int) -> str:
+    """The text that is shown where `gap` messages are missing."""
     if not gap:
         return ""
     text = ngettext("%(count)s older message was removed.", "%(count)s older messages were removed.", gap)
     return text % {"count": gap}
 
 
-def message_json(view: MessagingView, bubble: Bubble) -> dict[str, Any]:
-    """A message as all JSON here has it."""
-    message = bubble.message
+def message_json(view: MessagingView, shown: MessageView) -> dict[str, Any]:
+    """A message in the format of all JSON answers."""
+    message = shown.message
     data = {
         "id": message.id,
         "cursor": message.cursor,
         "sender": message.sender,
-        "label": bubble.author.label,
-        "mine": bubble.mine,
+        "label": shown.author.label,
+        "mine": shown.mine,
         "body": message.body,
         "data": message.data,
         "reply_to": message.reply_to,
@@ -182,7 +185,7 @@ def message_json(view: MessagingView, bubble: Bubble) -> dict[str, Any]:
         "deleted": message.deleted,
     }
     if view.request.GET.get("html"):
-        context = {"bubble": bubble, "chat": {"chat_id": message.chat_id}}
+        context = {"item": shown, "chat": {"chat_id": message.chat_id}}
         name = "django_redis_messaging/_message.html"
         data["html"] = render_to_string(name, context, request=view.request)
     return data

@@ -1,32 +1,33 @@
-// Keeps the list of orders fresh, and counts down in between; what is being filled in stays as it is.
+// Reloads the list of orders regularly, and counts down in between. The form keeps what the user has typed.
 
-const FRESH = 2000; // ms
+const REFRESH_INTERVAL = 2000; // ms
+const COUNTDOWN_INTERVAL = 250; // ms
 let list = document.querySelector(".orders");
-let began = performance.now();
+let loadedAt = performance.now();
 
-function count() {
-  const gone = (performance.now() - began) / 1000;
-  for (const line of list.querySelectorAll("[data-remaining]")) {
-    line.textContent = Math.max(0, Math.round(line.dataset.remaining - gone));
+function countDown() {
+  const elapsed = (performance.now() - loadedAt) / 1000;
+  for (const field of list.querySelectorAll("[data-remaining]")) {
+    field.textContent = Math.max(0, Math.round(field.dataset.remaining - elapsed));
   }
 }
 
-async function look() {
-  const answer = await fetch(location.href).catch(() => null); // offline: the next look tells
-  const page = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
-  const fresh = page && page.querySelector(".orders");
-  // a button somebody is about to press is not taken away
-  if (!fresh || list.contains(document.activeElement)) return;
-  list.replaceWith(fresh);
-  list = fresh;
-  began = performance.now();
+async function refresh() {
+  const response = await fetch(location.href).catch(() => null); // offline: try again after the interval
+  const page = response?.ok && new DOMParser().parseFromString(await response.text(), "text/html");
+  const newList = page && page.querySelector(".orders");
+  // Keep a button that has the focus: the user may be about to press it.
+  if (!newList || list.contains(document.activeElement)) return;
+  list.replaceWith(newList);
+  list = newList;
+  loadedAt = performance.now();
 }
 
-async function keepLooking() {
-  if (!document.hidden) await look();
-  setTimeout(keepLooking, FRESH);
+async function refreshRegularly() {
+  if (!document.hidden) await refresh();
+  setTimeout(refreshRegularly, REFRESH_INTERVAL);
 }
 
-count();
-setInterval(count, 250);
-setTimeout(keepLooking, FRESH);
+countDown();
+setInterval(countDown, COUNTDOWN_INTERVAL);
+setTimeout(refreshRegularly, REFRESH_INTERVAL);

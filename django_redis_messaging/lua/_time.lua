@@ -1,0 +1,15 @@
+-- The server's clock, the only one that scripts use. It doesn't advance while a script runs.
+local function microseconds()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+local function milliseconds()
+  return math.floor(microseconds() / 1000)
+end
+
+-- A number as text with all its digits, as keys, scores and replies need it: ids and moments exceed the 14 digits
+-- that tostring() keeps.
+local function digits(number)
+  return string.format('%.0f', number)
+end

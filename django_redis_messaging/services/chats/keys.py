@@ -1,0 +1,116 @@
+"""The keys of chats."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from ...core.keys import FORMAT, UNSAFE, encoded, tag
+
+
+class ChatKeys:
+    """The keys of one chat, in one slot. The script that removes the last member deletes them."""
+
+    def __init__(self, prefix: str, chat_id: str) -> None:
+        self.tag = tag(prefix, "chat", chat_id)
+
+    @property
+    def newest(self) -> str:
+        """STRING "last-ms-epoch-keep": id and time of the newest entry, the chat's epoch (µs), and how
+        many entries are kept for scroll-back. A chat exists while this key exists."""
+        return self.tag + ":newest"
+
+    @property
+    def info(self) -> str:
+        """HASH: title, open, created (ms), owners, joins (ever), edits (ever)."""
+        return self.tag + ":info"
+
+    @property
+    def members(self) -> str:
+        """ZSET member → id up to which the member has acked."""
+        return self.tag + ":members"
+
+    @property
+    def roster(self) -> str:
+        """HASH member → "join id, joined at (ms), role, token", space-separated."""
+        return self.tag + ":roster"
+
+    @property
+    def seniority(self) -> str:
+        """ZSET member → order of joining: the longest-standing member first."""
+        return self.tag + ":standing"
+
+    @property
+    def counts(self) -> str:
+        """HASH s + member → number of messages it has sent since it fell behind, a + member → how many of
+        them are up to its position. Removed once the member has acked everything."""
+        return self.tag + ":counts"
+
+    @property
+    def log(self) -> str:
+        """LIST of entries, oldest first; their format is in lua/_log.lua."""
+        return self.tag + ":log"
+
+    @property
+    def typing(self) -> str:
+        """ZSET member → ms until which the member counts as typing. Expires with its newest member."""
+        return self.tag + ":typing"
+
+    @property
+    def mutes(self) -> str:
+        """HASH member → ms until which the member muted the chat."""
+        return self.tag + ":mutes"
+
+    @property
+    def requests(self) -> list[str]:
+        """Two HASHes request id → first answer, used by turns, for one window each. Each expires before its
+        next turn."""
+        return [self.tag + ":requests:0", self.tag + ":requests:1"]
+
+    @functools.cached_property
+    def reading(self) -> list[str]:
+        """The keys for acking and for reading unread messages, in the order of the scripts."""
+        return [self.newest, self.members, self.counts, self.log]
+
+    @functools.cached_property
+    def sending(self) -> list[str]:
+        """The keys for sending, in the order of the script."""
+        return [self.newest, self.members, self.counts, self.log, *self.requests]
+
+    @property
+    def correcting(self) -> list[str]:
+        """The keys for editing and deleting a message, in the order of the scripts."""
+        return [self.newest, self.roster, self.log, self.info]
+
+    @property
+    def creating(self) -> list[str]:
+        """The keys for creating, in the order of the script."""
+        return [*self.sending, self.roster, self.seniority, self.info]
+
+    @property
+    def listing(self) -> list[str]:
+        """The keys for describing a chat in a list, in the order of the script."""
+        return [*self.reading, self.roster, self.mutes, self.info, self.seniority]
+
+    @property
+    def ending(self) -> list[str]:
+        """The keys for leaving and deleting, in the order of the scripts: those of the chat itself, then the
+        requests, which outlive it."""
+        return [
+            *self.reading,
+            self.roster,
+            self.seniority,
+            self.typing,
+            self.mutes,
+            self.info,
+            *self.requests,
+        ]
+
+
+def newest_keys(prefix: str, chat_ids: Iterable[bytes]) -> list[str]:
+    """`ChatKeys.newest` of many chats. Every read of an inbox calls this, so it is optimized."""
+    names = [chat_id.decode() for chat_id in chat_ids]
+    if UNSAFE.search("".join(names)):
+        names = [encoded(chat_id) for chat_id in names]
+    head = f"{prefix}:{FORMAT}:{{chat:"
+    return [f"{head}{chat_id}}}:newest" for chat_id in names]

@@ -1,0 +1,165 @@
+"""The messages of a chat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import payloads
+from ...core.keys import name
+from ...core.operations import Script, Steps, asynchronous, operation
+from ...errors import InvalidArgument
+from ..arguments import count, request, window
+from . import entries
+from .base import ChatBase, limits
+from .entries import Cursor
+from .values import Message, Page
+
+
+class Messages(ChatBase):
+    """Sending, reading, acking, editing and deleting messages."""
+
+    @operation
+    def send(
+        self,
+        sender: str,
+        body: str,
+        *,
+        data: Any = None,
+        reply_to: int | None = None,
+        request_id: str | None = None,
+    ) -> Steps[Message]:
+        """Append a message.
+
+        Every member receives it: ids are 1, 2, 3 … in one order. `data` is any JSON value. A repeat with
+        the same `request_id` sends nothing and returns the first answer. The message counts as read by the
+        sender only if the sender has read all messages before it.
+
+        >>> Chat.create("ann", ["bob"], chat_id="lunch").send("ann", "Pizza?").id
+        1
+
+        Raises NotAMember, ChatNotFound, LimitExceeded (MESSAGE_MAX_BYTES).
+        """
+        name(sender, "sender")
+        if reply_to is not None:
+            entries.checked_id(reply_to, "reply_to")
+        data = entries.as_stored(data)
+        content = entries.encode_content(sender, body, data, reply_to)
+        reply = yield Script(
+            "chat_send",
+            self._keys.sending,
+            (sender, request(request_id), window(), content, reply_to or 0, *limits()),
+        )
+        number, ms, epoch, _ = map(int, self._checked(reply, sender).split(b"-"))
+        return entries.make_message(self.id, epoch, number, [ms, 0, 0, 0, 0, sender, body, reply_to, data])
+
+    asend = asynchronous(send)
+
+    @operation
+    def history(
+        self,
+        user: str,
+        *,
+        after: str | int | None = None,
+        before: str | int | None = None,
+        limit: int = 50,
+    ) -> Steps[Page]:
+        """Read a page of the messages that a member may see: those sent since they joined.
+
+        `after` and `before` take a cursor or an id; without either, the page contains the newest messages.
+        Reading moves no position.
+
+        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="counting")
+        >>> [message.body for message in chat.history("bob").messages]
+        ['One']
+
+        Raises NotAMember, ChatNotFound.
+        """
+        name(user, "user")
+        if after is not None and before is not None:
+            raise InvalidArgument("after and before can't both be given: a page has one direction.")
+        direction, cursor = "newest", Cursor(0)
+        if after is not None:
+            direction, cursor = "after", entries.parse_cursor(after, "after")
+        elif before is not None:
+            direction, cursor = "before", entries.parse_cursor(before, "before")
+        keys = self._keys
+        reply = yield Script(
+            "chat_history",
+            (keys.newest, keys.members, keys.roster, keys.log),
+            (user, direction, *cursor, count(limit, "limit"), *limits()),
+        )
+        epoch, first, gap, has_more, reset, role, *raw = self._checked(reply, user)
+        messages = entries.make_messages(self.id, int(epoch), first, raw)
+        return Page(
+            messages=messages,
+            cursor=entries.end_cursor(int(epoch), first, messages),
+            gap=gap,
+            has_more=bool(has_more),
+            reset=bool(reset),
+            role=role.decode(),
+        )
+
+    ahistory = asynchronous(history)
+
+    @operation
+    def ack(self, user: str, up_to: str | int) -> Steps[int]:
+        """Record that a member has read everything up to a message; returns the member's position.
+
+        `up_to` is a cursor or the id of a message; an id above the newest means the newest. The position
+        never moves back. A cursor whose message no longer exists, because the chat was created anew or
+        Redis lost data, moves nothing. Messages that all members have acked may be removed
+        (CHAT_KEEP_LAST).
+
+        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="acking")
+        >>> chat.ack("bob", chat.history("bob").cursor)
+        1
+
+        Raises NotAMember, ChatNotFound; ValueError for an invalid cursor.
+        """
+        name(user, "user")
+        cursor = entries.parse_cursor(up_to, "up_to")
+        reply = yield Script("chat_ack", self._keys.reading, (user, entries.author_json(user), *cursor))
+        return int(self._checked(reply, user))
+
+    aack = asynchronous(ack)
+
+    @operation
+    def edit(self, user: str, message_id: int, body: str) -> Steps[Message | None]:
+        """Replace the body of one's own message; None if the message does not exist (any more).
+
+        Raises NotPermitted if another user wrote it, NotAMember, ChatNotFound, LimitExceeded.
+        """
+        name(user, "user")
+        number = entries.checked_id(message_id, "message_id")
+        reply = yield Script(
+            "chat_edit",
+            self._keys.correcting,
+            (user, entries.author_json(user), number, entries.body_json(body)),
+        )
+        return self._corrected(number, self._checked(reply, user))
+
+    aedit = asynchronous(edit)
+
+    @operation
+    def delete_message(self, user: str, message_id: int) -> Steps[Message | None]:
+        """Replace a message with a tombstone; None if the message does not exist (any more).
+
+        For the author, and for owners of the chat. The id stays, so that ids have no holes.
+        Raises NotPermitted, NotAMember, ChatNotFound.
+        """
+        name(user, "user")
+        number = entries.checked_id(message_id, "message_id")
+        reply = yield Script(
+            "chat_retract",
+            self._keys.correcting,
+            (user, entries.author_json(user), number),
+        )
+        return self._corrected(number, self._checked(reply, user))
+
+    adelete_message = asynchronous(delete_message)
+
+    def _corrected(self, number: int, reply: list[bytes]) -> Message | None:
+        if not reply:
+            return None
+        epoch, entry = reply
+        return entries.make_message(self.id, int(epoch), number, payloads.loads_all([entry])[0])

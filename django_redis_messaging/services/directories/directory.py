@@ -1,0 +1,279 @@
+"""Directories of names, found by a prefix of any of their words.
+
+A directory is one sorted set. Each member has an entry for each word start of its label and aliases: the
+folded text from there to the end (a suffix), its id and its label, separated by NUL. All entries that match
+a prefix are adjacent and in the order in which they are returned, so a search is one command that reads a
+range. Suffixes are never truncated: prefixes of any length are compared in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from ... import conf
+from ...core import payloads
+from ...core.keys import name
+from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
+from ...core.steps import batched
+from ...errors import InvalidArgument, LimitExceeded
+from ..arguments import count
+from .folding import all_suffixes, fold
+from .keys import DirectoryKeys, directories_key
+
+#: entries per member: one script call writes them all
+MAX_ENTRIES = 500
+#: entries per script call with several members; replacing members moves twice as many
+PAGE_SIZE = 250
+#: COMMAND_DEADLINEs for which an empty directory stays registered: longer than an add can take
+_GRACE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """A member of a directory."""
+
+    id: str
+    """The member's id, as added."""
+    label: str
+    """The member's label, as added."""
+
+
+class Directory(Service):
+    """The names of one guild, whose members can find each other.
+
+    >>> staff = Directory("directory-example")
+    >>> staff.add("u1", "John Smith Jones", aliases=["jsj@example.org"])
+    >>> staff.add_many([("u2", "Ann Smythe"), ("u3", "Élodie-Smilla Æther")])
+    2
+    >>> [contact.label for contact in staff.suggest("SMI")]
+    ['Élodie-Smilla Æther', 'John Smith Jones']
+    >>> staff.suggest("smith j")
+    [Contact(id='u1', label='John Smith Jones')]
+
+    Texts are compared by NFKC(casefold(NFKC(·))). A prefix is compared with the label and with each alias,
+    from the start of each word. A word of the folded text starts at its beginning, after white space, and
+    after one of `-_.@`. See folding.py.
+    """
+
+    def __init__(self, guild: str, *, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self.guild = name(guild, "guild")
+        keys = DirectoryKeys(self._prefix, guild)
+        self._keys = (keys.entries, keys.records)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.guild!r})"
+
+    @operation
+    def add(self, member: str, label: str, *, aliases: Iterable[str] = ()) -> Steps[None]:
+        """Add `member` under its label and aliases, replacing its previous ones.
+
+        Label and aliases may have LABEL_MAX_BYTES of UTF-8 each and 500 word starts together. Raises
+        LimitExceeded above that, or if the directory would exceed DIRECTORY_MAX_ENTRIES. One round trip;
+        concurrent readers get either all of the old entries or all of the new ones.
+        """
+        yield from self._store([_record(member, label, _checked_list(aliases, "aliases"))])
+
+    aadd = asynchronous(add)
+
+    @operation
+    def add_many(self, pairs: Iterable[tuple[str, str]]) -> Steps[int]:
+        """Add any number of (member, label) pairs; returns how many were stored.
+
+        Pairs are read, checked and stored in pages of some hundreds. If a pair or a limit raises an error,
+        earlier pages stay stored, and nothing of the same page or later is. Adding all of them again is safe.
+        """
+        stored = 0
+        for page in _pages(_record(*_checked_pair(item), ()) for item in pairs):
+            yield from self._store(page)
+            stored += len(page)
+        return stored
+
+    aadd_many = asynchronous(add_many)
+
+    @operation
+    def remove(self, member: str) -> Steps[None]:
+        """Remove `member`; does nothing if it is absent."""
+        yield from _remove(self._prefix, [(self.guild, name(member, "member"))])
+
+    aremove = asynchronous(remove)
+
+    @operation
+    def remove_many(self, members: Iterable[str]) -> Steps[None]:
+        """Remove any number of members, some hundreds at a time; absent ones are ignored."""
+        ids = (name(member, "member") for member in _checked_list(members, "members"))
+        for page in batched(ids, PAGE_SIZE):
+            yield from _remove(self._prefix, [(self.guild, member) for member in page])
+
+    aremove_many = asynchronous(remove_many)
+
+    @operation
+    def suggest(self, prefix: str, limit: int = 10) -> Steps[list[Contact]]:
+        """List the first `limit` members with a word, of label or alias, from which `prefix` matches.
+
+        Sorted by the folded suffix that begins with that word (by code point), then by id. A member that
+        matches several times is returned once, at its first position. White space counts: "smith " does not
+        match "Smithers". An empty prefix lists all members from the first. One round trip per 500 matching
+        words.
+        """
+        count(limit, "limit")
+        folded = fold(_without_nul(payloads.text(prefix, "prefix"), "prefix")).encode()
+        # UTF-8 never contains byte 255: it sorts after everything that begins with the prefix
+        start, end = b"[" + folded, b"(" + folded + b"\xff"
+        # a few more than `limit`: some members match several times
+        size = min(limit + limit // 16 + 1, MAX_ENTRIES)
+        found: dict[str, str] = {}
+        while True:
+            args = ("ZRANGE", self._keys[0], start, end, "BYLEX", "LIMIT", 0, size)
+            entries: list[bytes] = yield Command(*args, reads=True)
+            parts = b"\0".join(entries).decode().split("\0")  # splitting one by one takes twice as long
+            found.update(zip(parts[1::3], parts[2::3], strict=True))
+            if len(found) >= limit or len(entries) < size:
+                return _contacts(islice(found.items(), limit))
+            start = b"(" + entries[-1]
+
+    asuggest = asynchronous(suggest)
+
+    @operation
+    def labels(self, members: Iterable[str]) -> Steps[dict[str, str]]:
+        """Map those of `members` (at most 1000) that are in this directory to their labels.
+
+        >>> staff = Directory("labels-example")
+        >>> staff.add("u1", "John")
+        >>> staff.labels(["u1", "nobody"])
+        {'u1': 'John'}
+        """
+        ids = [name(member, "member") for member in members]
+        if not ids:
+            return {}
+        count(len(ids), "the number of members")
+        records = yield Command("HMGET", self._keys[1], *ids, reads=True)
+        return {
+            member: record.partition(b"\0")[0].decode()
+            for member, record in zip(ids, records, strict=True)
+            if record is not None
+        }
+
+    alabels = asynchronous(labels)
+
+    @operation
+    def size(self) -> Steps[int]:
+        """Count the members."""
+        members: int = yield Command("HLEN", self._keys[1], reads=True)
+        return members
+
+    asize = asynchronous(size)
+
+    def _store(self, page: Sequence[_Record]) -> Steps[None]:
+        limit = conf.current().DIRECTORY_MAX_ENTRIES
+        latest = {record.id: record.packed for record in page}
+        pairs = [part for pair in latest.items() for part in pair]
+        # Registering first ensures that forget() finds every directory with members.
+        _, total = yield [
+            Script("directory_register", [directories_key(self._prefix)], [self.guild]),
+            Script("directory_add", self._keys, [limit, *pairs]),
+        ]
+        if total:
+            raise LimitExceeded(
+                f"entries in directory {self.guild!r}",
+                limit=limit,
+                actual=total,
+                setting="DIRECTORY_MAX_ENTRIES",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A member as the scripts store it: see DirectoryKeys.records."""
+
+    id: str
+    packed: str
+    entries: int
+
+
+def _record(member: str, label: str, aliases: Sequence[str]) -> _Record:
+    name(member, "member")
+    texts = [_checked_label(label, "label"), *(_checked_label(alias, "alias") for alias in aliases)]
+    suffixes = all_suffixes(texts)
+    if len(suffixes) > MAX_ENTRIES:
+        raise LimitExceeded("word starts of label and aliases", limit=MAX_ENTRIES, actual=len(suffixes))
+    return _Record(member, "\0".join([label, *suffixes]), len(suffixes))
+
+
+def _checked_label(value: str, what: str) -> str:
+    payloads.text(value, what, setting="LABEL_MAX_BYTES")
+    if not value:
+        raise InvalidArgument(f"{what} is empty: members are found by its text.")
+    return _without_nul(value, what)
+
+
+def _without_nul(value: str, what: str) -> str:
+    if "\0" in value:
+        raise InvalidArgument(f"{what} must not contain a NUL character.")
+    return value
+
+
+def _checked_list(values: Iterable[str], what: str) -> list[str]:
+    if isinstance(values, str | bytes):
+        raise TypeError(f"{what} must be a list, not a {type(values).__name__}: wrap it in a list.")
+    return list(values)
+
+
+def _checked_pair(item: object) -> tuple[str, str]:
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise TypeError(f"pairs must contain (member, label) tuples, not {type(item).__name__}.")
+    return item[0], item[1]
+
+
+def _pages(records: Iterable[_Record]) -> Iterator[list[_Record]]:
+    """Group records into lists of at most PAGE_SIZE entries; a record with more gets a list of its own."""
+    page: list[_Record] = []
+    room = PAGE_SIZE
+    for record in records:
+        if page and record.entries > room:
+            yield page
+            page, room = [], PAGE_SIZE
+        page.append(record)
+        room -= record.entries
+    if page:
+        yield page
+
+
+def _contacts(pairs: Iterable[tuple[str, str]]) -> list[Contact]:
+    """Make contacts of (id, label) pairs, without __init__: ten calls of it cost a tenth of a round trip."""
+    contacts, new, set_field = [], object.__new__, object.__setattr__
+    for member, label in pairs:
+        contact = new(Contact)
+        set_field(contact, "id", member)
+        set_field(contact, "label", label)
+        contacts.append(contact)
+    return contacts
+
+
+def _remove(prefix: str, pairs: Sequence[tuple[str, str]]) -> Steps[None]:
+    """Remove (guild, member) pairs."""
+    targets = [(DirectoryKeys(prefix, guild), member) for guild, member in pairs]
+    remaining = yield [
+        Script("directory_remove", [keys.entries, keys.records, keys.indexed], [member])
+        for keys, member in targets
+    ]
+    empty = {guild for (guild, _), members in zip(pairs, remaining, strict=True) if not members}
+    if empty:
+        grace = int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
+        yield Script("directory_prune", [directories_key(prefix)], [grace, *empty])
+
+
+def forget_member(prefix: str, member: str) -> Steps[None]:
+    """Remove `member` from every directory, except those that it is being added to at the same time."""
+    cursor = b"0"
+    while True:
+        # A scan returns every guild that stays, even if others are added or pruned meanwhile; paging by score
+        # would not.
+        cursor, flat = yield Command("ZSCAN", directories_key(prefix), cursor, "COUNT", 100, reads=True)
+        guilds = [guild.decode() for guild in flat[::2]]
+        if guilds:
+            yield from _remove(prefix, [(guild, member) for guild in guilds])
+        if cursor == b"0":
+            return

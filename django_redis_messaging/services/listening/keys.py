@@ -1,0 +1,11 @@
+"""The keys of listeners to keyspace events."""
+
+from __future__ import annotations
+
+from ...core.keys import FORMAT, encoded
+
+
+def dispatch_key(prefix: str, node: str) -> str:
+    """STRING "token fence": the listener that dispatches the keyspace events of a primary. Expires if it is
+    not renewed."""
+    return f"{prefix}:{FORMAT}:{{listener:nodes}}:{encoded(node)}"

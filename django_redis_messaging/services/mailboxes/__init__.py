@@ -1,0 +1,7 @@
+"""Mailboxes: one recipient, who pulls; and notifications, which are mails with a fixed payload format."""
+
+from .mailbox import Mailbox
+from .notifications import Notification, anotify, notify
+from .values import Mail, MailboxStatus, MailPage
+
+__all__ = ["Mail", "MailPage", "Mailbox", "MailboxStatus", "Notification", "anotify", "notify"]

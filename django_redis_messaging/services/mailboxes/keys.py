@@ -1,0 +1,76 @@
+"""The keys of mailboxes."""
+
+from __future__ import annotations
+
+import functools
+
+from ...core.keys import tag
+
+
+class MailboxKeys:
+    """The keys of one user's mailbox, in one slot. Capped on write; deleted by forget()."""
+
+    def __init__(self, prefix: str, user: str) -> None:
+        self.tag = tag(prefix, "mailbox", user)
+
+    @property
+    def newest(self) -> str:
+        """STRING "last-ms-epoch-acked": id and time of the newest mail ever, the mailbox's epoch (µs), and
+        the id up to which the user has acked."""
+        return self.tag + ":newest"
+
+    @property
+    def order(self) -> str:
+        """ZSET id → id of the stored mails."""
+        return self.tag + ":order"
+
+    @property
+    def mail(self) -> str:
+        """HASH id → entry; the format is in lua/_mailbox.lua. Expires when the newest mail is too old."""
+        return self.tag + ":mail"
+
+    @property
+    def marked(self) -> str:
+        """ZSET id → id of mails above the position that were marked as read."""
+        return self.tag + ":marked"
+
+    @property
+    def groups(self) -> str:
+        """ZSET group → id of its unread mail."""
+        return self.tag + ":groups"
+
+    @property
+    def lost(self) -> str:
+        """ZSET first id → last id: runs of mails that a limit removed; the latest 1000 runs."""
+        return self.tag + ":lost"
+
+    @property
+    def fetched(self) -> str:
+        """STRING: ms of the user's latest fetch."""
+        return self.tag + ":fetched"
+
+    @property
+    def requests(self) -> list[str]:
+        """Two HASHes sender NUL request id → first answer, used by turns, for one window each. Each expires
+        before its next turn."""
+        return [self.tag + ":requests:0", self.tag + ":requests:1"]
+
+    @functools.cached_property
+    def changing(self) -> list[str]:
+        """The keys for everything but sending, in the order of the scripts."""
+        return [self.newest, self.order, self.mail, self.marked, self.groups, self.lost]
+
+    @functools.cached_property
+    def sending(self) -> list[str]:
+        """The keys for sending, in the order of the script."""
+        return [*self.changing, *self.requests]
+
+    @functools.cached_property
+    def fetching(self) -> list[str]:
+        """The keys for fetching and for the status, in the order of the scripts."""
+        return [*self.changing, self.fetched]
+
+    @property
+    def all_keys(self) -> list[str]:
+        """All keys of the mailbox."""
+        return [*self.sending, self.fetched]

@@ -1,0 +1,217 @@
+"""A mailbox: one recipient, who pulls. A mail waits until it is read, and only limits remove it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ... import conf
+from ...core.keys import name
+from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
+from ...errors import InvalidArgument
+from ..arguments import MAX_ITEMS, count, flag, request, settled, window
+from ..chats import entries
+from .keys import MailboxKeys
+from .values import Mail, MailboxStatus, MailPage, as_stored, encode_content, make_mail, make_page
+
+
+class Mailbox(Service):
+    """The mail of one user. Creating the object does no I/O.
+
+    *Every mail is kept until the user discards it, in the order of sending. If a limit on number or age
+    (MAILBOX_MAX_LENGTH, MAILBOX_MAX_AGE) removed mails, the reader gets the size of the gap; if Redis lost
+    data, the reader gets `reset`.*
+
+    >>> mailbox = Mailbox("mailbox-example")
+    >>> first = mailbox.send({"text": "Your order was sent."})
+    >>> page = mailbox.fetch(unread=True)
+    >>> [mail.payload["text"] for mail in page.messages]
+    ['Your order was sent.']
+    >>> mailbox.ack(page.cursor), mailbox.unread()
+    (1, 0)
+    """
+
+    def __init__(self, user: str, *, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self.user = name(user, "user")
+        self._keys = MailboxKeys(self._prefix, user)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.user!r})"
+
+    @operation
+    def send(
+        self,
+        payload: Any,
+        *,
+        sender: str | None = None,
+        group: str | None = None,
+        request_id: str | None = None,
+    ) -> Steps[Mail]:
+        """Put a mail into the mailbox; `payload` is any JSON value.
+
+        A mail of a `group` replaces the unread mail of that group, and its `count` is one higher. A repeat
+        with the same `request_id` by the same `sender` sends nothing and returns the first answer. If the
+        mailbox is full, the oldest mail is removed; check `status().full` to avoid that.
+
+        >>> box = Mailbox("group-example")
+        >>> box.send("1 new answer", group="topic-7").count, box.send("2 new answers", group="topic-7").count
+        (1, 2)
+        >>> [mail.payload for mail in box.fetch().messages]
+        ['2 new answers']
+
+        Raises LimitExceeded (MAIL_MAX_BYTES).
+        """
+        if sender is not None:
+            name(sender, "sender")
+        if group is not None:
+            name(group, "group")
+        content = encode_content(payload, sender, group)
+        reply = yield Script(
+            "mailbox_send",
+            self._keys.sending,
+            (f"{sender or ''}\0{request(request_id)}", window(), content, group or "", *_limits()),
+        )
+        number, ms, epoch, times = map(int, reply.split(b"-"))
+        entry = [ms, times, sender, group, as_stored(payload)]
+        return make_mail(epoch, number, entry, read=False)
+
+    asend = asynchronous(send)
+
+    @operation
+    def fetch(
+        self,
+        *,
+        after: str | int | None = None,
+        limit: int = 100,
+        unread: bool | None = None,
+        newest_first: bool = False,
+    ) -> Steps[MailPage]:
+        """Read a page of mail, oldest first, without marking anything as read.
+
+        `after` is the cursor or id at the end of the previous page; without it, reading begins at the oldest
+        stored mail. `unread=True` returns only unread mail, `unread=False` only read mail. `newest_first`
+        reverses the direction. `limit` is between 1 and 1000. A page contains at least one mail but
+        otherwise ends before it exceeds 256 KiB.
+
+        >>> box = Mailbox("fetch-example")
+        >>> for number in range(3):
+        ...     mail = box.send(number)
+        >>> page = box.fetch(limit=2)
+        >>> [mail.payload for mail in page.messages], page.has_more
+        ([0, 1], True)
+        >>> [mail.payload for mail in box.fetch(after=page.cursor).messages]
+        [2]
+
+        Raises ValueError for an invalid cursor.
+        """
+        cursor = ("", "", "") if after is None else entries.parse_cursor(after, "after")
+        read_filter = "all" if unread is None else "unread" if flag(unread, "unread") else "read"
+        reply = yield Script(
+            "mailbox_fetch",
+            self._keys.fetching,
+            (
+                "older" if flag(newest_first, "newest_first") else "newer",
+                *cursor,
+                count(limit, "limit"),
+                read_filter,
+                *_limits(),
+            ),
+        )
+        return make_page(reply, after)
+
+    afetch = asynchronous(fetch)
+
+    @operation
+    def ack(self, up_to: str | int) -> Steps[int]:
+        """Mark everything up to a mail as read; returns the position, which never moves back.
+
+        `up_to` is a cursor or an id; an id above the newest means the newest. A cursor whose mail no longer
+        exists because Redis lost data moves nothing. Raises ValueError for an invalid cursor.
+        """
+        cursor = entries.parse_cursor(up_to, "up_to")
+        return int((yield Script("mailbox_ack", self._keys.changing, cursor)))
+
+    aack = asynchronous(ack)
+
+    @operation
+    def mark_read(self, ids: Iterable[int]) -> Steps[int]:
+        """Mark at most 1000 mails as read; returns how many of them were unread.
+
+        Ids of mails that do not exist (any more) are ignored.
+        """
+        checked = _checked_ids(ids)
+        if not checked:
+            return 0
+        return int((yield Script("mailbox_mark", self._keys.changing, (*_limits(), *checked))))
+
+    amark_read = asynchronous(mark_read)
+
+    @operation
+    def unread(self) -> Steps[int]:
+        """Count the unread mails; the mail of a group counts once."""
+        unread, *_ = yield self._status()
+        return int(unread)
+
+    aunread = asynchronous(unread)
+
+    @operation
+    def discard(self, id: int) -> Steps[bool | None]:
+        """Remove one mail; False if it does not exist (any more). Leaves no gap.
+
+        None if a reply was lost and the retry found no such mail: this call may have removed it.
+        """
+        args = (entries.checked_id(id, "id"), *_limits())
+        return settled((yield Script("mailbox_discard", self._keys.changing, args, settles=True)))
+
+    adiscard = asynchronous(discard)
+
+    @operation
+    def clear(self) -> Steps[int]:
+        """Remove and ack all mail, read or not; returns how many mails were removed. Leaves no gap."""
+        return int((yield Script("mailbox_clear", self._keys.changing, _limits())))
+
+    aclear = asynchronous(clear)
+
+    @operation
+    def status(self) -> Steps[MailboxStatus]:
+        """Describe the mailbox for senders: how much is unread, the latest fetch, whether it is full.
+
+        >>> Mailbox("status-example").status()
+        MailboxStatus(unread=0, acked_id=0, last_fetched_at=None, full=False)
+        """
+        unread, acked, fetched, length, last = yield self._status()
+        return MailboxStatus(
+            unread=unread,
+            acked_id=acked,
+            last_fetched_at=entries.to_datetime(fetched) if fetched else None,
+            full=length >= conf.current().MAILBOX_MAX_LENGTH,
+            last_id=last,
+        )
+
+    astatus = asynchronous(status)
+
+    def _status(self) -> Script:
+        return Script("mailbox_status", self._keys.fetching, _limits())
+
+
+def _limits() -> tuple[int, int]:
+    """The limits of a mailbox: number of mails, and their age in ms (0: none)."""
+    settings = conf.current()
+    return settings.MAILBOX_MAX_LENGTH, int((settings.MAILBOX_MAX_AGE or 0) * 1000)
+
+
+def _checked_ids(ids: Iterable[int]) -> list[int]:
+    if isinstance(ids, int | str) or not isinstance(ids, Iterable):
+        raise TypeError(f"ids must be a list of mail ids, not {type(ids).__name__}: wrap it in a list.")
+    checked = [entries.checked_id(id, "ids") for id in ids]
+    if len(checked) > MAX_ITEMS:
+        raise InvalidArgument(
+            f"ids must have at most {MAX_ITEMS} items, not {len(checked)}: use ack for more."
+        )
+    return checked
+
+
+def forget_mail(prefix: str, user: str) -> Steps[None]:
+    """Delete a user's mailbox."""
+    yield Command("DEL", *MailboxKeys(prefix, user).all_keys)

@@ -1,0 +1,43 @@
+"""The layout around the pages: the admin's own where the site has one, else a small standalone one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import apps
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+
+ADMIN_TEMPLATE = "admin/base_site.html"
+STANDALONE_TEMPLATE = "django_redis_messaging/alone.html"
+
+
+def layout_context(request: HttpRequest) -> dict[str, Any]:
+    """The context of base.html: `drm_layout`, the template it extends, and what that template needs."""
+    if not has_admin():
+        return {"drm_layout": STANDALONE_TEMPLATE}
+    from django.contrib.admin import site
+
+    # A custom user model may have no is_staff.
+    if getattr(request.user, "is_staff", False) and request.user.is_active:
+        return {**site.each_context(request), "drm_layout": ADMIN_TEMPLATE, "drm_staff": True}
+    return {
+        "drm_layout": ADMIN_TEMPLATE,
+        "site_title": site.site_title,
+        "site_header": site.site_header,
+        "has_permission": False,
+        "is_nav_sidebar_enabled": False,
+        "is_popup": False,
+        "available_apps": [],
+    }
+
+
+def has_admin() -> bool:
+    """Whether the admin is installed and its URLs are included."""
+    if not apps.is_installed("django.contrib.admin"):
+        return False
+    try:
+        reverse("admin:index")
+    except NoReverseMatch:
+        return False
+    return True

@@ -1,0 +1,187 @@
+"""Messages and chats as the pages show them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime, timedelta
+
+from django.utils import timezone
+from django.utils.html import escape, format_html
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..services.chats import ChatSummary, Message
+from .identity import Identity
+from .people import Person, hue, initials, people
+
+#: messages by one sender that are closer than this are grouped under one name
+GROUPING_INTERVAL = timedelta(minutes=5)
+#: members whose names make the title of a chat without one
+NAMES_IN_TITLE = 3
+#: characters of the newest message in the list of chats
+EXCERPT_LENGTH = 120
+
+_ADDRESS = re.compile(r"""https?://[^\s<>"'\x00-\x1f]+""")
+#: punctuation that ends a sentence doesn't belong to the address before it
+_TRAILING = ".,;:!?)]}*_'\""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MessageView:
+    """A message with everything a template needs to show it."""
+
+    message: Message
+    author: Person
+    mine: bool
+    may_delete: bool
+    #: whether it is shown under the same name as the message before it
+    follows: bool
+    #: the day, if the message before it is of another day
+    new_day: date | None
+    #: whether it is the first message that the reader has not read
+    first_unread: bool
+
+    @property
+    def may_edit(self) -> bool:
+        return self.mine and not self.message.deleted
+
+    @property
+    def html(self) -> SafeString:
+        return linkify(self.message.body)
+
+    @property
+    def day(self) -> date:
+        return local_day(self.message.sent_at)
+
+
+def message_views(
+    messages: Sequence[Message], *, identity: Identity, me: str, owner: bool, unread: int = 0
+) -> Iterator[MessageView]:
+    """The messages as the member `me` sees them. The last `unread` messages by others are unread."""
+    authors = {person.id: person for person in people(identity, {message.sender for message in messages})}
+    first_unread = _first_unread_id(messages, me, unread)
+    previous: Message | None = None
+    for message in messages:
+        new_day = previous is None or local_day(previous.sent_at) != local_day(message.sent_at)
+        yield MessageView(
+            message=message,
+            author=authors[message.sender],
+            mine=message.sender == me,
+            may_delete=not message.deleted and (owner or message.sender == me),
+            follows=previous is not None and not new_day and _is_grouped(previous, message),
+            new_day=local_day(message.sent_at) if new_day else None,
+            first_unread=message.id == first_unread,
+        )
+        previous = message
+
+
+def _is_grouped(previous: Message, message: Message) -> bool:
+    return previous.sender == message.sender and message.sent_at - previous.sent_at < GROUPING_INTERVAL
+
+
+def _first_unread_id(messages: Sequence[Message], me: str, unread: int) -> int | None:
+    others = [message.id for message in messages if message.sender != me]
+    return others[-unread:][0] if unread and others else None
+
+
+def local_day(moment: datetime) -> date:
+    """The day of `moment` in the current time zone."""
+    return timezone.localtime(moment).date()
+
+
+def linkify(body: str) -> SafeString:
+    """Escape the body and turn web addresses into links.
+
+    >>> linkify("<b> see https://example.com/?a=1&b.")
+    '&lt;b&gt; see <a href="https://example.com/?a=1&amp;b" rel="noopener noreferrer nofollow ugc" \
+target="_blank">https://example.com/?a=1&amp;b</a>.'
+    """
+    parts, end = [], 0
+    for match in _ADDRESS.finditer(body):
+        address = match[0].rstrip(_TRAILING)
+        parts += [escape(body[end : match.start()]), _link(address)]
+        end = match.start() + len(address)
+    # All parts are escaped, by escape() or format_html().
+    return mark_safe("".join([*parts, escape(body[end:])]))  # noqa: S308
+
+
+def _link(address: str) -> SafeString:
+    attributes = mark_safe('rel="noopener noreferrer nofollow ugc" target="_blank"')
+    return format_html('<a href="{0}" {1}>{0}</a>', address, attributes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ChatRow:
+    """A chat in the list of chats."""
+
+    summary: ChatSummary
+    title: str
+    #: the newest message and its sender, in one line
+    excerpt: str
+    #: the person whose avatar is shown: in a chat of two, the other one
+    face: Person
+
+    @property
+    def id(self) -> str:
+        return self.summary.chat_id
+
+    @property
+    def initials(self) -> str:
+        return initials(self.title)
+
+    @property
+    def hue(self) -> int:
+        return hue(self.face.id)
+
+
+def chat_rows(summaries: Sequence[ChatSummary], *, identity: Identity, me: str) -> list[ChatRow]:
+    """The chats as the member `me` sees them; the labels for all chats are fetched together."""
+    others = {chat.chat_id: _other_members(chat, me) for chat in summaries if not chat.title}
+    senders = {chat.last_message.sender for chat in summaries if chat.last_message}
+    labels = identity.labels(senders.union(*others.values()))
+    return [_chat_row(chat, others.get(chat.chat_id, []), labels, me) for chat in summaries]
+
+
+def _chat_row(chat: ChatSummary, others: Sequence[str], labels: dict[str, str], me: str) -> ChatRow:
+    title = chat.title or join_names([labels[member] for member in others], chat.member_count - 1)
+    face = others[0] if chat.member_count == 2 and others else chat.chat_id
+    return ChatRow(
+        summary=chat,
+        title=title,
+        excerpt=_excerpt(chat.last_message, labels, me, with_sender=chat.member_count > 2),
+        face=Person(face, title),
+    )
+
+
+def _other_members(chat: ChatSummary, me: str) -> list[str]:
+    return [member for member in chat.members if member != me][:NAMES_IN_TITLE]
+
+
+def join_names(labels: Iterable[str], total: int) -> str:
+    """A list of people in words: `labels`, and the number of others if `total` is greater."""
+    shown = list(labels)
+    if not shown:
+        return _("Only you")
+    names = ", ".join(shown)
+    rest = total - len(shown)
+    if rest <= 0:
+        return names
+    text = ngettext("%(names)s and %(rest)s other", "%(names)s and %(rest)s others", rest)
+    return text % {"names": names, "rest": rest}
+
+
+def _excerpt(message: Message | None, labels: dict[str, str], me: str, *, with_sender: bool) -> str:
+    if message is None:
+        return ""
+    if message.deleted:
+        return _("Message deleted")
+    text = Truncator(" ".join(message.body[: EXCERPT_LENGTH * 2].split())).chars(EXCERPT_LENGTH)
+    if message.sender == me:
+        return _("You: %(text)s") % {"text": text}
+    if not with_sender:
+        return text
+    return _("%(name)s: %(text)s") % {"name": labels[message.sender], "text": text}

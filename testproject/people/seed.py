@@ -1,0 +1,95 @@
+"""Creates the data of the demo: users, their directory, chats and notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from django.contrib.auth.hashers import make_password
+from django.contrib.auth.models import User
+from django.urls import reverse
+
+from django_redis_messaging import Chat, ChatExists, Mailbox, notify
+from django_redis_messaging.services.directories import Directory
+from django_redis_messaging.web.identity import current as identity
+
+from .fixtures import CHATS, NOTIFICATIONS, USERS, DemoChat
+from .names import full_names
+
+#: users or contacts stored at once
+BATCH_SIZE = 500
+#: contacts between two lines of progress if the output is not a terminal
+PROGRESS_INTERVAL = 1000
+
+#: is called with the number of contacts stored so far, and the total
+ReportProgress = Callable[[int, int], None]
+
+
+def create_users(contacts: int) -> None:
+    """Create the demo users, and `contacts` more users who can't sign in."""
+    unusable = make_password(None)
+    users = [
+        User(
+            username=user.username,
+            first_name=user.first_name,
+            last_name=user.last_name,
+            password=unusable,
+            is_staff=user is USERS[0],
+            is_superuser=user is USERS[0],
+        )
+        for user in USERS
+    ]
+    others = (
+        User(username=f"contact-{number}", first_name=first, last_name=last, password=unusable)
+        for number, (first, last) in enumerate(full_names(contacts), start=1)
+    )
+    User.objects.bulk_create(users, ignore_conflicts=True)
+    User.objects.bulk_create(others, batch_size=BATCH_SIZE, ignore_conflicts=True)
+
+
+def fill_directory(report_progress: ReportProgress) -> int:
+    """Add all users to their common directory, unless it is complete; returns its size."""
+    users = User.objects.order_by("pk")
+    total = users.count()
+    directory = Directory(identity().directories(None)[0])
+    if directory.size() == total:
+        return total
+    pairs = ((identity().member_id(user), identity().label(user)) for user in users.iterator())
+    done = 0
+    while batch := list(islice(pairs, BATCH_SIZE)):
+        done += directory.add_many(batch)
+        report_progress(done, total)
+    return directory.size()
+
+
+def create_chats(chats: Iterable[DemoChat] = CHATS) -> None:
+    """Create the chats of the demo users; existing chats are left unchanged."""
+    ids = _member_ids()
+    for demo in chats:
+        (sender, text), *messages = demo.messages
+        try:
+            chat = Chat.create(
+                ids[sender],
+                [ids[username] for username in demo.members],
+                text,
+                chat_id=demo.chat_id,
+                title=demo.title,
+            )
+        except ChatExists:
+            continue
+        for number, (sender, text) in enumerate(messages):
+            chat.send(ids[sender], text, request_id=f"demo-{number}")
+
+
+def send_notifications() -> None:
+    """Notify the demo users of what to try, unless they have had notifications before."""
+    for member in _member_ids().values():
+        if not Mailbox(member).status().last_id:
+            for text, url_name in NOTIFICATIONS:
+                notify(member, text, url=reverse(url_name))
+
+
+def _member_ids() -> dict[str, str]:
+    """user name → member id of the demo users."""
+    users = User.objects.filter(username__in=[user.username for user in USERS])
+    return {user.username: identity().member_id(user) for user in users}
