@@ -1,4 +1,4 @@
-"""What all tests share: a server of their own, a prefix for each test, the worlds they run in."""
+"""Fixtures for all tests: a private server, a prefix for each test, and the test variants."""
 
 import inspect
 import os
@@ -18,7 +18,7 @@ from django_redis_messaging.testing import Prefix, close_connections
 
 from . import gate
 
-#: does an operation of an object, by its name
+#: calls an operation of an object by name
 Call = Callable[..., Awaitable[Any]]
 
 
@@ -41,39 +41,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def own_prefix(messaging_prefix: str) -> str:
-    """Each test has keys of its own."""
+    """Each test has its own key prefix."""
     return messaging_prefix
 
 
 @pytest.fixture(autouse=True)
 def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has no handlers of timers and of key events but its own."""
+    """Each test starts without handlers for timers and key events."""
     monkeypatch.setattr(handlers, "timers", {})
     monkeypatch.setattr(handlers, "key_events", [])
 
 
 @pytest_asyncio.fixture
 async def closing() -> AsyncIterator[None]:
-    """Closes the connections of the test's event loop while it still runs."""
+    """Close the connections of the test's event loop while it is still running."""
     yield
     await clients.aclose()
 
 
 @pytest.fixture
 def server_kind(request: pytest.FixtureRequest) -> str:
-    """Which server this run of the test uses: standalone or cluster."""
+    """The server of this test variant: standalone or cluster."""
     return str(request.param)
 
 
 @pytest.fixture
 def call_style(request: pytest.FixtureRequest) -> str:
-    """Which form of an operation `call` calls: blocking or awaiting."""
+    """The form of an operation that `call` calls: blocking or awaiting."""
     return str(request.param)
 
 
 @pytest.fixture
 def call(call_style: str, closing: None) -> Call:
-    """Calls an operation in the form of `call_style`; awaited by the test."""
+    """Call an operation in the form of `call_style`; the test awaits it."""
 
     async def do(subject: object, name: str, *arguments: object, **options: object) -> object:
         form = getattr(subject, name if call_style == "blocking" else f"a{name}")
@@ -85,7 +85,7 @@ def call(call_style: str, closing: None) -> Call:
 
 @pytest.fixture(scope="session")
 def cluster_server(messaging_settings: Prefix) -> Iterator[EmbeddedServer]:
-    """A Redis Cluster of one node, as the alias "cluster": undeclared keys and cross-slot calls fail."""
+    """A Redis Cluster of one node as the alias "cluster". Undeclared keys and cross-slot calls fail."""
     with EmbeddedServer(cluster=True) as server:
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}
         with override_settings(CACHES={**settings.CACHES, "cluster": entry}):
@@ -95,7 +95,7 @@ def cluster_server(messaging_settings: Prefix) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="session")
 def playwright(playwright: Playwright) -> Playwright:
-    """Playwright's blocking API keeps an event loop in the main thread: Django must bear it."""
+    """Playwright's sync API keeps an event loop in the main thread, which Django must allow."""
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     expect.set_options(timeout=30_000)  # ms: also on a busy machine
     return playwright
@@ -103,4 +103,4 @@ def playwright(playwright: Playwright) -> Playwright:
 
 @pytest.fixture(scope="session")
 def base_url() -> None:
-    """In place of pytest-playwright's, whose form is deprecated by pytest."""
+    """Replace pytest-playwright's fixture, which uses a form that pytest has deprecated."""

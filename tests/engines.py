@@ -1,4 +1,4 @@
-"""Lease engines whose steps tests perform at once."""
+"""Lease engines whose steps are executed immediately."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_redis_messaging.services.jobs.engine import Engine
 
 
 class Performed:
-    """The methods of an engine, as functions that return the result."""
+    """The methods of an engine as functions that return the result."""
 
     def __init__(self, engine: Engine, using: str) -> None:
         self.engine = engine
@@ -23,10 +23,10 @@ class Performed:
 
 
 def tasks_of(backend: Any) -> Performed:
-    """The tasks of a backend."""
+    """The task engine of a backend."""
     return Performed(backend.engine, backend.using)
 
 
 def timers() -> Performed:
-    """The timers of the settings' prefix."""
+    """The timer engine for the prefix in the settings."""
     return Performed(TimerEngine(conf.prefix()), conf.alias())

@@ -1,4 +1,4 @@
-"""How a run of the tests is put together: in which worlds each runs, which run apart, what is reported.
+"""How a test run is arranged: test variants, order, and what is reported.
 
 CONTRIBUTING.md describes the markers and the options.
 """
@@ -14,17 +14,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import engine
 
-#: fixtures that a test is run with each value of: which server it uses, which form of an operation it calls
+#: values of fixtures with which each test is run: its server, and the form of the operations that it calls
 WORLDS = {"server_kind": ("standalone", "cluster"), "call_style": ("blocking", "awaiting")}
-#: in one pass, these pairs stand for all: together they meet each value
+#: pairs used by default for tests with both fixtures: together they cover each value
 PAIRS = (("standalone", "blocking"), ("cluster", "awaiting"))
-#: in one pass, a test that chooses no form runs on the stricter server: it refuses undeclared keys
+#: used by default for tests with only the server fixture: this server rejects undeclared keys
 STRICTER = "cluster"
 #: whether the searches and the fault tests are the large ones
 LONG = "MESSAGING_LONG" in os.environ
-#: seconds that Hypothesis may take to make a failing example smaller
+#: seconds that Hypothesis may spend on shrinking a failing example
 SHRINKING = 20
-#: seconds that the threads of tests have to end, after the last test
+#: seconds that threads of tests have to end after the last test
 ENDING = 30
 
 
@@ -42,7 +42,7 @@ def configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # workers of pytest-xdist report to this process, which ends them
         config.pluginmanager.register(FlakyTests(config.getoption("--flaky-list")), "flaky-tests")
         config.pluginmanager.register(LeftThreads(), "left-threads")
-    # how long an example takes depends on the machine, not on what is tested
+    # the duration of an example depends on the machine, not on the code
     settings.register_profile(
         "any machine",
         parent=settings(),
@@ -56,7 +56,7 @@ def configure(config: pytest.Config) -> None:
 
 
 def choose_worlds(metafunc: pytest.Metafunc) -> None:
-    """Parametrize a test by the worlds it asks for."""
+    """Parametrize a test with the values of its fixtures."""
     names = [name for name in WORLDS if name in metafunc.fixturenames]
     whole = metafunc.config.getoption("--worlds") == "all" or metafunc.definition.get_closest_marker("worlds")
     if len(names) == 2 and not whole:
@@ -68,9 +68,9 @@ def choose_worlds(metafunc: pytest.Metafunc) -> None:
 
 
 def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add the marks that follow from others, leave out the long tests, and put the browser's last.
+    """Add implied markers, deselect the long tests, and move the browser tests to the end.
 
-    Playwright's event loop stays to the end of the session: no async test may run beside it.
+    Playwright's event loop runs until the end of the session, beside which no async test may run.
     """
     if not LONG:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
@@ -86,7 +86,7 @@ def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 class FlakyTests:
-    """Lists the tests that failed first and passed when run again, each with its first failure."""
+    """Lists the tests that failed first and passed when rerun, each with its first failure."""
 
     def __init__(self, path: str | None) -> None:
         self._path = path
@@ -111,7 +111,7 @@ class FlakyTests:
 
 
 class LeftThreads:
-    """Ends the process soon after the run, though a failed test left a thread that would keep it alive."""
+    """Ends the process soon after the run even if a failed test left a thread running."""
 
     def __init__(self) -> None:
         self._code = 0

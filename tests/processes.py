@@ -1,4 +1,4 @@
-"""Commands in processes of their own, as `manage.py` starts them."""
+"""Management commands in separate processes, started as `manage.py` starts them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from django.conf import settings as configured
+from django.conf import settings as django_settings
 
 from django_redis_messaging import conf
 
 Process = subprocess.Popen[str]
 Start = Callable[..., Process]
 
-#: seconds: what a process should do it has done by then, also on a busy machine
+#: seconds to wait for a process, also on a busy machine
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[1]
 
 
 @contextmanager
 def processes() -> Iterator[Start]:
-    """Starts Python with the arguments and the environment given; kills what is left at the end."""
+    """Start Python with these arguments and environment variables, and kill the remaining processes at the
+    end."""
     started: list[Process] = []
 
-    def start(*words: str, **environment: str) -> Process:
+    def start(*arguments: str, **environment: str) -> Process:
         process = subprocess.Popen(
-            [sys.executable, *words],
+            [sys.executable, *arguments],
             env={**os.environ, **environment},
             cwd=ROOT,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -47,15 +48,17 @@ def processes() -> Iterator[Start]:
 
 @contextmanager
 def commands() -> Iterator[Start]:
-    """Starts commands of the site tests.tasks.site, on this test's server (or another, `url`), with its
-    prefix; `apps` are those of `path` that it has besides."""
+    """Start commands of the site tests.tasks.site on this test's server (or `url`) with its prefix.
+
+    `apps` are additional apps in `path`.
+    """
     with processes() as run:
 
-        def start(*words: str, url: str = "", apps: str = "", path: Path = ROOT) -> Process:
+        def start(*arguments: str, url: str = "", apps: str = "", path: Path = ROOT) -> Process:
             return run(
-                "-m", "django", *words,
+                "-m", "django", *arguments,
                 DJANGO_SETTINGS_MODULE="tests.tasks.site",
-                MESSAGING_URL=url or configured.CACHES["messaging"]["LOCATION"],
+                MESSAGING_URL=url or django_settings.CACHES["messaging"]["LOCATION"],
                 MESSAGING_PREFIX=conf.prefix(),
                 MESSAGING_APPS=apps,
                 PYTHONPATH=os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH")))),

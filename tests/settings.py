@@ -1,4 +1,4 @@
-"""Settings of the tests. The server is a private one, started by the pytest plugin."""
+"""Settings of the tests. The pytest plugin starts a private server."""
 
 import os
 import tempfile
@@ -44,22 +44,22 @@ TEMPLATES = [
     }
 ]
 DATABASES = {
-    # a file, since the threads of a live server would share the one connection to what is in memory, and get
-    # the answers of each other
+    # a file: the threads of a live server would share the single connection to an in-memory database and get
+    # each other's results
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": ":memory:",
         "OPTIONS": {"timeout": 60},
         "TEST": {"NAME": str(Path(tempfile.gettempdir(), f"messaging-tests-{os.getpid()}.sqlite3"))},
     },
-    # for what waits for the commits of several
+    # for tests with transactions in two databases
     "second": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "TEST": {"MIGRATE": False}},
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
-    # the plugin puts its server in place of this one
+    # replaced by the plugin's server
     "messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://nowhere.invalid:1/0"},
 }
 TASKS = {

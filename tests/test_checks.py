@@ -1,4 +1,4 @@
-"""The system checks: each problem has an id and a hint."""
+"""The system checks: each message has an ID and a hint."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def ids(*, deploy: bool = False) -> list[str]:
 
 def only(*, deploy: bool = False) -> CheckMessage:
     [message] = found(deploy=deploy)
-    assert message.hint, "a message says what to do"
+    assert message.hint, "each message needs a hint"
     return message
 
 
-def test_a_valid_site_has_no_messages() -> None:
+def test_valid_site_has_no_messages() -> None:
     with site({"CHAT_MAX_LENGTH": 50, "COMMAND_DEADLINE": 3}):
         assert found() == []
 
 
-def test_they_run_with_manage_py_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_run_with_manage_py_check(capsys: pytest.CaptureFixture[str]) -> None:
     with site({"CHAT_MAX_LENGHT": 1}):
         call_command("check", tags=["messaging"])
     assert "messaging.W001" in capsys.readouterr().err
 
 
-def test_each_id_is_in_the_list_and_used_for_one_thing() -> None:
+def test_each_id_is_documented_and_used_once() -> None:
     package = Path(str(checks.__file__)).parent
     listed = re.findall(r"messaging\.([EW]\d{3})", str(checks.__doc__))
     used = re.findall(
@@ -74,22 +74,22 @@ def test_each_id_is_in_the_list_and_used_for_one_thing() -> None:
 
 class TestSettings:
     @pytest.mark.parametrize("given", [["ALIAS"], "messaging", 5])
-    def test_not_a_dict(self, given: object) -> None:
+    def test_settings_that_are_no_dict(self, given: object) -> None:
         with site(given):
             assert ids() == ["E001"]
             assert "dict" in only().msg
 
-    def test_an_unknown_key_with_a_suggestion(self) -> None:
+    def test_unknown_key_with_a_suggestion(self) -> None:
         with site({"CHAT_MAX_LENGHT": 5}):
             assert ids() == ["W001"]
             assert "'CHAT_MAX_LENGTH'" in str(only().hint)
 
-    def test_a_lower_case_key(self) -> None:
+    def test_lower_case_key(self) -> None:
         with site({"alias": "messaging"}):
             assert "'ALIAS'" in str(only().hint)
 
     @pytest.mark.parametrize("key", ["COLOUR_OF_THE_BELL", 5])
-    def test_an_unknown_key_without_a_suggestion(self, key: object) -> None:
+    def test_unknown_key_without_a_suggestion(self, key: object) -> None:
         with site({key: 5}):
             assert ids() == ["W001"]
             assert "CHAT_KEEP_LAST" in str(only().hint)
@@ -134,7 +134,7 @@ class TestSettings:
             ("IDENTITY", None),
         ],
     )
-    def test_an_invalid_value(self, key: str, value: object) -> None:
+    def test_invalid_value(self, key: str, value: object) -> None:
         with site({key: value}):
             [message] = [message for message in found() if message.id == "messaging.E002"]
             assert f"'{key}'" in message.msg
@@ -158,11 +158,11 @@ class TestSettings:
             ("IDENTITY", "tests.test_checks.Identity"),
         ],
     )
-    def test_a_valid_value(self, key: str, value: object) -> None:
+    def test_valid_value(self, key: str, value: object) -> None:
         with site({key: value}):
             assert found() == []
 
-    def test_every_default_is_valid(self) -> None:
+    def test_defaults_are_valid(self) -> None:
         defaults = vars(conf.Settings())
         with site({key: value for key, value in defaults.items() if key != "IDENTITY"}):
             assert found() == []
@@ -171,22 +171,22 @@ class TestSettings:
         "path", ["nowhere.observer", "tests.test_checks.nothing", "plainword", "", "tests.test_checks.LOCMEM"]
     )
     @pytest.mark.parametrize("key", ["OBSERVE", "IDENTITY"])
-    def test_a_path_that_cannot_be_used(self, key: str, path: str) -> None:
+    def test_path_that_cannot_be_imported(self, key: str, path: str) -> None:
         with site({key: path}):
             assert ids() == ["E003"]
             assert repr(path) in only().msg
 
 
 def observer(operation: str, seconds: float, outcome: str) -> None:
-    """A target of a dotted path."""
+    """An importable observer."""
 
 
 class Identity:
-    """A target of a dotted path."""
+    """An importable identity."""
 
 
 class TestAlias:
-    def test_missing(self) -> None:
+    def test_missing_alias(self) -> None:
         with site({"ALIAS": "chats"}):
             assert ids() == ["E004"]
             assert '"chats": {"BACKEND": "django_redis.cache.RedisCache"' in str(only().hint)
@@ -196,21 +196,21 @@ class TestAlias:
         [LOCMEM, {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://h/1"}],
         ids=["locmem", "django's own"],
     )
-    def test_not_of_django_redis(self, entry: dict[str, Any]) -> None:
+    def test_backend_not_based_on_django_redis(self, entry: dict[str, Any]) -> None:
         with site(caches={"default": entry}):
             assert ids() == ["E005"]
             assert entry["BACKEND"] in only().msg
 
-    def test_a_subclass_of_the_django_redis_backend_is_fine(self) -> None:
+    def test_custom_backend_based_on_django_redis(self) -> None:
         with site(caches={**GOOD, "messaging": {**redis(), "BACKEND": "tests.test_checks.OwnCache"}}):
             assert found() == []
 
-    def test_sharded(self) -> None:
+    def test_sharded_backend(self) -> None:
         entry = redis(["redis://a/1", "redis://b/1"], CLIENT_CLASS="django_redis.client.ShardClient")
         with site(caches={**GOOD, "messaging": entry}):
             assert ids() == ["E006"]
 
-    def test_the_default_cache_with_an_entry_to_paste(self) -> None:
+    def test_default_cache_with_a_suggested_entry(self) -> None:
         with site(caches={"default": redis("redis://:secret@redis.internal:6380/0")}):
             assert ids() == ["W002"]
             hint = str(only().hint)
@@ -219,19 +219,19 @@ class TestAlias:
         assert "secret" not in hint
         assert "cache.clear()" in only_message("W002", {"default": redis("redis://h/0")})
 
-    def test_the_entry_to_paste_is_valid(self) -> None:
+    def test_suggested_entry_is_valid(self) -> None:
         with site(caches={"default": redis("unix:///run/redis.sock?db=0")}):
             hint = str(only().hint)
         pasted = eval(f"{{{hint[hint.index('messaging') - 1 :]}}}")  # noqa: S307  (our own words)
         with site(caches={"default": redis("unix:///run/redis.sock?db=0"), **pasted}):
             assert found() == []
 
-    def test_the_default_cache_chosen_on_purpose(self) -> None:
+    def test_default_cache_chosen_explicitly(self) -> None:
         with site({"ALIAS": "default"}, {"default": redis()}):
             assert found() == []
 
     @pytest.mark.parametrize(
-        ("ours", "theirs"),
+        ("own_entry", "other_entry"),
         [
             ("redis://127.0.0.1:6379/1", "redis://127.0.0.1:6379/1"),
             ("redis://localhost/1", "redis://127.0.0.1:6379/1"),
@@ -244,14 +244,16 @@ class TestAlias:
         ],
     )
     @pytest.mark.parametrize("backend", ["django_redis.cache", "django.core.cache.backends.redis"])
-    def test_a_database_shared_with_another_cache(self, ours: str, theirs: object, backend: str) -> None:
-        other = {"BACKEND": f"{backend}.RedisCache", "LOCATION": theirs}
-        with site(caches={"default": LOCMEM, "sessions": other, "messaging": redis(ours)}):
+    def test_database_shared_with_another_cache(
+        self, own_entry: str, other_entry: object, backend: str
+    ) -> None:
+        other = {"BACKEND": f"{backend}.RedisCache", "LOCATION": other_entry}
+        with site(caches={"default": LOCMEM, "sessions": other, "messaging": redis(own_entry)}):
             assert ids() == ["W003"]
             assert "'sessions'" in only().msg
 
     @pytest.mark.parametrize(
-        ("ours", "theirs"),
+        ("own_entry", "other_entry"),
         [
             ("redis://h/1", "redis://h/2"),
             ("redis://h:1/1", "redis://h:2/1"),
@@ -260,13 +262,13 @@ class TestAlias:
             ("redis://h/1", "somewhere else"),
         ],
     )
-    def test_a_database_of_its_own(self, ours: str, theirs: object) -> None:
-        with site(caches={"default": redis(theirs), "messaging": redis(ours)}):
+    def test_separate_database(self, own_entry: str, other_entry: object) -> None:
+        with site(caches={"default": redis(other_entry), "messaging": redis(own_entry)}):
             assert found() == []
 
-    def test_a_database_given_as_an_option(self) -> None:
-        theirs = redis("redis://h", CONNECTION_POOL_KWARGS={"db": 4})
-        with site(caches={"default": theirs, "messaging": redis("redis://h/4")}):
+    def test_database_given_as_an_option(self) -> None:
+        other_entry = redis("redis://h", CONNECTION_POOL_KWARGS={"db": 4})
+        with site(caches={"default": other_entry, "messaging": redis("redis://h/4")}):
             assert ids() == ["W003"]
 
     @pytest.mark.parametrize(
@@ -277,12 +279,12 @@ class TestAlias:
             redis("redis://127.0.0.1:6379/1?socket_timeout=0.2"),
         ],
     )
-    def test_a_socket_timeout_that_is_too_short(self, entry: dict[str, Any]) -> None:
+    def test_socket_timeout_that_is_too_short(self, entry: dict[str, Any]) -> None:
         with site(caches={**GOOD, "messaging": entry}):
             assert ids() == ["W004"]
             assert "SOCKET_TIMEOUT" in str(only().hint)
 
-    def test_a_socket_timeout_that_is_long_enough(self) -> None:
+    def test_sufficient_socket_timeout(self) -> None:
         with site(caches={**GOOD, "messaging": redis(SOCKET_TIMEOUT=5)}):
             assert found() == []
 
@@ -300,96 +302,98 @@ class OwnCache(RedisCache):  # type: ignore[misc]  # the driver has no types
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    """A well-configured server, except within a test."""
+    """A server with suitable settings, except during some tests."""
     with EmbeddedServer(append_only=True) as started:
         yield started
 
 
 class TestServer:
-    """With --deploy: real servers, configured well and badly."""
+    """Checks of real servers with --deploy, with suitable and unsuitable settings."""
 
     @pytest.fixture
-    def at(self, server: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    def deployed(self, server: EmbeddedServer) -> Iterator[EmbeddedServer]:
         with site(caches={"default": LOCMEM, "messaging": redis(server.url)}):
             yield server
 
     @pytest.fixture
     def setting(self, server: EmbeddedServer) -> Iterator[Callable[[str, str], None]]:
-        """Change the server's configuration for the test."""
+        """Change the server's settings for the test."""
         with server.client() as admin:
             before: dict[str, Any] = {}
 
-            def to(name: str, value: str) -> None:
+            def change(name: str, value: str) -> None:
                 before[name] = admin.config_get(name)[name]
                 admin.config_set(name, value)
 
-            yield to
+            yield change
             for name, value in before.items():
                 admin.config_set(name, value)
 
-    def test_a_well_configured_server(self, at: EmbeddedServer) -> None:
+    def test_suitable_server(self, deployed: EmbeddedServer) -> None:
         assert found(deploy=True) == []
 
-    def test_only_deploy_checks_query_it(self, at: EmbeddedServer) -> None:
-        with at.client() as admin:
+    def test_server_is_contacted_by_deploy_checks_only(self, deployed: EmbeddedServer) -> None:
+        with deployed.client() as admin:
             before = admin.info("stats")["total_commands_processed"]
             assert found() == []
             after = admin.info("stats")["total_commands_processed"]
-        assert after - before == 1  # the INFO of this test
+        assert after - before == 1  # this test's own INFO
 
     @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
-    def test_a_server_that_evicts_any_key(
-        self, at: EmbeddedServer, setting: Callable[[str, str], None], policy: str
+    def test_server_that_evicts_any_key(
+        self, deployed: EmbeddedServer, setting: Callable[[str, str], None], policy: str
     ) -> None:
         setting("maxmemory-policy", policy)
         assert ids(deploy=True) == ["E008"]
         assert policy in only(deploy=True).msg
 
     @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
-    def test_a_server_that_evicts_keys_with_a_ttl(
-        self, at: EmbeddedServer, setting: Callable[[str, str], None], policy: str
+    def test_server_that_evicts_keys_with_a_ttl(
+        self, deployed: EmbeddedServer, setting: Callable[[str, str], None], policy: str
     ) -> None:
         setting("maxmemory-policy", policy)
         assert ids(deploy=True) == ["W006"]
 
-    def test_a_server_without_persistence(
-        self, at: EmbeddedServer, setting: Callable[[str, str], None]
+    def test_server_without_persistence(
+        self, deployed: EmbeddedServer, setting: Callable[[str, str], None]
     ) -> None:
         setting("appendonly", "no")
         assert ids(deploy=True) == ["W007"]
         assert "appendonly" in str(only(deploy=True).hint)
 
-    def test_snapshots_are_enough(self, at: EmbeddedServer, setting: Callable[[str, str], None]) -> None:
+    def test_snapshots_are_sufficient(
+        self, deployed: EmbeddedServer, setting: Callable[[str, str], None]
+    ) -> None:
         setting("appendonly", "no")
         setting("save", "3600 1")
         assert found(deploy=True) == []
 
-    def test_without_config_it_reports_what_it_could_not_read(
+    def test_forbidden_config_is_reported(
         self, server: EmbeddedServer, setting: Callable[[str, str], None]
     ) -> None:
         with as_user(server, "+@all -config"):
-            assert found(deploy=True) == []  # INFO reports that the append-only file is enabled
+            assert found(deploy=True) == []  # INFO shows that the append-only file is on
             setting("appendonly", "no")
             assert ids(deploy=True) == ["W008"]
             assert "disk" in only(deploy=True).msg
 
-    def test_without_info(self, server: EmbeddedServer) -> None:
+    def test_forbidden_info_is_reported(self, server: EmbeddedServer) -> None:
         with as_user(server, "+@all -info"):
             assert ids(deploy=True) == ["W005"]
             assert "ACL" in str(only(deploy=True).hint)
 
-    def test_a_wrong_password(self, server: EmbeddedServer) -> None:
+    def test_wrong_password(self, server: EmbeddedServer) -> None:
         with site(
             caches={"default": LOCMEM, "messaging": redis(server.url + "&client_name=w", PASSWORD="no")}
         ):
             assert ids(deploy=True) == ["W005"]
 
-    def test_an_unreachable_server_is_a_warning(self) -> None:
+    def test_unreachable_server_is_a_warning(self) -> None:
         with site({"COMMAND_DEADLINE": 0.3}, {"default": LOCMEM, "messaging": redis("unix:///nowhere.sock")}):
             assert ids(deploy=True) == ["W005"]
             assert "Start it" in str(only(deploy=True).hint)
 
-    def test_it_is_not_queried_if_the_alias_is_unusable(self) -> None:
+    def test_server_is_not_contacted_with_an_invalid_alias(self) -> None:
         with site(caches={"default": LOCMEM}):
             assert ids(deploy=True) == ["E005"]
         with site(["not a dict"]):
@@ -417,7 +421,7 @@ class TestServer:
 
 @contextmanager
 def as_user(server: EmbeddedServer, rights: str) -> Iterator[None]:
-    """Let the site connect as a user with these permissions."""
+    """Connect the site as a user with these permissions."""
     with server.client() as admin:
         admin.execute_command(f"ACL SETUSER limited reset on >secret ~messaging:* {rights}")
         url = server.url.replace("unix://", "unix://limited:secret@") + f"&client_name={len(rights)}"

@@ -25,12 +25,12 @@ def test_defaults_need_no_setting() -> None:
         assert conf.current() == conf.Settings()
 
 
-def test_a_setting_replaces_the_default() -> None:
+def test_given_value_replaces_the_default() -> None:
     with override_settings(REDIS_MESSAGING={"CHAT_MAX_LENGTH": 7}):
         assert conf.current() == conf.Settings(CHAT_MAX_LENGTH=7)
 
 
-def test_a_change_is_followed() -> None:
+def test_changed_settings_take_effect() -> None:
     with override_settings(REDIS_MESSAGING={"SEND_RATE": 1}):
         assert conf.current().SEND_RATE == 1
         with override_settings(REDIS_MESSAGING={"SEND_RATE": 2}):
@@ -38,13 +38,13 @@ def test_a_change_is_followed() -> None:
         assert conf.current().SEND_RATE == 1
 
 
-def test_an_unknown_key_is_ignored() -> None:
+def test_unknown_keys_are_ignored() -> None:
     with override_settings(REDIS_MESSAGING={"CHAT_MAX_LENGHT": 7}):
         assert conf.current() == conf.Settings()
 
 
 @pytest.mark.parametrize("given", [None, [], "messaging"])
-def test_anything_but_a_dict_is_a_clear_error(given: object) -> None:
+def test_only_a_dict_is_accepted(given: object) -> None:
     with (
         override_settings(REDIS_MESSAGING=given),
         pytest.raises(ConfigurationError, match="REDIS_MESSAGING must be a dict"),
@@ -53,27 +53,27 @@ def test_anything_but_a_dict_is_a_clear_error(given: object) -> None:
 
 
 class TestAlias:
-    def test_messaging_if_it_exists(self) -> None:
+    def test_messaging_is_preferred(self) -> None:
         with override_settings(REDIS_MESSAGING={}, CACHES={"default": REDIS, "messaging": REDIS}):
             assert conf.alias() == "messaging"
 
-    def test_otherwise_default(self) -> None:
+    def test_default_is_the_fallback(self) -> None:
         with override_settings(REDIS_MESSAGING={}, CACHES={"default": REDIS}):
             assert conf.alias() == "default"
 
-    def test_the_chosen_alias(self) -> None:
+    def test_alias_setting_takes_precedence(self) -> None:
         with override_settings(REDIS_MESSAGING={"ALIAS": "chats"}, CACHES={"default": REDIS}):
             assert conf.alias() == "chats"
 
 
-def test_the_prefix_may_be_a_callable() -> None:
+def test_prefix_callable_is_called_each_time() -> None:
     tenants = iter("ab")
     with override_settings(REDIS_MESSAGING={"PREFIX": lambda: next(tenants)}):
         assert [conf.prefix(), conf.prefix()] == ["a", "b"]
 
 
-def test_each_setting_has_a_comment() -> None:
-    """A comment above each, so that conf.py is the list of settings."""
+def test_every_setting_has_a_comment() -> None:
+    """conf.py is the reference of the settings."""
     source = Path(str(conf.__file__)).read_text(encoding="utf-8")
     for field in dataclasses.fields(conf.Settings):
         assert re.search(rf"#: .+\n    {field.name}: ", source), field.name

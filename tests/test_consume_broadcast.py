@@ -1,4 +1,4 @@
-"""`manage.py consume_broadcast`, as a person or a supervisor runs it."""
+"""`manage.py consume_broadcast`."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from tests.processes import Process, Start, commands
 PATIENCE = 60.0
 
 
-def until(holds: Callable[[], object]) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < ends, "it did not happen in time"
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.005)
 
 
 @pytest.fixture
 def start(own_prefix: str) -> Iterator[Start]:
-    """Starts the command as `manage.py` does, and waits until it waits."""
+    """Start the command as `manage.py` does and wait until it is waiting for events."""
     with commands() as run:
 
-        def start(*words: str) -> Process:
-            process = run("consume_broadcast", *words)
+        def start(*arguments: str) -> Process:
+            process = run("consume_broadcast", *arguments)
             client = get_redis_connection("messaging")
-            until(lambda: client.exists(Broadcast(words[0])._keys.waiting))
+            until(lambda: client.exists(Broadcast(arguments[0])._keys.waiting))
             return process
 
         yield start
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_prints_events_until_a_signal(number: signal.Signals, start: Start) -> None:
+def test_events_are_printed_until_a_signal(number: signal.Signals, start: Start) -> None:
     process = start("news")
     event = Broadcast("news").publish({"a": "ü"})
     assert process.stdout is not None
@@ -53,7 +53,7 @@ def test_it_prints_events_until_a_signal(number: signal.Signals, start: Start) -
     assert (process.returncode, out, errors) == (0, "", "Consuming 'news'. Ctrl-C ends it.\n")
 
 
-def test_a_name_goes_on_where_it_was(start: Start) -> None:
+def test_named_consumer_resumes_at_its_position(start: Start) -> None:
     process = start("news", "--name", "printer", "--verbosity", "0")
     channel = Broadcast("news")
     for run in range(2):
@@ -67,20 +67,20 @@ def test_a_name_goes_on_where_it_was(start: Start) -> None:
     assert channel.position("printer") == channel.cursor()
 
 
-def test_it_ends_when_nobody_reads_any_more(start: Start) -> None:
+def test_command_ends_when_its_output_is_closed(start: Start) -> None:
     process = start("news", "--verbosity", "0")
     assert process.stdout is not None
     process.stdout.close()
-    Broadcast("news").publish("for nobody")
+    Broadcast("news").publish("unread")
     assert process.wait(PATIENCE) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
 
 
-@pytest.mark.parametrize("path", ["note", "anote"])
-def test_it_calls_a_function(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process: here it is the function that ends it."""
+@pytest.mark.parametrize("path", ["record", "arecord"])
+def test_handler_function_is_called(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command runs in this process and ends when the handler has received both events."""
     channel = Broadcast("news")
     lost = channel.publish("lost").cursor
     channel.keep("me", lost)
@@ -103,11 +103,11 @@ def test_it_calls_a_function(path: str, monkeypatch: pytest.MonkeyPatch) -> None
 seen: list[Any] = []
 
 
-def note(event: Event) -> None:
+def record(event: Event) -> None:
     seen.append(event.payload)
 
 
-async def anote(event: Event) -> None:
+async def arecord(event: Event) -> None:
     seen.append(event.payload)
 
 
@@ -116,21 +116,21 @@ def miss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("arguments", "text"),
     [
         ([""], "channel is empty"),
         (["news", "--handler", "nowhere.at.all"], "--handler 'nowhere.at.all' can't be imported"),
-        (["news", "--handler", "json.__name__"], "--handler 'json.__name__' is no function"),
+        (["news", "--handler", "json.__name__"], "--handler 'json.__name__' is not a function"),
         (["news", "--on-missed", "nothing"], "--on-missed 'nothing' can't be imported"),
         (["news", "--name", ""], "name is empty"),
         (["news", "--attempts", "0"], "attempts must be between 1 and 1000, not 0"),
     ],
 )
-def test_bad_options(words: list[str], text: str) -> None:
+def test_invalid_options(arguments: list[str], text: str) -> None:
     old = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         with pytest.raises(CommandError, match=text) as error:
-            call_command("consume_broadcast", *words, "--verbosity", "0")
+            call_command("consume_broadcast", *arguments, "--verbosity", "0")
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), old, strict=True):
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""How a run is put together: which worlds, what is run again, what is reported."""
+"""How a test run is arranged: test variants, reruns, and what is reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INI = "[pytest]\nmarkers =\n timing\n promise\n worlds\n long\n"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs pytest on some tests, as a process."""
+    """Run pytest on some tests in a process."""
 
     def start(tests: str, *words: str, long: bool = False) -> str:
         tmp_path.joinpath("pytest.ini").write_text(INI)
@@ -87,12 +87,12 @@ def test_slow(): time.sleep(60)
 
 
 def names(output: str) -> list[str]:
-    """The tests that passed, in order."""
+    """The passed tests in order."""
     return [line.split("::")[1].split()[0] for line in output.splitlines() if " PASSED " in line]
 
 
-class TestWorlds:
-    def test_pairs_meet_each_value_once(self, run: Run) -> None:
+class TestVariants:
+    def test_pairs_cover_each_value_once(self, run: Run) -> None:
         assert names(run(PAIRED)) == [
             "test_both[standalone-blocking]",
             "test_both[cluster-awaiting]",
@@ -106,7 +106,7 @@ class TestWorlds:
         ]
 
     @pytest.mark.parametrize("long", [False, True])
-    def test_all_of_them(self, run: Run, long: bool) -> None:
+    def test_all_combinations(self, run: Run, long: bool) -> None:
         found = names(run(PAIRED, *([] if long else ["--worlds=all"]), long=long))
         assert len([name for name in found if name.startswith("test_both")]) == 4
         assert len([name for name in found if name.startswith("test_server")]) == 2
@@ -114,34 +114,34 @@ class TestWorlds:
 
 
 class TestFlaky:
-    @pytest.mark.parametrize("beside", [[], ["-n2"]])
-    def test_what_passed_when_run_again_is_listed_with_its_first_failure(
-        self, run: Run, tmp_path: Path, beside: list[str]
+    @pytest.mark.parametrize("options", [[], ["-n2"]])
+    def test_flaky_tests_are_listed_with_their_first_failure(
+        self, run: Run, tmp_path: Path, options: list[str]
     ) -> None:
-        output = run(FLAKY, "--reruns", "2", "--flaky-list", str(tmp_path / "list"), *beside)
+        output = run(FLAKY, "--reruns", "2", "--flaky-list", str(tmp_path / "list"), *options)
         listed = (tmp_path / "list").read_text()
         assert listed.startswith("FLAKY test_some.py::test_second_time\n")
         assert listed.count("FLAKY") == listed.count("AssertionError: the first failure") == 1
         assert "FLAKY test_some.py::test_second_time" in output
         assert output.count("AssertionError: the first failure") == 1
 
-    def test_a_promise_is_never_run_again(self, run: Run, tmp_path: Path) -> None:
+    def test_promises_are_never_rerun(self, run: Run, tmp_path: Path) -> None:
         assert "2 failed, 1 passed, 3 rerun" in run(FLAKY, "--reruns", "2")
         assert (tmp_path / "kept").read_text() == "x"
         assert (tmp_path / "never").read_text() == "xxx"
 
 
-def test_a_test_that_hangs_fails_and_shows_all_threads(run: Run) -> None:
+def test_hanging_test_fails_and_shows_all_threads(run: Run) -> None:
     output = run(SLOW, "--timeout", "0.5")
     assert "Timeout (>0.5s)" in output
     assert "1 failed" in output
 
 
-def test_a_thread_that_a_test_left_keeps_nothing_alive(run: Run) -> None:
+def test_leftover_thread_does_not_keep_the_process_alive(run: Run) -> None:
     assert "1 failed" in run(STUCK)
 
 
-def test_hypothesis_shrinks_for_a_while_only() -> None:
+def test_shrinking_time_is_limited() -> None:
     from hypothesis.internal.conjecture import engine
 
     assert engine.MAX_SHRINKING_SECONDS == SHRINKING

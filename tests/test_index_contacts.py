@@ -94,7 +94,7 @@ class TestAdding:
         assert labels() == ["Ann Lee"] + [f"user{number}" for number in range(7)]
         assert Directory("everyone").suggest("lee")[0].id == str(User.objects.get(username="ann").pk)
         assert out == (
-            "Indexing 8 users. Ctrl-C stops it; run again, it goes on.\n"
+            "Indexing 8 users. Ctrl-C stops it; the next run continues.\n"
             "Done: 8 stored, 0 removed, 0 refused.\n"
         )
 
@@ -248,7 +248,7 @@ class TestResuming:
         guilds.seen.clear()
         out = indexed("--batch", "2")
         assert guilds.seen == [str(one.pk) for one in people[4:]]
-        assert out.startswith("Indexing 7 users, going on after 4. ")
+        assert out.startswith("Indexing 7 users, continuing after 4. ")
         assert "Done: 3 stored" in out
         assert len(labels("red")) == 7
 
@@ -314,14 +314,14 @@ class TestResuming:
         if why == "too old":
             monkeypatch.setattr(indexing, "MAX_AGE", -1)
         words = {"fresh": ["--fresh"], "another directory": ["--directory", "red"]}
-        assert "going on" not in indexed(*words.get(why, []))
+        assert "continuing" not in indexed(*words.get(why, []))
         assert guilds.seen == [str(one.pk) for one in people]
 
     def test_finished_run_is_followed_by_one_with_a_greater_number(self) -> None:
         user("ann")
         numbers = []
         for _ in range(3):
-            assert "going on" not in indexed()
+            assert "continuing" not in indexed()
             numbers.append(int(server().hget(indexing_key(conf.prefix()), "run")))
         assert numbers == sorted(set(numbers))
         server().hset(indexing_key(conf.prefix()), "run", 10**14)  # the clock was set back
@@ -370,7 +370,7 @@ class TestRejectedMembers:
         user("ann")
         long = user("x" * 150, first_name="Secret" * 25, last_name="Secret" * 25)
         user("bob")
-        with pytest.raises(CommandError, match=r"^1 could not be stored: see the log\.$") as error:
+        with pytest.raises(CommandError, match=r"^1 could not be stored; see the log\.$") as error:
             indexed()
         assert error.value.returncode == 1
         assert labels() == ["ann", "bob"]
@@ -446,7 +446,7 @@ class TestOutput:
         for at in range(5):
             user(f"user{at}")
         assert " of 5 users\n" not in indexed("--batch", "2")
-        monkeypatch.setattr(index_contacts, "REPORT", 0.0)
+        monkeypatch.setattr(index_contacts, "REPORT_INTERVAL", 0.0)
         assert "2 of 5 users\n4 of 5 users\n5 of 5 users\nDone" in indexed("--batch", "2")
 
     def test_verbosity_0_writes_nothing(self) -> None:
@@ -462,8 +462,8 @@ class TestOutput:
     @pytest.mark.parametrize(
         ("words", "text"),
         [
-            (["--batch", "0"], "--batch is 1 to 1000"),
-            (["--batch", "1001"], "--batch is 1 to 1000"),
+            (["--batch", "0"], "--batch must be between 1 and 1000"),
+            (["--batch", "1001"], "--batch must be between 1 and 1000"),
             (["--batch", "many"], "invalid int value: 'many'"),
             (["--directory", ""], "guild is empty"),
         ],

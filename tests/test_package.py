@@ -1,4 +1,4 @@
-"""What holds for the package as a whole: its public names, its layers, its scripts."""
+"""Properties of the whole package: public names, layers and scripts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tree(path: Path) -> ast.Module:
 
 @pytest.mark.versions
 class TestImport:
-    def test_it_needs_no_settings_and_no_network(self) -> None:
+    def test_import_needs_no_settings_and_no_network(self) -> None:
         wanted = [NAME, f"{NAME}.conf", f"{NAME}.testing", *modules("core", "services", "checks")]
         program = f"""
 import socket
@@ -65,7 +65,7 @@ assert not settings.configured, "an import reads the settings"
         )
         assert done.returncode == 0, done.stderr
 
-    def test_nothing_is_pickled_and_no_wait_is_given_to_a_thread(self) -> None:
+    def test_pickle_and_threads_for_waiting_are_not_used(self) -> None:
         for dotted, path in modules().items():
             names = {node.id for node in ast.walk(tree(path)) if isinstance(node, ast.Name)}
             assert not names & {"sync_to_async", "pickle"}, dotted
@@ -77,11 +77,11 @@ assert not settings.configured, "an import reads the settings"
 
 @pytest.mark.versions
 class TestPublicNames:
-    def test_each_is_there_once(self) -> None:
+    def test_each_name_exists_once(self) -> None:
         assert len(PUBLIC) == len(set(PUBLIC))
         assert all(hasattr(django_redis_messaging, name) for name in PUBLIC)
 
-    def test_all_that_is_imported_is_public(self) -> None:
+    def test_every_imported_name_is_public(self) -> None:
         found = {
             name
             for name, value in vars(django_redis_messaging).items()
@@ -89,14 +89,14 @@ class TestPublicNames:
         }
         assert found == set(PUBLIC)
 
-    def test_they_come_in_groups_with_a_heading(self) -> None:
+    def test_names_are_grouped_under_headings(self) -> None:
         source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
         listed = source[source.index("__all__ = [") :].splitlines()[1:]
         assert listed[0].strip().startswith("# ")
         assert sum(line.strip().startswith("# ") for line in listed) >= 3
 
     @pytest.mark.parametrize("name", PUBLIC)
-    def test_each_says_what_it_is(self, name: str) -> None:
+    def test_every_name_has_a_docstring(self, name: str) -> None:
         described = getattr(django_redis_messaging, name)
         assert inspect.getdoc(described), name
         if inspect.isclass(described) and issubclass(described, Service):
@@ -105,7 +105,7 @@ class TestPublicNames:
 
 
 def examples() -> list[doctest.DocTest]:
-    """The examples of all docstrings; a twin has those of its operation, so is left out."""
+    """The examples of all docstrings. Async versions share those of their operation and are left out."""
     found: dict[tuple[str | None, int | None], doctest.DocTest] = {}
     for dotted, path in modules().items():
         if ">>> " in path.read_text(encoding="utf-8"):
@@ -117,19 +117,19 @@ def examples() -> list[doctest.DocTest]:
 
 @pytest.mark.versions
 class TestExamples:
-    def test_there_are_some(self) -> None:
+    def test_examples_exist(self) -> None:
         assert len(examples()) > 5
 
     @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name.removeprefix(f"{NAME}."))
-    def test_those_of_docstrings_are_true(self, example: doctest.DocTest) -> None:
+    def test_examples_of_docstrings_run(self, example: doctest.DocTest) -> None:
         example.globs |= {name: getattr(django_redis_messaging, name) for name in PUBLIC}
-        said = StringIO()
-        failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.write)
-        assert not failed, said.getvalue()
+        output = StringIO()
+        failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=output.write)
+        assert not failed, output.getvalue()
 
 
 def methods(kind: type) -> list[tuple[str, Any]]:
-    """The public methods of a class: what is called on an object, or on the class itself."""
+    """The public methods of a class: instance, class and static methods."""
     return [
         (name, member)
         for name, member in inspect.getmembers(kind, inspect.isroutine)
@@ -144,13 +144,13 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def awaits(function: Any) -> bool:
+def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 @pytest.mark.versions
-class TestTwins:
-    """Every operation has two forms that differ in nothing but a letter."""
+class TestAsyncVersions:
+    """Every operation has a sync and an async version, which differ only in the prefix of the name."""
 
     services = [  # noqa: RUF012
         kind
@@ -158,27 +158,27 @@ class TestTwins:
         if inspect.isclass(kind) and issubclass(kind, Service)
     ]
 
-    def test_there_are_services(self) -> None:
+    def test_services_exist(self) -> None:
         assert {"Chat", "Inbox"} <= {kind.__name__ for kind in self.services}
 
     @pytest.mark.parametrize("kind", services)
-    def test_each_operation_has_its_twin(self, kind: type) -> None:
+    def test_each_operation_has_an_async_version(self, kind: type) -> None:
         found = dict(methods(kind))
         for name, method in found.items():
-            if awaits(method):
-                assert name[0] == "a", f"{name} awaits"
-                assert name[1:] in found, f"{name} has no blocking form"
+            if is_async(method):
+                assert name[0] == "a", f"{name} is async"
+                assert name[1:] in found, f"{name} has no sync version"
             else:
-                assert f"a{name}" in found, f"{name} has no awaiting form"
-                assert awaits(found[f"a{name}"]), f"a{name} does not await"
+                assert f"a{name}" in found, f"{name} has no async version"
+                assert is_async(found[f"a{name}"]), f"a{name} is not async"
 
     @pytest.mark.parametrize("kind", services)
-    def test_twins_take_the_same(self, kind: type) -> None:
+    def test_versions_take_the_same_parameters(self, kind: type) -> None:
         for name, method in methods(kind):
-            if not awaits(method):
+            if not is_async(method):
                 assert parameters(method) == parameters(getattr(kind, f"a{name}")), name
 
-    def test_functions_of_the_services_too(self) -> None:
+    def test_functions_of_the_services_have_async_versions(self) -> None:
         functions = {
             name: value
             for name in PUBLIC
@@ -186,18 +186,18 @@ class TestTwins:
             and value.__module__.startswith(f"{NAME}.services")
         }
         for name, function in functions.items():
-            if awaits(function):
+            if is_async(function):
                 assert name[1:] in functions, name
             else:
                 assert parameters(functions[f"a{name}"]) == parameters(function), name
 
     @pytest.mark.parametrize("kind", services)
-    def test_each_can_use_another_alias(self, kind: type) -> None:
+    def test_each_operation_accepts_another_alias(self, kind: type) -> None:
         assert inspect.signature(kind).parameters["using"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def imported(dotted: str, path: Path) -> Iterator[str]:
-    """The dotted names of all that a module imports, wherever in it."""
+    """The dotted names of all imports of a module, at any level."""
     package = dotted if path.name == "__init__.py" else dotted.rpartition(".")[0]
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -236,7 +236,7 @@ def import_circles(imports: dict[str, set[str]]) -> list[list[str]]:
 
 
 class TestLayers:
-    """Arrows point down only: commands, web and tasks use services, services use core."""
+    """Imports point downwards only: commands, web and tasks use services, services use core."""
 
     above: dict[str, tuple[str, ...]] = {  # noqa: RUF012
         "core": ("services", "web", "tasks", "management", "templatetags", "checks", "testing", "urls"),
@@ -245,7 +245,7 @@ class TestLayers:
     }
 
     @pytest.mark.parametrize("layer", above)
-    def test_nothing_is_imported_from_above(self, layer: str) -> None:
+    def test_no_layer_imports_from_above(self, layer: str) -> None:
         for dotted, path in modules(layer).items():
             for name in imported(dotted, path):
                 parts = name.split(".")
@@ -253,7 +253,7 @@ class TestLayers:
                     assert parts[1] not in self.above[layer], f"{dotted} imports {name}"
 
     @pytest.mark.parametrize("layer", ["core", "services"])
-    def test_nothing_of_djangos_web_side(self, layer: str) -> None:
+    def test_services_do_not_import_djangos_web_modules(self, layer: str) -> None:
         web = (
             "django.http",
             "django.views",
@@ -270,10 +270,10 @@ class TestLayers:
         """Type checking counts too: each module can be understood after those that it imports."""
         assert import_circles({name: imported_modules(name, path) for name, path in modules().items()}) == []
 
-    def test_the_check_finds_circles(self) -> None:
+    def test_checker_finds_circles(self) -> None:
         assert import_circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
-    def test_the_check_sees_imports(self, tmp_path: Path) -> None:
+    def test_checker_finds_imports(self, tmp_path: Path) -> None:
         path = tmp_path / "sample.py"
         path.write_text("def f():\n    from ..web import views\nfrom . import clients\nimport redis.client\n")
         assert set(imported(f"{NAME}.core.sample", path)) == {
@@ -284,21 +284,21 @@ class TestLayers:
 
 
 class TestDatabase:
-    def test_there_are_no_models_and_no_migrations(self) -> None:
+    def test_package_has_no_models_and_no_migrations(self) -> None:
         assert list(apps.get_app_config(NAME).get_models()) == []
         assert not [dotted for dotted in modules() if dotted.rpartition(".")[2] in {"models", "migrations"}]
 
     @pytest.mark.django_db
-    def test_nothing_of_it_is_in_the_database(self) -> None:
+    def test_package_has_no_tables(self) -> None:
         from django.contrib.auth.models import Permission
         from django.contrib.contenttypes.models import ContentType
 
         assert ContentType.objects.exists()
         assert not ContentType.objects.filter(app_label__contains="messaging").exists()
         assert not Permission.objects.filter(content_type__app_label__contains="messaging").exists()
-        said = StringIO()
-        call_command("makemigrations", check=True, dry_run=True, stdout=said)
-        assert "No changes detected" in said.getvalue()
+        output = StringIO()
+        call_command("makemigrations", check=True, dry_run=True, stdout=output)
+        assert "No changes detected" in output.getvalue()
 
 
 LUA = {path.stem: path for path in sorted((PACKAGE / "lua").glob("*.lua"))}
@@ -312,7 +312,7 @@ OTHERWISE = re.compile(r"\b(KEYS|ARGV)\b(?!\[\d+\])")
 
 
 class Script(NamedTuple):
-    """A script as a reader sees it: what its header lists, what its body takes."""
+    """A script: what its header lists and what its body uses."""
 
     header: str
     code: str
@@ -334,11 +334,11 @@ class Script(NamedTuple):
         return set(OTHERWISE.findall(self.code))
 
     def problems(self) -> list[str]:
-        """What header and body disagree about."""
+        """Contradictions between header and body."""
         tails = self.tails
         unlisted = {(kind, n) for kind, n in self.numbered - self.fixed if n < tails.get(kind, n + 1)}
         unused = {(kind, n) for kind, n in self.fixed - self.numbered if kind not in self.otherwise}
-        unsaid = {kind for kind in self.otherwise - set(tails) if kind not in dict(self.fixed)}
+        unlisted_tails = {kind for kind in self.otherwise - set(tails) if kind not in dict(self.fixed)}
         idle = {
             kind
             for kind in set(tails) - self.otherwise
@@ -347,7 +347,7 @@ class Script(NamedTuple):
         return [
             *(f"{kind}[{n}] is not in the header" for kind, n in sorted(unlisted)),
             *(f"{kind} {n} of the header is not used" for kind, n in sorted(unused)),
-            *(f"{kind} is used as a list, which the header does not say" for kind in unsaid),
+            *(f"{kind} is used as a list, which the header does not list" for kind in unlisted_tails),
             *(f"{kind} {tails[kind]}… of the header is not used" for kind in idle),
             *self._holes(),
         ]
@@ -378,13 +378,13 @@ def read(name: str) -> Script:
 
 
 def functions(text: str) -> dict[str, str]:
-    """The functions a piece defines, with their bodies."""
+    """The functions that a piece defines, with their bodies."""
     found = re.findall(r"^local function (\w+)(\(.*?)^end$", without_comments(text), re.MULTILINE | re.DOTALL)
     return dict(found)
 
 
 def top_of(name: str) -> str:
-    """The declarations that a script's own code begins with."""
+    """The declarations at the top of a script's own code."""
     found = re.match(r"(?:\s*\n|local (?!function).*\n(?:[ }].*\n)*)*", own_code(name))
     assert found is not None
     return found[0]
@@ -395,7 +395,7 @@ def own_code(name: str) -> str:
 
 
 def reached(name: str) -> dict[str, str]:
-    """The functions of its pieces that a script calls, at once or by way of others."""
+    """The functions of its pieces that a script calls, directly or through others."""
     defined: dict[str, str] = {}
     for piece in scripts.pieces(text_of(name)):
         defined |= functions(scripts.read(piece))
@@ -410,27 +410,27 @@ def reached(name: str) -> dict[str, str]:
 
 
 class TestScripts:
-    def test_there_are_scripts(self) -> None:
+    def test_scripts_exist(self) -> None:
         assert {"chat_send", "inbox_pending"} <= set(SCRIPTS)
 
     @pytest.mark.parametrize("name", SCRIPTS)
-    def test_the_header_lists_what_the_body_takes(self, name: str) -> None:
+    def test_header_lists_the_keys_and_arguments_of_the_body(self, name: str) -> None:
         assert read(name).problems() == []
 
     @pytest.mark.parametrize("name", SCRIPTS)
-    def test_the_header_says_what_it_does_and_returns(self, name: str) -> None:
+    def test_header_has_a_purpose_and_returns(self, name: str) -> None:
         header = read(name).header
-        assert re.match(r"-- [A-Z](?:.|\n-- )*\.", header), "it begins with what it does"
+        assert re.match(r"-- [A-Z](?:.|\n-- )*\.", header), "the header must begin with the purpose"
         assert re.search(r"^-- Returns \S", header, re.MULTILINE)
 
     @pytest.mark.parametrize("name", SCRIPTS)
-    def test_no_line_of_the_header_is_almost_right(self, name: str) -> None:
+    def test_header_lines_are_well_formed(self, name: str) -> None:
         for line in read(name).header.splitlines():
             if re.match(r"--\s*(KEYS|ARGV)\b", line):
                 assert LISTED.match(line), line
 
     @pytest.mark.parametrize("name", LUA)
-    def test_it_is_a_verb_of_one_script_and_used(self, name: str) -> None:
+    def test_scripts_and_pieces_are_used(self, name: str) -> None:
         if name.startswith("_"):
             users = [path for path in LUA.values() if name in USES.findall(path.read_text(encoding="utf-8"))]
             assert users, f"no script uses {name}"
@@ -438,7 +438,7 @@ class TestScripts:
             assert name in constants(), f"nothing calls {name}"
 
     @pytest.mark.parametrize("name", LUA)
-    def test_pieces_it_uses_exist_and_are_called(self, name: str) -> None:
+    def test_pieces_exist_and_are_called(self, name: str) -> None:
         used = USES.findall(text_of(name))
         assert set(used) <= set(LUA)
         assert used == sorted(used)
@@ -456,27 +456,27 @@ class TestScripts:
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_keys_and_arguments_get_their_names_at_the_top(self, name: str) -> None:
         named = NUMBERED.findall(top_of(name))
-        assert len(named) == len(set(named)), "each gets its name once"
+        assert len(named) == len(set(named)), "each must be named exactly once"
         assert not NUMBERED.findall(own_code(name)[len(top_of(name)) :])
 
     @pytest.mark.parametrize("name", SCRIPTS)
-    def test_one_that_reads_only_writes_nothing(self, name: str) -> None:
+    def test_read_only_scripts_write_nothing(self, name: str) -> None:
         code = "\n".join([own_code(name), *reached(name).values()])
         called = set(re.findall(r"redis\.p?call\(\s*'(\w+)'", code))
-        assert called, "calls nothing that this test understands"
+        assert called, "no commands found in the code"
         if re.search(r"^-- reads only$", read(name).header, re.MULTILINE):
             assert called <= READING | HOUSEKEEPING
         else:
-            assert called - READING, "it only reads: say so in the header"
+            assert called - READING, "the script only reads: its header must have the line 'reads only'"
 
     @pytest.mark.parametrize("name", LUA)
-    def test_it_looks_at_no_data_of_people_and_lists_no_keyspace(self, name: str) -> None:
+    def test_scripts_read_no_personal_data_and_scan_no_keyspace(self, name: str) -> None:
         code = without_comments(LUA[name].read_text(encoding="utf-8"))
         assert "cjson" not in code
         assert not set(re.findall(r"'([A-Z]+)'", code)) & {"KEYS", "FLUSHALL", "FLUSHDB", "SCAN", "CONFIG"}
 
 
-#: what a script that reads may do: remove what limits have already put out of sight
+#: commands allowed in read scripts: they remove data that limits already hide
 HOUSEKEEPING = {"LTRIM"}
 #: commands that change nothing
 READING = {
@@ -488,7 +488,7 @@ READING = {
 
 @functools.cache
 def constants() -> set[str]:
-    """All texts in the package's Python code."""
+    """All string constants in the package's Python code."""
     return {
         node.value
         for path in modules().values()
@@ -497,13 +497,13 @@ def constants() -> set[str]:
     }
 
 
-class TestTheReadingOfHeaders:
+class TestHeaderChecker:
     """The checker finds planted faults."""
 
     GOOD = "-- Does it.\n-- KEYS  1 log\n-- ARGV  1 user: who\n-- ARGV  2… ids\n-- Returns 1\n"
     CODE = "return redis.call('X', KEYS[1], ARGV[1], unpack(ARGV, 2))"
 
-    def test_nothing_where_all_is_well(self) -> None:
+    def test_correct_script_has_no_problems(self) -> None:
         assert Script(self.GOOD, self.CODE).problems() == []
 
     @pytest.mark.parametrize(
@@ -518,5 +518,5 @@ class TestTheReadingOfHeaders:
             ("-- KEYS  1 log\n", "redis.call('X', KEYS[1], unpack(ARGV))"),
         ],
     )
-    def test_planted(self, header: str, code: str) -> None:
+    def test_planted_faults_are_found(self, header: str, code: str) -> None:
         assert Script(header, code).problems()

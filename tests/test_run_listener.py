@@ -1,4 +1,4 @@
-"""`manage.py run_listener`, what `check` says of handlers, and timers in the other commands."""
+"""`manage.py run_listener`, the checks of handlers, and timers in the other commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from django_redis_messaging.services.jobs.leases import Outcome
 from tests.engines import timers
 from tests.processes import PATIENCE, Process, Start, processes
 from tests.services.asking import server, until
-from tests.services.listening import Heard
+from tests.services.listening import Received
 
 PROGRAM = """
 import sys
@@ -61,29 +61,29 @@ async def gone(event):
 
 @pytest.fixture
 def start(tmp_path: Path, messaging_server: EmbeddedServer) -> Iterator[Start]:
-    """Runs manage.py of a site that has an app `shop` with handlers, in a process of its own."""
+    """Run manage.py of a site with handlers in its app `shop`, in a separate process."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "expiries.py").write_text(EXPIRIES)
     with processes() as run:
 
-        def start(*words: str, apps: tuple[str, ...] = ("shop",), url: str = "") -> Process:
+        def start(*arguments: str, apps: tuple[str, ...] = ("shop",), url: str = "") -> Process:
             program = PROGRAM.format(apps=apps, url=url or messaging_server.url, prefix=conf.prefix())
             path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[1]}"
-            return run("-W", "error", "-c", program, *words, PYTHONPATH=path)
+            return run("-W", "error", "-c", program, *arguments, PYTHONPATH=path)
 
         yield start
 
 
-def said(command: str, *words: str) -> str:
+def output_of(command: str, *arguments: str) -> str:
     out = io.StringIO()
-    call_command(command, *words, stdout=out)
+    call_command(command, *arguments, stdout=out)
     return out.getvalue()
 
 
 class TestCommand:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_the_first_signal_drains(self, number: signal.Signals, start: Start, tmp_path: Path) -> None:
+    def test_first_signal_drains(self, number: signal.Signals, start: Start, tmp_path: Path) -> None:
         marker = tmp_path / "marker"
         Expiry("order").start("17", 0.001, {"marker": str(marker), "seconds": 1})
         process = start("run_listener", "--concurrency", "1")
@@ -99,7 +99,7 @@ class TestCommand:
         assert timers().stats("order")[:4] == [1, 0, 0, 0]
 
     @pytest.mark.timing
-    def test_the_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
+    def test_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
         marker = tmp_path / "marker"
         Expiry("order").start("17", 0.001, {"marker": str(marker), "seconds": 60})
         process = start("run_listener", "--verbosity", "0")
@@ -112,7 +112,7 @@ class TestCommand:
         assert time.monotonic() - began < 10
         assert timers().stats("order")[:4] == [1, 0, 0, 0]
 
-    def test_only_key_events(self, start: Start, tmp_path: Path) -> None:
+    def test_key_events_only(self, start: Start, tmp_path: Path) -> None:
         text = EXPIRIES[: EXPIRIES.index("@on_expiry")] + EXPIRIES[EXPIRIES.index("@on_key_event") :]
         (tmp_path / "shop" / "expiries.py").write_text(text)
         process = start("run_listener", "--configure")
@@ -125,7 +125,7 @@ class TestCommand:
         assert before is not None
         server().config_set("notify-keyspace-events", "")
 
-    def test_no_handlers_is_one_line_that_helps(self, start: Start) -> None:
+    def test_missing_handlers_print_one_line(self, start: Start) -> None:
         process = start("run_listener", apps=())
         out, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (1, "")
@@ -133,7 +133,7 @@ class TestCommand:
         assert errors.count("\n") == 1
 
     @pytest.mark.parametrize(
-        ("words", "text"),
+        ("arguments", "text"),
         [
             (["--concurrency", "0"], "--concurrency must be at least 1"),
             (["--lease", "0.5"], "--lease between 1 and"),
@@ -142,9 +142,9 @@ class TestCommand:
             (["--concurrency", "many"], "invalid int value"),
         ],
     )
-    def test_bad_options(self, words: list[str], text: str) -> None:
+    def test_invalid_options(self, arguments: list[str], text: str) -> None:
         with pytest.raises(CommandError) as error:
-            call_command("run_listener", *words)
+            call_command("run_listener", *arguments)
         assert text in str(error.value)
         assert "\n" not in str(error.value)
 
@@ -153,31 +153,31 @@ class TestChecks:
     def ids(self) -> list[str | None]:
         return [message.id for message in check_handlers()]
 
-    def test_good_handlers_are_not_spoken_of(self) -> None:
-        on_expiry("order")(Heard())
-        on_key_event("order:*", events={"expired", "set"})(Heard())
-        on_key_event(f"{conf.prefix()}:mine:*")(Heard())
-        on_key_event("*")(Heard())
+    def test_valid_handlers_pass(self) -> None:
+        on_expiry("order")(Received())
+        on_key_event("order:*", events={"expired", "set"})(Received())
+        on_key_event(f"{conf.prefix()}:mine:*")(Received())
+        on_key_event("*")(Received())
         assert check_handlers() == []
 
-    def test_one_that_waits_for_keys_of_ours(self) -> None:
-        on_key_event(f"{conf.prefix()}:1:{{chat:*")(Heard.__call__)
+    def test_own_keys_are_reported(self) -> None:
+        on_key_event(f"{conf.prefix()}:1:{{chat:*")(Received.__call__)
         [message] = check_handlers()
         assert message.id == "messaging.W009"
-        assert "tests.services.listening.Heard.__call__ is never called" in message.msg
+        assert "tests.services.listening.Received.__call__ is never called" in message.msg
 
-    def test_one_that_waits_for_an_event_that_nobody_sends(self) -> None:
-        on_key_event("order:*", events={"expire", "expird"})(Heard.__call__)
+    def test_unknown_events_are_reported(self) -> None:
+        on_key_event("order:*", events={"expire", "expird"})(Received.__call__)
         [message] = check_handlers()
         assert message.id == "messaging.W010"
         assert "'expird'" in message.msg
         assert message.hint == "Did you mean 'expired'?"
         handlers.key_events.clear()
-        on_key_event("order:*", events={"§"})(Heard())
+        on_key_event("order:*", events={"§"})(Received())
         [message] = check_handlers()
         assert "table" in str(message.hint)
 
-    def test_a_namespace_with_two_handlers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_two_handlers_of_a_namespace_are_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def discover() -> None:
             raise ConfigurationError("The namespace 'order' has a handler already.")
 
@@ -186,42 +186,42 @@ class TestChecks:
         assert check_flags() == []
 
     @pytest.mark.parametrize("given", [[], "wrong", {"PREFIX": "a b"}])
-    def test_settings_that_are_wrong_are_not_their_business(self, given: Any, settings: Settings) -> None:
-        on_key_event("order:*")(Heard())
+    def test_invalid_settings_are_ignored_here(self, given: Any, settings: Settings) -> None:
+        on_key_event("order:*")(Received())
         settings.REDIS_MESSAGING = given
         assert check_handlers() == []
 
-    def test_they_are_registered(self) -> None:
-        on_key_event("order:*", events={"expird"})(Heard())
+    def test_checks_are_registered(self) -> None:
+        on_key_event("order:*", events={"expird"})(Received())
         assert "messaging.W010" in [message.id for message in run_checks(tags=["messaging"])]
 
 
-class TestChecksOfTheServer:
+class TestServerChecks:
     @pytest.fixture(autouse=True)
-    def flags(self, own_prefix: str) -> Iterator[None]:
+    def reset_flags(self, own_prefix: str) -> Iterator[None]:
         yield
         server().config_set("notify-keyspace-events", "")
 
-    def test_flags_that_deliver_nothing(self) -> None:
-        """The original's example: `K$e` delivers no expiry."""
-        on_key_event("order:*", events={"expired"})(Heard.__call__)
+    def test_insufficient_flags_are_reported(self) -> None:
+        """The flags of the original example, `K$e`, deliver no expiry."""
+        on_key_event("order:*", events={"expired"})(Received.__call__)
         server().config_set("notify-keyspace-events", "K$e")
         [message] = check_flags()
         assert message.id == "messaging.W011"
         assert "without 'x'" in message.msg
         assert "'$Kex'" in str(message.hint)
 
-    def test_flags_that_do(self) -> None:
-        on_key_event("order:*", events={"expired"})(Heard())
+    def test_sufficient_flags_pass(self) -> None:
+        on_key_event("order:*", events={"expired"})(Received())
         server().config_set("notify-keyspace-events", "AKE")
         assert check_flags() == []
 
-    def test_nobody_waits_for_events(self) -> None:
-        on_expiry("order")(Heard())
+    def test_flags_are_ignored_without_key_event_handlers(self) -> None:
+        on_expiry("order")(Received())
         assert check_flags() == []
 
-    def test_a_server_that_is_not_there_is_not_its_business(self, settings: Settings) -> None:
-        on_key_event("order:*", events={"expired"})(Heard())
+    def test_unreachable_server_is_ignored_here(self, settings: Settings) -> None:
+        on_key_event("order:*", events={"expired"})(Received())
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere?db=0"}
         settings.CACHES = {**settings.CACHES, "nowhere": entry}
         settings.REDIS_MESSAGING = {"ALIAS": "nowhere", "COMMAND_DEADLINE": 0.1}
@@ -229,30 +229,32 @@ class TestChecksOfTheServer:
 
 
 class TestOtherCommands:
-    def dead(self) -> None:
-        """One timer that is dead, and one that waits."""
-        store = timers()
+    def add_timers(self) -> None:
+        """Add a dead timer and a waiting one."""
+        engine = timers()
         Expiry("order").start("17", 0.001)
-        until(lambda: (found := store.claim(["order"], 1, 1000).jobs) and self.bury(found[0]))
+        until(lambda: (found := engine.claim(["order"], 1, 1000).jobs) and self.dead_letter(found[0]))
         Expiry("order").start("18", 60)
 
-    def bury(self, held: Any) -> bool:
-        return timers().settle(held.lease.settled(Outcome.DEAD, line='F"no"'))
+    def dead_letter(self, leased: Any) -> bool:
+        return timers().settle(leased.lease.settled(Outcome.DEAD, line='F"no"'))
 
     def test_stats(self) -> None:
-        self.dead()
-        [row] = [row for row in json.loads(said("messaging_stats", "--json")) if "timers" in row["queue"]]
+        self.add_timers()
+        [row] = [
+            row for row in json.loads(output_of("messaging_stats", "--json")) if "timers" in row["queue"]
+        ]
         expected = {"ready": 0, "delayed": 1, "leased": 0, "dead": 1, "oldest_age": None}
         assert row == {"queue": "timers order", **expected}
 
     def test_redrive(self) -> None:
-        self.dead()
-        assert said("redrive", "order", "--timers") == "1 requeued in order.\n"
-        assert said("redrive", "order", "--timers") == "0 requeued in order.\n"
+        self.add_timers()
+        assert output_of("redrive", "order", "--timers") == "1 requeued in order.\n"
+        assert output_of("redrive", "order", "--timers") == "0 requeued in order.\n"
         with pytest.raises(CommandError, match="namespace is empty"):
             call_command("redrive", "", "--timers")
 
-    def test_the_poller_knows_of_timers(self, start: Start) -> None:
+    def test_poller_moves_due_timers(self, start: Start) -> None:
         Expiry("order").start("17", 0.2)
         process = start("run_poller")
         from tests.services.listening import jobs

@@ -27,7 +27,7 @@ from tests.processes import PATIENCE, Start, commands
 from tests.tasks import jobs
 from tests.tasks.working import ended, keys, server, state, until
 
-#: a backend that is not ours: of Django, or of the backport
+#: a backend of Django or of the backport, not of this package
 DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
 EXPIRIES = """
 import time
@@ -46,43 +46,41 @@ def rounds():
 
 def broken():
     if Path({switch!r}).exists():
-        raise RuntimeError("a mistake of the site's own")
+        raise RuntimeError("a mistake of the site")
     return 0.05
 """
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts the command for a site that has tasks, and handlers in an app `shop`."""
+    """Start the command for a site with tasks, and with handlers in its app `shop`."""
     shop = tmp_path / "shop"
     shop.mkdir()
     (shop / "__init__.py").touch()
     (shop / "expiries.py").write_text(EXPIRIES.format(switch=str(tmp_path / "switch")))
     with commands() as run:
-        yield lambda *words: run("run_messaging", *words, apps="shop", path=tmp_path)
+        yield lambda *arguments: run("run_messaging", *arguments, apps="shop", path=tmp_path)
 
 
 @pytest.fixture
-def signals() -> Iterator[None]:
-    """Signals do afterwards what they did before."""
+def restore_signals() -> Iterator[None]:
+    """Restore the signal handlers after the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def said(*words: str) -> str:
-    """What it prints, in this process."""
+def output_of(*arguments: str) -> str:
+    """Run the command in this process and return its output."""
     out = io.StringIO()
-    call_command("run_messaging", *words, stdout=out)
+    call_command("run_messaging", *arguments, stdout=out)
     return out.getvalue()
 
 
-class TestAsAProcess:
-    def test_it_does_the_work_of_all_three_and_drains_at_the_first_signal(
-        self, start: Start, tmp_path: Path
-    ) -> None:
-        """The timer's handler and the task are in their midst when the signal comes."""
+class TestProcess:
+    def test_all_three_loops_run_and_drain_at_the_first_signal(self, start: Start, tmp_path: Path) -> None:
+        """The signal arrives while the timer's handler and the task are running."""
         fired, begun = tmp_path / "fired", tmp_path / "begun"
         DelayQueue("mail").push("hello", delay=0.1)
         process = start("--concurrency", "2")
@@ -102,7 +100,7 @@ class TestAsAProcess:
         assert timers().stats("order")[:4] == [0, 0, 0, 0]
 
     @pytest.mark.timing
-    def test_the_second_signal_gives_back_what_runs(self, start: Start, tmp_path: Path) -> None:
+    def test_second_signal_releases_running_jobs(self, start: Start, tmp_path: Path) -> None:
         fired, begun = tmp_path / "fired", tmp_path / "begun"
         Expiry("order").start("17", 0.01, {"marker": str(fired), "seconds": 600})
         result = jobs.pid_after.enqueue(str(begun), 600.0)
@@ -115,9 +113,7 @@ class TestAsAProcess:
         assert (state(result).status, state(result).attempts) == ("w", 0)
         assert timers().stats("order")[:4] == [1, 0, 0, 0]
 
-    def test_when_one_dies_the_others_drain_and_the_exit_code_says_so(
-        self, start: Start, tmp_path: Path
-    ) -> None:
+    def test_failed_loop_drains_the_others_and_sets_the_exit_code(self, start: Start, tmp_path: Path) -> None:
         begun = tmp_path / "begun"
         result = jobs.pid_after.enqueue(str(begun), 1.0)
         process = start()
@@ -125,29 +121,29 @@ class TestAsAProcess:
         (tmp_path / "switch").touch()
         out, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 1
-        assert "RuntimeError: a mistake of the site's own" in errors
+        assert "RuntimeError: a mistake of the site" in errors
         assert errors.endswith("CommandError: Ended by an error of the poller; see the log.\n")
         assert out.endswith("Ended after 1 tasks and 0 timers.\n")
         assert ended(result).return_value == process.pid
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal has come before it runs: it ends when it has begun."""
+def stop_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a signal before the start: the loops end at once."""
     monkeypatch.setattr(loops, "at_signals", lambda stop: stop())
 
 
-@pytest.mark.usefixtures("signals")
-class TestWhatThereIsToRun:
-    @pytest.mark.usefixtures("at_once")
-    def test_nothing_is_said_and_is_no_error(self, settings: Settings) -> None:
+@pytest.mark.usefixtures("restore_signals")
+class TestLoops:
+    @pytest.mark.usefixtures("stop_immediately")
+    def test_no_worker_and_no_listener_is_no_error(self, settings: Settings) -> None:
         settings.TASKS = {"default": {"BACKEND": DUMMY}}
-        assert said() == (
+        assert output_of() == (
             "Running no worker (TASKS has no backend of this app); poller; no listener (no app has handlers "
             "in expiries.py). Ctrl-C ends it.\nEnded after 0 tasks and 0 timers.\n"
         )
 
-    def test_a_worker_for_each_backend_of_this_app(self, settings: Settings) -> None:
+    def test_one_worker_for_each_backend_of_this_app(self, settings: Settings) -> None:
         entry = settings.TASKS["default"]
         settings.TASKS = {
             "default": entry,
@@ -157,32 +153,34 @@ class TestWhatThereIsToRun:
         jobs.noop.enqueue()
         jobs.noop.using(backend="mail", queue_name="letters").enqueue()
         on_expiry("order")(print)
-        lines = said("--max-time", "1.5")
+        lines = output_of("--max-time", "1.5")
         assert " of default, other; worker " in lines
         assert " of letters; poller; listener of timers of order. Ctrl-C" in lines
         assert "Ended after 2 tasks and 0 timers." in lines
 
-    @pytest.mark.usefixtures("at_once")
-    def test_without_djangos_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.usefixtures("stop_immediately")
+    def test_without_django_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(loops, "tasks_installed", lambda: False)
-        assert said("--max-time", "1").startswith(
+        assert output_of("--max-time", "1").startswith(
             "Running no worker (TASKS has no backend of this app); poller;"
         )
         with pytest.raises(CommandError, match="pip install"):
-            said("--backend", "default")
+            output_of("--backend", "default")
         with pytest.raises(CommandError, match=r"found: none"):
-            said("--queue", "default")
+            output_of("--queue", "default")
 
-    def test_an_error_of_one_is_an_error(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_error_of_a_loop_is_an_error_of_the_command(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         settings.TASKS = {"default": {"BACKEND": DUMMY}}
         monkeypatch.setattr(Poller, "run", lambda self: 1 / 0)
         with pytest.raises(CommandError, match="Ended by an error of the poller; see the log"):
-            said()
+            output_of()
 
-    def test_with_reload_it_leaves_signals_to_the_reloader(
+    def test_reload_leaves_signals_to_the_reloader(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Which runs it in a thread, where nobody may ask for signals."""
+        """The reloader runs the command in a thread, where signal handlers cannot be set."""
         settings.TASKS = {"default": {"BACKEND": DUMMY}}
 
         def run_with_reloader(run: Callable[..., None], **options: Any) -> None:
@@ -190,20 +188,20 @@ class TestWhatThereIsToRun:
                 pool.submit(run, **options).result()
 
         monkeypatch.setattr(autoreload, "run_with_reloader", run_with_reloader)
-        assert "Ended after 0 tasks" in said("--reload", "--max-time", "1")
+        assert "Ended after 0 tasks" in output_of("--reload", "--max-time", "1")
 
-    @pytest.mark.usefixtures("at_once")
-    def test_one_backend_and_one_queue_where_they_are_named(self, settings: Settings) -> None:
+    @pytest.mark.usefixtures("stop_immediately")
+    def test_backend_and_queue_options(self, settings: Settings) -> None:
         entry = settings.TASKS["default"]
         settings.TASKS = {"default": entry, "mail": {**entry, "QUEUES": ["letters"]}}
-        [line, _] = said("--backend", "default", "--queue", "other").splitlines()
+        [line, _] = output_of("--backend", "default", "--queue", "other").splitlines()
         assert " of other; poller; no listener" in line
         assert "letters" not in line
         with pytest.raises(CommandError, match=r"name it with --backend \(found: default, mail\)"):
-            said("--queue", "other")
+            output_of("--queue", "other")
 
     @pytest.mark.parametrize(
-        ("words", "text"),
+        ("arguments", "text"),
         [
             (["--backend", "nowhere"], "TASKS has no entry 'nowhere'"),
             (["--queue", "nope"], "no queue 'nope': add it to QUEUES"),
@@ -213,27 +211,27 @@ class TestWhatThereIsToRun:
             (["--max-time", "0"], "--max-time must be at least 1"),
         ],
     )
-    def test_bad_options(self, words: list[str], text: str) -> None:
+    def test_invalid_options(self, arguments: list[str], text: str) -> None:
         with pytest.raises(CommandError) as error:
-            said(*words)
+            output_of(*arguments)
         assert text in str(error.value)
         assert "\n" not in str(error.value)
 
-    def test_handlers_that_contradict_each_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_conflicting_handlers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def discover() -> None:
             raise ConfigurationError("The namespace 'order' has a handler already.")
 
         monkeypatch.setattr(handlers, "discover", discover)
         with pytest.raises(CommandError, match="has a handler already"):
-            said()
+            output_of()
 
 
-class Waiting:
+class WaitingLoop:
     """A loop that runs until it was stopped `stops` times."""
 
     def __init__(self, stops: int = 1) -> None:
         self.stops = stops
-        self.told = 0
+        self.stop_calls = 0
         self._woken = threading.Semaphore(0)
 
     def run(self) -> None:
@@ -241,12 +239,12 @@ class Waiting:
             assert self._woken.acquire(timeout=PATIENCE)
 
     def stop(self) -> None:
-        self.told += 1
+        self.stop_calls += 1
         self._woken.release()
 
 
-class Ending:
-    """A loop that ends at once, by an error or as one that has logged it."""
+class EndingLoop:
+    """A loop that ends at once: normally, with an exception, or after logging a failure."""
 
     def __init__(self, error: Exception | None = None, *, failed: bool = False) -> None:
         self.error, self.failed = error, failed
@@ -259,71 +257,74 @@ class Ending:
 
 
 class TestTogether:
-    def test_a_stop_is_for_all_and_the_second_too(self) -> None:
-        one, other = Waiting(1), Waiting(2)
+    def test_both_stops_reach_all_loops(self) -> None:
+        one, other = WaitingLoop(1), WaitingLoop(2)
         together = LoopGroup({"one": one, "other": other})
         together.stop()
         together.stop()
         together.run()
-        assert (one.told, other.told) in {(1, 2), (2, 2)}
+        assert (one.stop_calls, other.stop_calls) in {(1, 2), (2, 2)}
         assert together.failed == []
 
     @pytest.mark.parametrize(
         ("ending", "failed"),
-        [(Ending(), []), (Ending(ValueError("x")), ["ending"]), (Ending(failed=True), ["ending"])],
+        [
+            (EndingLoop(), []),
+            (EndingLoop(ValueError("x")), ["ending"]),
+            (EndingLoop(failed=True), ["ending"]),
+        ],
     )
-    def test_one_that_ends_takes_the_others_along_gently(
-        self, ending: Ending, failed: list[str], caplog: pytest.LogCaptureFixture
+    def test_loop_that_ends_stops_the_others_once(
+        self, ending: EndingLoop, failed: list[str], caplog: pytest.LogCaptureFixture
     ) -> None:
-        """They are stopped once: they drain. That one of them ends then stops nobody again."""
-        others = Waiting(), Waiting(), Waiting()
+        """The others drain. When one of them ends, the rest are not stopped a second time."""
+        others = WaitingLoop(), WaitingLoop(), WaitingLoop()
         together = LoopGroup({"ending": ending, "a": others[0], "b": others[1], "c": others[2]})
         together.run()
-        assert [other.told for other in others] == [1, 1, 1]
+        assert [other.stop_calls for other in others] == [1, 1, 1]
         assert together.failed == failed
         assert ("The ending failed" in caplog.text) == (ending.error is not None)
 
     @pytest.mark.timing
-    def test_after_its_time_it_stops(self) -> None:
-        waiting, began = Waiting(), time.monotonic()
+    def test_loops_stop_after_max_time(self) -> None:
+        waiting, began = WaitingLoop(), time.monotonic()
         together = LoopGroup({"waiting": waiting}, max_time=0.2)
         together.run()
-        assert waiting.told == 1
+        assert waiting.stop_calls == 1
         assert 0.2 <= time.monotonic() - began < PATIENCE
 
     @pytest.mark.timing
-    def test_who_does_not_end_at_the_second_stop_is_left_behind(
+    def test_loop_that_ignores_the_second_stop_is_abandoned(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Such as one that waits for a Redis that does not answer."""
+        """For example, a loop that waits for an unresponsive Redis."""
         monkeypatch.setattr("django_redis_messaging.services.loop_group.STOP_TIMEOUT", 0.1)
-        one, other = Waiting(3), Waiting(2)
+        one, other = WaitingLoop(3), WaitingLoop(2)
         together = LoopGroup({"one": one, "other": other})
         together.stop()
         together.stop()
         together.run()
-        assert (one.told, other.told) == (2, 2)
+        assert (one.stop_calls, other.stop_calls) == (2, 2)
         assert "Exiting though these loops have not ended: one." in caplog.text
         one.stop()
 
-    @pytest.mark.usefixtures("signals")
+    @pytest.mark.usefixtures("restore_signals")
     @pytest.mark.timing
-    def test_a_signal_that_interrupts_nothing_is_seen_all_the_same(self) -> None:
-        """Such as one that comes just before it begins to wait; here it comes to another thread."""
-        loops.at_signals((together := LoopGroup({"waiting": (waiting := Waiting())})).stop)
+    def test_signal_that_interrupts_no_wait_is_noticed(self) -> None:
+        """For example, one that arrives just before the wait begins; here, another thread receives it."""
+        loops.at_signals((together := LoopGroup({"waiting": (waiting := WaitingLoop())})).stop)
 
         def send() -> None:
             until(lambda: any(thread.name == "waiting" for thread in threading.enumerate()))
-            time.sleep(
-                0.1
-            )  # whether it waits by now can't be seen: the test may be too kind, never too strict
+            # the test cannot see whether the wait has begun: it may pass wrongly, but never fail wrongly
+            time.sleep(0.1)
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
         with ThreadPoolExecutor() as pool:
             sent = pool.submit(send)
             together.run()
             sent.result()
-        assert waiting.told == 1
+        assert waiting.stop_calls == 1
 
-    def test_of_nothing_it_ends_at_once(self) -> None:
+    def test_no_loops_end_at_once(self) -> None:
         LoopGroup({}).run()

@@ -1,4 +1,4 @@
-"""The pytest plugin, in separate runs of pytest as a site would have them."""
+"""The pytest plugin as the tests of a site use it, in separate runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TESTS = """
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """The directory of a site with tests of its own."""
+    """The directory of a site with tests."""
     for name, text in {"settings": SETTINGS, "conftest": CONFTEST, "test_site": TESTS}.items():
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf-8")
     (tmp_path / "pytest.ini").write_text(
@@ -72,7 +72,7 @@ def site(tmp_path: Path) -> Path:
 
 
 def run(site: Path, *args: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    """The exit code and output of pytest on that site."""
+    """Run pytest on that site; its exit code and output."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-s", "-p", "no:playwright", *args],
         cwd=site,
@@ -85,7 +85,7 @@ def run(site: Path, *args: str, env: dict[str, str] | None = None) -> tuple[int,
     return done.returncode, done.stdout + done.stderr
 
 
-def test_tests_of_a_site_get_a_private_server_and_their_own_keys(site: Path) -> None:
+def test_tests_of_a_site_get_a_private_server_and_prefix(site: Path) -> None:
     code, output = run(site)
     assert code == 0, output
     assert "9 passed" in output
@@ -110,11 +110,11 @@ def test_each_worker_of_xdist_has_a_server(site: Path) -> None:
     assert len({url for _, url in servers}) == 2
 
 
-def test_the_configured_server_may_be_used_and_is_not_changed(
+def test_configured_server_is_left_unchanged(
     site: Path, messaging_server: EmbeddedServer, own_prefix: str
 ) -> None:
     client = get_redis_connection("messaging")
-    client.set(f"{own_prefix}:theirs", "1")
+    client.set(f"{own_prefix}:foreign", "1")
     before = client.dbsize()
 
     code, output = run(
@@ -126,13 +126,13 @@ def test_the_configured_server_may_be_used_and_is_not_changed(
     assert client.dbsize() == before
 
 
-def test_an_unknown_choice_is_an_error(site: Path) -> None:
+def test_unknown_choice_is_reported(site: Path) -> None:
     code, output = run(site, "-o", "messaging_server=somewhere")
     assert code != 0
     assert "private or configured, not 'somewhere'" in output
 
 
-def test_a_run_without_its_fixtures_is_not_affected(site: Path) -> None:
+def test_unused_plugin_does_nothing(site: Path) -> None:
     (site / "conftest.py").unlink()
     (site / "test_site.py").write_text(
         textwrap.dedent("""
@@ -157,7 +157,7 @@ def test_objects_use_the_prefix_of_the_test(own_prefix: str) -> None:
     assert any(b"chat:here" in key for key in keys)
 
 
-async def test_connections_of_an_async_test_are_closed_after_it() -> None:
+async def test_connections_of_an_async_test_are_closed() -> None:
     assert await Inbox("ann").aunread() == 0
 
 
@@ -171,7 +171,7 @@ def test_remove_keys_removes_only_keys_with_the_prefix(own_prefix: str) -> None:
     assert client.exists(odd, f"{own_prefix}:xaa\\:1") == 2
 
 
-def test_remove_keys_removes_more_than_a_batch(own_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_keys_works_in_batches(own_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_redis_messaging.testing.BATCH", 3)
     client = get_redis_connection("messaging")
     for number in range(10):
@@ -180,7 +180,7 @@ def test_remove_keys_removes_more_than_a_batch(own_prefix: str, monkeypatch: pyt
     assert remove_keys("messaging", own_prefix) == 0
 
 
-def test_a_prefix_may_be_a_callable_outside() -> None:
+def test_prefix_may_be_a_callable() -> None:
     prefix = Prefix(lambda: "tenant")
     assert prefix() == "tenant"
     with prefix.instead("inner"):
@@ -191,5 +191,5 @@ def test_a_prefix_may_be_a_callable_outside() -> None:
     assert prefix() == "tenant"
 
 
-def test_the_alias_names_the_private_server(messaging_server: EmbeddedServer) -> None:
+def test_private_server_is_used_by_the_alias(messaging_server: EmbeddedServer) -> None:
     assert settings.CACHES["messaging"]["LOCATION"] == messaging_server.url

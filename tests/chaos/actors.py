@@ -1,4 +1,4 @@
-"""What other processes do. Django is set up there by `enter`, for one server and one prefix."""
+"""Functions that other processes run. `enter` configures Django there for one server and one prefix."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from django.conf import settings
 
 from django_redis_messaging import Chat, Inbox, Message, OutcomeUnknown, Unavailable
 
-#: seconds an act may wait for something
+#: seconds that a function may wait for a condition
 PATIENCE = 60.0
-_together: list[Barrier] = []
+_barriers: list[Barrier] = []
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where to act."""
+    """The server and the settings that a process uses."""
 
     url: str
     messaging: dict[str, Any]
 
 
 @dataclass
-class Heard:
-    """What a member got to know."""
+class Received:
+    """What a member received."""
 
     bodies: dict[int, str] = field(default_factory=dict)
-    #: ids that came again after they were acked
-    again: list[int] = field(default_factory=list)
-    #: ids that came out of turn
-    holes: list[int] = field(default_factory=list)
+    #: IDs received again after they were acknowledged
+    repeated: list[int] = field(default_factory=list)
+    #: first IDs of pages with gaps
+    out_of_order: list[int] = field(default_factory=list)
 
-    def hear(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         if self.bodies.setdefault(message.id, message.body) != message.body:
-            self.again.append(message.id)
+            self.repeated.append(message.id)
 
 
 def enter(stage: Stage, barrier: Barrier) -> None:
-    """Set this process up."""
+    """Configure Django in this process."""
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
     settings.configure(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=stage.messaging)
-    _together.append(barrier)
+    _barriers.append(barrier)
 
 
 def serve(stage: Stage, log: str, **more: Any) -> None:
-    """Set this process up as one of a site that runs a command; what it says is appended to a file."""
+    """Configure this process for a management command and append its output to a file."""
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
     settings.configure(
         INSTALLED_APPS=["django_redis_messaging"],
@@ -66,14 +66,14 @@ def serve(stage: Stage, log: str, **more: Any) -> None:
     django.setup()
 
 
-def begin(act: Callable[..., Any], *arguments: Any) -> Any:
-    """Begin when all are there."""
-    _together[0].wait(PATIENCE)
-    return act(*arguments)
+def begin(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function once all processes have started."""
+    _barriers[0].wait(PATIENCE)
+    return function(*arguments)
 
 
-def read(chat: Chat, user: str, heard: Heard, *, limit: int = 100, position: int = 0) -> int:
-    """One look, and an ack of what was found; the position after it."""
+def read(chat: Chat, user: str, received: Received, *, limit: int = 100, position: int = 0) -> int:
+    """Fetch pending messages once and acknowledge them; the new position."""
     for pending in Inbox(user).pending(limit=limit):
         if pending.chat_id != chat.id:
             continue
@@ -81,58 +81,60 @@ def read(chat: Chat, user: str, heard: Heard, *, limit: int = 100, position: int
         if pending.gap or [message.id - first for message in pending.messages] != list(
             range(len(pending.messages))
         ):
-            heard.holes.append(first)
+            received.out_of_order.append(first)
         if first <= position:
-            heard.again.append(first)
+            received.repeated.append(first)
         for message in pending.messages:
-            heard.hear(message)
+            received.receive(message)
         return chat.ack(user, pending.messages[-1].cursor)
     return position
 
 
-def converse(chat_id: str, user: str, count: int, total: int, seed: int) -> Heard:
-    """Send, some twice by the same request; read and ack in between; go on until all was heard."""
-    chat, chance, heard = Chat(chat_id), random.Random(seed), Heard()
-    position, ends = 0, time.monotonic() + PATIENCE
+def converse(chat_id: str, user: str, count: int, total: int, seed: int) -> Received:
+    """Send messages, some twice with the same request ID, and read in between, until all were received."""
+    chat, chance, received = Chat(chat_id), random.Random(seed), Received()
+    position, deadline = 0, time.monotonic() + PATIENCE
     for number in range(count):
         for _ in range(chance.choice([1, 1, 2])):
-            heard.hear(chat.send(user, f"{user} {number}", request_id=f"{user}-{number}"))
+            received.receive(chat.send(user, f"{user} {number}", request_id=f"{user}-{number}"))
         if chance.random() < 0.4:
-            position = read(chat, user, heard, limit=chance.choice([1, 5, 100]), position=position)
-    while len(heard.bodies) < total and time.monotonic() < ends:
-        position = read(chat, user, heard, position=position)
-    # What was said last may have been said by this one, who was behind then: that is not acked yet.
-    read(chat, user, heard, position=position)
-    return heard
+            position = read(chat, user, received, limit=chance.choice([1, 5, 100]), position=position)
+    while len(received.bodies) < total and time.monotonic() < deadline:
+        position = read(chat, user, received, position=position)
+    # The last message may be this user's own, sent while others were unread: it is not acknowledged yet.
+    read(chat, user, received, position=position)
+    return received
 
 
-def come_and_go(chat_id: str, host: str, user: str, times: int) -> list[tuple[int, int, int, Heard]]:
-    """Join, say something, read up to that, leave: of each stay, the newest id before and after joining,
-    the id of what was said, and what was heard."""
+def join_and_leave(chat_id: str, host: str, user: str, times: int) -> list[tuple[int, int, int, Received]]:
+    """Join, send, read up to that message and leave, several times.
+
+    For each stay: the newest ID before and after joining, the ID of the sent message, and what was received.
+    """
     chat, stays = Chat(chat_id), []
     for number in range(times):
-        heard = Heard()
+        received = Received()
         before = chat.info().last_id
         joined = chat.join(user, by=host)
         after = chat.info().last_id
-        said = chat.send(user, f"{user} {number}")
-        heard.hear(said)
-        position, ends = 0, time.monotonic() + PATIENCE
-        while position < said.id and time.monotonic() < ends:
-            position = read(chat, user, heard, limit=7, position=position)
-            position = max(position, next(one.read_id for one in chat.members() if one.user == user))
+        sent = chat.send(user, f"{user} {number}")
+        received.receive(sent)
+        position, deadline = 0, time.monotonic() + PATIENCE
+        while position < sent.id and time.monotonic() < deadline:
+            position = read(chat, user, received, limit=7, position=position)
+            position = max(position, next(member.read_id for member in chat.members() if member.user == user))
         left = chat.leave(user)
-        stays.append((before if joined and left else -1, after, said.id, heard))
+        stays.append((before if joined and left else -1, after, sent.id, received))
     return stays
 
 
-def chatter(chat_id: str, user: str, count: int) -> list[int]:
-    """Send; the ids."""
+def send_many(chat_id: str, user: str, count: int) -> list[int]:
+    """Send messages; their IDs."""
     return [Chat(chat_id).send(user, f"{user} {number}").id for number in range(count)]
 
 
-def persist(chat_id: str, user: str, count: int) -> dict[str, list[str]]:
-    """Send whatever happens to the server: what was acknowledged, unknown, refused."""
+def send_through_failures(chat_id: str, user: str, count: int) -> dict[str, list[str]]:
+    """Send messages despite server failures; the bodies by outcome: sent, unknown, or refused."""
     outcomes: dict[str, list[str]] = {"sent": [], "unknown": [], "refused": []}
     for number in range(count):
         body = f"{user} {number}"
@@ -148,7 +150,7 @@ def persist(chat_id: str, user: str, count: int) -> dict[str, list[str]]:
 
 
 def fetch_and_hang(stage: Stage, user: str, connection: Any) -> None:
-    """Fetch, tell the ids, and never ack."""
+    """Fetch messages, send their IDs to the parent and never acknowledge them."""
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
     settings.configure(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=stage.messaging)
     connection.send([message.id for pending in Inbox(user).pending() for message in pending.messages])

@@ -1,4 +1,4 @@
-"""Publishers and readers of a channel, in processes whose clocks are wrong.
+"""Publishers and readers of a channel in processes with wrong clocks.
 
 python -m tests.chaos.broadcasting publish|read URL PREFIX NUMBER COUNT CURSOR
 """
@@ -16,22 +16,22 @@ from django.conf import settings
 
 #: seconds until a reader gives up
 PATIENCE = 60.0
-#: payload that all publish occasionally: equal payloads are separate events
+#: a payload that all publish from time to time: events with equal payloads are distinct
 TICK = "tick"
 
 
 def enter(url: str, prefix: str) -> None:
-    """Set this process up."""
-    # libfaketime doesn't support Python's own, which sleeps until a time of the monotonic clock
+    """Configure Django in this process."""
+    # libfaketime breaks Python's own sleep, which waits for a time of the monotonic clock
     time.sleep = partial(select.select, [], [], [])  # type: ignore[assignment]
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
-    # short buckets
+    # buckets change often
     messaging = {"PREFIX": prefix, "BROADCAST_BUCKET": 0.05, "BROADCAST_RETENTION": 5}
     settings.configure(CACHES={"messaging": entry}, REDIS_MESSAGING=messaging)
 
 
 def publish(who: int, count: int) -> Any:
-    """Publish so many; the ids."""
+    """Publish events; their IDs."""
     from django_redis_messaging import Broadcast
 
     channel = Broadcast("chaos")
@@ -39,7 +39,7 @@ def publish(who: int, count: int) -> Any:
 
 
 def read(count: int, cursor: str) -> Any:
-    """Read until so many came; them, and whether some were missed."""
+    """Read until `count` events were received; the events, and whether any were missed."""
     from django_redis_messaging import Broadcast
 
     channel, seen, missed = Broadcast("chaos"), [], False
@@ -54,7 +54,7 @@ def read(count: int, cursor: str) -> Any:
 def main(role: str, url: str, prefix: str, number: str, count: str, cursor: str) -> None:
     enter(url, prefix)
     print(json.dumps({"clock": time.time()}), flush=True)  # noqa: T201
-    sys.stdin.readline()  # start simultaneously
+    sys.stdin.readline()  # start together
     done = publish(int(number), int(count)) if role == "publish" else read(int(count), cursor)
     print(json.dumps(done))  # noqa: T201
 

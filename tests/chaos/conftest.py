@@ -1,4 +1,4 @@
-"""Servers that may be broken, and several processes that talk to one."""
+"""Servers that may fail, and several processes that use one server."""
 
 from __future__ import annotations
 
@@ -23,51 +23,51 @@ from tests.core.proxy import LossyProxy
 
 from . import actors
 
-#: seconds: what should happen has happened by then, also on a busy machine
+#: seconds to wait for an expected condition, also on a busy machine
 PATIENCE = 60.0
-#: of the replies, that a lossy proxy loses
+#: share of the replies that a lossy proxy drops
 SHARE = 0.3
-#: bytes that a server may use beyond what it needs, before it is full
+#: bytes of memory left before the server is full
 SPARE = 2_000_000
-#: seconds that an operation is tried there
+#: seconds of COMMAND_DEADLINE with a lossy proxy
 GENEROUS = 60
 _numbers = itertools.count()
-#: forks of a small process: this one has threads, which don't survive a fork
+#: the forkserver forks from a small process: the threads of this one would not survive a fork
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["__main__", "tests.chaos.actors"])
 
 
 class Connect(Protocol):
-    """Makes the alias of the app lead to a server."""
+    """Point the app's alias to a server."""
 
     def __call__(self, where: EmbeddedServer | LossyProxy, **messaging: Any) -> actors.Stage: ...
 
 
 class Cast(Protocol):
-    """Has several processes act at once; what each returned."""
+    """Run functions in several processes at once and return their results."""
 
     def __call__(
-        self, stage: actors.Stage, acts: list[tuple[Callable[..., Any], tuple[Any, ...]]]
+        self, stage: actors.Stage, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]
     ) -> Any: ...
 
 
 @pytest.fixture(scope="session")
 def lasting() -> Iterator[EmbeddedServer]:
-    """A server that every test leaves as it found it, but for keys of its own prefix."""
+    """A server shared by the tests, each of which removes only keys with its own prefix."""
     with EmbeddedServer() as server:
         yield server
 
 
 @pytest.fixture
 def fragile() -> Iterator[EmbeddedServer]:
-    """A server that the test may break; it forgets nothing that it has acknowledged."""
+    """A server that the test may break. It keeps every acknowledged write."""
     with EmbeddedServer(append_only=True, options={"appendfsync": "always"}) as server:
         yield server
 
 
 @pytest.fixture
 def proxy(lasting: EmbeddedServer) -> Iterator[LossyProxy]:
-    """A proxy that loses nothing yet."""
+    """A proxy that drops no replies until configured."""
     with LossyProxy(lasting.socket) as started:
         yield started
 
@@ -77,7 +77,7 @@ def connect(own_prefix: str) -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def to(where: EmbeddedServer | LossyProxy, **messaging: Any) -> actors.Stage:
-            # django-redis keeps its pools by URL: a name makes this one another
+            # django-redis caches its pools by URL: the client name makes this URL unique
             url = f"{where.url}&client_name=chaos-{next(_numbers)}"
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
             settings = {"PREFIX": own_prefix, **messaging}
@@ -93,7 +93,7 @@ def connect(own_prefix: str) -> Iterator[Connect]:
 
 @contextmanager
 def cast(stage: actors.Stage, size: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that begin together, each with one act."""
+    """A pool of processes that start together, each for one function."""
     barrier = processes.Barrier(size)
     with ProcessPoolExecutor(size, processes, actors.enter, (stage, barrier)) as pool:
         yield pool
@@ -101,9 +101,9 @@ def cast(stage: actors.Stage, size: int) -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture
 def all_at_once() -> Cast:
-    def run(stage: actors.Stage, acts: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-        with cast(stage, len(acts)) as pool:
-            futures = [pool.submit(actors.begin, act, *arguments) for act, arguments in acts]
+    def run(stage: actors.Stage, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
+        with cast(stage, len(calls)) as pool:
+            futures = [pool.submit(actors.begin, function, *arguments) for function, arguments in calls]
             return [future.result(timeout=2 * PATIENCE) for future in futures]
 
     return run
@@ -111,12 +111,12 @@ def all_at_once() -> Cast:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Waits for a condition."""
+    """Wait for a condition."""
 
     def wait(condition: Callable[[], object]) -> None:
-        ends = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < ends, "it did not happen in time"
+            assert time.monotonic() < deadline, "the condition did not become true in time"
             time.sleep(0.002)
 
     return wait
@@ -124,7 +124,7 @@ def until() -> Callable[[Callable[[], object]], None]:
 
 @pytest.fixture
 def lossy(connect: Connect, proxy: LossyProxy) -> LossyProxy:
-    """A proxy that loses some of the replies."""
+    """A proxy that drops some of the replies."""
     connect(proxy, COMMAND_DEADLINE=GENEROUS)
     proxy.lose_some(SHARE)
     return proxy
@@ -139,7 +139,7 @@ def client(fragile: EmbeddedServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def messaging() -> dict[str, Any]:
-    """Settings of the app on a server that `fill` fills."""
+    """Settings of the app on the server that `fill` fills."""
     return {}
 
 
@@ -147,12 +147,12 @@ def messaging() -> dict[str, Any]:
 def fill(
     client: redis.Redis, connect: Connect, fragile: EmbeddedServer, messaging: dict[str, Any]
 ) -> Callable[[], None]:
-    """Fills what memory is left, by keys under the test's own prefix."""
+    """Fill the remaining memory with keys under the test's prefix."""
     connect(fragile, **messaging)
     limit = client.info("memory")["used_memory"] + SPARE
     client.config_set("maxmemory", limit)
 
-    def until_it_is_full() -> None:
+    def fill_memory() -> None:
         size = 100_000
         while size:
             try:
@@ -160,4 +160,4 @@ def fill(
             except OutOfMemoryError:
                 size //= 10
 
-    return until_it_is_full
+    return fill_memory

@@ -1,4 +1,4 @@
-"""Listeners and pollers in processes of their own, that may be killed."""
+"""Listeners and pollers in separate processes, which a test may kill."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.tasks.working import server, until
 from . import actors
 from .conftest import PATIENCE, processes
 
-#: HASHes of a test: id → "fence ms" of the effect; id → how many times the handler ran
+#: hashes of a test: ID → "fence ms" of the effect; ID → number of handler runs
 EFFECTS, RUNS = "effects", "runs"
-WORDS = ("--lease", "1", "--concurrency", "2", "--verbosity", "0")
+OPTIONS = ("--lease", "1", "--concurrency", "2", "--verbosity", "0")
 
 
 def poll(stage: actors.Stage, log: str) -> None:
-    """What `manage.py run_poller` does, in a process of its own."""
+    """Run `manage.py run_poller` in this process."""
     actors.serve(stage, log)
     call_command("run_poller")
 
 
 def listen(stage: actors.Stage, log: str) -> None:
-    """What `manage.py run_listener` does, in a process of its own; each timer leaves one effect."""
+    """Run `manage.py run_listener` in this process. Each timer has one effect."""
     actors.serve(stage, log)
     from django_redis_messaging import Expired, on_expiry
 
@@ -40,19 +40,19 @@ def listen(stage: actors.Stage, log: str) -> None:
 
     @on_expiry("order")
     def effect(expired: Expired) -> None:
-        """The effect is done once: by the id, whoever runs again sees that it was."""
-        with client.pipeline() as together:
-            together.time()
-            together.hincrby(f"{prefix}:{RUNS}", expired.id, 1)
-            (seconds, micros), _ = together.execute()
+        """Apply the effect once per ID, even if the handler runs again."""
+        with client.pipeline() as pipeline:
+            pipeline.time()
+            pipeline.hincrby(f"{prefix}:{RUNS}", expired.id, 1)
+            (seconds, micros), _ = pipeline.execute()
         done = f"{expired.fence} {seconds * 1000 + micros // 1000}"
         client.hsetnx(f"{prefix}:{EFFECTS}", expired.id, done)
 
-    call_command("run_listener", *WORDS)
+    call_command("run_listener", *OPTIONS)
 
 
-class Crew:
-    """Some listeners, and two pollers; who dies is replaced, unless all listeners are to be away."""
+class ListenerPool:
+    """Several listeners and two pollers. Killed processes are replaced by `fill`."""
 
     def __init__(self, stage: actors.Stage, directory: Path, size: int) -> None:
         self._stage = stage
@@ -61,61 +61,61 @@ class Crew:
         self._size = size
         self.listeners: list[BaseProcess] = []
         self.pollers: list[BaseProcess] = []
-        #: listeners killed so far
+        #: number of listeners killed so far
         self.killed = 0
-        #: pollers started so far
+        #: number of pollers started so far
         self._polling = 0
 
     def fill(self) -> None:
-        """As many as there shall be, all of them at work."""
+        """Start the missing processes and wait until all are ready."""
         self._fill(self.listeners, self._size, listen)
         self._polling += self._fill(self.pollers, 2, poll)
-        wanted = {str(one.pid) for one in self.listeners}
+        wanted = {str(process.pid) for process in self.listeners}
         until(lambda: wanted <= {name.decode().split("-")[-2] for name in server().hkeys(jobs().workers)})
         until(lambda: self.log.read_text().count("Polling.") == self._polling)
 
-    def _fill(self, there: list[BaseProcess], size: int, target: Callable[..., None]) -> int:
-        missing = size - len(there)
+    def _fill(self, running: list[BaseProcess], size: int, target: Callable[..., None]) -> int:
+        missing = size - len(running)
         for _ in range(missing):
             process = processes.Process(target=target, args=(self._stage, str(self.log)), daemon=True)
             process.start()
-            there.append(process)
+            running.append(process)
         return missing
 
     def kill_one(self, chance: random.Random) -> None:
-        """A listener and a poller are gone at once."""
+        """Kill a listener and a poller at once."""
         self._kill(self.listeners, chance.choice(self.listeners))
         self._kill(self.pollers, chance.choice(self.pollers))
         self.killed += 1
 
     def kill_listeners(self) -> None:
-        """All of them."""
+        """Kill all listeners."""
         self.killed += len(self.listeners)
-        for one in list(self.listeners):
-            self._kill(self.listeners, one)
+        for process in list(self.listeners):
+            self._kill(self.listeners, process)
 
-    def _kill(self, there: list[BaseProcess], one: BaseProcess) -> None:
-        one.kill()
-        one.join(PATIENCE)
-        there.remove(one)
+    def _kill(self, running: list[BaseProcess], process: BaseProcess) -> None:
+        process.kill()
+        process.join(PATIENCE)
+        running.remove(process)
 
-    def dismiss(self) -> set[int | None]:
-        """Have all drain; their exit codes."""
-        for one in self.listeners + self.pollers:
-            os.kill(one.pid or 0, signal.SIGTERM)
-        for one in self.listeners + self.pollers:
-            one.join(PATIENCE)
-        return {one.exitcode for one in self.listeners + self.pollers}
+    def drain(self) -> set[int | None]:
+        """Send SIGTERM to all and wait for them; their exit codes."""
+        for process in self.listeners + self.pollers:
+            os.kill(process.pid or 0, signal.SIGTERM)
+        for process in self.listeners + self.pollers:
+            process.join(PATIENCE)
+        return {process.exitcode for process in self.listeners + self.pollers}
 
 
 @contextmanager
-def crew(stage: actors.Stage, directory: Path, size: int) -> Iterator[Crew]:
-    """So many listeners; those that are left at the end are killed."""
-    made = Crew(stage, directory, size)
+def listener_pool(stage: actors.Stage, directory: Path, size: int) -> Iterator[ListenerPool]:
+    """Start listeners for the block and kill those left at the end."""
+    pool = ListenerPool(stage, directory, size)
     try:
-        made.fill()
-        yield made
+        pool.fill()
+        yield pool
     finally:
-        for one in made.listeners + made.pollers:
-            one.kill()
-            one.join(PATIENCE)
+        for process in pool.listeners + pool.pollers:
+            process.kill()
+            process.join(PATIENCE)

@@ -17,8 +17,8 @@ from . import actors
 #: seconds: the lease of holders that are stopped
 LEASE = 0.15
 
-#: what a protected resource does: it refuses a fence that is smaller than one it has seen, or the same by
-#: another; and it notes who came in any case
+#: the protected resource: it refuses a fence smaller than the largest one seen, or an equal one of another
+#: process, and records every caller
 WRITE = """
 redis.call('RPUSH', KEYS[2], ARGV[1] .. ' ' .. ARGV[2])
 local fence, who = string.match(redis.call('GET', KEYS[1]) or '0 -', '(%d+) (%S+)')
@@ -32,7 +32,7 @@ return 1
 
 
 def count_up(url: str, name: str, times: int) -> list[int]:
-    """Read a number and write the next one, which must be exclusive; returns the fences."""
+    """Read a number and write the next one, which no other process may do in between; the fences."""
     fences, key = [], f"{conf.prefix()}:1:number"
     with redis.Redis.from_url(url) as client:
         for _ in range(times):
@@ -44,7 +44,8 @@ def count_up(url: str, name: str, times: int) -> list[int]:
 
 
 def write_late(url: str, prefix: str) -> int:
-    """Acquire, and write to the resource, which may be after the lease has ended. How many writes it took."""
+    """Acquire the lock and write to the resource, possibly after the lease has ended; the number of accepted
+    writes."""
     taken, lock = 0, Lock("resource", timeout=LEASE)
     names = [f"{prefix}:1:{part}" for part in ("newest", "came", "taken")]
     with redis.Redis.from_url(url) as client:
@@ -53,7 +54,7 @@ def write_late(url: str, prefix: str) -> int:
         while not client.exists(f"{prefix}:1:over"):
             lock.acquire()
             client.set(f"{prefix}:1:holder", who)
-            time.sleep(0.002)  # the work: it is suspended here
+            time.sleep(0.002)  # the work: the process is stopped here
             taken += write(names, [lock.fence, who])
             with suppress(LockNotOwnedError):
                 lock.release()
@@ -61,7 +62,7 @@ def write_late(url: str, prefix: str) -> int:
 
 
 def wait_for(stage: actors.Stage, name: str) -> None:
-    """Wait in the queue, then hold the lock indefinitely."""
+    """Join the waiting list, then hold the lock until killed."""
     actors.enter(stage, threading.Barrier(1))
     Lock(name, timeout=1000).acquire()
     signal.pause()

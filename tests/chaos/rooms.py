@@ -1,4 +1,4 @@
-"""What other processes do with a semaphore, and the room that it guards."""
+"""Functions that other processes run with a semaphore, and the room that it guards."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from django_redis_messaging import Semaphore, conf
 
 from .actors import Stage
 
-#: permits, and places in the room
+#: number of permits, and of places in the room
 LIMIT = 3
-#: seconds: longer than a process stands still, even on a busy machine
+#: seconds: longer than a process may stall on a busy machine
 LEASE = 3.0
 
 
 def enter(stage: Stage) -> None:
-    """Set this process up."""
+    """Configure Django in this process."""
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.url}
     settings.configure(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=stage.messaging)
 
 
 class Room:
-    """Has `LIMIT` places, each a locked file: the kernel frees that of a process that is killed."""
+    """A room with `LIMIT` places, each a locked file: the kernel unlocks the file of a killed process."""
 
     def __init__(self, directory: str) -> None:
         self._files = [os.open(f"{directory}/{number}", os.O_RDWR | os.O_CREAT) for number in range(LIMIT)]
 
     @contextmanager
     def inside(self) -> Iterator[bool]:
-        """Whether there was a place."""
-        place = next((file for file in self._files if self._taken(file)), None)
+        """Take a place for the block; whether one was free."""
+        place = next((file for file in self._files if self._lock(file)), None)
         yield place is not None
         if place is not None:
             fcntl.flock(place, fcntl.LOCK_UN)
 
-    def _taken(self, file: int) -> bool:
+    def _lock(self, file: int) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -52,7 +52,7 @@ class Room:
 
 
 def work(stage: Stage, directory: str, seed: int) -> None:
-    """Go in and out, by the semaphore, for ever."""
+    """Enter and leave the room under the semaphore until killed."""
     enter(stage)
     room, chance, client = Room(directory), random.Random(seed), redis.Redis.from_url(stage.url)
     semaphore, prefix = Semaphore("room", LIMIT, timeout=LEASE), conf.prefix()
@@ -63,7 +63,7 @@ def work(stage: Stage, directory: str, seed: int) -> None:
 
 
 def hold(stage: Stage, lease: float, connection: Connection) -> None:
-    """Take a permit, and keep it."""
+    """Acquire a permit and keep it."""
     enter(stage)
     connection.send(Semaphore("room", 1, timeout=lease).acquire())
     connection.recv()

@@ -1,4 +1,4 @@
-"""The services on a Cluster of several nodes, while slots are moved and primaries change."""
+"""The services on a Cluster of several nodes while slots migrate and primaries change."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.core.clusters import NODE_TIMEOUT, Cluster
 from .conftest import PATIENCE
 
 pytestmark = [pytest.mark.promise, pytest.mark.usefixtures("closing")]
-#: changes of the Cluster in each test; how often a slot is moved in one of them
+#: number of changes in each test; number of slot migrations in one change
 CHANGES, MOVES = 3, 4
 Change = Callable[[str], None]
 
 
 @pytest.fixture(params=[5_000])
 def cluster(request: pytest.FixtureRequest, own_prefix: str) -> Iterator[Cluster]:
-    """One that the test may break, and the alias that leads there. None of its nodes is taken for dead, and
-    what it had not passed on yet for lost, because the machine is busy: after so many ms only."""
+    """A Cluster that the test may break, and the alias that points to it. The node timeout (ms) is long: on a
+    busy machine no node may be considered dead, and no write that was not yet replicated be lost."""
     with Cluster(replicas=True, node_timeout=request.param) as cluster:
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": cluster.url(0)}
         messaging = {"PREFIX": own_prefix, "COMMAND_DEADLINE": PATIENCE}
@@ -42,54 +42,54 @@ def cluster(request: pytest.FixtureRequest, own_prefix: str) -> Iterator[Cluster
 
 @pytest.fixture(params=["moves", pytest.param("fails over", marks=pytest.mark.long)])
 def change(request: pytest.FixtureRequest, cluster: Cluster) -> Change:
-    """Another node has the slot of a key. Nothing that was acknowledged is lost by that."""
+    """Move the slot of a key to another node, or fail over its primary. No acknowledged write is lost."""
 
-    def moves(key: str) -> None:
+    def migrate_slot(key: str) -> None:
         slot = key_slot(key.encode())
         for _ in range(MOVES):
             cluster.migrate(slot, cluster.another(slot))
 
-    def fails_over(key: str) -> None:
+    def fail_over_primary(key: str) -> None:
         cluster.fail_over(cluster.owner(key_slot(key.encode())))
 
-    return moves if request.param == "moves" else fails_over
+    return migrate_slot if request.param == "moves" else fail_over_primary
 
 
 @contextmanager
-def meanwhile(*acts: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Others act, each until it is told to end."""
-    over = threading.Event()
-    with ThreadPoolExecutor(len(acts)) as pool:
-        acting = [pool.submit(act, over) for act in acts]
+def in_background(*functions: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run functions in threads during the block. Each ends when its event is set."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(functions)) as pool:
+        futures = [pool.submit(function, stop) for function in functions]
         try:
             yield
         finally:
-            over.set()
-        for one in acting:
-            one.result(2 * PATIENCE)
+            stop.set()
+        for future in futures:
+            future.result(2 * PATIENCE)
 
 
-def test_a_chat_loses_nothing(change: Change) -> None:
+def test_chat_loses_no_messages(change: Change) -> None:
     chat = Chat.create("ann", ["bob"], chat_id="talk")
     sent: list[int] = []
     got: list[int] = []
 
-    def say(over: threading.Event) -> None:
-        while not over.is_set():
+    def send(stop: threading.Event) -> None:
+        while not stop.is_set():
             sent.append(chat.send("ann", "hello").id)
 
-    async def asay(over: threading.Event) -> None:
-        while not over.is_set():
+    async def asend(stop: threading.Event) -> None:
+        while not stop.is_set():
             sent.append((await chat.asend("ann", "hello")).id)
 
-    def read(over: threading.Event) -> None:
-        while not over.is_set():
+    def read(stop: threading.Event) -> None:
+        while not stop.is_set():
             for pending in Inbox("bob").pending():
                 assert (pending.gap, pending.reset) == (0, False)
                 got.extend(message.id for message in pending.messages)
                 chat.ack("bob", pending.messages[-1].cursor)
 
-    with meanwhile(say, lambda over: asyncio.run(asay(over)), read):
+    with in_background(send, lambda stop: asyncio.run(asend(stop)), read):
         for _ in range(CHANGES):
             change(ChatKeys(conf.prefix(), "talk").log)
     got += [message.id for pending in Inbox("bob").pending(limit=1000) for message in pending.messages]
@@ -97,53 +97,53 @@ def test_a_chat_loses_nothing(change: Change) -> None:
     assert list(dict.fromkeys(got)) == sorted(sent)
 
 
-def test_a_queue_loses_nothing(change: Change) -> None:
+def test_queue_loses_no_jobs(change: Change) -> None:
     queue, numbers = DelayQueue("mail"), itertools.count()
     pushed: list[int] = []
     done: list[int] = []
 
-    def push(over: threading.Event) -> None:
-        while not over.is_set():
+    def push(stop: threading.Event) -> None:
+        while not stop.is_set():
             number = next(numbers)
             queue.push(number)
             pushed.append(number)
 
-    def work(over: threading.Event) -> None:
-        while not over.is_set():
+    def work(stop: threading.Event) -> None:
+        while not stop.is_set():
             for job in queue.pop(10, lease=2, wait=0.5):
                 done.append(job.data)
                 queue.ack(job)
 
-    with meanwhile(push, work, work):
+    with in_background(push, work, work):
         for _ in range(CHANGES):
             change(JobKeys(conf.prefix(), "queue", "mail").queue("mail").ready)
-    while len(set(done)) < len(pushed):  # the lease of one whose claim was not answered must end
+    while len(set(done)) < len(pushed):  # the lease of a job whose claim got no reply must expire
         done += [job.data for job in queue.pop(100, wait=PATIENCE)]
     assert sorted(set(done)) == sorted(pushed)
 
 
-def test_a_lock_has_one_holder(change: Change) -> None:
-    inside, most, fences = [0], [0], [0]
+def test_lock_has_one_holder(change: Change) -> None:
+    inside, max_inside, fences = [0], [0], [0]
 
-    def hold(over: threading.Event) -> None:
-        while not over.is_set():
+    def hold(stop: threading.Event) -> None:
+        while not stop.is_set():
             with Lock("door", timeout=2 * PATIENCE) as lock:
                 inside[0] += 1
-                most[0] = max(most[0], inside[0])
+                max_inside[0] = max(max_inside[0], inside[0])
                 fences.append(lock.fence)
                 inside[0] -= 1
 
-    with meanwhile(hold, hold, hold):
+    with in_background(hold, hold, hold):
         for _ in range(CHANGES):
             change(Lock("door").key)
-    assert most == [1]
+    assert max_inside == [1]
     assert fences == sorted(set(fences))
     assert len(fences) > CHANGES
 
 
 @pytest.mark.parametrize("cluster", [NODE_TIMEOUT], indirect=True)
-def test_all_goes_on_after_a_primary_was_killed(cluster: Cluster) -> None:
-    """The one that LOCATION names, too; of what was written nothing is lost that its replica had."""
+def test_services_continue_after_a_primary_was_killed(cluster: Cluster) -> None:
+    """The killed node is the one in LOCATION. Writes that its replica had received are kept."""
     names = [f"n{number}" for number in range(12)]
     for name in names:
         Chat.create("ann", ["bob"], "hello", chat_id=name)

@@ -1,4 +1,4 @@
-"""What is left when a process stops, or its server, between the steps of an operation."""
+"""The state that remains when a process or its server stops between the steps of an operation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def connected(connect: Connect, lasting: EmbeddedServer) -> None:
 
 @pytest.fixture
 def index(lasting: EmbeddedServer) -> Callable[[str], dict[bytes, bytes]]:
-    """A user's list of chats as it is stored."""
+    """The stored chat index of a user."""
 
     def read(user: str) -> dict[bytes, bytes]:
         with lasting.client() as client:
@@ -39,7 +39,7 @@ def index(lasting: EmbeddedServer) -> Callable[[str], dict[bytes, bytes]]:
 
 
 def stop_after(done: int, operation: Operation) -> None:
-    """Do the first steps, and no more: the process is gone."""
+    """Run the first steps of an operation, then abandon it as a killed process would."""
     reply = None
     for _ in range(done):
         reply = clients.execute(conf.alias(), operation.send(reply))
@@ -47,15 +47,15 @@ def stop_after(done: int, operation: Operation) -> None:
 
 
 def fail_at(step: int, operation: Operation, error: Exception) -> Any:
-    """Do the first steps; the next one fails like this; the rest is done."""
+    """Run an operation in which one step fails with this error; its result."""
     execute, reply = functools.partial(clients.execute, conf.alias()), None
     for _ in range(step):
         reply = execute(operation.send(reply))
     operation.send(reply)
     try:
-        asked = operation.throw(error)
+        next_step = operation.throw(error)
         while True:
-            asked = operation.send(execute(asked))
+            next_step = operation.send(execute(next_step))
     except StopIteration as stop:
         return stop.value
 
@@ -65,20 +65,22 @@ def create(chat: Chat) -> Operation:
 
 
 class TestJoining:
-    def test_stopped_before_the_chat_knows(
+    def test_stopped_before_the_chat_is_updated(
         self, index: Callable[[str], dict[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chat = Chat.create("ann", [], chat_id="c")
         stop_after(1, steps(chat.join, "bob", by="ann"))
         assert list(index("bob")) == [b"c"]
         assert (Inbox("bob").chats(), Inbox("bob").pending(), Inbox("bob").unread()) == ([], [], 0)
-        assert list(index("bob")) == [b"c"], "healed only after a grace"
+        assert list(index("bob")) == [b"c"], "the entry is removed only after a grace period"
         monkeypatch.setattr(inboxes, "_GRACE", 0)
         Inbox("bob").pending()
         assert index("bob") == {}
         assert chat.join("bob", by="ann")
 
-    def test_stopped_before_it_is_confirmed(self, index: Callable[[str], dict[bytes, bytes]]) -> None:
+    def test_stopped_before_the_index_entry_is_confirmed(
+        self, index: Callable[[str], dict[bytes, bytes]]
+    ) -> None:
         chat = Chat.create("ann", [], chat_id="c")
         stop_after(2, steps(chat.join, "bob", by="ann"))
         chat.send("ann", "hello")
@@ -88,7 +90,7 @@ class TestJoining:
         assert chat.leave("bob")
         assert Inbox("bob").chats() == []
 
-    def test_the_process_that_was_held_beyond_the_grace_joins_for_good(
+    def test_process_paused_beyond_the_grace_period_still_joins(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chat = Chat.create("ann", [], chat_id="c")
@@ -103,14 +105,14 @@ class TestJoining:
         assert [one.chat_id for one in Inbox("bob").chats()] == ["c"]
 
     @pytest.mark.parametrize("error", [Unavailable, OutcomeUnknown])
-    def test_done_though_the_index_could_not_be_confirmed(self, error: type[Exception]) -> None:
+    def test_join_succeeds_if_the_index_cannot_be_confirmed(self, error: type[Exception]) -> None:
         chat = Chat.create("ann", [], chat_id="c")
         assert fail_at(2, steps(chat.join, "bob", by="ann"), error("for a while")) is True
         assert [one.chat_id for one in Inbox("bob").chats()] == ["c"]
 
 
 class TestCreating:
-    def test_stopped_before_there_is_a_chat(
+    def test_stopped_before_the_chat_exists(
         self, index: Callable[[str], dict[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chat = Chat("c")
@@ -122,14 +124,14 @@ class TestCreating:
         assert [Inbox(user).unread() for user in ("ann", "bob")] == [0, 0]
         assert [index(user) for user in ("ann", "bob")] == [{}, {}]
 
-    def test_stopped_before_it_is_confirmed(self) -> None:
+    def test_stopped_before_the_index_entries_are_confirmed(self) -> None:
         chat = Chat("c")
         stop_after(2, create(chat))
         assert [len(Inbox(user).chats()) for user in ("ann", "bob")] == [1, 1]
         assert Inbox("bob").unread() == 1
 
     @pytest.mark.parametrize("done", [1, 2, 3])
-    def test_repeated_after_it_was_stopped(
+    def test_repeat_after_a_crash_completes_the_creation(
         self, done: int, index: Callable[[str], dict[bytes, bytes]]
     ) -> None:
         stop_after(done, create(Chat("c")))
@@ -138,13 +140,13 @@ class TestCreating:
         assert chat.leave("bob")
         assert index("bob") == {}
 
-    def test_done_though_the_index_could_not_be_confirmed(self) -> None:
+    def test_create_succeeds_if_the_index_cannot_be_confirmed(self) -> None:
         fail_at(2, create(Chat("c")), Unavailable("for a while"))
         assert [len(Inbox(user).chats()) for user in ("ann", "bob")] == [1, 1]
 
 
 class TestLeaving:
-    def test_stopped_before_the_index_knows(
+    def test_stopped_before_the_index_is_updated(
         self, index: Callable[[str], dict[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chat = Chat.create("ann", ["bob"], "hello", chat_id="c")
@@ -155,14 +157,14 @@ class TestLeaving:
         assert index("bob") == {}
 
     @pytest.mark.parametrize("verb", ["leave", "delete"])
-    def test_done_though_the_index_could_not_be_told(self, verb: str) -> None:
+    def test_leave_and_delete_succeed_if_the_index_cannot_be_updated(self, verb: str) -> None:
         chat = Chat.create("ann", ["bob"], chat_id="c")
         assert fail_at(1, steps(getattr(chat, verb), "ann"), Unavailable("for a while")) is True
         assert Inbox("ann").chats() == []
 
 
 class TestReading:
-    def test_what_was_acked_is_returned_though_the_index_could_not_be_told(self) -> None:
+    def test_pending_with_ack_succeeds_if_the_index_cannot_be_updated(self) -> None:
         chat = Chat.create("ann", ["bob"], "hello", chat_id="c")
         quiet = Chat.create("ann", ["bob"], chat_id="quiet")
         [found] = fail_at(3, steps(Inbox("bob").pending, ack=True), Unavailable("for a while"))

@@ -1,4 +1,4 @@
-"""Timers on a server that is out of memory: none is started, and those that were go on."""
+"""Timers on a server that is out of memory: new timers are refused, existing ones continue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_redis_messaging.services.expiries.keys import timer_key
 from django_redis_messaging.services.listening.dispatch import DispatchLease
 from tests.engines import timers
 from tests.services.asking import until
-from tests.services.listening import Heard, jobs, listening
+from tests.services.listening import Received, jobs, listening
 
 #: seconds: longer than any test
 LONG = 1000
@@ -26,12 +26,12 @@ def messaging() -> dict[str, Any]:
 
 
 def content(client: redis.Redis) -> dict[bytes, Any]:
-    """Every key of timers, as it is stored."""
+    """All timer keys with their content."""
     return {key: client.dump(key) for key in client.scan_iter(match=f"{jobs().tag}:*", count=1000)}
 
 
 @pytest.mark.parametrize("name", ["new", "there"])
-def test_a_start_is_refused_and_changes_nothing(name: str, fill: Fill, client: redis.Redis) -> None:
+def test_start_is_refused_and_changes_nothing(name: str, fill: Fill, client: redis.Redis) -> None:
     orders = Expiry("order")
     orders.start("there", LONG, "first")
     before = content(client)
@@ -42,7 +42,7 @@ def test_a_start_is_refused_and_changes_nothing(name: str, fill: Fill, client: r
     assert (orders.remaining("there") or 0) > LONG - 60
 
 
-def test_extend_works_also_where_the_real_key_is_gone(fill: Fill, client: redis.Redis) -> None:
+def test_extend_recreates_the_missing_key(fill: Fill, client: redis.Redis) -> None:
     orders = Expiry("order")
     for name in ("one", "two"):
         orders.start(name, LONG, name)
@@ -62,11 +62,11 @@ def test_cancel_works(fill: Fill) -> None:
     assert Expiry("order").remaining("one") is None
 
 
-def test_what_is_due_fires_fails_and_is_buried(fill: Fill) -> None:
-    heard = Heard()
+def test_due_timers_fire_fail_and_are_dead_lettered(fill: Fill) -> None:
+    received = Received()
 
     def handler(expired: Any) -> None:
-        heard.append(expired)
+        received.append(expired)
         if expired.name == "bad":
             raise OSError("of a handler")
 
@@ -75,9 +75,9 @@ def test_what_is_due_fires_fails_and_is_buried(fill: Fill) -> None:
     fill()
     with listening({"order": handler}):
         until(lambda: timers().stats("order")[:4] == [0, 0, 0, 1])
-    assert sorted(heard.names) == ["bad", "bad", "good"]
+    assert sorted(received.names) == ["bad", "bad", "good"]
 
 
-def test_a_listener_takes_over(fill: Fill) -> None:
+def test_listener_takes_over(fill: Fill) -> None:
     fill()
     assert DispatchLease("node", "token").acquire()

@@ -1,4 +1,4 @@
-"""A server that is out of memory refuses what adds to it, with nothing changed; all else goes on."""
+"""A server that is out of memory refuses operations that add data and changes nothing; others continue."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Fill = Callable[[], None]
 
 
 def content(client: redis.Redis) -> dict[bytes, bytes | None]:
-    """Every key of this test, and what it holds."""
+    """All keys of this test with their content."""
     keys = client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)
     return {key: client.dump(key) for key in sorted(keys)}
 
 
-def talked(chat_id: str) -> Chat:
+def chat_with_messages(chat_id: str) -> Chat:
     chat = Chat.create("ann", ["bob", "cat"], "one", chat_id=chat_id, keep_last=1)
     for body in ("two", "three", "four"):
         chat.send("ann", body)
@@ -32,7 +32,7 @@ def talked(chat_id: str) -> Chat:
 
 REFUSED: dict[str, Callable[[Chat], object]] = {
     "send": lambda chat: chat.send("ann", "more"),
-    "send by who is behind": lambda chat: chat.send("cat", "more"),
+    "send by a member with unread messages": lambda chat: chat.send("cat", "more"),
     "create": lambda chat: Chat.create("ann", ["dan"], "more"),
     "join": lambda chat: chat.join("dan", by="ann"),
     "edit": lambda chat: chat.edit("ann", 2, "x" * 200),
@@ -40,15 +40,15 @@ REFUSED: dict[str, Callable[[Chat], object]] = {
 }
 
 
-def acks_all(chat: Chat) -> bool:
+def can_ack_all(chat: Chat) -> bool:
     return chat.ack("cat", 5) == 5 and not Inbox("cat").pending() and Inbox("cat").unread() == 0
 
 
-def fetches_with_ack(_: Chat) -> bool:
+def can_fetch_with_ack(_: Chat) -> bool:
     return len(Inbox("bob").pending(ack=True)[0].messages) == 5 and not Inbox("bob").pending()
 
 
-def leaves(chat: Chat) -> bool:
+def can_leave(chat: Chat) -> bool:
     return chat.leave("ann") and chat.members()[0].role == "owner" and not Inbox("ann").chats()
 
 
@@ -59,18 +59,18 @@ ALLOWED: dict[str, Callable[[Chat], object]] = {
     "history": lambda chat: len(chat.history("cat").messages) == 5,
     "members": lambda chat: len(chat.members()) == 3,
     "info": lambda chat: chat.info().last_id == 5,
-    "ack of all": acks_all,
+    "ack of all": can_ack_all,
     "ack of some": lambda chat: chat.ack("bob", 3) == 3 and Inbox("bob").unread() == 1,
-    "fetch that acks": fetches_with_ack,
-    "leave": leaves,
+    "fetch that acks": can_fetch_with_ack,
+    "leave": can_leave,
     "delete_message": lambda chat: chat.delete_message("ann", 2).deleted,  # type: ignore[union-attr]
     "delete": lambda chat: chat.delete("ann") and not Inbox("cat").chats(),
 }
 
 
 @pytest.mark.parametrize("operation", REFUSED)
-def test_what_adds_is_refused_and_changes_nothing(operation: str, fill: Fill, client: redis.Redis) -> None:
-    chat = talked("full")
+def test_adding_is_refused_and_changes_nothing(operation: str, fill: Fill, client: redis.Redis) -> None:
+    chat = chat_with_messages("full")
     before = content(client)
     fill()
     with pytest.raises(Unavailable, match="out of memory"):
@@ -81,17 +81,17 @@ def test_what_adds_is_refused_and_changes_nothing(operation: str, fill: Fill, cl
 
 
 @pytest.mark.parametrize("operation", ALLOWED)
-def test_what_does_not_add_goes_on(operation: str, fill: Fill, client: redis.Redis) -> None:
-    chat = talked("full")
+def test_other_operations_continue(operation: str, fill: Fill, client: redis.Redis) -> None:
+    chat = chat_with_messages("full")
     fill()
     with pytest.raises(Unavailable):
         chat.send("ann", "more")
     assert ALLOWED[operation](chat)
 
 
-def test_what_begins_while_there_is_room_ends_well(fill: Fill) -> None:
-    """A joining whose last step comes when memory is full."""
-    chat = talked("full")
+def test_join_completes_if_memory_fills_before_its_last_step(fill: Fill) -> None:
+    """The last step of a join runs when memory is full."""
+    chat = chat_with_messages("full")
     steps = Chat.join.__wrapped__(chat, "dan", by="ann")  # type: ignore[attr-defined]
     execute = functools.partial(clients.execute, conf.alias())
     expecting = next(steps)
@@ -114,7 +114,7 @@ def test_what_begins_while_there_is_room_ends_well(fill: Fill) -> None:
     ],
     ids=["chat", "broadcast", "mailbox", "queue"],
 )
-async def test_a_repeat_is_given_its_first_answer(
+async def test_repeat_returns_the_first_reply(
     make: Callable[[], Any], verb: str, arguments: tuple[Any, ...], call: Call, fill: Fill
 ) -> None:
     subject = make()

@@ -1,4 +1,4 @@
-"""Joining, leaving and healing in every order of their steps: a member always finds the chat."""
+"""Joining, leaving and repairing in every order of their steps: a member always finds the chat."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .conftest import Connect
 USER = "zed"
 HOST = "host"
 Operation = Generator[Any, Any, Any]
-#: made anew for each order
+#: creates a new operation for each order
 Begin = Callable[[Chat], Operation]
 
 
 def steps(operation: Any, *arguments: Any, **options: Any) -> Operation:
-    """The body of a bound operation, to be driven step by step."""
+    """The body of a bound operation, to be run step by step."""
     body: Operation = operation.__func__.__wrapped__(operation.__self__, *arguments, **options)
     return body
 
@@ -36,23 +36,23 @@ def leave(chat: Chat) -> Operation:
     return steps(chat.leave, USER)
 
 
-def create_again(chat: Chat) -> Operation:
+def repeat_creation(chat: Chat) -> Operation:
     return steps(chat._create, HOST, [USER], "", "", False, None, f"request of {chat.id}")
 
 
-def look(chat: Chat) -> Operation:
+def fetch_pending(chat: Chat) -> Operation:
     return steps(Inbox(USER).pending)
 
 
-class Actor:
-    """One operation, a step at a time."""
+class StepwiseOperation:
+    """An operation that runs one step at a time."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
         self._next: Any = next(operation)
 
-    def act(self) -> None:
-        """One step; nothing to do once it is over."""
+    def run_step(self) -> None:
+        """Run one step, or nothing if the operation has ended."""
         if self._next is None:
             return
         try:
@@ -62,47 +62,47 @@ class Actor:
             self._next = None
 
 
-def orders(operations: int, longest: int, most: int) -> Iterator[tuple[int, ...]]:
-    """The orders in which steps can come; some of them, where there are more than `most`."""
-    turns = [number for number in range(operations) for _ in range(longest)]
+def orders(operations: int, max_steps: int, max_orders: int) -> Iterator[tuple[int, ...]]:
+    """Random orders of the steps of several operations."""
+    turns = [number for number in range(operations) for _ in range(max_steps)]
     chance = random.Random(0)
-    for _ in range(most):
+    for _ in range(max_orders):
         chance.shuffle(turns)
         yield tuple(turns)
 
 
 def all_orders(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every one."""
+    """All orders of steps."""
     if not any(lengths):
         yield ()
-    for at, length in enumerate(lengths):
+    for index, length in enumerate(lengths):
         if length:
-            rest = [one - (number == at) for number, one in enumerate(lengths)]
+            rest = [one - (number == index) for number, one in enumerate(lengths)]
             for order in all_orders(rest):
-                yield (at, *order)
+                yield (index, *order)
 
 
-def play(begin: Sequence[Begin], order: Sequence[int], chat: Chat) -> None:
-    actors = [Actor(one(chat)) for one in begin]
+def run(begin: Sequence[Begin], order: Sequence[int], chat: Chat) -> None:
+    running = [StepwiseOperation(one(chat)) for one in begin]
     for number in order:
-        actors[number].act()
+        running[number].run_step()
 
 
-def blind(chat: Chat) -> bool:
-    """Whether the user is a member who doesn't find the chat, or finds it without being one."""
+def is_inconsistent(chat: Chat) -> bool:
+    """Whether a member does not find the chat, or the chat is listed for a user who is no member."""
     is_member = USER in [member.user for member in chat.members()]
     listed = [one.chat_id for one in Inbox(USER).chats(limit=1000)]
     return (chat.id in listed) != is_member
 
 
-def count_blind(begin: Sequence[Begin], orders: Iterator[tuple[int, ...]], *, joined: bool) -> int:
+def count_inconsistent(begin: Sequence[Begin], orders: Iterator[tuple[int, ...]], *, joined: bool) -> int:
     found = 0
     for number, order in enumerate(orders):
         chat = Chat.create(HOST, [USER], chat_id=f"c{number}", request_id=f"request of c{number}")
         if not joined:
             chat.leave(USER)
-        play(begin, order, chat)
-        found += blind(chat)
+        run(begin, order, chat)
+        found += is_inconsistent(chat)
         chat.delete(HOST)
     return found
 
@@ -111,43 +111,41 @@ class TestEveryOrder:
     @pytest.mark.parametrize("joined", [True, False])
     def test_two_joins_and_a_leave(self, joined: bool, lasting: EmbeddedServer, connect: Connect) -> None:
         connect(lasting)
-        assert count_blind([join, join, leave], all_orders([3, 3, 2]), joined=joined) == 0
+        assert count_inconsistent([join, join, leave], all_orders([3, 3, 2]), joined=joined) == 0
 
     @pytest.mark.parametrize("joined", [True, False])
-    def test_a_join_a_leave_and_creating_again(
+    def test_join_leave_and_repeated_creation(
         self, joined: bool, lasting: EmbeddedServer, connect: Connect
     ) -> None:
         connect(lasting)
-        assert count_blind([join, leave, create_again], all_orders([3, 2, 3]), joined=joined) == 0
+        assert count_inconsistent([join, leave, repeat_creation], all_orders([3, 2, 3]), joined=joined) == 0
 
 
 class TestManyOrders:
     @pytest.mark.parametrize("joined", [True, False])
-    def test_three_joins_and_two_leaves_and_a_look(
+    def test_three_joins_two_leaves_and_a_fetch(
         self, joined: bool, lasting: EmbeddedServer, connect: Connect
     ) -> None:
         connect(lasting)
-        begin = [join, join, join, leave, leave, look]
-        assert count_blind(begin, orders(len(begin), 3, 400), joined=joined) == 0
+        begin = [join, join, join, leave, leave, fetch_pending]
+        assert count_inconsistent(begin, orders(len(begin), 3, 400), joined=joined) == 0
 
-    def test_old_entries_are_healed_while_people_join(
-        self, lasting: EmbeddedServer, connect: Connect
-    ) -> None:
+    def test_stale_entries_are_removed_during_joins(self, lasting: EmbeddedServer, connect: Connect) -> None:
         connect(lasting)
         index = UserKeys(conf.prefix(), USER).chats
         with lasting.client() as client:
             for number, order in enumerate(all_orders([3, 4])):
                 chat = Chat.create(HOST, [], chat_id=f"c{number}")
                 client.hset(index, chat.id, "old 0 0")
-                play([join, look], order, chat)
-                assert not blind(chat)
+                run([join, fetch_pending], order, chat)
+                assert not is_inconsistent(chat)
                 assert chat.leave(USER)
                 Inbox(USER).pending()
                 assert client.hkeys(index) == []
 
 
 class TestPlantedBugs:
-    """The orders find them, or could not be believed."""
+    """The orders must find these bugs, otherwise they prove nothing."""
 
     @pytest.mark.parametrize(
         ("where", "line", "mistake"),
@@ -156,7 +154,7 @@ class TestPlantedBugs:
             ("inbox_reserve", "pending_token = '?'\n", "pending_token = '?' .. ARGV[2]\n"),
         ],
     )
-    def test_a_member_is_blind(
+    def test_planted_bug_is_found(
         self, where: str, line: str, mistake: str,
         lasting: EmbeddedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
@@ -170,6 +168,6 @@ class TestPlantedBugs:
         scripts.load.cache_clear()
         connect(lasting)
         try:
-            assert count_blind([join, join, leave], all_orders([3, 3, 2]), joined=True)
+            assert count_inconsistent([join, join, leave], all_orders([3, 3, 2]), joined=True)
         finally:
             scripts.load.cache_clear()

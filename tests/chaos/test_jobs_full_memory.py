@@ -1,4 +1,4 @@
-"""A delay queue on a server that is out of memory: pushes are refused whole, and the work goes on."""
+"""A delay queue on a server that is out of memory: pushes are refused entirely, other operations continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def messaging() -> dict[str, Any]:
 
 @pytest.fixture
 def queue(fill: Fill) -> DelayQueue:
-    """With jobs in every place, and one that was buried."""
+    """A queue with jobs in every state and one dead job."""
     queue = DelayQueue("mail")
     queue.push("dead", job_id="dead")
     queue.fail(queue.pop()[0], "why")
@@ -35,7 +35,7 @@ def queue(fill: Fill) -> DelayQueue:
 
 @pytest.fixture
 def jobs(queue: DelayQueue, fill: Fill) -> list[Job]:
-    """Two that were popped before memory was full."""
+    """Two jobs popped before memory was full."""
     jobs = queue.pop(2, lease=LONG)
     fill()
     with pytest.raises(Unavailable):
@@ -44,7 +44,7 @@ def jobs(queue: DelayQueue, fill: Fill) -> list[Job]:
 
 
 def content(client: redis.Redis) -> dict[bytes, Any]:
-    """Every key of this test, and what it holds."""
+    """All keys of this test with their content."""
     return {
         key: client.hgetall(key)
         if client.type(key) == b"hash"
@@ -60,9 +60,9 @@ def stats(queue: DelayQueue) -> tuple[int, int, int, int]:
 
 REFUSED: dict[str, Callable[[DelayQueue], object]] = {
     "push": lambda queue: queue.push("more"),
-    "push later": lambda queue: queue.push("more", delay=LONG),
+    "push with a delay": lambda queue: queue.push("more", delay=LONG),
     "push in place of a dead one": lambda queue: queue.push("more", job_id="dead"),
-    "push of a request": lambda queue: queue.push("more", request_id="r"),
+    "push with a request ID": lambda queue: queue.push("more", request_id="r"),
     "push_many": lambda queue: queue.push_many(["more"] * 450),
     "execute_later": lambda queue: queue.execute_later("more"),
     "redrive": lambda queue: queue.redrive(),
@@ -71,7 +71,7 @@ REFUSED: dict[str, Callable[[DelayQueue], object]] = {
 
 
 @pytest.mark.parametrize("operation", REFUSED)
-def test_what_adds_is_refused_and_changes_nothing(
+def test_adding_is_refused_and_changes_nothing(
     operation: str, queue: DelayQueue, fill: Fill, client: redis.Redis
 ) -> None:
     before = content(client)
@@ -85,12 +85,12 @@ def test_what_adds_is_refused_and_changes_nothing(
 
 
 @pytest.mark.usefixtures("jobs")
-class TestWhatDoesNotAdd:
+class TestOtherOperations:
     def test_pop(self, queue: DelayQueue) -> None:
         assert [job.data for job in queue.pop()] == ["ready"]
         assert stats(queue) == (0, 1, 3, 1)
 
-    def test_pop_for_good(self, queue: DelayQueue) -> None:
+    def test_pop_without_a_lease(self, queue: DelayQueue) -> None:
         assert [job.data for job in queue.pop(lease=None)] == ["ready"]
         assert stats(queue) == (0, 1, 2, 1)
 
@@ -110,9 +110,9 @@ class TestWhatDoesNotAdd:
 
     def test_retry_of_the_last_attempt(self, queue: DelayQueue, jobs: list[Job]) -> None:
         assert queue.retry(jobs[0])
-        again = queue.pop()[-1]
-        assert (again.data, again.attempts) == ("one", 2)
-        assert queue.retry(again)
+        retried = queue.pop()[-1]
+        assert (retried.data, retried.attempts) == ("one", 2)
+        assert queue.retry(retried)
         assert queue.dead()[0].data == "one"
 
     def test_release(self, queue: DelayQueue, jobs: list[Job]) -> None:
@@ -143,8 +143,8 @@ class TestWhatDoesNotAdd:
         assert queue.stats() == QueueStats(0, 0, 0, 0, None)
 
 
-class TestTime:
-    """What became due while memory was full."""
+class TestDueJobs:
+    """Jobs that became due while memory was full."""
 
     def test_delayed_jobs(self, queue: DelayQueue, fill: Fill) -> None:
         queue.push_many(range(100), delay=0.05, priority=100)
@@ -159,8 +159,8 @@ class TestTime:
     def test_leases(self, queue: DelayQueue, fill: Fill) -> None:
         first = queue.pop(3, lease=0.001)
         fill()
-        again = queue.pop(3, wait=10)
-        assert {job.data: job.attempts for job in again} == {job.data: 2 for job in first}
+        retried = queue.pop(3, wait=10)
+        assert {job.data: job.attempts for job in retried} == {job.data: 2 for job in first}
 
     def test_leases_of_last_attempts(self, queue: DelayQueue, fill: Fill) -> None:
         for job in queue.pop(3):
@@ -173,7 +173,7 @@ class TestTime:
         assert len(queue.dead()) == 4
 
 
-async def test_the_work_goes_on(queue: DelayQueue, fill: Fill) -> None:
+async def test_work_continues(queue: DelayQueue, fill: Fill) -> None:
     calls: list[str] = []
     queue.purge()
     queue.execute_later("call", ["x"])
@@ -181,7 +181,7 @@ async def test_the_work_goes_on(queue: DelayQueue, fill: Fill) -> None:
     fill()
 
     class Empty:
-        """Set once everything is done."""
+        """Set once all jobs are done."""
 
         def is_set(self) -> bool:
             return stats(queue) == (0, 0, 0, 1)

@@ -1,4 +1,4 @@
-"""A delay queue where a third of all replies is lost: each job is there once, what is said counts once."""
+"""A delay queue with a third of all replies lost: each job exists once, and each operation counts once."""
 
 from __future__ import annotations
 
@@ -18,50 +18,51 @@ from .conftest import GENEROUS, PATIENCE, SHARE, Connect
 LONG = 1000
 
 
-def taken(queue: DelayQueue, lossy: LossyProxy, lease: float | None = LONG) -> list[Job]:
-    """All that is ready, without losses."""
+def pop_all(queue: DelayQueue, lossy: LossyProxy, lease: float | None = LONG) -> list[Job]:
+    """Pop all ready jobs, without losing replies."""
     lossy.lose_next(0)
     return queue.pop(500, lease=lease)
 
 
-async def test_each_job_is_there_once(call: Call, lossy: LossyProxy) -> None:
+async def test_each_pushed_job_exists_once(call: Call, lossy: LossyProxy) -> None:
     queue = DelayQueue("mail")
     ids = [await call(queue, "push", number) for number in range(50)]
     assert lossy.lost > 10
-    jobs = taken(queue, lossy)
+    jobs = pop_all(queue, lossy)
     assert [job.data for job in jobs] == list(range(50))
     assert [job.id for job in jobs] == ids
 
 
-async def test_each_of_many_is_there_once(call: Call, lossy: LossyProxy) -> None:
+async def test_each_job_of_push_many_exists_once(call: Call, lossy: LossyProxy) -> None:
     queue = DelayQueue("mail")
     ids: list[str] = []
     for start in range(0, 400, 10):
         ids += await call(queue, "push_many", range(start, start + 10))
     assert lossy.lost > 8
-    jobs = taken(queue, lossy)
+    jobs = pop_all(queue, lossy)
     assert [job.data for job in jobs] == list(range(400))
     assert [job.id for job in jobs] == ids
 
 
-async def test_each_call_is_there_once(call: Call, lossy: LossyProxy) -> None:
+async def test_each_call_exists_once(call: Call, lossy: LossyProxy) -> None:
     queue = DelayQueue("mail")
     for number in range(40):
         await call(queue, "execute_later", "name", [number])
     assert lossy.lost > 8
-    assert [job.data for job in taken(queue, lossy)] == [["name", [number]] for number in range(40)]
+    assert [job.data for job in pop_all(queue, lossy)] == [["name", [number]] for number in range(40)]
 
 
-async def test_acked_is_acked(call: Call, lossy: LossyProxy) -> None:
-    """Where the first reply was lost, the repeat finds nothing to ack: not known, never "False"."""
+async def test_each_job_is_acked_once(call: Call, lossy: LossyProxy) -> None:
+    """If the first reply was lost, the repeat finds nothing to ack: the result is None (unknown), never
+    False."""
     queue = DelayQueue("mail")
     queue.push_many(range(50))
-    jobs = taken(queue, lossy, LONG)
+    jobs = pop_all(queue, lossy, LONG)
     lossy.lose_some(SHARE)
     lost = lossy.lost
-    said = [await call(queue, "ack", job) for job in jobs]
+    results = [await call(queue, "ack", job) for job in jobs]
     assert lossy.lost - lost > 10
-    assert set(said) == {True, None}
+    assert set(results) == {True, None}
     lossy.lose_next(0)
     stats = queue.stats()
     assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (0, 0, 0, 0)
@@ -69,24 +70,24 @@ async def test_acked_is_acked(call: Call, lossy: LossyProxy) -> None:
 
 
 @pytest.mark.parametrize("verb", ["retry", "release"])
-async def test_given_back_is_there_once(verb: str, call: Call, lossy: LossyProxy) -> None:
+async def test_retried_and_released_jobs_exist_once(verb: str, call: Call, lossy: LossyProxy) -> None:
     queue = DelayQueue("mail")
     queue.push_many(range(30))
-    jobs = taken(queue, lossy)
+    jobs = pop_all(queue, lossy)
     lossy.lose_some(SHARE)
     for job in jobs:
         await call(queue, verb, job)
-    again = taken(queue, lossy)
-    assert [(job.data, job.attempts) for job in again] == [
+    returned = pop_all(queue, lossy)
+    assert [(job.data, job.attempts) for job in returned] == [
         (number, 2 if verb == "retry" else 1) for number in range(30)
     ]
     assert lossy.lost > 3
 
 
-async def test_failed_redriven_and_cancelled_once(call: Call, lossy: LossyProxy) -> None:
+async def test_fail_redrive_and_cancel_count_once(call: Call, lossy: LossyProxy) -> None:
     queue = DelayQueue("mail")
     ids = queue.push_many(range(30))
-    jobs = taken(queue, lossy)
+    jobs = pop_all(queue, lossy)
     lossy.lose_some(SHARE)
     for job in jobs:
         await call(queue, "fail", job, f"reason {job.data}")
@@ -98,11 +99,11 @@ async def test_failed_redriven_and_cancelled_once(call: Call, lossy: LossyProxy)
     for job_id in ids[10:30]:
         await call(queue, "cancel", job_id)
     assert lossy.lost > 15
-    assert [job.data for job in taken(queue, lossy)] == list(range(10))
+    assert [job.data for job in pop_all(queue, lossy)] == list(range(10))
     assert (queue.stats().dead, queue.purge()) == (0, 10)
 
 
-async def test_a_pop_is_not_repeated_and_its_jobs_come_back(
+async def test_pop_is_not_repeated_and_its_jobs_return(
     call: Call, connect: Connect, proxy: LossyProxy
 ) -> None:
     connect(proxy, COMMAND_DEADLINE=GENEROUS)
@@ -117,11 +118,13 @@ async def test_a_pop_is_not_repeated_and_its_jobs_come_back(
     assert (job.data, job.attempts) == (1, 2)
 
 
-async def test_given_away_and_lost_is_lost(call: Call, connect: Connect, proxy: LossyProxy) -> None:
-    """At most once is what `lease=None` says."""
+async def test_job_popped_without_a_lease_is_lost_with_its_reply(
+    call: Call, connect: Connect, proxy: LossyProxy
+) -> None:
+    """`lease=None` means at most once."""
     connect(proxy, COMMAND_DEADLINE=GENEROUS)
     queue = DelayQueue("mail")
-    assert await call(queue, "pop") == []  # the server knows the script now: what is lost is its answer
+    assert await call(queue, "pop") == []  # the server has the script now: the lost reply is that of the pop
     queue.push_many(range(2))
     proxy.lose_next(1)
     with pytest.raises(OutcomeUnknown):
@@ -129,7 +132,7 @@ async def test_given_away_and_lost_is_lost(call: Call, connect: Connect, proxy: 
     assert [job.data for job in await call(queue, "pop", lease=None)] == [1]
 
 
-async def test_a_repeat_by_the_caller_makes_sure(call: Call, connect: Connect, proxy: LossyProxy) -> None:
+async def test_repeat_by_the_caller_is_safe(call: Call, connect: Connect, proxy: LossyProxy) -> None:
     connect(proxy, COMMAND_DEADLINE=0.3)
     queue = DelayQueue("mail")
     proxy.lose_next(1000)
@@ -140,8 +143,8 @@ async def test_a_repeat_by_the_caller_makes_sure(call: Call, connect: Connect, p
     assert [(job.id, job.data) for job in queue.pop()] == [(job_id, "x")]
 
 
-def test_threads_that_push_pop_and_ack_at_once(lossy: LossyProxy) -> None:
-    """Every job is done, though some more than once: none is lost, and none is left."""
+def test_threads_push_pop_and_ack_at_once(lossy: LossyProxy) -> None:
+    """Every job is done, some more than once: none is lost and none remains."""
     queue = DelayQueue("mail", max_attempts=1000)
     done: list[int] = []
     pushed = threading.Event()
@@ -178,13 +181,13 @@ def test_threads_that_push_pop_and_ack_at_once(lossy: LossyProxy) -> None:
     assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (0, 0, 0, 0)
 
 
-async def test_without_request_ids_it_would_show(
+async def test_losses_show_without_request_ids(
     call: Call, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss is real: a planted bug is found."""
+    """The losses are real: a planted bug is found."""
     read = scripts.read
-    known = "local known = redis.call('HGET', records.states, id)"
-    plants = {"if before then": "if false then", known: f"id = id .. us {known}"}
+    record_line = "local known = redis.call('HGET', records.states, id)"
+    plants = {"if before then": "if false then", record_line: f"id = id .. us {record_line}"}
     source = read("jobs_push.lua")
     for line, mistake in plants.items():
         assert line in source
@@ -195,6 +198,6 @@ async def test_without_request_ids_it_would_show(
         queue = DelayQueue("mail")
         for number in range(50):
             await call(queue, "push", number)
-        assert len(taken(queue, lossy)) > 60
+        assert len(pop_all(queue, lossy)) > 60
     finally:
         scripts.load.cache_clear()

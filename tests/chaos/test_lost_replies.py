@@ -1,4 +1,4 @@
-"""A third of all replies is lost, and the connection with them: nothing happens twice, nothing is lost."""
+"""A third of all replies is lost together with the connection: nothing happens twice, nothing is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..conftest import Call
 from .conftest import GENEROUS, Connect
 
 
-async def test_no_message_twice_and_none_lost(call: Call, lossy: LossyProxy) -> None:
+async def test_messages_are_sent_once(call: Call, lossy: LossyProxy) -> None:
     chat = Chat.create("ann", ["bob"])
     sent = [await call(chat, "send", "ann", f"{number}") for number in range(50)]
     assert [message.id for message in sent] == list(range(1, 51))
@@ -27,7 +27,7 @@ async def test_no_message_twice_and_none_lost(call: Call, lossy: LossyProxy) -> 
     assert lossy.lost > 10
 
 
-async def test_no_chat_is_refused_to_its_own_creator(call: Call, lossy: LossyProxy) -> None:
+async def test_chats_are_created_once(call: Call, lossy: LossyProxy) -> None:
     for number in range(20):
         await call(Chat, "create", "ann", ["bob", "cat"], "hello", chat_id=f"chat {number}")
     for user in ("ann", "bob", "cat"):
@@ -37,7 +37,7 @@ async def test_no_chat_is_refused_to_its_own_creator(call: Call, lossy: LossyPro
     assert lossy.lost > 10
 
 
-async def test_everybody_joins_once(call: Call, lossy: LossyProxy) -> None:
+async def test_members_join_once(call: Call, lossy: LossyProxy) -> None:
     chat = Chat.create("host", [])
     guests = [f"g{number}" for number in range(20)]
     assert [await call(chat, "join", guest, by="host") for guest in guests] == [True] * 20
@@ -51,7 +51,7 @@ async def test_everybody_joins_once(call: Call, lossy: LossyProxy) -> None:
     assert lossy.lost > 20
 
 
-async def test_everything_is_read_in_order_and_acked(call: Call, lossy: LossyProxy) -> None:
+async def test_messages_are_read_in_order_and_acked(call: Call, lossy: LossyProxy) -> None:
     chat = Chat.create("ann", ["bob"])
     for number in range(40):
         chat.send("ann", f"{number}")
@@ -64,7 +64,7 @@ async def test_everything_is_read_in_order_and_acked(call: Call, lossy: LossyPro
     assert lossy.lost > 15
 
 
-async def test_what_fetching_acked_is_not_fetched_again(
+async def test_messages_acked_by_pending_are_not_fetched_again(
     call: Call, connect: Connect, proxy: LossyProxy
 ) -> None:
     connect(proxy, COMMAND_DEADLINE=GENEROUS)
@@ -79,15 +79,15 @@ async def test_what_fetching_acked_is_not_fetched_again(
     assert [message.body for message in found.messages] == ["2"]
 
 
-def test_threads_that_send_at_once(lossy: LossyProxy) -> None:
+def test_threads_send_at_once(lossy: LossyProxy) -> None:
     people = [f"p{number}" for number in range(6)]
     chat = Chat.create(people[0], people[1:])
 
-    def talk(user: str) -> None:
+    def send_all(user: str) -> None:
         for number in range(15):
             chat.send(user, f"{user} {number}")
 
-    threads = [threading.Thread(target=talk, args=[user], daemon=True) for user in people]
+    threads = [threading.Thread(target=send_all, args=[user], daemon=True) for user in people]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -98,10 +98,10 @@ def test_threads_that_send_at_once(lossy: LossyProxy) -> None:
     assert lossy.lost > 15
 
 
-async def test_without_request_ids_it_would_show(
+async def test_losses_show_without_request_ids(
     call: Call, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss is real: a planted bug is found."""
+    """The losses are real: a planted bug is found."""
     read = scripts.read
     line = "if recorded then"
     assert line in read("chat_send.lua")
@@ -112,26 +112,26 @@ async def test_without_request_ids_it_would_show(
     )
     scripts.load.cache_clear()
     try:
-        await test_no_message_twice_and_none_lost(call, lossy)
+        await test_messages_are_sent_once(call, lossy)
     except AssertionError:
         return
     finally:
         scripts.load.cache_clear()
-    pytest.fail("messages were sent again, and nobody noticed")
+    pytest.fail("repeated messages were not detected")
 
 
-def talk() -> Chat:
+def chat_with_two_owners() -> Chat:
     chat = Chat.create("ann", ["bob"], "hello")
     chat.set_role("ann", "bob", "owner")
     return chat
 
 
-def alone() -> Chat:
+def chat_with_one_member() -> Chat:
     return Chat.create("ann", [])
 
 
-def filled() -> DelayQueue:
-    """A queue with a job in every state: "running", "ready", "later", and two that are dead."""
+def queue_in_every_state() -> DelayQueue:
+    """A queue with a job in every state: "running", "ready", "later", and two dead ones."""
     queue = DelayQueue(f"mail-{next(numbers)}")
     for job_id in ("dead", "dead too"):
         queue.push("x", job_id=job_id)
@@ -143,41 +143,41 @@ def filled() -> DelayQueue:
     return queue
 
 
-def notified() -> Mailbox:
+def mailbox_with_mail() -> Mailbox:
     mailbox = Mailbox(f"ann-{next(numbers)}")
     mailbox.send("hello")
     return mailbox
 
 
-def started() -> Expiry:
+def expiry_with_timer() -> Expiry:
     expiry = Expiry(f"order-{next(numbers)}")
     expiry.start("one", 1000)
     return expiry
 
 
 numbers = itertools.count()
-#: what is made, what is done with it, what that returns, and what doing it again returns or raises
-REMEMBERED: dict[str, tuple[Callable[[], Any], str, tuple[Any, ...], Any, Any]] = {
-    "leave": (talk, "leave", ("bob",), True, False),
-    "leave, the last": (alone, "leave", ("ann",), True, False),
-    "delete": (talk, "delete", ("ann",), True, False),
-    "set_role": (talk, "set_role", ("ann", "bob", "member"), True, False),
-    "set_role of oneself": (talk, "set_role", ("ann", "ann", "member"), True, NotPermitted),
-    "cancel": (filled, "cancel", ("later",), True, False),
-    "cancel a dead one": (filled, "cancel", ("dead",), True, False),
-    "redrive": (filled, "redrive", (), 2, 0),
-    "redrive one": (filled, "redrive", (["dead"],), 1, 0),
-    "purge": (filled, "purge", (), 5, 0),
+#: factory, method, arguments, result of the first call, result or error of a second call
+REPEATABLE: dict[str, tuple[Callable[[], Any], str, tuple[Any, ...], Any, Any]] = {
+    "leave": (chat_with_two_owners, "leave", ("bob",), True, False),
+    "leave, the last": (chat_with_one_member, "leave", ("ann",), True, False),
+    "delete": (chat_with_two_owners, "delete", ("ann",), True, False),
+    "set_role": (chat_with_two_owners, "set_role", ("ann", "bob", "member"), True, False),
+    "set_role of oneself": (chat_with_two_owners, "set_role", ("ann", "ann", "member"), True, NotPermitted),
+    "cancel": (queue_in_every_state, "cancel", ("later",), True, False),
+    "cancel a dead one": (queue_in_every_state, "cancel", ("dead",), True, False),
+    "redrive": (queue_in_every_state, "redrive", (), 2, 0),
+    "redrive one": (queue_in_every_state, "redrive", (["dead"],), 1, 0),
+    "purge": (queue_in_every_state, "purge", (), 5, 0),
 }
 
 
-@pytest.mark.parametrize("what", REMEMBERED)
-async def test_what_moves_a_state_is_answered_as_the_first_time(
-    what: str, call: Call, lossy: LossyProxy
+@pytest.mark.parametrize("operation", REPEATABLE)
+async def test_repeated_state_change_returns_the_first_reply(
+    operation: str, call: Call, lossy: LossyProxy
 ) -> None:
-    make, verb, arguments, first, second = REMEMBERED[what]
+    make, verb, arguments, first, second = REPEATABLE[operation]
     lossy.lose_next(0)
-    for _ in range(2):  # the server knows the script then
+    for _ in range(2):  # the server has the script afterwards
         await call(make(), verb, *arguments)
     subject = make()
     lossy.lose_next(1)
@@ -192,7 +192,7 @@ async def test_what_moves_a_state_is_answered_as_the_first_time(
 
 
 @pytest.mark.parametrize("verb", ["ack", "retry", "release", "fail"])
-async def test_the_end_of_a_job_is_not_known_rather_than_false(
+async def test_lost_settlement_reply_is_unknown_rather_than_false(
     verb: str, call: Call, lossy: LossyProxy
 ) -> None:
     queue = DelayQueue("mail")
@@ -207,8 +207,10 @@ async def test_the_end_of_a_job_is_not_known_rather_than_false(
     assert await call(queue, verb, job, *more) is False
 
 
-@pytest.mark.parametrize(("make", "verb", "argument"), [(notified, "discard", 1), (started, "cancel", "one")])
-async def test_nor_is_that_of_a_mail_or_a_timer(
+@pytest.mark.parametrize(
+    ("make", "verb", "argument"), [(mailbox_with_mail, "discard", 1), (expiry_with_timer, "cancel", "one")]
+)
+async def test_lost_discard_or_cancel_reply_is_unknown_rather_than_false(
     make: Callable[[], Any], verb: str, argument: Any, call: Call, lossy: LossyProxy
 ) -> None:
     lossy.lose_next(0)
@@ -220,7 +222,7 @@ async def test_nor_is_that_of_a_mail_or_a_timer(
     assert await call(subject, verb, argument) is False
 
 
-async def test_nobody_is_left_in_the_list_of_a_chat_that_is_gone(call: Call, lossy: LossyProxy) -> None:
+async def test_no_user_keeps_a_deleted_chat_in_the_index(call: Call, lossy: LossyProxy) -> None:
     for end in ("leave", "delete"):
         lossy.lose_next(0)
         chat = Chat.create("ann", ["bob"])

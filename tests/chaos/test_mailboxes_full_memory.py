@@ -1,4 +1,4 @@
-"""A mailbox on a server that is out of memory, and behind a network that loses replies."""
+"""A mailbox on a server that is out of memory, and behind a proxy that drops replies."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Fill = Callable[[], None]
 
 @pytest.fixture
 def messaging() -> dict[str, Any]:
-    """A mailbox is full soon."""
+    """A small limit for the length of a mailbox."""
     return {"MAILBOX_MAX_LENGTH": 4}
 
 
 @pytest.fixture
 def box(fill: Fill) -> Mailbox:
-    """Full: one mail was lost to the limit, one is of a group."""
+    """A full mailbox: one mail was dropped by the limit, one belongs to a group."""
     box = Mailbox("ann")
     for number in range(4):
         box.send(number)
@@ -34,7 +34,7 @@ def box(fill: Fill) -> Mailbox:
 
 
 def content(client: redis.Redis) -> dict[bytes, Any]:
-    """Every key of this test, and what it holds."""
+    """All keys of this test with their content."""
     return {key: client.dump(key) for key in client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)}
 
 
@@ -48,7 +48,7 @@ SENDS: dict[str, Callable[[Mailbox], object]] = {
 
 
 @pytest.mark.parametrize("operation", SENDS)
-def test_sending_is_refused_and_changes_nothing(
+def test_send_is_refused_and_changes_nothing(
     operation: str, box: Mailbox, fill: Fill, client: redis.Redis
 ) -> None:
     fill()
@@ -74,7 +74,7 @@ def test_reading_and_removing_work(box: Mailbox, fill: Fill) -> None:
     assert box.status() == MailboxStatus(unread=0, acked_id=0, last_fetched_at=None, full=False)
 
 
-async def test_a_lost_reply_doubles_nothing(call: Call, connect: Connect, proxy: LossyProxy) -> None:
+async def test_lost_reply_duplicates_nothing(call: Call, connect: Connect, proxy: LossyProxy) -> None:
     connect(proxy, COMMAND_DEADLINE=60)
     box = Mailbox("ann")
     for number in range(5):

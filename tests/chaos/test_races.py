@@ -1,4 +1,4 @@
-"""Eight processes at once, in one chat."""
+"""Eight processes at once in one chat."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PEOPLE = [f"p{number}" for number in range(8)]
 EACH = 60
 
 
-def everything(chat: Chat, user: str) -> list[Message]:
-    """All a member can see."""
+def all_messages(chat: Chat, user: str) -> list[Message]:
+    """All messages that a member can read."""
     messages: list[Message] = []
     while True:
         page = chat.history(user, after=messages[-1].cursor if messages else 0, limit=500)
@@ -28,7 +28,7 @@ def everything(chat: Chat, user: str) -> list[Message]:
 
 
 class TestEightInOneChat:
-    def test_everybody_hears_everything_once_in_one_order(
+    def test_each_member_receives_each_message_once_in_order(
         self, lasting: EmbeddedServer, connect: Connect, all_at_once: Cast
     ) -> None:
         stage = connect(lasting)
@@ -36,9 +36,9 @@ class TestEightInOneChat:
         total = EACH * len(PEOPLE)
         found = all_at_once(
             stage,
-            [(actors.converse, (chat.id, user, EACH, total, at)) for at, user in enumerate(PEOPLE)],
+            [(actors.converse, (chat.id, user, EACH, total, seed)) for seed, user in enumerate(PEOPLE)],
         )
-        messages = everything(chat, PEOPLE[0])
+        messages = all_messages(chat, PEOPLE[0])
         assert [message.id for message in messages] == list(range(1, total + 1))
         assert sorted(message.body for message in messages) == sorted(
             f"{user} {number}" for user in PEOPLE for number in range(EACH)
@@ -46,15 +46,15 @@ class TestEightInOneChat:
         for user in PEOPLE:
             own = [message.body for message in messages if message.sender == user]
             assert own == [f"{user} {number}" for number in range(EACH)]
-        for heard in found:
-            assert (heard.again, heard.holes) == ([], [])
-            assert heard.bodies == {message.id: message.body for message in messages}
+        for received in found:
+            assert (received.repeated, received.out_of_order) == ([], [])
+            assert received.bodies == {message.id: message.body for message in messages}
         assert [member.read_id for member in chat.members()] == [total] * len(PEOPLE)
         assert [Inbox(user).unread() for user in PEOPLE] == [0] * len(PEOPLE)
 
 
-class TestComingAndGoing:
-    def test_whoever_comes_hears_all_from_then_on(
+class TestJoiningAndLeaving:
+    def test_new_members_receive_all_later_messages(
         self, lasting: EmbeddedServer, connect: Connect, all_at_once: Cast
     ) -> None:
         stage = connect(lasting)
@@ -63,22 +63,22 @@ class TestComingAndGoing:
         *stays, first, second = all_at_once(
             stage,
             [
-                *[(actors.come_and_go, (chat.id, "host", guest, 12)) for guest in guests],
-                (actors.chatter, (chat.id, "host", 250)),
-                (actors.chatter, (chat.id, "talker", 250)),
+                *[(actors.join_and_leave, (chat.id, "host", guest, 12)) for guest in guests],
+                (actors.send_many, (chat.id, "host", 250)),
+                (actors.send_many, (chat.id, "talker", 250)),
             ],
         )
-        said = {message.id: message.body for message in everything(chat, "host")}
-        assert sorted(said) == list(range(1, 5 * 12 + 500 + 1))
+        sent = {message.id: message.body for message in all_messages(chat, "host")}
+        assert sorted(sent) == list(range(1, 5 * 12 + 500 + 1))
         assert first == sorted(first)
         assert second == sorted(second)
-        for before, after, mark, heard in [stay for stays_of_one in stays for stay in stays_of_one]:
-            ids = sorted(heard.bodies)
-            assert before >= 0, "joined and left each time"
+        for before, after, mark, received in [stay for stays_of_one in stays for stay in stays_of_one]:
+            ids = sorted(received.bodies)
+            assert before >= 0, "every join and leave must succeed"
             assert before + 1 <= ids[0] <= after + 1
             assert ids == list(range(ids[0], ids[-1] + 1))
             assert ids[-1] >= mark
-            assert (heard.again, heard.holes) == ([], [])
-            assert heard.bodies.items() <= said.items()
+            assert (received.repeated, received.out_of_order) == ([], [])
+            assert received.bodies.items() <= sent.items()
         assert [member.user for member in chat.members()] == ["host", "talker"]
         assert [Inbox(guest).chats() for guest in guests] == [[]] * len(guests)

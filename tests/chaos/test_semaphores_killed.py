@@ -1,4 +1,4 @@
-"""Semaphores whose holders and waiters are killed: the limit holds, and permits become free."""
+"""Semaphores whose holders and waiters are killed: the limit holds, and their permits are released."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from .rooms import LEASE, LIMIT, hold, wait, work
 pytestmark = pytest.mark.promise
 
 PROCESSES = 8
-#: number of processes to kill; number of permits granted between two kills
+#: number of processes killed; permits granted between two kills
 KILLS, BETWEEN = (60, 300) if LONG else (6, 60)
-#: seconds of tolerance for a busy machine
+#: seconds of delay allowed on a busy machine
 SLACK = 2.0
 Until = Callable[[Callable[[], object]], None]
 
 
 class Workers:
-    """Some processes; a killed one is replaced."""
+    """Several processes. Killed ones are replaced by the test."""
 
     def __init__(self, stage: Stage, directory: Path) -> None:
         self._stage = stage
         self._directory = directory
-        self._hired = 0
+        self._started = 0
         self.all: list[BaseProcess] = []
 
-    def hire(self) -> None:
-        """Start another process."""
-        self._hired += 1
-        words = (self._stage, str(self._directory), self._hired)
-        process = processes.Process(target=work, args=words, daemon=True)
+    def start(self) -> None:
+        """Start one more process."""
+        self._started += 1
+        arguments = (self._stage, str(self._directory), self._started)
+        process = processes.Process(target=work, args=arguments, daemon=True)
         process.start()
         self.all.append(process)
 
     def kill(self, process: BaseProcess) -> None:
-        """Kill a process (SIGKILL)."""
+        """Kill a process with SIGKILL."""
         process.kill()
         process.join(PATIENCE)
         self.all.remove(process)
@@ -57,7 +57,7 @@ def stage(lasting: EmbeddedServer, connect: Connect) -> Stage:
     return connect(lasting)
 
 
-def test_never_more_than_the_limit_while_some_are_killed(
+def test_limit_holds_while_processes_are_killed(
     stage: Stage, lasting: EmbeddedServer, tmp_path: Path, until: Until
 ) -> None:
     chance, workers = random.Random(1), Workers(stage, tmp_path)
@@ -68,39 +68,39 @@ def test_never_more_than_the_limit_while_some_are_killed(
 
     with lasting.client() as client:
         for _ in range(PROCESSES):
-            workers.hire()
+            workers.start()
         try:
             for turn in range(1, KILLS + 1):
                 until(lambda: count("passed") >= turn * BETWEEN)  # noqa: B023
                 workers.kill(chance.choice(workers.all))
-                workers.hire()
+                workers.start()
             until(lambda: count("passed") >= (KILLS + 1) * BETWEEN)
         finally:
             for process in list(workers.all):
                 workers.kill(process)
         assert count("crowded") == 0
-        # the permits of killed processes become free
+        # the permits of killed processes are released
         for _ in range(LIMIT):
             assert semaphore.acquire(blocking=True, blocking_timeout=2 * LEASE)
         assert semaphore.info().held == LIMIT
 
 
-def test_the_permit_of_a_killed_holder_is_free_after_its_lease(stage: Stage) -> None:
-    ours, theirs = processes.Pipe()
-    holder = processes.Process(target=hold, args=(stage, 1.0, theirs), daemon=True)
+def test_permit_of_a_killed_holder_is_released_after_its_lease(stage: Stage) -> None:
+    parent_end, child_end = processes.Pipe()
+    holder = processes.Process(target=hold, args=(stage, 1.0, child_end), daemon=True)
     holder.start()
-    assert ours.poll(PATIENCE)
-    assert ours.recv() is True
+    assert parent_end.poll(PATIENCE)
+    assert parent_end.recv() is True
     began = time.monotonic()
     holder.kill()
     holder.join(PATIENCE)
     assert not Semaphore("room", 1).acquire()
     assert Semaphore("room", 1).acquire(blocking=True, blocking_timeout=PATIENCE)
-    # the lease began a little earlier, and a waiting client polls when it ends
+    # the lease began slightly earlier, and waiting clients check when it ends
     assert time.monotonic() - began < 1.0 + SLACK
 
 
-def test_a_killed_waiter_is_skipped_within_a_second(stage: Stage, until: Until) -> None:
+def test_killed_waiter_is_skipped_within_a_second(stage: Stage, until: Until) -> None:
     semaphore = Semaphore("room", 1, timeout=1000)
     assert semaphore.acquire()
     waiter = processes.Process(target=wait, args=(stage,), daemon=True)

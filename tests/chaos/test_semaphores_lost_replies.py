@@ -1,4 +1,4 @@
-"""A semaphore behind a network that loses replies, and on a server that is out of memory."""
+"""A semaphore behind a proxy that drops replies, and on a server that is out of memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LONG = 1000
 Fill = Callable[[], None]
 
 
-async def test_no_permit_is_granted_twice_or_lost(call: Call, lossy: LossyProxy) -> None:
-    """A repeated release that finds nothing to release doesn't fail either."""
+async def test_no_permit_is_acquired_twice_or_lost(call: Call, lossy: LossyProxy) -> None:
+    """A repeated release that finds nothing to release does not raise either."""
     semaphore = Semaphore("room", 5, timeout=LONG)
     for _ in range(12):
         for _ in range(5):
@@ -32,7 +32,7 @@ async def test_no_permit_is_granted_twice_or_lost(call: Call, lossy: LossyProxy)
     assert lossy.lost > 20
 
 
-def test_a_waiting_client_has_one_place_and_is_woken(lossy: LossyProxy, until: Callable[..., None]) -> None:
+def test_waiting_client_has_one_place_and_is_woken(lossy: LossyProxy, until: Callable[..., None]) -> None:
     semaphore, got = Semaphore("room", 1, timeout=LONG), list[int]()
     assert semaphore.acquire()
 
@@ -41,18 +41,18 @@ def test_a_waiting_client_has_one_place_and_is_woken(lossy: LossyProxy, until: C
             got.append(number)
 
     threads = [threading.Thread(target=wait, args=[number], daemon=True) for number in range(4)]
-    for at, thread in enumerate(threads, 1):
+    for count, thread in enumerate(threads, 1):
         thread.start()
-        until(lambda: semaphore.info().waiting == at)  # noqa: B023
+        until(lambda: semaphore.info().waiting == count)  # noqa: B023
     semaphore.release()
     for thread in threads:
         thread.join()
-    # a client without replies for too long may lose its place
+    # a client without a reply for long may lose its place
     assert sorted(got) == [0, 1, 2, 3]
     assert semaphore.info().held == 0
 
 
-async def test_a_permit_whose_grant_was_never_received_becomes_free(
+async def test_permit_whose_grant_was_not_received_expires(
     call: Call, connect: Connect, proxy: LossyProxy
 ) -> None:
     connect(proxy, COMMAND_DEADLINE=0.2)
@@ -80,7 +80,7 @@ async def test_all_operations_work_when_memory_is_full(call: Call, fill: Fill) -
     assert await call(Semaphore("another", 1), "acquire")
 
 
-def test_a_waiting_client_is_woken_when_memory_is_full(fill: Fill, until: Callable[..., None]) -> None:
+def test_waiting_client_is_woken_when_memory_is_full(fill: Fill, until: Callable[..., None]) -> None:
     semaphore, got = Semaphore("room", 1, timeout=LONG), threading.Event()
     assert semaphore.acquire()
     fill()

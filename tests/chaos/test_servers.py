@@ -1,4 +1,4 @@
-"""Servers that are killed, frozen, and full; clients that are killed."""
+"""Servers that are killed, frozen or full, and clients that are killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.promise
 Until = Callable[[Callable[[], object]], None]
 PEOPLE = [f"p{number}" for number in range(4)]
 EACH = 300
-#: seconds that an operation is tried, in tests where it fails
+#: seconds of COMMAND_DEADLINE in tests where operations fail
 SHORT = 0.5
 
 
@@ -32,7 +32,7 @@ def history(chat: Chat, user: str) -> list[Message]:
 
 @contextmanager
 def frozen(server: EmbeddedServer, chat: Chat) -> Iterator[None]:
-    """While it gives no answer; whoever asks is told within the deadline."""
+    """Freeze the server during the block, whose operation must fail within the deadline."""
     assert chat.info()  # over a connection that stays open
     server.freeze()
     began = time.monotonic()
@@ -45,21 +45,24 @@ def frozen(server: EmbeddedServer, chat: Chat) -> Iterator[None]:
 
 class TestKilledServer:
     @pytest.mark.parametrize("deadline", [PATIENCE, 0.05])
-    def test_what_was_acknowledged_is_there_once(
+    def test_each_acknowledged_write_exists_once(
         self, deadline: float, fragile: EmbeddedServer, connect: Connect, until: Until
     ) -> None:
         stage = connect(fragile, COMMAND_DEADLINE=2 * SHORT)
         chat = Chat.create(PEOPLE[0], PEOPLE[1:])
         impatient = actors.Stage(stage.url, {**stage.messaging, "COMMAND_DEADLINE": deadline})
         with cast(impatient, len(PEOPLE)) as pool:
-            talking = [pool.submit(actors.begin, actors.persist, chat.id, user, EACH) for user in PEOPLE]
+            sending = [
+                pool.submit(actors.begin, actors.send_through_failures, chat.id, user, EACH)
+                for user in PEOPLE
+            ]
             for share in (0.1, 0.3):
                 until(lambda: chat.info().last_id > share * EACH * len(PEOPLE))  # noqa: B023
                 fragile.kill()
                 with pytest.raises(Unavailable):
                     chat.info()
                 fragile.start()
-            outcomes = [one.result(PATIENCE) for one in talking]
+            outcomes = [one.result(PATIENCE) for one in sending]
         messages = history(chat, PEOPLE[0])
         bodies = [message.body for message in messages]
         assert [message.id for message in messages] == list(range(1, len(messages) + 1))
@@ -74,9 +77,7 @@ class TestKilledServer:
 
 
 class TestFrozenServer:
-    def test_the_deadline_holds_and_a_repeat_makes_sure(
-        self, fragile: EmbeddedServer, connect: Connect
-    ) -> None:
+    def test_deadline_holds_and_a_repeat_is_safe(self, fragile: EmbeddedServer, connect: Connect) -> None:
         connect(fragile, COMMAND_DEADLINE=SHORT)
         chat = Chat.create("ann", ["bob"])
         with frozen(fragile, chat), pytest.raises(OutcomeUnknown):
@@ -96,17 +97,15 @@ class TestFrozenServer:
 
 
 class TestKilledClient:
-    def test_what_it_fetched_and_did_not_ack_comes_again(
-        self, lasting: EmbeddedServer, connect: Connect
-    ) -> None:
+    def test_unacked_messages_are_delivered_again(self, lasting: EmbeddedServer, connect: Connect) -> None:
         stage = connect(lasting)
         chat = Chat.create("ann", ["bob"], "one")
         chat.send("ann", "two")
-        ours, theirs = processes.Pipe()
-        process = processes.Process(target=actors.fetch_and_hang, args=(stage, "bob", theirs))
+        parent_end, child_end = processes.Pipe()
+        process = processes.Process(target=actors.fetch_and_hang, args=(stage, "bob", child_end))
         process.start()
-        assert ours.poll(PATIENCE)
-        assert ours.recv() == [1, 2]
+        assert parent_end.poll(PATIENCE)
+        assert parent_end.recv() == [1, 2]
         process.kill()
         process.join()
         [pending] = Inbox("bob").pending()

@@ -1,5 +1,4 @@
-"""Tasks whose workers are killed and stopped, and whose server is killed: none is lost, and each is
-recorded once."""
+"""Tasks whose workers and server are killed or stopped: no task is lost, and each is recorded once."""
 
 from __future__ import annotations
 
@@ -23,32 +22,32 @@ from tests.tasks import jobs
 from tests.tasks.working import ended, engine, keys, server_ms, state, until
 
 from .conftest import Connect
-from .workers import POINTS, crew
+from .workers import POINTS, worker_pool
 
 pytestmark = pytest.mark.promise
 
-#: jobs; workers to be killed, half of these by the test, half by themselves; how many are at least, for two
-#: deeds may mean the same one
-SIZE, KILLS, LEAST = (20_000, 72, 60) if LONG else (600, 8, 5)
-#: seconds that it may take altogether
+#: number of jobs; workers killed, half by the test and half by tasks; minimum of distinct kills, since two
+#: kills may hit the same worker
+SIZE, KILLS, MIN_KILLS = (20_000, 72, 60) if LONG else (600, 8, 5)
+#: seconds that the test may take
 PATIENCE = 600.0 if LONG else 60.0
-#: seconds; the shortest there is
+#: seconds: the shortest allowed lease
 LEASE = 1.0
 QUEUES = ["default", "other"]
-#: what workers are told
-BOTH = ["--concurrency", "2", "--lease", f"{LEASE:g}", "--verbosity", "0"]
-ALONE = ["--concurrency", "1", *BOTH[2:]]
+#: command-line options of workers
+TWO_LANES = ["--concurrency", "2", "--lease", f"{LEASE:g}", "--verbosity", "0"]
+ONE_LANE = ["--concurrency", "1", *TWO_LANES[2:]]
 
 
 @pytest.fixture(autouse=True)
-def patient(settings: Settings) -> None:
-    """Tasks have more attempts than there are kills: none may be buried."""
+def many_attempts(settings: Settings) -> None:
+    """Allow more attempts than there are kills, so that no task is dead-lettered."""
     entry = {"BACKEND": "django_redis_messaging.tasks.RedisBackend", "QUEUES": QUEUES}
     settings.TASKS = {"default": {**entry, "OPTIONS": {"MAX_ATTEMPTS": 3 * KILLS}}}
 
 
 def plan() -> list[tuple[Task, object]]:
-    """What is enqueued, in which order: here and there a task that kills its worker."""
+    """The tasks to enqueue in order. Some kill their worker."""
     chance = random.Random(1)
     calls: list[tuple[Task, object]] = [
         (chance.choice([jobs.echo, jobs.aecho]).using(queue_name=chance.choice(QUEUES)), number)
@@ -60,52 +59,52 @@ def plan() -> list[tuple[Task, object]]:
     return calls
 
 
-def enqueued() -> list[TaskResult]:
-    """Enqueue all; what was acknowledged."""
+def enqueue_all() -> list[TaskResult]:
+    """Enqueue all tasks; the results of the acknowledged ones."""
     results = []
     for task, argument in plan():
-        with suppress(MessagingError):  # then it may be there, or not
+        with suppress(MessagingError):  # the task may or may not be stored then
             results.append(task.enqueue(argument))
     return results
 
 
-def recorded(result: TaskResult) -> int:
-    """How many times a return value was recorded; -1 where the task is lost."""
-    known = engine().get(result.id)
-    if known is None or known.state.status != "s":
+def count_recorded(result: TaskResult) -> int:
+    """Number of recorded return values; -1 if the task is lost."""
+    record = engine().get(result.id)
+    if record is None or record.state.status != "s":
         return -1
-    return sum(line.startswith(b"R") for line in known.log.split(b"\n"))
+    return sum(line.startswith(b"R") for line in record.log.split(b"\n"))
 
 
-def test_none_is_lost_and_each_is_recorded_once(
+def test_no_task_is_lost_and_each_is_recorded_once(
     fragile: EmbeddedServer, connect: Connect, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage = connect(fragile)
     chance, began = random.Random(2), time.monotonic()
-    with crew(stage, tmp_path, 3, *BOTH) as workers, ThreadPoolExecutor(1) as pool:
+    with worker_pool(stage, tmp_path, 3, *TWO_LANES) as workers, ThreadPoolExecutor(1) as pool:
 
         def reached(share: float) -> bool:
             workers.replace()
-            return int(look.zcard(keys().finished)) >= share * SIZE
+            return int(client.zcard(keys().finished)) >= share * SIZE
 
-        def over() -> bool:
+        def all_done() -> bool:
             workers.replace()
             return enqueuing.done() and not any(sum(engine().stats(one)[:3]) for one in QUEUES)
 
-        enqueuing = pool.submit(enqueued)
-        for share, victim in deeds():
-            with fragile.client() as look:
+        enqueuing = pool.submit(enqueue_all)
+        for share, victim in planned_kills():
+            with fragile.client() as client:
                 until(lambda: reached(share), PATIENCE)  # noqa: B023
             if victim == "server":
                 fragile.kill()
                 fragile.start()
             else:
                 workers.kill_one(chance)
-        until(over, PATIENCE)
+        until(all_done, PATIENCE)
         seconds = time.monotonic() - began
         results = enqueuing.result()
-        times = [recorded(result) for result in results]
-        assert workers.dismiss() == [0, 0, 0]
+        times = [count_recorded(result) for result in results]
+        assert workers.drain() == [0, 0, 0]
     if LONG:
         with capsys.disabled():
             sys.stdout.write(
@@ -114,11 +113,11 @@ def test_none_is_lost_and_each_is_recorded_once(
             )
     assert set(times) == {1}
     assert len(results) >= 0.95 * SIZE
-    assert workers.killed >= LEAST
+    assert workers.killed >= MIN_KILLS
 
 
-def deeds() -> list[tuple[float, str]]:
-    """After which share of the jobs somebody is killed, and who."""
+def planned_kills() -> list[tuple[float, str]]:
+    """The kills: after which share of the jobs, and whether a worker or the server."""
     half = KILLS // 2
     return sorted(
         [*(((at + 1) / (half + 1), "worker") for at in range(half)), (0.3, "server"), (0.7, "server")]
@@ -127,10 +126,10 @@ def deeds() -> list[tuple[float, str]]:
 
 class TestRedelivery:
     @pytest.mark.parametrize("point", POINTS)
-    def test_a_task_whose_worker_dies_is_begun_again_within_a_second_of_its_lease(
+    def test_task_of_a_dead_worker_restarts_within_a_second_of_its_lease(
         self, point: str, lasting: EmbeddedServer, connect: Connect, tmp_path: Path
     ) -> None:
-        with crew(connect(lasting), tmp_path, 2, *ALONE):
+        with worker_pool(connect(lasting), tmp_path, 2, *ONE_LANE):
             result = ended(jobs.crash.enqueue(point))
         assert result.status == TaskResultStatus.SUCCESSFUL
         first, second = result.worker_ids
@@ -138,9 +137,11 @@ class TestRedelivery:
         assert LEASE * 1000 <= state(result).last - state(result).first <= (LEASE + 1) * 1000
         assert [error.exception_class.__name__ for error in result.errors] == ["LeaseLost"]
 
-    def test_a_long_task_too(self, lasting: EmbeddedServer, connect: Connect, tmp_path: Path) -> None:
+    def test_long_task_of_a_dead_worker_restarts(
+        self, lasting: EmbeddedServer, connect: Connect, tmp_path: Path
+    ) -> None:
         marker = tmp_path / "began"
-        with crew(connect(lasting), tmp_path, 2, *ALONE) as workers:
+        with worker_pool(connect(lasting), tmp_path, 2, *ONE_LANE) as workers:
             result = jobs.pid_after.enqueue(str(marker), 2.5)
             until(
                 lambda: state(result).status == "r" and server_ms() > state(result).last + 1.5 * LEASE * 1000
@@ -154,11 +155,11 @@ class TestRedelivery:
             assert len(pids(marker)) == 2
             until(workers.replace)
 
-    def test_a_worker_that_was_stopped_beyond_its_lease_is_refused(
+    def test_worker_stopped_beyond_its_lease_is_refused(
         self, lasting: EmbeddedServer, connect: Connect, tmp_path: Path
     ) -> None:
         marker = tmp_path / "began"
-        with crew(connect(lasting), tmp_path, 2, *ALONE) as workers:
+        with worker_pool(connect(lasting), tmp_path, 2, *ONE_LANE) as workers:
             result = jobs.pid_after.enqueue(str(marker), 0.5)
             until(lambda: marker.exists() and pids(marker))
             [first] = pids(marker)
@@ -168,13 +169,13 @@ class TestRedelivery:
             os.kill(first, signal.SIGCONT)
             until(lambda: "its lease was lost; refused" in workers.log.read_text())
             assert ended(result).return_value == second
-            assert recorded(result) == 1
+            assert count_recorded(result) == 1
             assert pids(marker) == [first, second]
-            # and both go on
+            # both workers continue
             assert {ended(jobs.pid_after.enqueue(str(marker), 0.2)).return_value for _ in range(2)}
-            assert workers.dismiss() == [0, 0]
+            assert workers.drain() == [0, 0]
 
 
 def pids(marker: Path) -> list[int]:
-    """Who has begun."""
+    """Process IDs of the attempts that have begun."""
     return [int(line) for line in marker.read_text(encoding="ascii").split()]

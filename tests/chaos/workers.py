@@ -1,4 +1,4 @@
-"""Workers in processes of their own, that may be killed and stopped."""
+"""Workers in separate processes, which a test may kill or stop."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from tests.tasks.working import keys, server, until
 from . import actors
 from .conftest import PATIENCE, processes
 
-# what takes long to import, and needs no settings
+# modules that are slow to import and need no settings
 processes.set_forkserver_preload(
     ["__main__", "tests.chaos.actors", "tests.chaos.workers", "django_redis_messaging.tasks.worker"]
 )
-#: where a worker may kill itself
+#: points where a task may kill its worker
 POINTS = ("after the claim", "in the callback", "before the ack")
 
 
-def serve(stage: actors.Stage, tasks: dict[str, Any], log: str, words: list[str]) -> None:
-    """What `manage.py run_worker` does, in a process of its own."""
+def serve(stage: actors.Stage, tasks: dict[str, Any], log: str, options: list[str]) -> None:
+    """Run `manage.py run_worker` in this process."""
     actors.serve(stage, log, TASKS=tasks)
-    _arm()
+    _connect_crash_points()
     from django.core.management import call_command
 
-    call_command("run_worker", *words)
+    call_command("run_worker", *options)
 
 
-def _arm() -> None:
-    """Have tasks that ask for it kill their worker."""
+def _connect_crash_points() -> None:
+    """Let `crash` tasks kill their worker before and after they run."""
     from django_redis_messaging.tasks.compat import task_finished, task_started
     from tests.tasks import jobs
 
@@ -48,50 +48,50 @@ def _arm() -> None:
     )
 
 
-class Crew:
-    """Some workers; who dies is replaced."""
+class WorkerPool:
+    """Several workers. Killed workers are replaced."""
 
-    def __init__(self, stage: actors.Stage, directory: Path, words: list[str]) -> None:
+    def __init__(self, stage: actors.Stage, directory: Path, options: list[str]) -> None:
         self._stage = stage
-        self._words = words
+        self._options = options
         self.log = directory / "workers.log"
         self.log.touch()
         self.workers: list[BaseProcess] = []
-        #: how many died, and were replaced
+        #: number of dead workers replaced so far
         self.killed = 0
 
-    def hire(self) -> BaseProcess:
-        """One more."""
+    def start(self) -> BaseProcess:
+        """Start one more worker."""
         process = processes.Process(
-            target=serve, args=(self._stage, settings.TASKS, str(self.log), self._words), daemon=True
+            target=serve, args=(self._stage, settings.TASKS, str(self.log), self._options), daemon=True
         )
         process.start()
         self.workers.append(process)
         return process
 
     def replace(self) -> int:
-        """Replace the dead; how many there were."""
+        """Replace the dead workers; how many there were."""
         dead = [worker for worker in self.workers if not worker.is_alive()]
         for worker in dead:
             worker.join()
             self.workers.remove(worker)
-            self.hire()
+            self.start()
         self.killed += len(dead)
         return len(dead)
 
     def wait(self) -> None:
-        """Wait until all work."""
+        """Wait until all workers are ready."""
         wanted = {str(worker.pid) for worker in self.workers}
         until(lambda: wanted <= {name.decode().split("-")[-2] for name in server().hkeys(keys().workers)})
 
     def kill_one(self, chance: random.Random) -> None:
-        """Kill one, and wait until it is gone."""
+        """Kill one worker and wait until it is gone."""
         worker = chance.choice(self.workers)
         worker.kill()
         worker.join(PATIENCE)
 
-    def dismiss(self) -> list[int | None]:
-        """Have all drain; their exit codes."""
+    def drain(self) -> list[int | None]:
+        """Send SIGTERM to all and wait for them; their exit codes."""
         self.wait()
         for worker in self.workers:
             os.kill(worker.pid or 0, signal.SIGTERM)
@@ -101,15 +101,15 @@ class Crew:
 
 
 @contextmanager
-def crew(stage: actors.Stage, directory: Path, size: int, *words: str) -> Iterator[Crew]:
-    """So many workers; those that are left at the end are killed."""
-    made = Crew(stage, directory, list(words))
+def worker_pool(stage: actors.Stage, directory: Path, size: int, *options: str) -> Iterator[WorkerPool]:
+    """Start workers for the block and kill those left at the end."""
+    pool = WorkerPool(stage, directory, list(options))
     for _ in range(size):
-        made.hire()
+        pool.start()
     try:
-        made.wait()
-        yield made
+        pool.wait()
+        yield pool
     finally:
-        for worker in made.workers:
+        for worker in pool.workers:
             worker.kill()
             worker.join(PATIENCE)

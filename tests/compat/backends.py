@@ -1,4 +1,4 @@
-"""Our backend, with what Django's tests ask of Django's own two."""
+"""Our backend with the features of Django's two backends that Django's tests use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.engines import tasks_of
 
 
 class Dummy(RedisBackend):
-    """It knows what was enqueued, and forgets it when asked to."""
+    """A backend that lists the enqueued tasks and can clear them."""
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
@@ -38,7 +38,7 @@ class Dummy(RedisBackend):
 
 
 class Immediate(RedisBackend):
-    """A worker has done all before enqueue() returns."""
+    """A backend whose worker finishes all tasks before enqueue() returns."""
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         result = super().enqueue(task, args, kwargs)

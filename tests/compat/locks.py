@@ -1,4 +1,4 @@
-"""Our lock, made and asked as redis-py's tests make and ask redis-py's own."""
+"""Our lock with the interface that redis-py's tests expect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_redis_messaging import conf
 
 
 class Lock(OurLock):
-    """It has the key that those tests look at."""
+    """A lock with the key that those tests read."""
 
     def __init__(
         self, client: Any, name: str, *, timeout: Any = None, sleep: float = 0.1, **options: Any
@@ -20,12 +20,12 @@ class Lock(OurLock):
 
     @property
     def local(self) -> Any:
-        """Where the token is."""
+        """The local storage of the token."""
         return self._holding
 
 
-class AwaitingLock(Lock):
-    """Its operations are the awaiting ones."""
+class AsyncLock(Lock):
+    """A lock with the asynchronous operations."""
 
     acquire: Any = OurLock.aacquire
     release: Any = OurLock.arelease
@@ -43,7 +43,7 @@ def server_url() -> str:
 
 
 def _get_client(kind: type[redis.Redis], request: Any, **options: Any) -> redis.Redis:
-    """What redis-py's own tests call for a client."""
+    """The function that redis-py's tests call for a client."""
     client = kind.from_url(server_url(), **options)
     request.addfinalizer(client.close)
     return client

@@ -1,7 +1,7 @@
-"""Django's own tests of its Tasks, those that are about any backend, against ours.
+"""Django's own tests of its Tasks that apply to any backend, run with our backend.
 
-They are in Django's source distribution only: DJANGO_SOURCE names the directory where that is unpacked.
-What they import of Django's two backends is ours here; nothing else in them is changed.
+They exist only in Django's source distribution: DJANGO_SOURCE is the directory where it is unpacked. Imports
+of Django's two backends are replaced by ours; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.versions
 
 SOURCE = Path(os.environ.get("DJANGO_SOURCE", ""))
 HERE = "tests.compat.backends"
-#: what is said in place of what
-OURS = {
+#: replacements in the text of the tests
+REPLACEMENTS = {
     "from django.tasks.backends.dummy import DummyBackend": f"from {HERE} import Dummy as DummyBackend",
     "from django.tasks.backends.immediate import ImmediateBackend": (
         f"from {HERE} import Immediate as ImmediateBackend"
@@ -29,23 +29,23 @@ OURS = {
     "django.tasks.backends.dummy.DummyBackend": f"{HERE}.Dummy",
     "django.tasks.backends.immediate.ImmediateBackend": f"{HERE}.Immediate",
 }
-#: tests that are about something else, and about what
-ELSE = {
+#: tests that do not apply, and why
+SKIPPED = {
     "DummyBackendTestCase": {
         "test_refresh_result": "changes the dummy's own copy of a result",
         "test_refresh_result_async": "changes the dummy's own copy of a result",
     },
     "ImmediateBackendTestCase": {
         "test_throws_keyboard_interrupt": "a worker has no caller to throw it to",
-        "test_cannot_get_result": "ours can",
-        "test_cannot_refresh_result": "ours can",
-        "test_cannot_pass_run_after": "ours can",
+        "test_cannot_get_result": "our backend supports it",
+        "test_cannot_refresh_result": "our backend supports it",
+        "test_cannot_pass_run_after": "our backend supports it",
     },
 }
 
 
 def missing() -> str | None:
-    """Why the tests can't be run."""
+    """The reason why the tests can't run, if any."""
     if find_spec("django.tasks") is None:
         return f"Django {django.__version__} has no Tasks: its tests begin with 6.0."
     if "DJANGO_SOURCE" not in os.environ:
@@ -57,7 +57,7 @@ def missing() -> str | None:
 
 
 def package(name: str) -> ModuleType:
-    """Django's package of tests, without the neighbours that a search path would bring along."""
+    """Django's test package, without the neighbours that a search path would add."""
     directory = SOURCE / "tests" / name
     spec = spec_from_file_location(
         name, directory / "__init__.py", submodule_search_locations=[str(directory)]
@@ -69,11 +69,11 @@ def package(name: str) -> ModuleType:
 
 
 def load(name: str) -> ModuleType:
-    """One module of it, with our backends."""
+    """A module of that package, with our backends."""
     path = SOURCE / "tests" / "tasks" / f"{name}.py"
     text = path.read_text(encoding="utf-8")
-    for theirs, ours in OURS.items():
-        text = text.replace(theirs, ours)
+    for old, new in REPLACEMENTS.items():
+        text = text.replace(old, new)
     sys.modules[f"tasks.{name}"] = module = ModuleType(f"tasks.{name}")
     module.__package__, module.__file__ = "tasks", str(path)
     exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102
@@ -81,14 +81,14 @@ def load(name: str) -> ModuleType:
 
 
 def cases() -> dict[str, type[unittest.TestCase]]:
-    """The test cases, by their names."""
+    """The test cases by name."""
     package("tasks")
     found: dict[str, type[unittest.TestCase]] = {}
     for name in ("test_tasks", "test_dummy_backend", "test_immediate_backend"):
         for key, case in vars(load(name)).items():
             if key.endswith("TestCase") and case.__module__ == f"tasks.{name}":
                 found[key] = case
-    for key, tests in ELSE.items():
+    for key, tests in SKIPPED.items():
         for test, reason in tests.items():
             setattr(found[key], test, unittest.skip(reason)(getattr(found[key], test)))
     return found
@@ -101,7 +101,7 @@ if REASON is None:
 
 
 @pytest.mark.skipif(REASON is not None, reason=REASON or "")
-def test_all_of_djangos_cases_are_here() -> None:
+def test_all_of_djangos_test_cases_are_collected() -> None:
     found = {name for name in globals() if name.endswith("TestCase")}
     assert found == {
         "TaskTestCase",

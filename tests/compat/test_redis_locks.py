@@ -1,7 +1,7 @@
-"""redis-py's own tests of its Lock, blocking and awaiting, against ours.
+"""redis-py's own tests of its Lock, sync and async, run with our lock.
 
-They are in redis-py's source distribution only: REDIS_SOURCE names the directory where that is unpacked.
-Their Lock is ours here; nothing else in them is changed.
+They exist only in redis-py's source distribution: REDIS_SOURCE is the directory where it is unpacked. The
+import of their Lock is replaced by ours; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from django_redis_messaging.core import clients
 from . import locks
 
 HERE = "tests.compat.locks"
-#: what is said in place of what
-OURS = {
+#: replacements in the text of the tests
+REPLACEMENTS = {
     "from redis.lock import Lock\n": f"from {HERE} import Lock\n",
-    "from redis.asyncio.lock import Lock\n": f"from {HERE} import AwaitingLock as Lock\n",
+    "from redis.asyncio.lock import Lock\n": f"from {HERE} import AsyncLock as Lock\n",
     "from .conftest import _get_client\n": f"from {HERE} import _get_client\n",
-    # a mark of their own
+    # a marker of redis-py's own
     "@pytest.mark.onlynoncluster\n": "",
 }
-#: why tests are skipped that replace the clock and the sleep of redis-py's own module
-SLEEPS = "it is about how redis-py's lock sleeps between two looks: ours does not"
+#: why tests that replace the clock and the sleep of redis-py's module are skipped
+SLEEPS = "it tests how redis-py's lock sleeps between two polls; our lock does not poll"
 
 REASON = (
     None
@@ -46,8 +46,8 @@ def cases(path: str, name: str) -> dict[str, type]:
     """The test classes of one module, with our lock, under names of their own."""
     source = Path(os.environ["REDIS_SOURCE"]) / "tests" / path
     text = source.read_text(encoding="utf-8")
-    for theirs, ours in OURS.items():
-        text = text.replace(theirs, ours)
+    for old, new in REPLACEMENTS.items():
+        text = text.replace(old, new)
     sys.modules[name] = module = ModuleType(name)
     exec(compile(text, source, "exec"), module.__dict__)  # noqa: S102
     return {key: value for key, value in vars(module).items() if key.startswith("Test")}
@@ -82,7 +82,7 @@ if REASON is None:
         def fake_lock_time(self) -> None:
             pytest.skip(SLEEPS)
 
-    class TestAwaiting(cases("test_asyncio/test_lock.py", "redis_asyncio_lock_tests")["TestLock"]):  # type: ignore[misc]
+    class TestAsync(cases("test_asyncio/test_lock.py", "redis_asyncio_lock_tests")["TestLock"]):  # type: ignore[misc]
         @pytest_asyncio.fixture
         async def create_redis(self) -> AsyncIterator[Callable[..., Awaitable[WithoutFlush]]]:
             made = []
@@ -107,5 +107,5 @@ if REASON is None:
 
 @pytest.mark.skipif(REASON is not None, reason=REASON or "")
 def test_both_forms_are_here() -> None:
-    for name, least in {"TestBlocking": 30, "TestAwaiting": 25}.items():
-        assert sum(test.startswith("test_") for test in dir(globals()[name])) >= least
+    for name, minimum in {"TestBlocking": 30, "TestAsync": 25}.items():
+        assert sum(test.startswith("test_") for test in dir(globals()[name])) >= minimum

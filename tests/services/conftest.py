@@ -15,7 +15,7 @@ from .planting import Planting, planted
 
 @pytest.fixture
 def messaging_alias(server_kind: str, request: pytest.FixtureRequest, settings: Settings) -> str:
-    """The alias of that server; `using=None` means it, too."""
+    """The alias of that server, also used for `using=None`."""
     if server_kind == "cluster":
         request.getfixturevalue("cluster_server")
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "cluster"}
@@ -24,15 +24,15 @@ def messaging_alias(server_kind: str, request: pytest.FixtureRequest, settings: 
 
 @pytest.fixture
 def plant() -> Iterator[Planting]:
-    """Puts a mistake into the scripts, until the test ends."""
+    """Plant a mistake in the scripts until the test ends."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         yield lambda mistake: planted(mistake, monkeypatch)
     scripts.load.cache_clear()
 
 
 @pytest.fixture
-def telling(own_prefix: str) -> Iterator[None]:
-    """The server tells of everything that happens to keys; afterwards of what it told before."""
+def keyspace_events(own_prefix: str) -> Iterator[None]:
+    """The server publishes all keyspace events during the test."""
     setting = "notify-keyspace-events"
     client = server()
     before = client.config_get(setting)[setting]
@@ -43,14 +43,14 @@ def telling(own_prefix: str) -> Iterator[None]:
 
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One listener takes over from another soon."""
+    """Let another listener take over quickly."""
     for module in (dispatch, channel):
         monkeypatch.setattr(module, "LEASE", 600)
 
 
 @pytest.fixture
 def site() -> Iterator[str]:
-    """What the keys of the site's own begin with, in this test."""
+    """Prefix of the site's own keys in this test, which are removed afterwards."""
     start, client = f"site-{conf.prefix()}:", server()
     yield start
     for key in client.scan_iter(match=f"{start}*", count=1000):

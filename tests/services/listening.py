@@ -1,4 +1,4 @@
-"""Listeners in threads of the test's own process, and what they heard."""
+"""Listeners in threads of the test process, and what their handlers received."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.engines import timers
 
 from .asking import server, server_ms, until
 
-#: works without memory too
-RING = "redis.call('DEL', KEYS[1]) return redis.call('ZADD', KEYS[1], 0, 'look')"
+#: works without free memory too
+WAKE = "redis.call('DEL', KEYS[1]) return redis.call('ZADD', KEYS[1], 0, 'look')"
 #: seconds
 PATIENCE = 30.0
-#: seconds: a timer of a test that waits for it
+#: seconds: the delay of a timer that the test waits for
 SOON = 0.05
 LATER = 3600
 NOTIFY = "notify-keyspace-events"
-#: what delivers all that tests wait for
+#: flags for all events that tests wait for
 ALL = "KEA"
 
 
@@ -38,7 +38,7 @@ def listening(
     configure: bool = False,
     **limits: Any,
 ) -> Iterator[Listener]:
-    """A listener with these handlers while it listens; at the end it drains."""
+    """Run a listener with these handlers during the block and drain it at the end."""
     handlers = {name: TimerHandler(name, function, timeout) for name, function in (timers or {}).items()}
     chosen = Limits(**{"concurrency": 2, "drain": 5.0, **limits})
     listener = Listener(handlers, key_events or [], chosen, configure=configure)
@@ -50,16 +50,16 @@ def listening(
         yield listener
     finally:
         listener.stop()
-        # who waits at a bell looks now, and not only in a second
+        # clients waiting for a wake-up marker poll now instead of after a second
         for namespace in handlers:
-            server().eval(RING, 1, jobs().queue(namespace).bell)
+            server().eval(WAKE, 1, jobs().queue(namespace).bell)
         thread.join(PATIENCE)
-    assert not thread.is_alive(), "it does not stop"
+    assert not thread.is_alive(), "the listener does not stop"
     assert not listener.failed
 
 
-def told(listener: Any) -> bool:
-    """Whether this listener is the one that dispatches."""
+def is_dispatcher(listener: Any) -> bool:
+    """Whether this listener dispatches the events."""
     return all(one.fence for one in listener.events.channels.values())
 
 
@@ -67,11 +67,11 @@ def ready(channel: Any) -> bool:
     return bool(channel.subscribed.is_set())
 
 
-class Heard(list[Any]):
-    """What a handler was called with; as a function, a handler."""
+class Received(list[Any]):
+    """The arguments that a handler was called with. The list itself is the handler."""
 
-    def __call__(self, told: Expired | KeyEvent) -> None:
-        self.append(told)
+    def __call__(self, received: Expired | KeyEvent) -> None:
+        self.append(received)
 
     @property
     def names(self) -> list[str]:
@@ -90,8 +90,8 @@ def jobs() -> JobKeys:
     return JobKeys(conf.prefix(), *TIMERS)
 
 
-def left_over() -> list[str]:
-    """The keys of timers that are there, but for those that age by themselves."""
+def remaining_keys() -> list[str]:
+    """Names of the existing timer keys, except those that expire by themselves."""
     found = server().scan_iter(match=f"{jobs().tag}:*", count=1000)
     names = [key.decode().removeprefix(jobs().tag + ":") for key in found]
     return sorted(
@@ -109,24 +109,24 @@ def key_handler(
 
     before = list(key_events)
     on_key_event(pattern, events=events, db=db)(function)
-    [made] = [one for one in key_events if one not in before]
+    [added] = [handler for handler in key_events if handler not in before]
     key_events[:] = before
-    return made
+    return added
 
 
-def claimed(namespace: str = "order", lease: int = 60_000) -> Any:
-    """What a listener has when it has claimed a timer that is due, and not begun it."""
-    store = timers()
+def claim_due(namespace: str = "order", lease: int = 60_000) -> Any:
+    """Claim a due timer without running it, as a listener that stops there."""
+    engine = timers()
     found: list[Any] = []
 
-    def there() -> bool:
-        found.extend(store.claim([namespace], 1, lease).jobs)
+    def has_claimed() -> bool:
+        found.extend(engine.claim([namespace], 1, lease).jobs)
         return bool(found)
 
-    until(there)
+    until(has_claimed)
     return found[0]
 
 
-def unused(due: int) -> None:
-    """Wait until a moment of the server's has gone."""
+def wait_until_past(due: int) -> None:
+    """Wait until a time of the server, in ms, has passed."""
     until(lambda: server_ms() > due)

@@ -1,5 +1,4 @@
-"""State machines that are run against a model; and bugs, planted for them to find, or they could not be
-believed."""
+"""Model-based state machines, and planted bugs that they must find, otherwise they prove nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from django_redis_messaging import conf
 from django_redis_messaging.core import scripts
 from tests.gate import LONG
 
-#: few and always the same; many, at random, under MESSAGING_LONG
+#: few examples, always the same; many random ones with MESSAGING_LONG
 PROFILE = settings(
     max_examples=2000 if LONG else 30,
     stateful_step_count=30,
@@ -25,36 +24,36 @@ PROFILE = settings(
     report_multiple_bugs=False,
     suppress_health_check=(*HealthCheck,),
 )
-#: a file of ../lua, some words of it, and what a mistake would have made of them
+#: a script without its suffix, a text in it, and its faulty replacement
 Plant = tuple[str, str, str]
 Planting = Callable[[Plant], None]
-#: planted bugs of each machine that every run looks for
+#: number of planted bugs per machine in every run
 FEW = 4
 
 
 def finds_a_mistake(machine: type[RuleBasedStateMachine], *others: type[Exception]) -> None:
-    """The machine fails, by an assertion or by one of the `others`."""
+    """The machine fails with an assertion or one of the `others`."""
     quick = settings(PROFILE, phases=[Phase.generate], max_examples=300, derandomize=True)
     with pytest.raises((AssertionError, FlakyFailure, *others)) as found:
         run_state_machine_as_test(machine, settings=quick)
-    # also one that can't be repeated was found: by such an error
+    # a failure that Hypothesis cannot reproduce also counts: it is reported by this error
     if isinstance(found.value, FlakyFailure):
         assert found.value.split((AssertionError, *others))[1] is None, found.value
 
 
 def sample(plants: Iterable[str]) -> list[Any]:
-    """The names of all planted bugs; all but a few are for MESSAGING_LONG."""
+    """The names of all planted bugs. All but a few are marked as long."""
     names = list(plants)
     few = names[:: max(1, len(names) // FEW)][:FEW]
     return [pytest.param(name, marks=[] if name in few else pytest.mark.long) for name in names]
 
 
 class PlantedBugs:
-    """Tests that a machine finds each of its `plants`, or could not be believed."""
+    """Tests that a machine finds each of its planted bugs, as a check of the machine."""
 
     machine: ClassVar[type[RuleBasedStateMachine]]
     plants: ClassVar[dict[str, Plant]]
-    #: errors by which it finds some, too
+    #: other errors by which the machine may find a bug
     errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     @pytest.fixture
@@ -63,7 +62,7 @@ class PlantedBugs:
         return conf.alias()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test for each."""
+        """Parametrize the test with the planted bugs."""
         if "name" in metafunc.fixturenames:
             metafunc.parametrize("name", sample(self.plants))
 
@@ -73,7 +72,7 @@ class PlantedBugs:
 
 
 def planted(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts are loaded with this mistake in them."""
+    """Load the scripts with this mistake in them."""
     where, line, mistake = plant
     read = scripts.read
     assert read(f"{where}.lua").count(line) == 1

@@ -19,7 +19,7 @@ from django_redis_messaging.services.jobs.leases import (
     parse_state,
 )
 
-#: seconds: what should happen has happened by then
+#: seconds to wait for an expected condition
 PATIENCE = 10.0
 
 
@@ -28,7 +28,7 @@ def job(name: str) -> LeasedJob:
 
 
 class Counter:
-    """Stands for the round trip: jobs in their order, and a gate that holds the trip up."""
+    """Replaces the round trip: hands out jobs in order, with a gate that blocks it."""
 
     def __init__(self, stock: int = 0) -> None:
         self.trips: list[tuple[list[str], int]] = []
@@ -51,20 +51,20 @@ class Counter:
         )
 
 
-def until(holds: Callable[[], object]) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < ends
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.001)
 
 
-def together(
-    combiner: Combiner, counter: Counter, asks: Sequence[tuple[Settlement | None, bool]]
+def claim_together(
+    combiner: Combiner, counter: Counter, claims: Sequence[tuple[Settlement | None, bool]]
 ) -> list[Future[Claim]]:
-    """The first asks, and while it is under way the others come, one after another; then all goes on."""
-    pool = ThreadPoolExecutor(len(asks))
+    """Start the first claim, add the others while it is blocked, one after another, then open the gate."""
+    pool = ThreadPoolExecutor(len(claims))
     futures = []
-    for number, (settlement, wants_job) in enumerate(asks):
+    for number, (settlement, wants_job) in enumerate(claims):
         futures.append(pool.submit(combiner.claim, settlement, wants_job))
         if number:
             until(lambda number=number: len(combiner._waiting) == number)  # type: ignore[misc]
@@ -76,7 +76,7 @@ def together(
 
 
 class TestCombiner:
-    def test_who_comes_alone_is_served_alone(self) -> None:
+    def test_single_claims_are_sent_separately(self) -> None:
         counter = Counter(stock=2)
         counter.open.set()
         combiner = Combiner(counter)
@@ -88,53 +88,53 @@ class TestCombiner:
         assert first.due_in == 1.5
         assert counter.trips == [([], 1), (["j0"], 1)]
 
-    def test_who_comes_meanwhile_shares_the_next_trip(self) -> None:
+    def test_claims_during_a_trip_share_the_next_one(self) -> None:
         counter = Counter(stock=10)
         done = [job(f"d{number}").lease.settled(Outcome.DONE) for number in range(4)]
-        futures = together(Combiner(counter), counter, [(one, True) for one in done])
-        held = [one.result(PATIENCE).job for one in futures]
-        assert [one and one.lease.id for one in held] == ["j0", "j1", "j2", "j3"]
+        futures = claim_together(Combiner(counter), counter, [(one, True) for one in done])
+        leased = [future.result(PATIENCE).job for future in futures]
+        assert [one and one.lease.id for one in leased] == ["j0", "j1", "j2", "j3"]
         assert counter.trips == [(["d0"], 1), (["d1", "d2", "d3"], 3)]
 
-    def test_each_learns_of_its_own_job(self) -> None:
+    def test_each_claim_gets_its_own_job_and_settlement(self) -> None:
         counter = Counter(stock=10)
         counter.stale = {"d1"}
-        asks = [
+        claims = [
             (job("d0").lease.settled(Outcome.DONE), True),
             (None, True),
             (job("d1").lease.settled(Outcome.DONE), False),
             (None, True),
         ]
         first, second, third, fourth = [
-            one.result(PATIENCE) for one in together(Combiner(counter), counter, asks)
+            one.result(PATIENCE) for one in claim_together(Combiner(counter), counter, claims)
         ]
         assert (first.settled, second.settled, third.settled, fourth.settled) == (True, True, False, True)
         assert third.job is None
         assert [one.job and one.job.lease.id for one in (first, second, fourth)] == ["j0", "j1", "j2"]
 
-    def test_where_there_are_too_few_jobs_the_last_ones_go_without(self) -> None:
+    def test_last_claims_get_none_if_there_are_too_few_jobs(self) -> None:
         counter = Counter(stock=2)
-        futures = together(Combiner(counter), counter, [(None, True)] * 4)
+        futures = claim_together(Combiner(counter), counter, [(None, True)] * 4)
         assert [bool(one.result(PATIENCE).job) for one in futures] == [True, True, False, False]
 
-    def test_a_trip_that_fails_fails_for_all_who_shared_it_and_for_no_others(self) -> None:
+    def test_failed_trip_fails_for_its_claims_only(self) -> None:
         counter = Counter(stock=10)
         counter.breaks = 2
         combiner = Combiner(counter)
-        for one in together(combiner, counter, [(None, True)] * 4):
+        for one in claim_together(combiner, counter, [(None, True)] * 4):
             with pytest.raises(ConnectionError, match="cut"):
                 one.result(PATIENCE)
         assert combiner.claim(None, wants_job=True).job
 
-    def test_many_lanes_for_a_while_lose_no_job_and_get_none_twice(self) -> None:
+    def test_many_lanes_lose_no_job_and_get_none_twice(self) -> None:
         counter = Counter(stock=5000)
         counter.open.set()
         combiner = Combiner(counter)
 
         def lane(_: int) -> list[str]:
             got: list[str] = []
-            while held := combiner.claim(None, wants_job=True).job:
-                got.append(held.lease.id)
+            while leased := combiner.claim(None, wants_job=True).job:
+                got.append(leased.lease.id)
             return got
 
         with ThreadPoolExecutor(16) as pool:

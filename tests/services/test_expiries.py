@@ -1,4 +1,4 @@
-"""Timers: started, extended, cancelled; what is refused; and who looks after them."""
+"""Timers: start, extend, cancel, invalid input, and due timers without a listener."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from django_redis_messaging.services.expiries.polling import timers as timers_ro
 from tests.engines import timers
 
 from .asking import all_keys, change, crash_after, server, server_ms, snapshot, until
-from .listening import LATER, SOON, Heard, jobs, left_over, listening, real_key, unused
+from .listening import LATER, SOON, Received, jobs, listening, real_key, remaining_keys, wait_until_past
 
 
 class TestStart:
-    def test_a_real_key_with_the_payload_and_its_time_to_live(self) -> None:
+    def test_start_stores_a_real_key_with_payload_and_ttl(self) -> None:
         Expiry("order").start("17", 30, {"total": 9.5})
         key = real_key("order", "17")
         assert json.loads(server().get(key)) == {"total": 9.5}
@@ -39,27 +39,27 @@ class TestStart:
         assert 29 < (Expiry("order").remaining("17") or 0) <= 30
 
     @pytest.mark.timing
-    def test_the_real_key_is_there_until_it_is_due_and_not_longer(self) -> None:
+    def test_real_key_expires_when_the_timer_is_due(self) -> None:
         Expiry("order").start("17", 30)
         due = int(server().zscore(jobs().queue("order").delayed, server().hget(jobs().uniques, "order:17")))
         assert 0 <= due - (server_ms() + server().pttl(real_key("order", "17"))) <= 2
 
-    def test_an_id_that_is_new_each_time(self) -> None:
+    def test_each_start_has_a_new_id(self) -> None:
         orders = Expiry("order")
         assert orders.start("17", 30) != orders.start("17", 30)
 
     @pytest.mark.timing
-    def test_a_timer_of_that_name_is_replaced(self) -> None:
-        orders, heard = Expiry("order"), Heard()
+    def test_timer_of_the_same_name_is_replaced(self) -> None:
+        orders, received = Expiry("order"), Received()
         orders.start("17", SOON, "first")
         second = orders.start("17", 2 * SOON, "second")
-        with listening({"order": heard}):
-            until(lambda: heard)
-            unused(server_ms() + 150)
-        assert [(one.payload, one.id) for one in heard] == [("second", second)]
-        assert left_over() == []
+        with listening({"order": received}):
+            until(lambda: received)
+            wait_until_past(server_ms() + 150)
+        assert [(one.payload, one.id) for one in received] == [("second", second)]
+        assert remaining_keys() == []
 
-    def test_names_are_of_their_namespace(self) -> None:
+    def test_namespaces_are_independent(self) -> None:
         Expiry("order").start("17", 30)
         Expiry("cart").start("17", 60)
         assert (Expiry("order").remaining("17") or 0) <= 30 < (Expiry("cart").remaining("17") or 0)
@@ -67,31 +67,31 @@ class TestStart:
         assert Expiry("cart").remaining("17") is not None
 
     @pytest.mark.parametrize(("namespace", "name"), [("a:b", "c"), ("a", "b:c"), ("{x}", "%"), ("é ", "\n☃")])
-    def test_whatever_names_have_in_them(self, namespace: str, name: str) -> None:
-        heard = Heard()
+    def test_any_characters_in_names(self, namespace: str, name: str) -> None:
+        received = Received()
         Expiry(namespace).start(name, SOON, name)
         Expiry("a").start("b", LATER)
-        with listening({namespace: heard}):
-            until(lambda: heard)
-        [told] = heard
-        assert (told.namespace, told.name, told.payload) == (namespace, name, name)
+        with listening({namespace: received}):
+            until(lambda: received)
+        [expired] = received
+        assert (expired.namespace, expired.name, expired.payload) == (namespace, name, name)
         assert server().exists(real_key("a", "b"))
 
-    def test_a_repeat_changes_nothing_and_returns_the_first_id(self) -> None:
+    def test_repeat_changes_nothing_and_returns_the_first_id(self) -> None:
         orders = Expiry("order")
         first = orders.start("17", 30, "first", request_id="r")
         before = snapshot()
         assert orders.start("17", 60, "second", request_id="r") == first
         assert snapshot() == before
 
-    def test_a_repeat_of_what_was_cancelled_starts_nothing(self) -> None:
+    def test_repeat_of_a_cancelled_start_starts_nothing(self) -> None:
         orders = Expiry("order")
         orders.start("17", 30, request_id="r")
         orders.cancel("17")
         orders.start("17", 30, request_id="r")
         assert orders.remaining("17") is None
 
-    def test_one_request_may_start_timers_of_several_names(self) -> None:
+    def test_one_request_id_may_start_timers_of_several_names(self) -> None:
         ids = {Expiry(space).start(name, 30, request_id="r") for space in "ab" for name in "xy"}
         assert len(ids) == 4
 
@@ -100,70 +100,70 @@ class TestStart:
         Expiry("order").start("17", after)
         assert 29 < (Expiry("order").remaining("17") or 0) <= 30
 
-    def test_any_horizon(self) -> None:
+    def test_after_of_decades(self) -> None:
         Expiry("order").start("17", timedelta(days=36_000))
         assert (Expiry("order").remaining("17") or 0) > 35_999 * 86_400
 
 
 class TestExtendAndCancel:
     @pytest.mark.parametrize("after", [60, 10])
-    def test_extend_counts_from_now_later_or_earlier(self, after: int) -> None:
+    def test_extend_counts_from_now(self, after: int) -> None:
         orders = Expiry("order")
         orders.start("17", 30)
         assert orders.extend("17", after)
         assert after - 1 < (orders.remaining("17") or 0) <= after
         assert after * 1000 - 1000 < server().pttl(real_key("order", "17")) <= after * 1000
 
-    def test_extend_brings_back_a_real_key_that_somebody_deleted(self) -> None:
+    def test_extend_restores_a_deleted_real_key(self) -> None:
         Expiry("order").start("17", 30, ["payload\n"])
         server().delete(real_key("order", "17"))
         assert Expiry("order").extend("17", 60)
         assert json.loads(server().get(real_key("order", "17"))) == ["payload\n"]
         assert server().pttl(real_key("order", "17")) > 50_000
 
-    def test_an_earlier_timer_fires_earlier(self) -> None:
-        heard = Heard()
+    def test_shortened_timer_fires_earlier(self) -> None:
+        received = Received()
         Expiry("order").start("17", LATER)
-        with listening({"order": heard}):
+        with listening({"order": received}):
             Expiry("order").extend("17", SOON)
-            until(lambda: heard)
+            until(lambda: received)
 
-    def test_cancel_leaves_nothing(self) -> None:
+    def test_cancel_removes_all_keys(self) -> None:
         orders = Expiry("order")
         orders.start("17", 30)
         assert orders.cancel("17")
-        assert left_over() == []
+        assert remaining_keys() == []
         assert (orders.cancel("17"), orders.extend("17", 30), orders.remaining("17")) == (False, False, None)
 
-    def test_of_nothing(self) -> None:
+    def test_unknown_name(self) -> None:
         before = all_keys()
         orders = Expiry("order")
         assert (orders.cancel("x"), orders.extend("x", 1), orders.remaining("x")) == (False, False, None)
         assert all_keys() == before
 
-    def test_one_that_has_fired_is_gone(self) -> None:
-        orders, heard = Expiry("order"), Heard()
-        with listening({"order": heard}):
+    def test_fired_timer_is_gone(self) -> None:
+        orders, received = Expiry("order"), Received()
+        with listening({"order": received}):
             orders.start("17", SOON)
-            until(lambda: heard)
+            until(lambda: received)
         assert (orders.cancel("17"), orders.extend("17", 30), orders.remaining("17")) == (False, False, None)
-        assert left_over() == []
+        assert remaining_keys() == []
 
 
 class TestRegistration:
-    def test_a_function_is_returned_as_it_is(self) -> None:
-        heard = Heard()
-        assert on_expiry("order")(heard) is heard
-        assert handlers.timers["order"].function is heard
+    def test_decorator_returns_the_function(self) -> None:
+        received = Received()
+        assert on_expiry("order")(received) is received
+        assert handlers.timers["order"].function is received
 
-    def test_the_same_one_twice_is_the_same(self) -> None:
+    def test_function_can_be_registered_twice(self) -> None:
         def handler(expired: Expired) -> None: ...
 
         on_expiry("order")(handler)
         on_expiry("order")(handler)
         assert list(handlers.timers) == ["order"]
 
-    def test_a_second_one_for_a_namespace_is_refused(self) -> None:
+    def test_second_handler_of_a_namespace_is_rejected(self) -> None:
         def one(expired: Expired) -> None: ...
         def other(expired: Expired) -> None: ...
 
@@ -172,26 +172,26 @@ class TestRegistration:
             on_expiry("order")(other)
         assert handlers.timers["order"].function is one
 
-    def test_two_without_a_name_are_two(self) -> None:
+    def test_unnamed_functions_are_distinct(self) -> None:
         on_expiry("order")(lambda expired: None)
         with pytest.raises(ConfigurationError, match="a handler already"):
             on_expiry("order")(lambda expired: 1)
 
     @pytest.mark.parametrize("namespace", ["", "a\0b", "x" * 256, "\ud800"])
-    def test_bad_namespaces(self, namespace: str) -> None:
+    def test_invalid_namespaces(self, namespace: str) -> None:
         with pytest.raises(ValueError, match="namespace"):
             on_expiry(namespace)
 
     @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
-    def test_bad_timeouts(self, timeout: float) -> None:
+    def test_invalid_timeouts(self, timeout: float) -> None:
         with pytest.raises(ValueError, match="timeout"):
             on_expiry("order", timeout=timeout)
 
 
-class TestBadInput:
+class TestInvalidInput:
     @pytest.mark.parametrize("operation", ["start", "extend"])
     @pytest.mark.parametrize("after", [0, -1, 0.0, timedelta(0), timedelta(seconds=-1), float("nan"), 1e12])
-    def test_after(self, operation: str, after: Any) -> None:
+    def test_invalid_after(self, operation: str, after: Any) -> None:
         with pytest.raises(ValueError, match="after must be"):
             getattr(Expiry("order"), operation)("17", after)
         assert all_keys() == []
@@ -202,25 +202,25 @@ class TestBadInput:
             Expiry("order").start("17", after)
 
     @pytest.mark.parametrize("name", ["", "a\0b", "x" * 256, "\ud800"])
-    def test_names(self, name: str) -> None:
+    def test_invalid_names(self, name: str) -> None:
         with pytest.raises(ValueError, match="namespace"):
             Expiry(name)
-        for act in (
+        for operation in (
             lambda: Expiry("order").start(name, 1),
             lambda: Expiry("order").extend(name, 1),
             lambda: Expiry("order").cancel(name),
             lambda: Expiry("order").remaining(name),
         ):
             with pytest.raises(ValueError, match="name"):
-                act()
+                operation()
         assert all_keys() == []
 
     @pytest.mark.parametrize("payload", [{1: 2}, object(), {"x": b"bytes"}])
-    def test_payloads_that_are_no_json(self, payload: Any) -> None:
+    def test_unserializable_payloads(self, payload: Any) -> None:
         with pytest.raises(TypeError, match="payload"):
             Expiry("order").start("17", 1, payload)
 
-    def test_a_payload_over_the_cap(self, settings: Settings) -> None:
+    def test_payload_above_max_bytes(self, settings: Settings) -> None:
         change(settings, JOB_MAX_BYTES=100)
         Expiry("order").start("17", LATER, "é" * 49)
         with pytest.raises(LimitExceeded, match="JOB_MAX_BYTES") as caught:
@@ -228,7 +228,7 @@ class TestBadInput:
         assert (caught.value.limit, caught.value.actual) == (100, 102)
         assert not server().exists(real_key("order", "18"))
 
-    def test_too_many(self, settings: Settings) -> None:
+    def test_too_many_timers(self, settings: Settings) -> None:
         change(settings, JOB_MAX_WAITING=2)
         orders = Expiry("order")
         orders.start("1", LATER)
@@ -241,19 +241,19 @@ class TestBadInput:
         Expiry("other").start("3", LATER)
 
 
-class TestLookedAfter:
+class TestPolling:
     @pytest.mark.timing
-    def test_the_poller_makes_ready_what_is_due_where_nobody_listens(self) -> None:
+    def test_poller_moves_due_timers_without_a_listener(self) -> None:
         Expiry("order").start("1", 0.001)
         Expiry("cart").start("1", LATER)
-        unused(server_ms() + 5)
+        wait_until_past(server_ms() + 5)
         [sweep] = timers_round()
         left = sweep()
         assert left is not None
         assert 3599 < left <= 3600
         assert server().zcard(jobs().queue("order").ready) == 1
 
-    def test_namespaces_are_forgotten_long_after_their_last_timer(self) -> None:
+    def test_namespaces_expire_long_after_their_last_timer(self) -> None:
         Expiry("order").start("1", 0.001)
         Expiry("cart").start("1", LATER)
         Expiry("cart").start("2", 1)
@@ -264,7 +264,7 @@ class TestLookedAfter:
         server().zadd(key, {"order": server_ms() - 31 * 86_400_000})
         assert timers().namespaces() == ["cart"]
 
-    def test_nothing_is_due_where_nothing_is(self) -> None:
+    def test_sweep_without_timers_returns_none(self) -> None:
         assert timers().sweep_all() is None
 
 
@@ -272,14 +272,14 @@ class TestCrashes:
     @pytest.mark.parametrize("operation", ["start", "extend", "cancel"])
     def test_each_operation_is_one_step(self, operation: str) -> None:
         Expiry("order").start("17", 30)
-        words: tuple[Any, ...] = () if operation == "cancel" else (60,)
-        crash_after(getattr(Expiry("order"), operation), 1, "17", *words)
+        arguments: tuple[Any, ...] = () if operation == "cancel" else (60,)
+        crash_after(getattr(Expiry("order"), operation), 1, "17", *arguments)
         left = Expiry("order").remaining("17")
         assert left is None if operation == "cancel" else (left or 0) > 59
 
 
-async def test_the_awaiting_world() -> None:
-    orders, heard = Expiry("order"), Heard()
+async def test_async_operations() -> None:
+    orders, received = Expiry("order"), Received()
     id_ = await orders.astart("17", LATER, {"total": 1}, request_id="r")
     assert await orders.astart("17", 1, request_id="r") == id_
     assert 3599 < (await orders.aremaining("17") or 0) <= LATER
@@ -291,23 +291,23 @@ async def test_the_awaiting_world() -> None:
         await orders.astart("17", 0)
     await orders.astart("18", SOON)
     using, engine = timers().using, TimerEngine(conf.prefix())
-    with listening({"order": heard}):
-        await asyncio.to_thread(until, lambda: heard)
+    with listening({"order": received}):
+        await asyncio.to_thread(until, lambda: received)
     assert await aperform(using, engine.namespaces()) == ["order"]
     assert await aperform(using, engine.stats("order")) == [0, 0, 0, 0, -1]
     assert await aperform(using, engine.sweep_all()) is None
     assert await aperform(using, engine.redrive("order", None)) == 0
 
 
-def test_it_is_told_apart_in_logs() -> None:
+def test_repr_has_the_namespace() -> None:
     assert repr(Expiry("order")) == "Expiry('order')"
 
 
-#: what each operation takes beside the real key, and so must find out
+#: keys that each operation uses besides the real key, and whose type it must therefore check
 CHANGED = "jobs states outcomes uniques ready delayed leased bell"
-TAKES: dict[str, tuple[Callable[[Expiry], Any], str]] = {
+USED_KEYS: dict[str, tuple[Callable[[Expiry], Any], str]] = {
     "start": (lambda orders: orders.start("new", LATER), f"{CHANGED} requests:0 requests:1 namespaces"),
-    "start again": (lambda orders: orders.start("17", LATER), f"{CHANGED} requests:0 requests:1 namespaces"),
+    "restart": (lambda orders: orders.start("17", LATER), f"{CHANGED} requests:0 requests:1 namespaces"),
     "extend": (lambda orders: orders.extend("17", 60), f"{CHANGED} namespaces"),
     "cancel": (lambda orders: orders.cancel("17"), CHANGED),
     "remaining": (lambda orders: orders.remaining("17"), "states uniques"),
@@ -315,12 +315,12 @@ TAKES: dict[str, tuple[Callable[[Expiry], Any], str]] = {
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("operation", TAKES)
-def test_a_key_that_holds_another_type(operation: str) -> None:
-    """It is an error with nothing changed, or no business of the operation."""
-    act, takes = TAKES[operation]
-    orders, place = Expiry("order"), jobs().queue("order")
-    for key in (*jobs().records, *place.all, *jobs().requests, namespaces_key(conf.prefix())):
+@pytest.mark.parametrize("operation", USED_KEYS)
+def test_key_of_another_type(operation: str) -> None:
+    """An operation that uses the key fails and changes nothing; the others ignore it."""
+    function, used = USED_KEYS[operation]
+    orders, queue = Expiry("order"), jobs().queue("order")
+    for key in (*jobs().records, *queue.all, *jobs().requests, namespaces_key(conf.prefix())):
         for name in all_keys():
             server().delete(name)
         orders.start("17", LATER)
@@ -328,10 +328,10 @@ def test_a_key_that_holds_another_type(operation: str) -> None:
         server().sadd(key, "not ours")
         before = snapshot()
         part = key.removeprefix(jobs().tag + ":").removeprefix("queue:order:")
-        if part in takes.split():
+        if part in used.split():
             with pytest.raises(ConfigurationError, match="another type"):
-                act(orders)
+                function(orders)
             assert snapshot() == before, part
         else:
-            act(orders)
+            function(orders)
             assert server().type(key) == b"set", part

@@ -1,5 +1,5 @@
-"""Timers against a model, by random histories: what is started, extended, cancelled, claimed, begun and
-ended, and what others do to the real keys. Time is in the test's hands: what is due is made so."""
+"""Timers against a model, with random sequences of start, extend, cancel, claim, confirm and settle, and
+foreign changes to the real keys. The test makes timers due by itself."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from .planting import PROFILE, Plant, PlantedBugs
 
 NAMED = ["a", "b:{c} ☃%"]
 NAMES = st.sampled_from(NAMED)
-#: seconds: longer than a history takes
+#: seconds: longer than a run takes
 LONG = 3600
 _runs = itertools.count()
 
 
 @dataclass
 class Timer:
-    """One start, as the model has it."""
+    """A started timer of the model."""
 
     id: str
     payload: int
-    #: ms that the real key lives on, by somebody's hand, when the timer is due; -1 for ever
+    #: ms left of the real key's TTL when the timer is due, after a foreign change; -1 if it was persisted
     outlives: int = 0
 
 
 @dataclass
 class Model:
-    """What there is, by name; and what has begun, by id."""
+    """Waiting timers by name and begun timers by ID."""
 
     waiting: dict[str, Timer] = field(default_factory=dict)
     begun: dict[str, Timer] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Model:
 
 
 class Machine(RuleBasedStateMachine):
-    """Does everything twice, and compares."""
+    """Runs each operation on the app and on the model, and compares them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,15 +61,15 @@ class Machine(RuleBasedStateMachine):
         self.orders, self.store = Expiry(self.namespace), timers()
         self.model = Model()
         self.numbers = itertools.count()
-        #: what a listener claimed and has not ended, with the name
-        self.held: list[tuple[str, Any]] = []
+        #: name and claimed job of each timer that a listener has leased
+        self.leased: list[tuple[str, Any]] = []
         self.requests: dict[str, str] = {}
 
     def key(self, name: str) -> str:
         return real_key(self.namespace, name)
 
     def due_now(self, name: str) -> None:
-        """What waits is due: as if its time had gone."""
+        """Make a waiting timer due now."""
         id_ = self.model.waiting[name].id
         queue = jobs().queue(self.namespace)
         if server().zscore(queue.delayed, id_) is not None:
@@ -83,19 +83,19 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=NAMES, request=st.sampled_from("rs"))
     def start_with_a_request(self, name: str, request: str) -> None:
-        number, known = next(self.numbers), self.requests.get(f"{name} {request}")
+        number, first_id = next(self.numbers), self.requests.get(f"{name} {request}")
         id_ = self.orders.start(name, LONG, number, request_id=request)
-        if known is None:
+        if first_id is None:
             self.requests[f"{name} {request}"] = id_
             self.model.waiting[name] = Timer(id_, number)
         else:
-            assert id_ == known
+            assert id_ == first_id
 
     @rule(name=NAMES)
     def extend(self, name: str) -> None:
-        there = name in self.model.waiting
-        assert self.orders.extend(name, 2 * LONG) is there
-        if there:
+        exists = name in self.model.waiting
+        assert self.orders.extend(name, 2 * LONG) is exists
+        if exists:
             self.model.waiting[name].outlives = 0
 
     @rule(name=NAMES)
@@ -103,7 +103,7 @@ class Machine(RuleBasedStateMachine):
         assert self.orders.cancel(name) is (self.model.waiting.pop(name, None) is not None)
 
     @rule(name=NAMES, how=st.sampled_from(["delete", "persist", "expire"]))
-    def others_meddle(self, name: str, how: str) -> None:
+    def change_key(self, name: str, how: str) -> None:
         if name not in self.model.waiting or not server().exists(self.key(name)):
             return
         if how == "delete":
@@ -119,88 +119,88 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.waiting)
     @rule(data=st.data())
     def claim(self, data: st.DataObject) -> None:
-        """One that waits is due, and a listener claims it; its real key goes with its time."""
+        """Make a waiting timer due and claim it. Its real key expires unless it was changed."""
         name = data.draw(st.sampled_from(sorted(self.model.waiting)))
         timer = self.model.waiting[name]
-        if any(held.lease.id == timer.id for _, held in self.held):
+        if any(job.lease.id == timer.id for _, job in self.leased):
             return
         self.due_now(name)
         if timer.outlives == 0:
             server().delete(self.key(name))
         found = self.store.claim([self.namespace], 500, 600_000).jobs
-        for held in found:
-            self.held.append((json.loads(held.payload.split(b"\n")[0]), held))
-        assert timer.id in [held.lease.id for held in found]
+        for job in found:
+            self.leased.append((json.loads(job.payload.split(b"\n")[0]), job))
+        assert timer.id in [job.lease.id for job in found]
 
     @precondition(lambda self: self.model.waiting)
     @rule(data=st.data(), how=st.sampled_from(["delete", "persist", "expire"]))
-    def others_meddle_and_it_is_due(self, data: st.DataObject, how: str) -> None:
-        """And its listener is quick."""
-        self.others_meddle(data.draw(st.sampled_from(sorted(self.model.waiting))), how)
-        before = list(self.held)
+    def change_key_and_confirm(self, data: st.DataObject, how: str) -> None:
+        """Change the real key, then claim and confirm at once."""
+        self.change_key(data.draw(st.sampled_from(sorted(self.model.waiting))), how)
+        before = list(self.leased)
         self.claim(data)
-        for name, held in [one for one in self.held if one not in before]:
-            self.begin(name, held)
+        for name, job in [one for one in self.leased if one not in before]:
+            self.confirm_timer(name, job)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leased)
     @rule(data=st.data())
     def confirm(self, data: st.DataObject) -> None:
-        self.begin(*data.draw(st.sampled_from(self.held)))
+        self.confirm_timer(*data.draw(st.sampled_from(self.leased)))
 
-    def begin(self, name: str, held: Any) -> None:
+    def confirm_timer(self, name: str, job: Any) -> None:
         timer = self.model.waiting.get(name)
-        said = self.store.confirm(held, name)
-        if held.lease.id in self.model.begun:
-            assert said == 0
-        elif timer is None or timer.id != held.lease.id or not self.current(held):
-            assert said == -1
-            self.held.remove((name, held))
+        result = self.store.confirm(job, name)
+        if job.lease.id in self.model.begun:
+            assert result == 0
+        elif timer is None or timer.id != job.lease.id or not self.is_current(job):
+            assert result == -1
+            self.leased.remove((name, job))
         elif timer.outlives == 1:
-            assert said > LONG * 1000
-            assert self.store.settle(held.lease.settled(Outcome.RELEASE, said))
-            self.held.remove((name, held))
+            assert result > LONG * 1000
+            assert self.store.settle(job.lease.settled(Outcome.RELEASE, result))
+            self.leased.remove((name, job))
         else:
-            assert said == 0
-            assert held.state.attempts == 1
+            assert result == 0
+            assert job.state.attempts == 1
             assert not server().exists(self.key(name))
-            self.model.begun[held.lease.id] = self.model.waiting.pop(name)
+            self.model.begun[job.lease.id] = self.model.waiting.pop(name)
 
-    def current(self, held: Any) -> bool:
-        """Whether the lease is the one that counts: extend takes it away."""
-        known = server().hget(jobs().states, held.lease.id)
-        return known is not None and f" {held.lease.fence} {held.lease.token} ".encode() in known
+    def is_current(self, job: Any) -> bool:
+        """Whether this is the timer's latest lease, which extend revokes."""
+        state = server().hget(jobs().states, job.lease.id)
+        return state is not None and f" {job.lease.fence} {job.lease.token} ".encode() in state
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leased)
     @rule(data=st.data(), outcome=st.sampled_from([Outcome.DONE, Outcome.RETRY, Outcome.RELEASE]))
-    def end(self, data: st.DataObject, outcome: Outcome) -> None:
-        """A handler has returned, or raised; or its listener has to go."""
-        name, held = data.draw(st.sampled_from(self.held))
-        if held.lease.id not in self.model.begun:
+    def settle(self, data: st.DataObject, outcome: Outcome) -> None:
+        """The handler has returned or raised, or its listener stops."""
+        name, job = data.draw(st.sampled_from(self.leased))
+        if job.lease.id not in self.model.begun:
             return
-        self.held.remove((name, held))
-        timer = self.model.begun[held.lease.id]
-        assert held.payload.endswith(f"\n{timer.payload}".encode())
-        assert self.store.settle(held.lease.settled(outcome))
+        self.leased.remove((name, job))
+        timer = self.model.begun[job.lease.id]
+        assert job.payload.endswith(f"\n{timer.payload}".encode())
+        assert self.store.settle(job.lease.settled(outcome))
         if outcome is Outcome.DONE:
-            self.model.done.append(held.lease.id)
-            del self.model.begun[held.lease.id]
+            self.model.done.append(job.lease.id)
+            del self.model.begun[job.lease.id]
         else:
-            [again] = [one for one in self.claim_all() if one.lease.id == held.lease.id]
-            assert again.state.fence > held.state.fence
+            [retried] = [one for one in self.claim_all() if one.lease.id == job.lease.id]
+            assert retried.state.fence > job.state.fence
 
     def claim_all(self) -> list[Any]:
         found = self.store.claim([self.namespace], 500, 600_000).jobs
-        self.held += [(json.loads(one.payload.split(b"\n")[0]), one) for one in found]
+        self.leased += [(json.loads(one.payload.split(b"\n")[0]), one) for one in found]
         return found
 
     @invariant()
-    def as_the_model_has_it(self) -> None:
+    def matches_the_model(self) -> None:
         for name in NAMED:
-            left, there = self.orders.remaining(name), self.model.waiting.get(name)
-            assert (left is None) is (there is None)
+            left, timer = self.orders.remaining(name), self.model.waiting.get(name)
+            assert (left is None) is (timer is None)
             unique = timer_name(self.namespace, name)
-            current = server().hget(jobs().uniques, unique)
-            assert (current and current.decode()) == (there and there.id)
+            is_current = server().hget(jobs().uniques, unique)
+            assert (is_current and is_current.decode()) == (timer and timer.id)
         ids = {one.id for one in self.model.waiting.values()} | set(self.model.begun)
         queue = jobs().queue(self.namespace)
         places = [set(server().zrange(key, 0, -1)) for key in (queue.ready, queue.delayed, queue.leased)]
@@ -213,21 +213,21 @@ class Machine(RuleBasedStateMachine):
             server().delete(key)
 
 
-def test_any_history() -> None:
+def test_timers_behave_like_the_model() -> None:
     run_state_machine_as_test(Machine, settings=PROFILE)
 
 
-#: what the machine must find
+#: bugs that the machine must find
 PLANTS: dict[str, Plant] = {
-    "begun, and not marked": ("expiry_confirm", "state.unique = ''", ""),
-    "a real key that lives is not looked at": ("expiry_confirm", "if left > 0 then", "if false then"),
-    "one made to stay stays": ("expiry_confirm", "redis.call('DEL', timer)", ""),
-    "begun, and its name is not free": ("expiry_confirm", "release_unique(records, id, state.unique)", ""),
-    "replaced, and the old one stays": ("expiry_start", "if replaced then", "if false then"),
-    "a repeat starts again": ("expiry_start", "if before then", "if false then"),
-    "cancelled, and its name is not free": ("expiry_cancel", "release_unique(records, id, unique)", ""),
-    "a claimed one is left to who has it": ("_timers", " + redis.call('ZREM', queue.leased, id)", ""),
-    "extended, and not put aside": (
+    "begun timers are not marked": ("expiry_confirm", "state.unique = ''", ""),
+    "a remaining TTL is ignored": ("expiry_confirm", "if left > 0 then", "if false then"),
+    "persisted keys are not deleted": ("expiry_confirm", "redis.call('DEL', timer)", ""),
+    "begin does not release the name": ("expiry_confirm", "release_unique(records, id, state.unique)", ""),
+    "replaced timers are kept": ("expiry_start", "if replaced then", "if false then"),
+    "request IDs are ignored": ("expiry_start", "if before then", "if false then"),
+    "cancel does not release the name": ("expiry_cancel", "release_unique(records, id, unique)", ""),
+    "claimed timers stay leased": ("_timers", " + redis.call('ZREM', queue.leased, id)", ""),
+    "extended timers are not delayed": (
         "expiry_extend",
         "enqueue(queue, id, state.priority, due, ",
         "math.max(due, ",
@@ -240,16 +240,16 @@ class TestPlantedBugs(PlantedBugs):
     plants = PLANTS
 
 
-def test_the_machine_reaches_what_it_is_for() -> None:
-    """A timer that outlives its due time, begun at last: the way the rules go, by hand."""
+def test_machine_reaches_a_postponed_timer() -> None:
+    """A timer whose real key outlives its due time is confirmed at last, by calling the rules directly."""
     machine = Machine()
     machine.start("a")
-    machine.others_meddle("a", "expire")
+    machine.change_key("a", "expire")
     machine.due_now("a")
-    [held] = machine.store.claim([machine.namespace], 1, 60_000).jobs
-    assert machine.store.confirm(held, "a") > LONG * 1000
-    assert machine.store.settle(held.lease.settled(Outcome.RELEASE, 1))
+    [job] = machine.store.claim([machine.namespace], 1, 60_000).jobs
+    assert machine.store.confirm(job, "a") > LONG * 1000
+    assert machine.store.settle(job.lease.settled(Outcome.RELEASE, 1))
     server().delete(machine.key("a"))
     until(lambda: machine.claim_all())
-    [(name, again)] = machine.held
-    assert machine.store.confirm(again, name) == 0
+    [(name, reclaimed)] = machine.leased
+    assert machine.store.confirm(reclaimed, name) == 0

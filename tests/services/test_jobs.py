@@ -1,4 +1,4 @@
-"""A delay queue: when jobs are handed out, in which order, to whom, and what becomes of them."""
+"""A delay queue: when jobs are popped, in which order, by which client, and how they end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .asking import DEADLINE, all_keys, change, reply_to, server, server_ms, ste
 pytestmark = pytest.mark.usefixtures("closing")
 #: seconds: longer than any test
 LONG = 1000
-#: seconds that who is to be woken waits: who isn't is too late
+#: seconds that a client waits for its wake-up: a poll would be too late
 PATIENCE = 3 * DEADLINE
 
 
@@ -37,8 +37,8 @@ def queue() -> DelayQueue:
 
 
 @pytest.fixture
-def only_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits doesn't look by itself."""
+def wake_ups_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that wait do not poll."""
     monkeypatch.setattr(engine, "POLL_INTERVAL", 3600.0)
     monkeypatch.setattr(base, "POLL_INTERVAL", 3600.0)
 
@@ -47,8 +47,8 @@ def data(jobs: list[Job]) -> list[Any]:
     return [job.data for job in jobs]
 
 
-def one(queue: DelayQueue, *, lease: float | None = LONG, wait: float = DEADLINE) -> Job:
-    """The next job, that will come soon if it isn't ready."""
+def pop_one(queue: DelayQueue, *, lease: float | None = LONG, wait: float = DEADLINE) -> Job:
+    """Pop the next job, waiting for it if necessary."""
     [job] = queue.pop(1, lease=lease, wait=wait)
     return job
 
@@ -58,7 +58,7 @@ def keys(queue: DelayQueue) -> JobKeys:
 
 
 def stored() -> dict[str, Any]:
-    """Every key of this test, and what it holds: a dump of a hash has its fields in any order."""
+    """All keys of this test with their content; hash fields in any order, unlike in a dump."""
     return {
         key: server().hgetall(key)
         if server().type(key) == b"hash"
@@ -67,8 +67,8 @@ def stored() -> dict[str, Any]:
     }
 
 
-def leftovers(queue: DelayQueue) -> list[str]:
-    """Its keys, but for those that expire, and the bell."""
+def remaining_keys(queue: DelayQueue) -> list[str]:
+    """The queue's keys, except those that expire and the wake-up marker."""
     return [
         key
         for key in all_keys()
@@ -77,8 +77,8 @@ def leftovers(queue: DelayQueue) -> list[str]:
 
 
 @contextmanager
-def soon() -> Iterator[None]:
-    """What is done here doesn't take long."""
+def quickly() -> Iterator[None]:
+    """The block must not take long."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < DEADLINE
@@ -86,7 +86,7 @@ def soon() -> Iterator[None]:
 
 @contextmanager
 def waiting(queue: DelayQueue, count: int = 1) -> Iterator[list[Future[list[Job]]]]:
-    """So many threads that wait for jobs, blocked."""
+    """Threads blocked in pop(), as many as `count`."""
     clients.close()
     until(lambda: server().info("clients")["blocked_clients"] == 0)
 
@@ -111,20 +111,20 @@ class TestOrder:
         assert data(await call(queue, "pop", 500)) == [6, 7, 8, 9, 10, 11]
         assert await call(queue, "pop") == []
 
-    async def test_many_keep_their_order_over_pages(self, call: Call, queue: DelayQueue) -> None:
+    async def test_push_many_keeps_the_order_over_pages(self, call: Call, queue: DelayQueue) -> None:
         ids = await call(queue, "push_many", range(450))
         assert len(set(ids)) == 450
         jobs = await call(queue, "pop", 500)
         assert data(jobs) == list(range(450))
         assert [job.id for job in jobs] == ids
 
-    async def test_the_highest_priority_is_first(self, call: Call, queue: DelayQueue) -> None:
+    async def test_highest_priority_is_first(self, call: Call, queue: DelayQueue) -> None:
         for priority in (0, -100, 100, 0, 99, -1, 1, 100):
             await call(queue, "push", priority, priority=priority)
         assert data(await call(queue, "pop", 10)) == [100, 100, 99, 1, 0, 0, -1, -100]
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_the_order_is_a_stable_sort(self, seed: int, queue: DelayQueue) -> None:
+    def test_order_is_a_stable_sort(self, seed: int, queue: DelayQueue) -> None:
         chance = random.Random(seed)
         expected: list[tuple[int, int]] = []
         for number in range(150):
@@ -138,35 +138,35 @@ class TestOrder:
             expected.sort(key=lambda pair: -pair[0])
         assert data(queue.pop(500)) == [list(pair) for pair in expected]
 
-    def test_what_is_due_earlier_is_first(self, queue: DelayQueue) -> None:
+    def test_earlier_due_jobs_are_first(self, queue: DelayQueue) -> None:
         delays = (900, 300, 1200, 600)
         for delay in delays:
             queue.push(delay, delay=delay)
         delayed = keys(queue).queue("jobs").delayed
-        for job_id in server().zrange(delayed, 0, -1):  # an hour goes by
+        for job_id in server().zrange(delayed, 0, -1):  # make an hour pass
             server().zincrby(delayed, -3_600_000, job_id)
         assert data(queue.pop()) == sorted(delays)
 
-    def test_many_that_are_due_together_keep_their_order(self, queue: DelayQueue) -> None:
+    def test_jobs_due_together_keep_their_order(self, queue: DelayQueue) -> None:
         queue.push_many(range(250), delay=0.01)
         queue.push_many(range(250, 270), delay=0.05, request_id="r")
         until(lambda: queue.stats().ready == 270)
         assert data(queue.pop(500)) == list(range(270))
 
-    def test_a_retried_job_goes_to_the_end(self, queue: DelayQueue) -> None:
+    def test_retried_job_goes_to_the_end(self, queue: DelayQueue) -> None:
         queue.push_many(["a", "b", "c"])
-        assert queue.retry(one(queue))
+        assert queue.retry(pop_one(queue))
         assert data(queue.pop()) == ["b", "c", "a"]
 
-    def test_retried_released_and_rescheduled_keep_their_priority(self, queue: DelayQueue) -> None:
+    def test_priority_is_kept_by_retry_release_and_reschedule(self, queue: DelayQueue) -> None:
         queue.push("high", priority=5, job_id="high")
         queue.push("low")
-        queue.retry(one(queue))
-        queue.release(one(queue))
+        queue.retry(pop_one(queue))
+        queue.release(pop_one(queue))
         queue.reschedule("high", 0)
         assert data(queue.pop()) == ["high", "low"]
 
-    def test_queues_have_nothing_in_common(self) -> None:
+    def test_queues_are_independent(self) -> None:
         for name in ("a", "b:{a}", "%"):
             DelayQueue(name).push(name, job_id="same", request_id="same")
         for name in ("a", "b:{a}", "%"):
@@ -175,54 +175,54 @@ class TestOrder:
 
 @pytest.mark.timing
 class TestTime:
-    async def test_never_early_by_the_servers_clock(self, call: Call, queue: DelayQueue) -> None:
+    async def test_delayed_jobs_are_never_early(self, call: Call, queue: DelayQueue) -> None:
         for _ in range(20):
             pushed = server_us()
             await call(queue, "push", "x", delay=0.005)
             [job] = await call(queue, "pop", wait=DEADLINE)
             assert server_us() - pushed >= 5000
             assert server_ms() >= job.due_at.timestamp() * 1000
-            for back in ("retry", "release"):
-                given_back = server_us()
-                assert await call(queue, back, job, delay=0.005)
+            for verb in ("retry", "release"):
+                requeued = server_us()
+                assert await call(queue, verb, job, delay=0.005)
                 [job] = await call(queue, "pop", wait=DEADLINE)
-                assert server_us() - given_back >= 5000
+                assert server_us() - requeued >= 5000
             await call(queue, "ack", job)
 
-    def test_a_part_of_a_ms_is_no_whole_one(self, queue: DelayQueue) -> None:
-        """Due times are whole ms, and moments hardly ever are."""
+    def test_due_times_are_rounded_up_to_ms(self, queue: DelayQueue) -> None:
+        """Due times are stored in whole ms."""
         for _ in range(20):
             queue.push("x", job_id="x")
-            for back in (queue.retry, queue.release):
-                job = one(queue)
-                given_back = server_us()
-                back(job, delay=3600)
+            for operation in (queue.retry, queue.release):
+                job = pop_one(queue)
+                requeued = server_us()
+                operation(job, delay=3600)
                 [(_, due)] = server().zrange(keys(queue).queue("jobs").delayed, 0, 0, withscores=True)
-                assert due * 1000 >= given_back + 3600 * 10**6
+                assert due * 1000 >= requeued + 3600 * 10**6
                 queue.reschedule("x", 0)
             queue.purge()
 
-    def test_due_at_is_when_it_became_due(self, queue: DelayQueue) -> None:
+    def test_due_at_is_when_the_job_became_due(self, queue: DelayQueue) -> None:
         before = server_ms()
         queue.push("x", delay=0.02)
         after = server_ms()
-        due = one(queue).due_at
+        due = pop_one(queue).due_at
         assert due.tzinfo is UTC
         assert before + 20 <= due.timestamp() * 1000 <= after + 21
 
-    def test_a_delay_may_be_a_timedelta(self, queue: DelayQueue) -> None:
+    def test_delay_can_be_a_timedelta(self, queue: DelayQueue) -> None:
         before = server_ms()
         queue.push("x", delay=timedelta(milliseconds=20))
         after = server_ms()
-        assert before + 20 <= one(queue).due_at.timestamp() * 1000 <= after + 21
+        assert before + 20 <= pop_one(queue).due_at.timestamp() * 1000 <= after + 21
 
-    def test_any_horizon(self, queue: DelayQueue) -> None:
+    def test_delay_of_a_century(self, queue: DelayQueue) -> None:
         century = timedelta(days=100 * 365)
         queue.push({"far": "off"}, delay=century, job_id="far")
         assert queue.stats() == QueueStats(0, 1, 0, 0, None)
-        assert [server().ttl(key) for key in leftovers(queue)] == [-1] * len(leftovers(queue))
+        assert [server().ttl(key) for key in remaining_keys(queue)] == [-1] * len(remaining_keys(queue))
         assert queue.reschedule("far", 0)
-        assert one(queue).data == {"far": "off"}
+        assert pop_one(queue).data == {"far": "off"}
 
     def test_min_age_is_never_early(self, queue: DelayQueue) -> None:
         for _ in range(20):
@@ -232,7 +232,7 @@ class TestTime:
                 assert server_us() - pushed < DEADLINE * 10**6
             assert server_us() - pushed >= 5000
 
-    def test_min_age_looks_at_the_head_of_each_priority(self, queue: DelayQueue) -> None:
+    def test_min_age_checks_the_head_of_each_priority(self, queue: DelayQueue) -> None:
         queue.push_many(["a", "b"])
         queue.push("urgent", priority=9)
         queue.push("slow", priority=-9)
@@ -244,21 +244,21 @@ class TestTime:
         assert data(queue.pop(10, min_age=LONG)) == []
         assert data(queue.pop(10)) == ["urgent and young", "young"]
 
-    def test_min_age_takes_no_more_than_asked_for(self, queue: DelayQueue) -> None:
+    def test_min_age_pops_no_more_than_requested(self, queue: DelayQueue) -> None:
         queue.push_many(["a", "b", "c"])
         until(lambda: (queue.stats().oldest_age or 0) > 0.02)
         assert data(queue.pop(2, min_age=0.02)) == ["a", "b"]
         assert data(queue.pop(2, min_age=0.02)) == ["c"]
 
-    def test_min_age_counts_from_when_a_delayed_job_is_due(self, queue: DelayQueue) -> None:
+    def test_min_age_of_a_delayed_job_starts_when_it_is_due(self, queue: DelayQueue) -> None:
         began = server_us()
         queue.push("x", delay=0.05)
         assert data(queue.pop(min_age=0.05) or queue.pop(min_age=0.05, wait=DEADLINE)) == ["x"]
         assert server_us() - began >= 100_000
 
 
-#: ways to put a job back
-GIVEN_BACK: dict[str, Callable[[DelayQueue, Job], object]] = {
+#: operations that make a leased job ready again
+REQUEUE_OPERATIONS: dict[str, Callable[[DelayQueue, Job], object]] = {
     "retry": lambda queue, job: queue.retry(job),
     "retry later": lambda queue, job: queue.retry(job, 0.02),
     "release": lambda queue, job: queue.release(job),
@@ -268,10 +268,10 @@ GIVEN_BACK: dict[str, Callable[[DelayQueue, Job], object]] = {
 }
 
 
-@pytest.mark.usefixtures("only_woken")
+@pytest.mark.usefixtures("wake_ups_only")
 @pytest.mark.timing
 class TestWaiting:
-    def test_who_waits_no_more_takes_no_wake_up_from_others(self, queue: DelayQueue) -> None:
+    def test_ended_wait_takes_no_wake_up(self, queue: DelayQueue) -> None:
         clients.close()
         until(lambda: server().info("clients")["blocked_clients"] == 0)
         assert queue.pop(wait=0.05) == []
@@ -279,17 +279,17 @@ class TestWaiting:
         until(lambda: server().info("clients")["blocked_clients"] == 0)
         assert time.monotonic() - began < 5  # the server ends such waits on a grid of 100 ms
 
-    async def test_nothing_comes(self, call: Call, queue: DelayQueue) -> None:
+    async def test_wait_without_jobs_times_out(self, call: Call, queue: DelayQueue) -> None:
         began = server_us()
         assert await call(queue, "pop", wait=0.05) == []
         assert 50_000 <= server_us() - began < 5_000_000
 
-    def test_woken_by_a_push(self, queue: DelayQueue) -> None:
+    def test_push_wakes_a_waiting_client(self, queue: DelayQueue) -> None:
         with waiting(queue) as [popped]:
             queue.push("x")
             assert data(popped.result(DEADLINE)) == ["x"]
 
-    async def test_woken_by_a_push_while_awaiting(self, queue: DelayQueue) -> None:
+    async def test_push_wakes_a_waiting_coroutine(self, queue: DelayQueue) -> None:
         popping = asyncio.ensure_future(queue.apop(wait=PATIENCE))
         async with asyncio.timeout(DEADLINE):
             while not server().info("clients")["blocked_clients"]:  # noqa: ASYNC110
@@ -298,44 +298,44 @@ class TestWaiting:
         await queue.apush("x")
         assert data(await asyncio.wait_for(popping, DEADLINE)) == ["x"]
 
-    async def test_woken_by_time(self, call: Call, queue: DelayQueue) -> None:
+    async def test_due_job_ends_the_wait(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", "x", delay=0.05)
-        with soon():
+        with quickly():
             assert data(await call(queue, "pop", wait=PATIENCE)) == ["x"]
 
-    def test_woken_by_a_lease_that_ended(self, queue: DelayQueue) -> None:
+    def test_expired_lease_ends_the_wait(self, queue: DelayQueue) -> None:
         queue.push("x")
-        first = one(queue, lease=0.05)
-        with soon():
-            again = one(queue, wait=PATIENCE)
-        assert (again.id, again.attempts) == (first.id, 2)
+        first = pop_one(queue, lease=0.05)
+        with quickly():
+            requeued = pop_one(queue, wait=PATIENCE)
+        assert (requeued.id, requeued.attempts) == (first.id, 2)
 
-    def test_woken_by_what_is_old_enough(self, queue: DelayQueue) -> None:
+    def test_job_that_reaches_min_age_ends_the_wait(self, queue: DelayQueue) -> None:
         queue.push("x")
-        with soon():
+        with quickly():
             assert data(queue.pop(min_age=0.5, wait=PATIENCE)) == ["x"]
 
-    def test_woken_by_a_job_that_is_due_earlier(self, queue: DelayQueue) -> None:
+    def test_earlier_due_job_wakes_a_waiting_client(self, queue: DelayQueue) -> None:
         queue.push("late", delay=LONG)
         with waiting(queue) as [popped]:
             queue.push("early", delay=0.05)
             assert data(popped.result(DEADLINE)) == ["early"]
 
-    @pytest.mark.parametrize("how", GIVEN_BACK)
-    def test_woken_by_what_is_given_back(self, how: str, queue: DelayQueue) -> None:
+    @pytest.mark.parametrize("how", REQUEUE_OPERATIONS)
+    def test_requeued_job_wakes_a_waiting_client(self, how: str, queue: DelayQueue) -> None:
         queue.push("x")
-        job = one(queue)
+        job = pop_one(queue)
         with waiting(queue) as [popped]:
-            assert GIVEN_BACK[how](queue, job)
+            assert REQUEUE_OPERATIONS[how](queue, job)
             assert data(popped.result(DEADLINE)) == ["x"]
 
-    def test_as_many_are_woken_as_there_are_jobs(self, queue: DelayQueue) -> None:
+    def test_one_client_is_woken_per_job(self, queue: DelayQueue) -> None:
         with waiting(queue, 4) as all_four:
             queue.push_many("abcd")
             assert sorted(data(popped.result(DEADLINE))[0] for popped in all_four) == list("abcd")
 
-    def test_who_is_busy_leaves_what_is_due_soon_to_others(self, queue: DelayQueue) -> None:
-        """Also where whoever knew that it is due is gone."""
+    def test_woken_client_passes_on_the_next_due_time(self, queue: DelayQueue) -> None:
+        """The job that is due soon is popped although the client that waited for it is busy."""
         queue.push("soon", delay=LONG, job_id="soon")
         with waiting(queue, 2) as both:
             server().zadd(keys(queue).queue("jobs").delayed, {"soon": server_ms() + 300})
@@ -343,8 +343,8 @@ class TestWaiting:
             assert sorted(data(popped.result(DEADLINE))[0] for popped in both) == ["now", "soon"]
 
 
-#: all that a holder can say
-SAID: dict[str, Callable[[DelayQueue, Job], bool]] = {
+#: operations that need a lease
+LEASE_OPERATIONS: dict[str, Callable[[DelayQueue, Job], bool]] = {
     "ack": lambda queue, job: queue.ack(job),
     "retry": lambda queue, job: queue.retry(job),
     "release": lambda queue, job: queue.release(job),
@@ -354,71 +354,71 @@ SAID: dict[str, Callable[[DelayQueue, Job], bool]] = {
 
 
 class TestLeases:
-    async def test_a_leased_job_is_nobody_elses(self, call: Call, queue: DelayQueue) -> None:
+    async def test_leased_job_is_not_popped_again(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", "x")
         [job] = await call(queue, "pop")
         assert (job.attempts, job.queue) == (1, "mail")
         assert await call(queue, "pop") == []
         assert await call(queue, "ack", job) is True
         assert await call(queue, "pop") == []
-        assert leftovers(queue) == []
+        assert remaining_keys(queue) == []
 
-    async def test_an_ack_counts_once(self, call: Call, queue: DelayQueue) -> None:
+    async def test_ack_counts_once(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", "x")
         [job] = await call(queue, "pop")
         assert [await call(queue, "ack", job) for _ in range(3)] == [True, False, False]
 
-    @pytest.mark.parametrize("what", SAID)
-    def test_a_stale_lease_says_nothing(self, what: str, queue: DelayQueue) -> None:
+    @pytest.mark.parametrize("operation", LEASE_OPERATIONS)
+    def test_stale_lease_changes_nothing(self, operation: str, queue: DelayQueue) -> None:
         queue.push("x")
-        stale = one(queue, lease=0.001)
-        current = one(queue)
+        stale = pop_one(queue, lease=0.001)
+        current = pop_one(queue)
         before = stored()
-        assert SAID[what](queue, stale) is False
+        assert LEASE_OPERATIONS[operation](queue, stale) is False
         assert stored() == before
-        assert SAID[what](queue, current) is True
+        assert LEASE_OPERATIONS[operation](queue, current) is True
 
-    @pytest.mark.parametrize("what", SAID)
-    def test_neither_does_one_of_a_job_that_is_gone(self, what: str, queue: DelayQueue) -> None:
+    @pytest.mark.parametrize("operation", LEASE_OPERATIONS)
+    def test_lease_of_a_purged_job_changes_nothing(self, operation: str, queue: DelayQueue) -> None:
         queue.push("x", job_id="again")
-        job = one(queue)
+        job = pop_one(queue)
         queue.purge()
-        assert SAID[what](queue, job) is False
+        assert LEASE_OPERATIONS[operation](queue, job) is False
         queue.push("another", job_id="again")
-        assert SAID[what](queue, job) is False
-        assert one(queue).data == "another"
-        assert SAID[what](queue, job) is False
+        assert LEASE_OPERATIONS[operation](queue, job) is False
+        assert pop_one(queue).data == "another"
+        assert LEASE_OPERATIONS[operation](queue, job) is False
 
-    @pytest.mark.parametrize("what", SAID)
-    def test_a_job_that_was_given_away_has_no_lease(self, what: str, queue: DelayQueue) -> None:
+    @pytest.mark.parametrize("operation", LEASE_OPERATIONS)
+    def test_job_popped_without_a_lease_cannot_be_settled(self, operation: str, queue: DelayQueue) -> None:
         queue.push("x")
-        given = one(queue, lease=None)
-        assert (given.data, given.attempts) == ("x", 1)
-        assert leftovers(queue) == []
-        assert SAID[what](queue, given) is False
-        assert leftovers(queue) == []
+        popped = pop_one(queue, lease=None)
+        assert (popped.data, popped.attempts) == ("x", 1)
+        assert remaining_keys(queue) == []
+        assert LEASE_OPERATIONS[operation](queue, popped) is False
+        assert remaining_keys(queue) == []
 
-    @pytest.mark.parametrize("what", SAID)
-    def test_a_lease_of_another_queue_is_refused(self, what: str, queue: DelayQueue) -> None:
+    @pytest.mark.parametrize("operation", LEASE_OPERATIONS)
+    def test_lease_of_another_queue_is_rejected(self, operation: str, queue: DelayQueue) -> None:
         queue.push("x")
-        job = one(queue)
+        job = pop_one(queue)
         with pytest.raises(ValueError, match="of the queue 'other', not of 'mail'"):
-            SAID[what](DelayQueue("other"), job)
+            LEASE_OPERATIONS[operation](DelayQueue("other"), job)
 
-    def test_an_ended_lease_that_nobody_took_over_still_counts(self, queue: DelayQueue) -> None:
+    def test_expired_lease_is_valid_until_requeued(self, queue: DelayQueue) -> None:
         queue.push("x")
-        job = one(queue, lease=0.001)
+        job = pop_one(queue, lease=0.001)
         until(lambda: queue.stats().leased == 0)
         assert queue.extend(job, LONG)
         assert queue.pop() == []
         assert queue.ack(job)
 
     @pytest.mark.timing
-    async def test_extending(self, call: Call, queue: DelayQueue) -> None:
+    async def test_extend(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", "x")
         [job] = await call(queue, "pop", lease=0.2)
         assert await call(queue, "extend", job, LONG)
-        assert await call(queue, "extend", job, 0.001)  # never earlier
+        assert await call(queue, "extend", job, 0.001)  # never shortened
         until(lambda: server_ms() > job.due_at.timestamp() * 1000 + 300)
         assert await call(queue, "pop") == []
         assert await call(queue, "ack", job)
@@ -427,33 +427,33 @@ class TestLeases:
         queue.push("x", job_id="x")
         fences = []
         for _ in range(4):
-            job = one(queue)
+            job = pop_one(queue)
             fences.append(job.fence)
             queue.release(job)
         queue.purge()
         queue.push("y", job_id="x")
-        fences.append(one(queue).fence)
+        fences.append(pop_one(queue).fence)
         assert sorted(set(fences)) == fences
 
-    def test_a_fence_grows_also_where_the_clock_was_ahead(self, queue: DelayQueue) -> None:
+    def test_fence_grows_although_the_clock_was_ahead(self, queue: DelayQueue) -> None:
         queue.push("x", job_id="x")
-        queue.release(one(queue))
+        queue.release(pop_one(queue))
         words = server().hget(keys(queue).states, "x").decode().split(" ")
         words[4] = str(ahead := server_us() + 10**9)
         server().hset(keys(queue).states, "x", " ".join(words))
-        assert one(queue).fence == ahead + 1
+        assert pop_one(queue).fence == ahead + 1
 
-    def test_what_ran_out_comes_back_until_it_has_had_its_attempts(self) -> None:
+    def test_expired_leases_are_requeued_until_max_attempts(self) -> None:
         queue = DelayQueue("mail", max_attempts=3)
         queue.push("x", job_id="x")
-        assert [one(queue, lease=0.001).attempts for _ in range(3)] == [1, 2, 3]
+        assert [pop_one(queue, lease=0.001).attempts for _ in range(3)] == [1, 2, 3]
         until(lambda: queue.pop() == [] and queue.dead())
         [dead] = queue.dead()
         assert (dead.id, dead.data, dead.attempts) == ("x", "x", 3)
         assert dead.reason == "The lease expired in attempt 3."
         assert dead.buried_at.timestamp() * 1000 <= server_ms()
 
-    async def test_retries_end_too(self, call: Call) -> None:
+    async def test_retries_end_at_max_attempts(self, call: Call) -> None:
         queue = DelayQueue("mail", max_attempts=2)
         await call(queue, "push", "x")
         for attempt in (1, 2):
@@ -463,7 +463,7 @@ class TestLeases:
         assert await call(queue, "pop") == []
         assert [(job.attempts, job.reason) for job in await call(queue, "dead")] == [(2, "")]
 
-    async def test_releasing_charges_nothing(self, call: Call) -> None:
+    async def test_release_charges_no_attempt(self, call: Call) -> None:
         queue = DelayQueue("mail", max_attempts=1)
         await call(queue, "push", "x")
         for _ in range(4):
@@ -472,22 +472,22 @@ class TestLeases:
             assert await call(queue, "release", job) is True
         assert (await call(queue, "stats")).ready == 1
 
-    async def test_retry_and_release_wait(self, call: Call, queue: DelayQueue) -> None:
+    async def test_retry_and_release_with_delay(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push_many", ["a", "b"])
         first, second = await call(queue, "pop")
         await call(queue, "retry", first, LONG)
         await call(queue, "release", second, timedelta(seconds=LONG))
         assert await call(queue, "stats") == QueueStats(0, 2, 0, 0, None)
 
-    def test_the_number_of_attempts_is_that_of_the_push(self, settings: Settings) -> None:
+    def test_max_attempts_is_set_by_the_push(self, settings: Settings) -> None:
         change(settings, JOB_MAX_ATTEMPTS=1)
         DelayQueue("mail").push("x")
         change(settings, JOB_MAX_ATTEMPTS=9)
         queue = DelayQueue("mail")
-        queue.retry(one(queue))
+        queue.retry(pop_one(queue))
         assert queue.stats().dead == 1
 
-    def test_many_leases_end_at_once(self, queue: DelayQueue) -> None:
+    def test_many_leases_expire_at_once(self, queue: DelayQueue) -> None:
         queue.push_many(range(250))
         assert len(queue.pop(500, lease=0.001)) == 250
         found: list[Job] = []
@@ -496,7 +496,7 @@ class TestLeases:
 
 
 class TestDead:
-    async def test_failed_is_dead_for_a_reason(self, call: Call, queue: DelayQueue) -> None:
+    async def test_failed_job_is_dead_with_its_reason(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", ["x"], job_id="x")
         [job] = await call(queue, "pop")
         before = server_ms()
@@ -506,15 +506,15 @@ class TestDead:
         assert dead == DeadJob("x", ["x"], 1, 'it "broke"\nL😀', dead.buried_at)
         assert before <= dead.buried_at.timestamp() * 1000 <= server_ms()
 
-    def test_the_latest_is_first(self, queue: DelayQueue) -> None:
+    def test_newest_dead_job_is_first(self, queue: DelayQueue) -> None:
         for number in range(4):
             queue.push(number)
-            queue.fail(one(queue), "why")
+            queue.fail(pop_one(queue), "why")
             next_ms()
         assert [job.data for job in queue.dead()] == [3, 2, 1, 0]
         assert [job.data for job in queue.dead(2)] == [3, 2]
 
-    async def test_redriven_has_all_its_attempts_before_it(self, call: Call) -> None:
+    async def test_redriven_job_has_all_attempts(self, call: Call) -> None:
         queue = DelayQueue("mail", max_attempts=2)
         ids = await call(queue, "push_many", "abc")
         for job in await call(queue, "pop"):
@@ -529,14 +529,14 @@ class TestDead:
         await call(queue, "retry", jobs[0])
         assert (await call(queue, "pop"))[0].attempts == 2
 
-    def test_redriving_many_takes_pages(self, queue: DelayQueue) -> None:
+    def test_redrive_of_many_jobs(self, queue: DelayQueue) -> None:
         queue.push_many(range(450))
         ids = [job.id for job in queue.pop(500) if queue.fail(job, "why")]
         assert queue.redrive(ids[:250]) == 250
         assert queue.redrive() == 200
         assert queue.stats().ready == 450
 
-    def test_what_dies_meanwhile_is_not_redriven_again(
+    def test_redrive_skips_jobs_that_die_meanwhile(
         self, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(engine, "PAGE", 1)
@@ -555,60 +555,60 @@ class TestDead:
         assert ended.value.value == 3
         assert [dead.reason for dead in queue.dead()] == ["again"] * 3
 
-    def test_only_the_dead_are_redriven(self, queue: DelayQueue) -> None:
+    def test_only_dead_jobs_are_redriven(self, queue: DelayQueue) -> None:
         queue.push("running", job_id="running")
-        one(queue)
+        pop_one(queue)
         queue.push("ready", job_id="ready")
         queue.push("delayed", job_id="delayed", delay=LONG)
         before = stored()
         assert queue.redrive(["running", "ready", "delayed"]) == 0
         assert stored() == before
 
-    def test_the_oldest_go_over_the_cap(self, queue: DelayQueue, settings: Settings) -> None:
+    def test_oldest_dead_jobs_are_trimmed(self, queue: DelayQueue, settings: Settings) -> None:
         change(settings, JOB_MAX_DEAD=3)
         for number in range(6):
             queue.push(number)
-            queue.fail(one(queue), "why")
+            queue.fail(pop_one(queue), "why")
             next_ms()
         assert [job.data for job in queue.dead()] == [5, 4, 3]
         assert server().hlen(keys(queue).jobs) == 3
 
-    @pytest.mark.parametrize("cap", [1, 2, 5])
-    def test_the_cap_is_kept_where_many_die_in_one_ms(
-        self, cap: int, queue: DelayQueue, settings: Settings
+    @pytest.mark.parametrize("limit", [1, 2, 5])
+    def test_limit_holds_if_many_jobs_die_in_one_ms(
+        self, limit: int, queue: DelayQueue, settings: Settings
     ) -> None:
-        change(settings, JOB_MAX_DEAD=cap, JOB_MAX_ATTEMPTS=1)
+        change(settings, JOB_MAX_DEAD=limit, JOB_MAX_ATTEMPTS=1)
         DelayQueue("mail").push_many(range(50))
         queue.pop(50, lease=0.001)
         until(lambda: queue.stats().leased == 0)
         assert queue.pop() == []
-        assert queue.stats().dead == cap
+        assert queue.stats().dead == limit
 
-    def test_what_is_too_old_is_not_there(self, queue: DelayQueue, settings: Settings) -> None:
+    def test_expired_dead_jobs_are_hidden_and_removed(self, queue: DelayQueue, settings: Settings) -> None:
         change(settings, JOB_DEAD_TTL=0.02)
         queue.push("x", job_id="x")
-        queue.fail(one(queue), "why")
+        queue.fail(pop_one(queue), "why")
         until(lambda: not queue.dead())
         assert queue.stats().dead == 0
         queue.push("y")
-        queue.fail(one(queue), "why")
+        queue.fail(pop_one(queue), "why")
         assert server().hkeys(keys(queue).jobs) != [b"x"]
         assert server().hexists(keys(queue).states, "x") is False
 
-    def test_replaced_by_a_push_of_its_id(self) -> None:
+    def test_push_with_its_id_replaces_a_dead_job(self) -> None:
         queue = DelayQueue("mail", max_attempts=1)
         queue.push("old", job_id="x")
-        queue.fail(one(queue), "old reason")
+        queue.fail(pop_one(queue), "old reason")
         queue.push("new", job_id="x")
         assert (queue.stats().ready, queue.stats().dead) == (1, 0)
-        job = one(queue)
+        job = pop_one(queue)
         assert (job.data, job.attempts) == ("new", 1)
         queue.retry(job)
         assert [(dead.data, dead.reason) for dead in queue.dead()] == [("new", "")]
 
 
 class TestIds:
-    async def test_an_id_that_waits_or_runs_stays_as_it_is(self, call: Call, queue: DelayQueue) -> None:
+    async def test_existing_job_is_not_replaced(self, call: Call, queue: DelayQueue) -> None:
         assert await call(queue, "push", "first", job_id="x") == "x"
         assert await call(queue, "push", "second", job_id="x", delay=LONG, priority=9) == "x"
         [job] = await call(queue, "pop")
@@ -622,14 +622,14 @@ class TestIds:
         [job] = await call(queue, "pop")
         assert (job.data, job.attempts) == ("first", 2)
 
-    def test_an_id_is_free_again_after_the_ack(self, queue: DelayQueue) -> None:
+    def test_id_can_be_reused_after_the_ack(self, queue: DelayQueue) -> None:
         for text in ("one", "two"):
             queue.push(text, job_id="x")
-            job = one(queue)
+            job = pop_one(queue)
             assert (job.data, job.attempts) == (text, 1)
             queue.ack(job)
 
-    async def test_a_repeated_request_adds_nothing(self, call: Call, queue: DelayQueue) -> None:
+    async def test_repeated_request_adds_nothing(self, call: Call, queue: DelayQueue) -> None:
         ids = {await call(queue, "push", "x", request_id="r") for _ in range(3)}
         assert len(ids) == 1
         [job] = await call(queue, "pop")
@@ -639,19 +639,17 @@ class TestIds:
         await call(queue, "push", "x", request_id="another")
         assert data(await call(queue, "pop")) == ["x"]
 
-    async def test_a_repeated_request_of_another_id_returns_the_first(
-        self, call: Call, queue: DelayQueue
-    ) -> None:
+    async def test_repeated_request_returns_the_first_id(self, call: Call, queue: DelayQueue) -> None:
         for job_id in ("first", "second"):
             assert await call(queue, "push", "x", job_id=job_id, request_id="r") == "first"
         assert [job.id for job in await call(queue, "pop")] == ["first"]
 
-    async def test_a_repeated_request_of_many(self, call: Call, queue: DelayQueue) -> None:
+    async def test_repeated_request_of_push_many(self, call: Call, queue: DelayQueue) -> None:
         ids = await call(queue, "push_many", range(250), request_id="r")
         assert await call(queue, "push_many", range(250), request_id="r") == ids
         assert data(await call(queue, "pop", 500)) == list(range(250))
 
-    def test_a_repeat_adds_what_is_missing(self, queue: DelayQueue) -> None:
+    def test_repeat_adds_missing_jobs(self, queue: DelayQueue) -> None:
         """The process stopped after the first script."""
         pushing = steps(queue.push_many, range(450), request_id="r")
         reply_to(next(pushing))
@@ -660,26 +658,26 @@ class TestIds:
         ids = queue.push_many(range(450), request_id="r")
         assert [job.id for job in queue.pop(500)] == ids
 
-    def test_a_request_is_not_taken_for_a_page_of_another(self, queue: DelayQueue) -> None:
+    def test_single_request_is_not_mistaken_for_a_page(self, queue: DelayQueue) -> None:
         queue.push("single", request_id="r:0")
         queue.push_many(["a", "b"], request_id="r")
         assert data(queue.pop()) == ["single", "a", "b"]
 
-    def test_requests_without_an_id_are_all_different(self, queue: DelayQueue) -> None:
+    def test_pushes_without_request_id_are_distinct(self, queue: DelayQueue) -> None:
         assert len({queue.push("x") for _ in range(20)}) == 20
         assert len(queue.pop(100)) == 20
 
-    def test_odd_ids_and_names(self) -> None:
+    def test_unusual_ids_and_names(self) -> None:
         for odd in ("{}", "a:b", "%", " ", "\n", "😀", "x" * 255, "-", "1", "a b"):
             queue = DelayQueue(odd)
             assert queue.push(odd, job_id=odd, request_id=odd) == odd
-            job = one(queue)
+            job = pop_one(queue)
             assert (job.id, job.data, job.queue) == (odd, odd, odd)
             assert queue.fail(job, odd)
             assert [(dead.id, dead.reason) for dead in queue.dead()] == [(odd, odd)]
             assert queue.redrive([odd]) == 1
             assert queue.cancel(odd)
-            assert leftovers(queue) == []
+            assert remaining_keys(queue) == []
 
 
 PAYLOADS = [
@@ -689,20 +687,20 @@ PAYLOADS = [
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=lambda payload: repr(payload)[:20])
-def test_payloads_come_back_equal(payload: Any, queue: DelayQueue) -> None:
+def test_payload_round_trip(payload: Any, queue: DelayQueue) -> None:
     queue.push(payload)
     queue.push_many([payload], delay=0.001)
-    first = one(queue)
+    first = pop_one(queue)
     assert repr(first.data) == repr(payload)
     queue.retry(first)
-    assert [repr(one(queue).data) for _ in range(2)] == [repr(payload)] * 2
+    assert [repr(pop_one(queue).data) for _ in range(2)] == [repr(payload)] * 2
     queue.push(payload)
-    queue.fail(one(queue), "why")
+    queue.fail(pop_one(queue), "why")
     assert repr(queue.dead()[0].data) == repr(payload)
 
 
 class TestCancelling:
-    async def test_a_job_that_waits_or_is_dead(self, call: Call, queue: DelayQueue) -> None:
+    async def test_waiting_and_dead_jobs_can_be_cancelled(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", "dead", job_id="dead")
         [job] = await call(queue, "pop")
         await call(queue, "fail", job, "why")
@@ -711,17 +709,17 @@ class TestCancelling:
         for job_id in ("ready", "delayed", "dead"):
             assert await call(queue, "cancel", job_id) is True
             assert await call(queue, "cancel", job_id) is False
-        assert leftovers(queue) == []
+        assert remaining_keys(queue) == []
         assert await call(queue, "pop", wait=0.02) == []
 
-    async def test_a_job_that_runs_goes_on(self, call: Call, queue: DelayQueue) -> None:
+    async def test_leased_job_cannot_be_cancelled(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", "x", job_id="x")
         [job] = await call(queue, "pop")
         assert await call(queue, "cancel", "x") is False
         assert await call(queue, "cancel", "nobody") is False
         assert await call(queue, "ack", job) is True
 
-    async def test_rescheduling(self, call: Call, queue: DelayQueue) -> None:
+    async def test_reschedule(self, call: Call, queue: DelayQueue) -> None:
         await call(queue, "push", "a", job_id="a", delay=LONG)
         await call(queue, "push", "b", job_id="b")
         assert await call(queue, "reschedule", "b", LONG) is True
@@ -733,13 +731,13 @@ class TestCancelling:
         for job_id in ("a", "nobody"):
             assert await call(queue, "reschedule", job_id, 0) is False
 
-    def test_a_dead_job_is_not_rescheduled(self, queue: DelayQueue) -> None:
+    def test_dead_job_cannot_be_rescheduled(self, queue: DelayQueue) -> None:
         queue.push("x", job_id="x")
-        queue.fail(one(queue), "why")
+        queue.fail(pop_one(queue), "why")
         assert queue.reschedule("x", 0) is False
         assert queue.stats().dead == 1
 
-    async def test_purging(self, call: Call, queue: DelayQueue) -> None:
+    async def test_purge(self, call: Call, queue: DelayQueue) -> None:
         assert await call(queue, "purge") == 0
         await call(queue, "push_many", range(450))
         running, failed = await call(queue, "pop", 2)
@@ -747,13 +745,13 @@ class TestCancelling:
         await call(queue, "push", "later", delay=LONG)
         await DelayQueue("other").apush("x")
         assert await call(queue, "purge") == 451
-        assert leftovers(queue) == []
+        assert remaining_keys(queue) == []
         assert await call(queue, "ack", running) is False
         assert DelayQueue("other").stats().ready == 1
 
 
 class TestStats:
-    async def test_how_many_are_where(self, call: Call, queue: DelayQueue) -> None:
+    async def test_counts_by_state(self, call: Call, queue: DelayQueue) -> None:
         assert await call(queue, "stats") == QueueStats(0, 0, 0, 0, None)
         await call(queue, "push_many", range(6))
         await call(queue, "push", "later", delay=LONG)
@@ -762,21 +760,21 @@ class TestStats:
         stats = await call(queue, "stats")
         assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (4, 1, 1, 1)
 
-    def test_what_is_due_counts_as_done(self) -> None:
+    def test_due_and_expired_jobs_are_counted_as_moved(self) -> None:
         queue = DelayQueue("mail", max_attempts=2)
         queue.push_many(["a", "b"])
-        queue.retry(one(queue, lease=LONG))
+        queue.retry(pop_one(queue, lease=LONG))
         queue.pop(lease=0.001)
         queue.push("c", delay=0.001)
         until(lambda: queue.stats().leased == queue.stats().delayed == 0)
-        told = queue.stats()
-        assert (told.ready, told.dead) == (2, 1)
-        assert told.oldest_age is not None
+        predicted = queue.stats()
+        assert (predicted.ready, predicted.dead) == (2, 1)
+        assert predicted.oldest_age is not None
         assert queue.pop(1, min_age=LONG) == []
-        done = queue.stats()
-        assert (done.ready, done.delayed, done.leased, done.dead) == (2, 0, 0, 1)
+        moved = queue.stats()
+        assert (moved.ready, moved.delayed, moved.leased, moved.dead) == (2, 0, 0, 1)
 
-    def test_only_a_lost_lease_is_ready_too(self, queue: DelayQueue) -> None:
+    def test_expired_lease_counts_as_ready(self, queue: DelayQueue) -> None:
         queue.push("x")
         queue.pop(lease=0.001)
         until(lambda: queue.stats().ready == 1)
@@ -784,7 +782,7 @@ class TestStats:
         assert age is not None
         assert 0 <= age < DEADLINE
 
-    def test_the_age_of_the_oldest(self, queue: DelayQueue) -> None:
+    def test_oldest_age(self, queue: DelayQueue) -> None:
         pushed = server_ms()
         queue.push("old", priority=-50)
         until(lambda: server_ms() > pushed + 50)
@@ -793,12 +791,12 @@ class TestStats:
         age = queue.stats().oldest_age
         assert age is not None
         assert before - pushed - 50 <= age * 1000 <= server_ms() - pushed
-        assert one(queue).data == "young"
+        assert pop_one(queue).data == "young"
         assert queue.stats().oldest_age >= age  # type: ignore[operator]
-        one(queue)
+        pop_one(queue)
         assert queue.stats().oldest_age is None
 
-    def test_looking_changes_nothing(self, queue: DelayQueue) -> None:
+    def test_stats_and_dead_change_nothing(self, queue: DelayQueue) -> None:
         queue.push("x")
         queue.pop(lease=0.001)
         queue.push("y", delay=0.001)
@@ -809,7 +807,7 @@ class TestStats:
 
 
 class TestLimits:
-    async def test_jobs_that_wait(self, call: Call, queue: DelayQueue, settings: Settings) -> None:
+    async def test_max_waiting_jobs(self, call: Call, queue: DelayQueue, settings: Settings) -> None:
         change(settings, JOB_MAX_WAITING=3)
         await call(queue, "push_many", ["a", "b"])
         await call(queue, "push", "c", delay=LONG)
@@ -826,34 +824,32 @@ class TestLimits:
         await call(queue, "push", "d")
         assert data(await call(queue, "pop")) == ["b", "d"]
 
-    def test_a_repeat_is_answered_where_the_queue_is_full(
-        self, queue: DelayQueue, settings: Settings
-    ) -> None:
+    def test_repeat_succeeds_if_the_queue_is_full(self, queue: DelayQueue, settings: Settings) -> None:
         change(settings, JOB_MAX_WAITING=1)
         assert queue.push("x", request_id="r") == queue.push("x", request_id="r")
 
-    def test_what_waits_or_runs_already_needs_no_room(self, queue: DelayQueue, settings: Settings) -> None:
+    def test_existing_jobs_need_no_room(self, queue: DelayQueue, settings: Settings) -> None:
         change(settings, JOB_MAX_WAITING=2)
         queue.push("a", job_id="a")
-        job = one(queue)
+        job = pop_one(queue)
         queue.push("b", job_id="b")
         queue.push("c", job_id="c", delay=LONG)
-        assert [queue.push("x", job_id=known) for known in "abc"] == ["a", "b", "c"]
+        assert [queue.push("x", job_id=job_id) for job_id in "abc"] == ["a", "b", "c"]
         stats = queue.stats()
         assert (stats.ready, stats.delayed, stats.leased) == (1, 1, 1)
         queue.fail(job, "why not")
         with pytest.raises(LimitExceeded):
             queue.push("x", job_id="a")
 
-    def test_what_is_given_back_always_finds_room(self, queue: DelayQueue, settings: Settings) -> None:
+    def test_requeued_jobs_ignore_the_limit(self, queue: DelayQueue, settings: Settings) -> None:
         change(settings, JOB_MAX_WAITING=1)
         queue.push("a")
-        job = one(queue)
+        job = pop_one(queue)
         queue.push("b")
         assert queue.retry(job)
         assert data(queue.pop()) == ["b", "a"]
 
-    async def test_bytes(self, call: Call, queue: DelayQueue, settings: Settings) -> None:
+    async def test_max_bytes(self, call: Call, queue: DelayQueue, settings: Settings) -> None:
         change(settings, JOB_MAX_BYTES=10)
         await call(queue, "push", "12345678")
         await call(queue, "push", "éééé")
@@ -867,7 +863,7 @@ class TestLimits:
         assert data(await call(queue, "pop")) == ["12345678", "éééé"]
 
 
-WRONG: dict[str, tuple[Callable[[DelayQueue, Job], Any], type[Exception], str]] = {
+INVALID: dict[str, tuple[Callable[[DelayQueue, Job], Any], type[Exception], str]] = {
     "name empty": (lambda *_: DelayQueue(""), ValueError, "name is empty"),
     "name bytes": (lambda *_: DelayQueue(b"x"), TypeError, "name must be a str"),  # type: ignore[arg-type]
     "name long": (lambda *_: DelayQueue("x" * 256), ValueError, "256 bytes"),
@@ -928,27 +924,27 @@ WRONG: dict[str, tuple[Callable[[DelayQueue, Job], Any], type[Exception], str]] 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_bad_input_is_refused_before_anything_is_sent(
+@pytest.mark.parametrize("wrong", INVALID)
+def test_invalid_arguments_are_rejected_before_sending(
     wrong: str, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    act, error, words = WRONG[wrong]
+    function, error, text = INVALID[wrong]
     job = Job("x", "x", 1, 1, datetime.now(UTC), "mail", "t")
     monkeypatch.setattr(clients.Client, "execute", lambda *_: pytest.fail("something was sent"))
-    with pytest.raises(error, match=words):
-        act(queue, job)
+    with pytest.raises(error, match=text):
+        function(queue, job)
 
 
-def test_every_operation_has_its_twin() -> None:
+def test_every_operation_has_an_async_version() -> None:
     verbs = [name for name, value in inspect.getmembers(DelayQueue, inspect.iscoroutinefunction)]
     assert len(verbs) == 16
     for verb in verbs:
-        twin = inspect.signature(getattr(DelayQueue, verb))
-        assert twin.parameters == inspect.signature(getattr(DelayQueue, verb[1:])).parameters
+        signature = inspect.signature(getattr(DelayQueue, verb))
+        assert signature.parameters == inspect.signature(getattr(DelayQueue, verb[1:])).parameters
 
 
 @pytest.mark.timing
-def test_many_at_once_take_each_job_once(queue: DelayQueue) -> None:
+def test_concurrent_consumers_take_each_job_once(queue: DelayQueue) -> None:
     taken: list[int] = []
     pushed = [list(range(start, start + 100)) for start in (0, 100, 200)]
 
@@ -971,7 +967,7 @@ def test_many_at_once_take_each_job_once(queue: DelayQueue) -> None:
     for thread in threads:
         thread.join(6 * DEADLINE)
     assert sorted(taken) == list(range(300))
-    assert leftovers(queue) == []
+    assert remaining_keys(queue) == []
 
 
 def server_us() -> int:
@@ -980,6 +976,6 @@ def server_us() -> int:
 
 
 def next_ms() -> None:
-    """What comes now has a later time."""
+    """Wait for the next ms of the server's clock."""
     before = server_ms()
     until(lambda: server_ms() > before)

@@ -1,4 +1,4 @@
-"""DelayQueue is what a plain model is; and the machine that says so finds the bugs that are planted."""
+"""DelayQueue behaves like a simple model, and the state machine that compares them finds planted bugs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from django_redis_messaging.services.jobs.keys import JobKeys
 
 from .planting import PROFILE, Plant, PlantedBugs
 
-#: seconds: longer than any run; nothing ends, or is due, but by the rules that say so
+#: seconds: longer than any run; jobs become due and leases expire only by rules
 LONG = 3600
 MAX_ATTEMPTS, MAX_WAITING, MAX_DEAD = 2, 7, 3
 IDS = ("x", "y:{z}", "ü")
@@ -31,46 +31,46 @@ _runs = itertools.count()
 
 
 @dataclasses.dataclass
-class Ideal:
-    """A job, as the model knows it."""
+class ModelJob:
+    """A job of the model."""
 
     id: str
     data: Any
     priority: int
     attempts: int = 0
-    #: ready for longer than LONG
+    #: whether it has been ready for longer than LONG
     old: bool = False
-    #: the last lease that was given
+    #: fence of the latest lease
     lease: int = 0
     reason: str = ""
 
 
 class Model:
-    """What a queue is: jobs, each in one place."""
+    """The model of a queue: jobs, each in one state."""
 
     def __init__(self) -> None:
-        self.ready: list[Ideal] = []
-        self.delayed: list[Ideal] = []
-        #: delayed ones that are due, and leases that ran out: nobody looked yet
-        self.due: list[Ideal] = []
-        self.lost: list[Ideal] = []
-        self.leased: list[Ideal] = []
-        #: the oldest first
-        self.dead: list[Ideal] = []
+        self.ready: list[ModelJob] = []
+        self.delayed: list[ModelJob] = []
+        #: delayed jobs that are due, and expired leases, neither processed yet
+        self.due: list[ModelJob] = []
+        self.lost: list[ModelJob] = []
+        self.leased: list[ModelJob] = []
+        #: oldest first
+        self.dead: list[ModelJob] = []
         self.requests: set[str] = set()
 
     @property
     def waiting(self) -> int:
         return len(self.ready) + len(self.delayed) + len(self.due)
 
-    def find(self, job_id: str, *places: list[Ideal]) -> Ideal | None:
+    def find(self, job_id: str, *places: list[ModelJob]) -> ModelJob | None:
         return next((job for place in places for job in place if job.id == job_id), None)
 
-    def push(self, jobs: list[Ideal], request: str | None, *, delayed: bool) -> None:
+    def push(self, jobs: list[ModelJob], request: str | None, *, delayed: bool) -> None:
         if request is not None and request in self.requests:
             return
         places = (self.ready, self.delayed, self.due, self.lost, self.leased)
-        # what stays as it is takes no more room
+        # existing jobs need no room
         waiting = self.waiting + sum(self.find(job.id, *places) is None for job in jobs)
         if waiting > MAX_WAITING:
             raise LimitExceeded("jobs", limit=MAX_WAITING, actual=waiting)
@@ -81,23 +81,23 @@ class Model:
         if request is not None:
             self.requests.add(request)
 
-    def sweep(self) -> None:
-        """Do what is due: leases that ran out first."""
+    def process_due(self) -> None:
+        """Requeue expired leases, then due jobs."""
         lost, self.lost = self.lost, []
         dying = sorted(job.id for job in lost if job.attempts >= MAX_ATTEMPTS)
         for job in lost:
             job.reason = f"The lease expired in attempt {job.attempts}."
             if job.attempts < MAX_ATTEMPTS:
-                self.wait(job, delayed=False)
-        # they die in one ms, in which they are sorted by their ids
+                self.enqueue(job, delayed=False)
+        # they die in the same ms and are sorted by ID
         for job_id in dying:
-            self.bury(next(job for job in lost if job.id == job_id))
+            self.add_dead(next(job for job in lost if job.id == job_id))
         self.ready += self.due
         self.due = []
 
-    def pop(self, count: int, *, old: bool, give: bool) -> list[Ideal]:
-        self.sweep()
-        taken: list[Ideal] = []
+    def pop(self, count: int, *, old: bool, no_lease: bool) -> list[ModelJob]:
+        self.process_due()
+        taken: list[ModelJob] = []
         for priority in sorted({job.priority for job in self.ready}, reverse=True):
             for job in [job for job in self.ready if job.priority == priority]:
                 if len(taken) == count or (old and not job.old):
@@ -106,20 +106,20 @@ class Model:
         for job in taken:
             self.ready.remove(job)
             job.attempts += 1
-            if not give:
+            if not no_lease:
                 self.leased.append(job)
         return taken
 
-    def wait(self, job: Ideal, *, delayed: bool) -> None:
+    def enqueue(self, job: ModelJob, *, delayed: bool) -> None:
         job.old = False
         (self.delayed if delayed else self.ready).append(job)
 
-    def bury(self, job: Ideal) -> None:
+    def add_dead(self, job: ModelJob) -> None:
         self.dead.append(job)
         del self.dead[:-MAX_DEAD]
 
-    def held(self, job_id: str, lease: int) -> Ideal | None:
-        """The job, out of its place, where the lease is the last one and nobody noticed that it ended."""
+    def take_leased(self, job_id: str, lease: int) -> ModelJob | None:
+        """Remove and return the job if this lease is its latest and was not requeued."""
         for place in (self.leased, self.lost):
             for job in place:
                 if (job.id, job.lease) == (job_id, lease):
@@ -138,7 +138,7 @@ class Model:
         for place in (self.ready, self.delayed, self.due):
             if job := self.find(job_id, place):
                 place.remove(job)
-                self.wait(job, delayed=delayed)
+                self.enqueue(job, delayed=delayed)
                 return True
         return False
 
@@ -147,7 +147,7 @@ class Model:
         for job in found:
             self.dead.remove(job)
             job.attempts = 0
-            self.wait(job, delayed=False)
+            self.enqueue(job, delayed=False)
         return len(found)
 
     def purge(self) -> int:
@@ -165,7 +165,7 @@ requests = st.sampled_from([None, None, None, "r1", "r2"])
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """One queue, what its producers, its consumers and its owner do, and time that passes when told to."""
+    """A queue with the operations of producers, consumers and owners, and time that passes only by rules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,18 +176,18 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue = DelayQueue(f"q {next(_runs)}", max_attempts=MAX_ATTEMPTS)
         self.client: Any = get_redis_connection(conf.alias())
         self.keys = JobKeys(conf.prefix(), "queue", self.queue.name)
-        #: every lease that was given, with the job that has it
+        #: all leases granted so far
         self.leases: list[Job] = []
         self.pushed = itertools.count(1)
         self.moments = itertools.count(1)
 
     def teardown(self) -> None:
         try:
-            self.everything_is_delivered()
+            self.finish()
         finally:
             self.limits.stop()
 
-    # What producers do
+    # Operations of producers
 
     @rule(job_id=st.sampled_from(IDS) | st.none(), delay=delays, priority=priorities, request=requests)
     def push(self, job_id: str | None, delay: int, priority: int, request: str | None) -> None:
@@ -197,7 +197,7 @@ class QueueMachine(RuleBasedStateMachine):
             found = self.queue.push(data, delay=delay, priority=priority, job_id=job_id, request_id=request)
         except LimitExceeded:
             found = None
-        self.pushed_too([Ideal(found or expected, data, priority)], found is None, delay, request)
+        self.check_push([ModelJob(found or expected, data, priority)], found is None, delay, request)
 
     @rule(count=st.integers(0, 3), delay=delays, priority=priorities)
     def push_many(self, count: int, delay: int, priority: int) -> None:
@@ -206,11 +206,11 @@ class QueueMachine(RuleBasedStateMachine):
             ids: list[str] | None = self.queue.push_many(items, delay=delay, priority=priority)
         except LimitExceeded:
             ids = None
-        jobs = [Ideal(ids[at] if ids else str(at), item, priority) for at, item in enumerate(items)]
+        jobs = [ModelJob(ids[at] if ids else str(at), item, priority) for at, item in enumerate(items)]
         if jobs:
-            self.pushed_too(jobs, ids is None, delay, None)
+            self.check_push(jobs, ids is None, delay, None)
 
-    def pushed_too(self, jobs: list[Ideal], refused: bool, delay: int, request: str | None) -> None:
+    def check_push(self, jobs: list[ModelJob], refused: bool, delay: int, request: str | None) -> None:
         try:
             self.model.push(jobs, request, delayed=delay > 0)
         except LimitExceeded:
@@ -218,70 +218,72 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             assert not refused
 
-    # What consumers do
+    # Operations of consumers
 
     @rule(
-        count=st.sampled_from([1, 1, 2, 3, 500]), give=st.sampled_from([False] * 3 + [True]),
+        count=st.sampled_from([1, 1, 2, 3, 500]), no_lease=st.sampled_from([False] * 3 + [True]),
         old=st.sampled_from([False] * 3 + [True]),
     )  # fmt: skip
-    def pop(self, count: int, give: bool, old: bool) -> None:
-        self.take(count, give=give, old=old)
+    def pop(self, count: int, no_lease: bool, old: bool) -> None:
+        self.take(count, no_lease=no_lease, old=old)
 
-    def take(self, count: int, *, give: bool = False, old: bool = False) -> int:
+    def take(self, count: int, *, no_lease: bool = False, old: bool = False) -> int:
         self.next_ms()
-        jobs = self.queue.pop(count, lease=None if give else LONG, min_age=LONG if old else 0)
-        ideals = self.model.pop(count, old=old, give=give)
+        jobs = self.queue.pop(count, lease=None if no_lease else LONG, min_age=LONG if old else 0)
+        expected_jobs = self.model.pop(count, old=old, no_lease=no_lease)
         assert [(job.id, job.data, job.attempts) for job in jobs] == [
-            (ideal.id, ideal.data, ideal.attempts) for ideal in ideals
+            (expected.id, expected.data, expected.attempts) for expected in expected_jobs
         ]
-        for job, ideal in zip(jobs, ideals, strict=True):
-            if not give:
-                assert job.fence > max((one.fence for one in self.leases if one.id == job.id), default=0)
-                ideal.lease = job.fence
+        for job, expected in zip(jobs, expected_jobs, strict=True):
+            if not no_lease:
+                assert job.fence > max(
+                    (other.fence for other in self.leases if other.id == job.id), default=0
+                )
+                expected.lease = job.fence
                 self.leases.append(job)
         return len(jobs)
 
     @precondition(lambda self: self.leases)
     @rule(at=numbers, verb=st.sampled_from(["ack", "retry", "release", "fail", "extend"]), delay=delays)
-    def say(self, at: int, verb: str, delay: int) -> None:
-        """By whoever has the lease, or had one once."""
+    def settle(self, at: int, verb: str, delay: int) -> None:
+        """Settle the latest or an earlier lease."""
         job = self.leases[-1 - at % len(self.leases)]
         self.next_ms()
-        ideal = self.model.held(job.id, job.fence)
-        words: list[Any] = {"ack": [], "fail": [f"reason {at}"], "extend": [LONG]}.get(verb, [delay])
-        assert getattr(self.queue, verb)(job, *words) is (ideal is not None)
-        if ideal is None or verb == "ack":
+        expected = self.model.take_leased(job.id, job.fence)
+        arguments: list[Any] = {"ack": [], "fail": [f"reason {at}"], "extend": [LONG]}.get(verb, [delay])
+        assert getattr(self.queue, verb)(job, *arguments) is (expected is not None)
+        if expected is None or verb == "ack":
             return
         if verb == "extend":
-            self.model.leased.append(ideal)
+            self.model.leased.append(expected)
         elif verb == "fail":
-            ideal.reason = f"reason {at}"
-            self.model.bury(ideal)
-        elif verb == "retry" and ideal.attempts >= MAX_ATTEMPTS:
-            self.model.bury(ideal)
+            expected.reason = f"reason {at}"
+            self.model.add_dead(expected)
+        elif verb == "retry" and expected.attempts >= MAX_ATTEMPTS:
+            self.model.add_dead(expected)
         else:
-            ideal.attempts -= verb == "release"
-            self.model.wait(ideal, delayed=delay > 0)
+            expected.attempts -= verb == "release"
+            self.model.enqueue(expected, delayed=delay > 0)
 
-    @rule(count=st.integers(1, 4), verb=st.sampled_from(["fail", "retry", "release", "run out"]))
+    @rule(count=st.integers(1, 4), verb=st.sampled_from(["fail", "retry", "release", "expire"]))
     def serve(self, count: int, verb: str) -> None:
         for at in range(self.take(count)):
-            if verb == "run out":
-                self.lease_runs_out(len(self.model.leased) - 1)
+            if verb == "expire":
+                self.expire_lease(len(self.model.leased) - 1)
             else:
-                self.say(at, verb, 0)
+                self.settle(at, verb, 0)
 
     @rule(count=st.integers(1, 4), verb=st.sampled_from(["ack", "retry"]))
-    def serve_too_late(self, count: int, verb: str) -> None:
-        """The leases run out, others are given, and then it is said."""
+    def serve_with_stale_leases(self, count: int, verb: str) -> None:
+        """Let the leases expire, lease the jobs again, then settle both leases."""
         first = self.take(count)
         for _ in range(first):
-            self.lease_runs_out(len(self.model.leased) - 1)
+            self.expire_lease(len(self.model.leased) - 1)
         second = self.take(count)
         for at in reversed(range(first + second)):
-            self.say(at, verb, 0)
+            self.settle(at, verb, 0)
 
-    # What owners do
+    # Operations of owners
 
     @rule(at=numbers)
     def cancel(self, at: int) -> None:
@@ -306,7 +308,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.take(1)
             assert self.queue.purge() == self.model.purge()
 
-    # What time does
+    # Passing of time
 
     @precondition(lambda self: self.model.delayed)
     @rule(at=numbers)
@@ -315,52 +317,53 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.due.append(job)
         self.client.zadd(self.keys.queue("jobs").delayed, {job.id: next(self.moments)})
         seconds, micros = self.client.time()
-        self.set_moment(job.id, seconds * 1000 + micros // 1000)
+        self.set_due_at(job.id, seconds * 1000 + micros // 1000)
 
     @precondition(lambda self: self.model.leased)
     @rule(at=numbers)
-    def lease_runs_out(self, at: int) -> None:
+    def expire_lease(self, at: int) -> None:
         job = self.model.leased.pop(at % len(self.model.leased))
         self.model.lost.append(job)
         self.client.zadd(self.keys.queue("jobs").leased, {job.id: next(self.moments)})
 
     @precondition(lambda self: self.model.ready)
     @rule(at=numbers)
-    def grow_old(self, at: int) -> None:
-        """All that are ready, or those of one priority."""
+    def make_old(self, at: int) -> None:
+        """Make all ready jobs old, or those of one priority."""
         chosen = self.model.ready[at % len(self.model.ready)].priority
         for job in self.model.ready:
             if at > 7 or job.priority == chosen:
                 job.old = True
-                self.set_moment(job.id, 1)
+                self.set_due_at(job.id, 1)
         self.take(2, old=True)
 
-    def set_moment(self, job_id: str, ms: int) -> None:
-        """Let a job have become due then."""
-        words = self.client.hget(self.keys.states, job_id).split(b" ")
-        words[9] = b"%d" % ms
-        self.client.hset(self.keys.states, job_id, b" ".join(words))
+    def set_due_at(self, job_id: str, ms: int) -> None:
+        """Set when a job became due."""
+        fields = self.client.hget(self.keys.states, job_id).split(b" ")
+        fields[9] = b"%d" % ms
+        self.client.hset(self.keys.states, job_id, b" ".join(fields))
 
-    # What always holds
+    # Invariants
 
     @invariant()
-    def everything_is_where_it_should_be(self) -> None:
+    def counts_match(self) -> None:
         stats, model = self.queue.stats(), self.model
-        over = sum(job.attempts >= MAX_ATTEMPTS for job in model.lost)
+        expired = sum(job.attempts >= MAX_ATTEMPTS for job in model.lost)
         assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (
-            len(model.ready) + len(model.due) + len(model.lost) - over, len(model.delayed), len(model.leased),
-            len(model.dead) + over,
+            len(model.ready) + len(model.due) + len(model.lost) - expired,
+            len(model.delayed), len(model.leased),
+            len(model.dead) + expired,
         )  # fmt: skip
         assert (stats.oldest_age is None) == (stats.ready == 0)
 
     @invariant()
-    def the_dead_are_known(self) -> None:
+    def dead_jobs_match(self) -> None:
         assert [(job.id, job.data, job.attempts, job.reason) for job in reversed(self.queue.dead())] == [
             (job.id, job.data, job.attempts, job.reason) for job in self.model.dead
         ]
 
-    def everything_is_delivered(self) -> None:
-        """At the end, what is left comes in its order; and nothing of it is left behind."""
+    def finish(self) -> None:
+        """Finally, the remaining jobs are popped in order and no data remains."""
         self.take(500)
         for job in self.leases:
             self.queue.ack(job)
@@ -373,60 +376,68 @@ class QueueMachine(RuleBasedStateMachine):
     def any_id(self, at: int) -> str:
         model = self.model
         places = (model.ready, model.delayed, model.due, model.lost, model.leased, model.dead)
-        known = [job.id for place in places for job in place]
-        return known[at % len(known)] if known and at < 9 else "nobody"
+        job_ids = [job.id for place in places for job in place]
+        return job_ids[at % len(job_ids)] if job_ids and at < 9 else "nobody"
 
     def next_ms(self) -> None:
-        """What dies now, dies later than what died before."""
+        """Wait for the next ms, so that jobs die at different times."""
         before = self.client.time()
         while (self.client.time()[0], self.client.time()[1] // 1000) <= (before[0], before[1] // 1000):
             pass
 
 
-def test_everything_is_as_in_the_model() -> None:
+def test_queue_behaves_like_the_model() -> None:
     run_state_machine_as_test(QueueMachine, settings=PROFILE)
 
 
 PLANTS: dict[str, Plant] = {
-    "a stale fence counts": ("_records", "and state.fence == fence and state.token == token", ""),
-    "attempts have no end": ("_leases", "if state.attempts >= state.max_attempts then", "if false then"),
-    "an attempt too few": (
+    "stale fences are accepted": ("_records", "and state.fence == fence and state.token == token", ""),
+    "attempts are unlimited": ("_leases", "if state.attempts >= state.max_attempts then", "if false then"),
+    "one attempt too few": (
         "_leases",
         "state.attempts >= state.max_attempts",
         "state.attempts + 1 >= state.max_attempts",
     ),
-    "releasing charges the attempt": ("_records", "state.attempts = state.attempts - 1", ""),
-    "what ran out is forgotten": ("_leases", "requeue(queue, records, id, state, now, now, dead_limits)", ""),
-    "the dead are never too many": ("_leases", "if over > 0 then", "if false then"),
-    "due jobs forget their priority": ("_leases", "string.match(text, '^%a (%S+)')", "0"),
-    "due jobs stay delayed too": ("_leases", "redis.call('ZREM', queue.delayed, unpack(due))", ""),
-    "priorities are upside down": ("_queue", "(100 - priority) * BAND", "(100 + priority) * BAND"),
-    "the last is first": ("_queue", "ends[priority] + 1", "ends[priority] - 1"),
-    "nothing is delayed": ("_queue", "if due > now then", "if false then"),
-    "no request ids": ("jobs_push", "if before then", "if false then"),
-    "no limit": ("jobs_push", "if waiting > max_waiting then", "if false then"),
-    "an id is taken twice": ("jobs_push", "elseif not known or is_dead(known) then", "else"),
-    "the dead are not replaced": (
+    "release charges the attempt": ("_records", "state.attempts = state.attempts - 1", ""),
+    "expired leases are not requeued": (
+        "_leases",
+        "requeue(queue, records, id, state, now, now, dead_limits)",
+        "",
+    ),
+    "dead jobs are not limited": ("_leases", "if over > 0 then", "if false then"),
+    "due jobs lose their priority": ("_leases", "string.match(text, '^%a (%S+)')", "0"),
+    "due jobs also stay delayed": ("_leases", "redis.call('ZREM', queue.delayed, unpack(due))", ""),
+    "priorities are reversed": ("_queue", "(100 - priority) * BAND", "(100 + priority) * BAND"),
+    "last in, first out": ("_queue", "ends[priority] + 1", "ends[priority] - 1"),
+    "delays are ignored": ("_queue", "if due > now then", "if false then"),
+    "request IDs are ignored": ("jobs_push", "if before then", "if false then"),
+    "limit is ignored": ("jobs_push", "if waiting > max_waiting then", "if false then"),
+    "existing IDs are pushed again": (
         "jobs_push",
-        "elseif not known or is_dead(known) then",
+        "elseif not known or status_of(known) == 'd' then",
+        "else",
+    ),
+    "dead jobs are not replaced": (
+        "jobs_push",
+        "elseif not known or status_of(known) == 'd' then",
         "elseif not known then",
     ),
-    "given away and still there": ("jobs_claim", "delete_job(records, id, state.unique)", ""),
-    "nothing is too young": ("jobs_claim", "if due < before then", "if true then"),
-    "age counts in one line only": (
+    "jobs popped without a lease are kept": ("jobs_claim", "delete_job(records, id, state.unique)", ""),
+    "min_age is ignored": ("jobs_claim", "if due < before then", "if true then"),
+    "min_age checks one priority only": (
         "jobs_claim",
         "from = next_band(head[2])",
         "break",
     ),
-    "cancelling leaves it dead": (
+    "cancel keeps dead jobs": (
         "jobs_cancel",
         "removed = redis.call('ZREM', queue.dead, id)",
         "removed = 1",
     ),
-    "redriven has had its attempts": ("jobs_redrive", "= 'w', 0, digits(now)", "= 'w', state.attempts, 1"),
-    "rescheduled stays in the line": ("_queue", "redis.call('ZREM', queue.ready, id) +", "1 +"),
-    "purging leaves what runs": ("jobs_purge", "queue.leased, queue.dead}", "queue.dead}"),
-    "who died by time is ready": ("jobs_stats", "dying = dying + 1", ""),
+    "redrive keeps the attempts": ("jobs_redrive", "= 'w', 0, digits(now)", "= 'w', state.attempts, 1"),
+    "rescheduled jobs also stay ready": ("_queue", "redis.call('ZREM', queue.ready, id) +", "1 +"),
+    "purge keeps leased jobs": ("jobs_purge", "queue.leased, queue.dead}", "queue.dead}"),
+    "expired last attempts count as ready": ("jobs_stats", "dying = dying + 1", ""),
 }
 
 

@@ -1,4 +1,4 @@
-"""The loops that call what jobs name: what is called, tried again, buried, kept, and survived."""
+"""The work loops: which callables are called, retries, dead letters, leases, stopping and outages."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Works = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def soon(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing takes long."""
+def short_intervals(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a short backoff and a short stop interval."""
     change(settings, JOB_BACKOFF=0.01)
     monkeypatch.setattr(consuming, "STOP_INTERVAL", 0.05)
 
@@ -43,7 +43,7 @@ def queue() -> DelayQueue:
 
 @pytest.fixture(params=["work", "awork"])
 def working(request: pytest.FixtureRequest) -> Works:
-    """A loop that runs beside the test, and is told to stop at its end."""
+    """Run a loop beside the test and stop it at the end."""
 
     @asynccontextmanager
     async def run(queue: DelayQueue, callables: dict[str, Any], **options: Any) -> AsyncIterator[None]:
@@ -67,10 +67,10 @@ def working(request: pytest.FixtureRequest) -> Works:
     return run
 
 
-async def aware(holds: Callable[[], Any]) -> None:
-    """Wait until something holds, while other tasks go on."""
+async def until_async(condition: Callable[[], Any]) -> None:
+    """Wait until the condition is true while other tasks run."""
     async with asyncio.timeout(DEADLINE):
-        while not (await found if inspect.isawaitable(found := holds()) else found):  # noqa: ASYNC110
+        while not (await found if inspect.isawaitable(found := condition()) else found):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
@@ -79,83 +79,83 @@ async def is_empty(queue: DelayQueue) -> bool:
     return stats.ready == stats.delayed == stats.leased == 0
 
 
-async def test_callables_get_their_args(working: Works, queue: DelayQueue) -> None:
+async def test_callables_receive_their_args(working: Works, queue: DelayQueue) -> None:
     calls: list[Any] = []
     async with working(queue, {"none": lambda: calls.append(()), "two": lambda *args: calls.append(args)}):
         queue.execute_later("none")
         await queue.aexecute_later("two", [2**53 + 1, {"a": [[], {}]}])
         queue.execute_later("two", ("😀", None))
-        await aware(lambda: is_empty(queue))
+        await until_async(lambda: is_empty(queue))
     assert calls == [(), (2**53 + 1, {"a": [[], {}]}), ("😀", None)]
     assert (await queue.astats()).dead == 0
 
 
-async def test_coroutines_are_awaited(queue: DelayQueue) -> None:
+async def test_coroutine_functions_are_awaited(queue: DelayQueue) -> None:
     called, stop = [], asyncio.Event()
 
-    async def say(word: str) -> None:
+    async def greet(word: str) -> None:
         await asyncio.sleep(0)
         called.append(word)
         stop.set()
 
-    queue.execute_later("say", ["hi"])
+    queue.execute_later("greet", ["hi"])
     async with asyncio.timeout(DEADLINE):
-        await queue.awork({"say": say}, stop=stop)
+        await queue.awork({"greet": greet}, stop=stop)
     assert called == ["hi"]
     assert await is_empty(queue)
 
 
-async def say_nothing() -> None: ...
+async def async_noop() -> None: ...
 
 
-class SaysNothing:
+class AsyncNoop:
     async def __call__(self) -> None: ...
 
 
-@pytest.mark.parametrize("function", [say_nothing, functools.partial(say_nothing), SaysNothing()])
-def test_where_nothing_awaits_them_they_are_refused_at_once(function: Any, queue: DelayQueue) -> None:
-    queue.execute_later("say")
-    with pytest.raises(TypeError, match="'say' is a coroutine function: use awork"):
-        queue.work({"plain": lambda: None, "say": function})
+@pytest.mark.parametrize("function", [async_noop, functools.partial(async_noop), AsyncNoop()])
+def test_work_rejects_coroutine_functions(function: Any, queue: DelayQueue) -> None:
+    queue.execute_later("greet")
+    with pytest.raises(TypeError, match="'greet' is a coroutine function: use awork"):
+        queue.work({"plain": lambda: None, "greet": function})
     assert queue.stats().ready == 1
 
 
-async def test_a_function_that_returns_one_fails_unless_it_is_awaited(working: Works) -> None:
+async def test_function_that_returns_a_coroutine_fails_unless_awaited(working: Works) -> None:
     queue, called = DelayQueue("calls", max_attempts=1), []
 
-    async def say() -> None:
+    async def greet() -> None:
         called.append("hi")
 
-    queue.execute_later("say")
-    async with working(queue, {"say": lambda: say()}):
-        await aware(lambda: queue.stats().dead or called)
+    queue.execute_later("greet")
+    async with working(queue, {"greet": lambda: greet()}):
+        await until_async(lambda: queue.stats().dead or called)
     assert queue.stats().dead == 1 - len(called)
     assert await is_empty(queue)
 
 
-async def test_callable_objects_are_awaited_too(queue: DelayQueue) -> None:
+async def test_async_callable_objects_are_awaited(queue: DelayQueue) -> None:
     stop = asyncio.Event()
 
-    class Stops:
+    class SetStop:
         async def __call__(self) -> None:
             await asyncio.sleep(0)
             stop.set()
 
     queue.execute_later("stop")
     async with asyncio.timeout(DEADLINE):
-        await queue.awork({"stop": Stops()}, stop=stop)
+        await queue.awork({"stop": SetStop()}, stop=stop)
     assert await is_empty(queue)
 
 
 @pytest.mark.timing
-async def test_with_a_delay_and_a_priority(working: Works, queue: DelayQueue) -> None:
+async def test_delay_and_priority(working: Works, queue: DelayQueue) -> None:
     calls: list[str] = []
     began = time.monotonic()
     queue.execute_later("call", ["late"], delay=0.1, priority=100)
     queue.execute_later("call", ["low"], priority=-1)
     queue.execute_later("call", ["high"], priority=1)
     async with working(queue, {"call": calls.append}):
-        await aware(lambda: len(calls) == 3)
+        await until_async(lambda: len(calls) == 3)
     assert calls == ["high", "low", "late"]
     assert time.monotonic() - began >= 0.1
 
@@ -164,7 +164,7 @@ async def test_any_payload_of_this_form_is_called(working: Works, queue: DelayQu
     calls: list[str] = []
     queue.push(["call", ["x"]])
     async with working(queue, {"call": calls.append}):
-        await aware(lambda: calls == ["x"])
+        await until_async(lambda: calls == ["x"])
 
 
 @pytest.mark.parametrize(
@@ -179,14 +179,14 @@ async def test_any_payload_of_this_form_is_called(working: Works, queue: DelayQu
         (None, "The payload is not [name, args]."),
     ],
 )
-async def test_what_names_nothing_is_buried_and_the_loop_goes_on(
+async def test_unknown_name_or_payload_is_dead_lettered_and_the_loop_continues(
     payload: Any, reason: str, working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[str] = []
     job_id = queue.push(payload)
     queue.execute_later("call", ["next"])
     async with working(queue, {"call": calls.append}):
-        await aware(lambda: calls == ["next"])
+        await until_async(lambda: calls == ["next"])
     [dead] = queue.dead()
     assert (dead.id, dead.data, dead.attempts, dead.reason) == (job_id, payload, 1, reason)
     [record] = [record for record in caplog.records if record.name == consuming.__name__]
@@ -194,17 +194,17 @@ async def test_what_names_nothing_is_buried_and_the_loop_goes_on(
     assert job_id in record.getMessage()
 
 
-async def test_a_log_line_is_one_line(
+async def test_log_message_is_one_line(
     working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.push("nothing", job_id="a\nCRITICAL forged")
     async with working(queue, {}):
-        await aware(lambda: queue.stats().dead == 1)
+        await until_async(lambda: queue.stats().dead == 1)
     assert ["\n" in record.getMessage() for record in caplog.records] == [False]
 
 
 @pytest.mark.timing
-async def test_what_raises_is_tried_again_later_each_time(
+async def test_failed_call_is_retried_after_growing_pauses(
     working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -221,7 +221,7 @@ async def test_what_raises_is_tried_again_later_each_time(
 
     queue.execute_later("call")
     async with working(queue, {"call": fail_twice}):
-        await aware(lambda: is_empty(queue))
+        await until_async(lambda: is_empty(queue))
     assert len(began) == 3
     assert 0.005 <= pauses[0] <= 0.01
     assert 0.01 <= pauses[1] <= 0.02
@@ -230,18 +230,18 @@ async def test_what_raises_is_tried_again_later_each_time(
     assert queue.stats().dead == 0
 
 
-def test_pauses_double_up_to_the_longest(settings: Settings) -> None:
+def test_pauses_double_up_to_the_maximum(settings: Settings) -> None:
     change(settings, JOB_BACKOFF=1, JOB_BACKOFF_MAX=60)
-    for attempts, longest in ((1, 1), (2, 2), (5, 16), (7, 60), (10_000, 60)):
+    for attempts, maximum in ((1, 1), (2, 2), (5, 16), (7, 60), (10_000, 60)):
         pauses = [consuming.retry_delay(attempts) for _ in range(50)]
-        assert longest / 2 <= min(pauses) < max(pauses) <= longest
+        assert maximum / 2 <= min(pauses) < max(pauses) <= maximum
 
 
-async def test_what_always_raises_is_dead_in_the_end(working: Works) -> None:
+async def test_call_that_always_fails_is_dead_lettered(working: Works) -> None:
     queue = DelayQueue("calls", max_attempts=3)
     queue.execute_later("divide", [1, 0])
     async with working(queue, {"divide": lambda a, b: a / b}):
-        await aware(lambda: queue.stats().dead == 1)
+        await until_async(lambda: queue.stats().dead == 1)
     assert queue.dead()[0].attempts == 3
 
 
@@ -249,19 +249,19 @@ async def test_wrong_args_are_a_failure(working: Works) -> None:
     queue = DelayQueue("calls", max_attempts=1)
     queue.execute_later("none", ["too", "many"])
     async with working(queue, {"none": lambda: None}):
-        await aware(lambda: queue.stats().dead == 1)
+        await until_async(lambda: queue.stats().dead == 1)
 
 
 @pytest.mark.timing
 class TestLease:
-    async def test_kept_while_a_callable_runs(self, queue: DelayQueue) -> None:
-        """Longer than the lease, while somebody else asks for jobs."""
+    async def test_lease_is_kept_while_a_callable_runs(self, queue: DelayQueue) -> None:
+        """It runs longer than the lease while another client pops."""
         calls: list[str] = []
-        going, stop = threading.Event(), threading.Event()
+        proceed, stop = threading.Event(), threading.Event()
 
         def slow() -> None:
             calls.append("slow")
-            assert going.wait(DEADLINE)
+            assert proceed.wait(DEADLINE)
 
         def loop() -> None:
             queue.work({"slow": slow}, stop=stop, lease=1.0)
@@ -271,73 +271,73 @@ class TestLease:
         with ThreadPoolExecutor() as pool:
             running = pool.submit(loop)
             try:
-                await aware(lambda: calls)
+                await until_async(lambda: calls)
                 assert queue.pop(wait=1.5) == []
             finally:
                 stop.set()
-                going.set()
+                proceed.set()
             running.result(DEADLINE)
         assert calls == ["slow"]
         assert await is_empty(queue)
 
-    async def test_kept_while_a_coroutine_runs(self, queue: DelayQueue) -> None:
+    async def test_lease_is_kept_while_a_coroutine_runs(self, queue: DelayQueue) -> None:
         calls: list[str] = []
-        going, stop = asyncio.Event(), asyncio.Event()
+        proceed, stop = asyncio.Event(), asyncio.Event()
 
         async def slow() -> None:
             calls.append("slow")
-            await going.wait()
+            await proceed.wait()
             stop.set()
 
         queue.execute_later("slow")
         running = asyncio.ensure_future(queue.awork({"slow": slow}, stop=stop, lease=1.0))
-        await aware(lambda: calls)
+        await until_async(lambda: calls)
         assert await queue.apop(wait=1.5) == []
-        going.set()
+        proceed.set()
         async with asyncio.timeout(DEADLINE):
             await running
         assert calls == ["slow"]
         assert await is_empty(queue)
 
-    async def test_kept_while_a_function_blocks_beside_an_event_loop(self, queue: DelayQueue) -> None:
+    async def test_lease_is_kept_while_a_function_runs_in_awork(self, queue: DelayQueue) -> None:
         calls: list[str] = []
-        going, stop = threading.Event(), threading.Event()
+        proceed, stop = threading.Event(), threading.Event()
 
         def slow() -> None:
             calls.append("slow")
-            assert going.wait(DEADLINE)
+            assert proceed.wait(DEADLINE)
 
         queue.execute_later("slow")
         running = asyncio.ensure_future(queue.awork({"slow": slow}, stop=stop, lease=1.0))
         try:
-            await aware(lambda: calls)
+            await until_async(lambda: calls)
             assert await queue.apop(wait=1.5) == []
         finally:
             stop.set()
-            going.set()
+            proceed.set()
         async with asyncio.timeout(DEADLINE):
             await running
         assert calls == ["slow"]
         assert await is_empty(queue)
 
-    async def test_a_lost_one_is_told(
+    async def test_lost_lease_is_logged(
         self, working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture
     ) -> None:
         queue.execute_later("purge")
         async with working(queue, {"purge": lambda: queue.purge()}):
-            await aware(lambda: "its lease was lost" in caplog.text)
+            await until_async(lambda: "its lease was lost" in caplog.text)
 
-    async def test_no_keeper_is_left(self, working: Works) -> None:
+    async def test_no_lease_thread_remains(self, working: Works) -> None:
         queue = DelayQueue("calls", max_attempts=1)
         queue.execute_later("fine")
         queue.execute_later("raises")
         async with working(queue, {"fine": lambda: None, "raises": lambda: 1 // 0}):
-            await aware(lambda: queue.stats().dead == 1)
+            await until_async(lambda: queue.stats().dead == 1)
         assert [thread.name for thread in threading.enumerate() if thread.name.startswith("lease of")] == []
 
 
 class TestStop:
-    async def test_at_once_where_it_is_set(self, queue: DelayQueue) -> None:
+    async def test_set_event_stops_the_loop_at_once(self, queue: DelayQueue) -> None:
         queue.execute_later("call")
         stop = threading.Event()
         stop.set()
@@ -346,7 +346,7 @@ class TestStop:
         assert queue.stats().ready == 1
 
     @pytest.mark.parametrize("form", ["work", "awork"])
-    async def test_what_runs_is_finished_and_nothing_else_begun(self, form: str, queue: DelayQueue) -> None:
+    async def test_running_call_is_the_last_one(self, form: str, queue: DelayQueue) -> None:
         stop = threading.Event()
         for _ in range(2):
             queue.execute_later("stop")
@@ -355,7 +355,7 @@ class TestStop:
             await ended
         assert (queue.stats().ready, queue.stats().leased) == (1, 0)
 
-    async def test_a_cancelled_loop_gives_its_job_back_by_the_lease(self, queue: DelayQueue) -> None:
+    async def test_job_of_a_cancelled_loop_returns_after_its_lease(self, queue: DelayQueue) -> None:
         begun = asyncio.Event()
 
         async def hang() -> None:
@@ -373,7 +373,7 @@ class TestStop:
         assert (job.data, job.attempts) == (["hang", []], 2)
 
 
-async def test_nothing_that_redis_refuses_ends_it(
+async def test_error_of_redis_does_not_end_the_loop(
     working: Works, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusals, execute = iter([MessagingError("Redis refused: ERR something new")]), clients.Client.execute
@@ -386,13 +386,13 @@ async def test_nothing_that_redis_refuses_ends_it(
     monkeypatch.setattr(clients.Client, "execute", refused)
     calls: list[Any] = []
     async with working(queue, {"call": calls.append}):
-        await aware(lambda: "something new" in caplog.text)
+        await until_async(lambda: "something new" in caplog.text)
         await queue.aexecute_later("call", ["after"])
-        await aware(lambda: calls == ["after"])
+        await until_async(lambda: calls == ["after"])
 
 
 @pytest.mark.parametrize("form", ["work", "awork"])
-async def test_a_mistake_of_the_settings_ends_it(form: str, queue: DelayQueue) -> None:
+async def test_configuration_error_ends_the_loop(form: str, queue: DelayQueue) -> None:
     server().set(queue._engine.keys.queue("jobs").ready, "of another type")
     with pytest.raises(ConfigurationError, match="another type"):
         if form == "work":
@@ -403,7 +403,7 @@ async def test_a_mistake_of_the_settings_ends_it(form: str, queue: DelayQueue) -
 
 @pytest.mark.timing
 class TestOutage:
-    """The server goes away, and comes back with all it had."""
+    """The server stops and returns with all its data."""
 
     @pytest.fixture
     def messaging_alias(self, settings: Settings, messaging_settings: object) -> Iterator[str]:
@@ -416,19 +416,19 @@ class TestOutage:
             yield "fragile"
             close_connections("fragile")
 
-    async def test_while_it_waits(self, working: Works, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_outage_while_waiting(self, working: Works, caplog: pytest.LogCaptureFixture) -> None:
         queue, calls = DelayQueue("calls"), []
         async with working(queue, {"call": calls.append}):
             queue.execute_later("call", ["before"])
-            await aware(lambda: calls == ["before"])
+            await until_async(lambda: calls == ["before"])
             self.fragile.kill()
-            await aware(lambda: "was not available" in caplog.text)
+            await until_async(lambda: "was not available" in caplog.text)
             self.fragile.start()
             queue.execute_later("call", ["after"])
-            await aware(lambda: calls == ["before", "after"])
+            await until_async(lambda: calls == ["before", "after"])
 
-    @pytest.mark.parametrize("when", ["while it tries", "in the pause after it"])
-    async def test_to_stop_takes_no_longer_than_usual(
+    @pytest.mark.parametrize("when", ["during an attempt", "during the pause"])
+    async def test_outage_does_not_delay_the_stop(
         self,
         when: str,
         working: Works,
@@ -436,24 +436,26 @@ class TestOutage:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        tries = when == "while it tries"
-        change(settings, COMMAND_DEADLINE=60 if tries else 1)
+        trying = when == "during an attempt"
+        change(settings, COMMAND_DEADLINE=60 if trying else 1)
         monkeypatch.setattr(consuming, "backoff", lambda failures: 60)
         queue, calls = DelayQueue("calls"), []
         async with working(queue, {"call": calls.append}):
             queue.execute_later("call", ["before"])
-            await aware(lambda: calls and is_empty(queue))
+            await until_async(lambda: calls and is_empty(queue))
             self.fragile.kill()
-            await asyncio.sleep(0.3) if tries else await aware(lambda: "was not available" in caplog.text)
+            await asyncio.sleep(0.3) if trying else await until_async(
+                lambda: "was not available" in caplog.text
+            )
             began = time.monotonic()
         assert time.monotonic() - began < 10
         self.fragile.start()
 
     @pytest.mark.parametrize("how", ["returns", "raises"])
-    async def test_while_a_callable_runs(
+    async def test_outage_while_a_callable_runs(
         self, how: str, working: Works, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """What became of it can't be said, so it is called again."""
+        """The result cannot be stored, so the callable is called again."""
         queue, calls = DelayQueue("calls"), []
 
         def kill_once() -> None:
@@ -465,12 +467,12 @@ class TestOutage:
 
         queue.execute_later("kill")
         async with working(queue, {"kill": kill_once}, lease=0.3):
-            await aware(lambda: "was not available" in caplog.text)
+            await until_async(lambda: "was not available" in caplog.text)
             self.fragile.start()
-            await aware(lambda: len(calls) == 2)
-            await aware(lambda: is_empty(queue))
+            await until_async(lambda: len(calls) == 2)
+            await until_async(lambda: is_empty(queue))
 
-    async def test_while_nothing_known_is_buried(
+    async def test_outage_while_an_unknown_name_is_dead_lettered(
         self, working: Works, caplog: pytest.LogCaptureFixture
     ) -> None:
         queue = DelayQueue("calls")
@@ -483,6 +485,6 @@ class TestOutage:
 
         queue.execute_later("unknown")
         async with working(queue, Killing(), lease=0.3):
-            await aware(lambda: "was not available" in caplog.text)
+            await until_async(lambda: "was not available" in caplog.text)
             self.fragile.start()
-            await aware(lambda: queue.stats().dead == 1)
+            await until_async(lambda: queue.stats().dead == 1)

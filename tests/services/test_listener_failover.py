@@ -1,4 +1,4 @@
-"""A replica is promoted while a listener listens: of a Cluster, and of a primary that Sentinels watch."""
+"""A replica is promoted while a listener runs: in a Cluster, and with a primary watched by Sentinels."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from django_redis_messaging.testing import Prefix
 from tests.core.sentinels import NAME, Sentinels
 
 from .asking import until
-from .listening import ALL, NOTIFY, Heard, key_handler, listening, told
+from .listening import ALL, NOTIFY, Received, is_dispatcher, key_handler, listening
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("short_lease")]
-#: of each primary; the last one has all that are the app's
+#: slots of each primary; the last one has all slots of the app
 SLOTS = [range(101), range(101, 201), range(201, 16384)]
 
 
 @pytest.fixture
 def messaging_alias(messaging_settings: Prefix) -> str:
-    """These have servers of their own."""
+    """These tests start their own servers."""
     return conf.alias()
 
 
 class Cluster:
-    """Three primaries, and a replica of the first."""
+    """Three primaries and a replica of the first."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.servers = [stack.enter_context(EmbeddedServer(options=options())) for _ in range(4)]
@@ -48,14 +48,14 @@ class Cluster:
         first = self.clients[0].execute_command("CLUSTER MYID")
         self.clients[3].execute_command("CLUSTER", "REPLICATE", first)
         until(lambda: all(info(one)["cluster_state"] == "ok" for one in self.clients))
-        self.follows(3)
+        self.wait_until_replica(3)
 
-    def follows(self, number: int) -> None:
-        """Wait until this one is a replica that is up to date."""
+    def wait_until_replica(self, number: int) -> None:
+        """Wait until this server is a replica in sync."""
         until(lambda: self.clients[number].info("replication").get("master_link_status") == "up")
 
-    def leads(self, number: int) -> None:
-        """Wait until this one is a primary."""
+    def wait_until_primary(self, number: int) -> None:
+        """Wait until this server is a primary."""
         until(lambda: self.clients[number].info("replication")["role"] == "master")
 
 
@@ -88,53 +88,53 @@ def cluster(settings: Settings) -> Iterator[Cluster]:
 
 
 @pytest.mark.long
-def test_who_is_promoted_is_listened_to(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """When its primary is killed; and when that one, back as a replica, takes over again by an order."""
+def test_listener_follows_a_cluster_failover(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """The primary is killed, then returns as a replica and takes over by command."""
     caplog.set_level(logging.INFO, "django_redis_messaging")
-    heard = Heard()
+    received = Received()
     names = (name for name in map("k{}".format, range(10**6)) if key_slot(name.encode()) in SLOTS[0])
-    with listening(key_events=[key_handler("k*", heard, "set")]) as listener:
+    with listening(key_events=[key_handler("k*", received, "set")]) as listener:
         assert listener.events is not None
 
-        def delivers(number: int, *, gone: int) -> None:
-            """Whatever happens there is heard from now on, each event once; so many primaries were left."""
+        def check_delivery(number: int, *, gone: int) -> None:
+            """Each event of this server is received once from now on; `gone` primaries have been dropped."""
 
-            def hears() -> bool:
+            def received_any() -> bool:
                 cluster.clients[number].set(next(names), 1)
-                return bool(heard)
+                return bool(received)
 
-            # before that, its replica may tell of what it gets from it
-            until(lambda: len(left(caplog)) == gone)
-            heard.clear()
-            until(hears)
-            until(lambda: len(listener.events.channels) == 3 and told(listener))
+            # until then, the replica may publish events of writes that it gets from the primary
+            until(lambda: len(departures(caplog)) == gone)
+            received.clear()
+            until(received_any)
+            until(lambda: len(listener.events.channels) == 3 and is_dispatcher(listener))
             last = [next(names) for _ in range(20)]
             for name in last:
                 cluster.clients[number].set(name, 1)
-            until(lambda: (last[-1], "set") in heard.keys)
-            assert [key for key, _ in heard.keys if key in last] == last
+            until(lambda: (last[-1], "set") in received.keys)
+            assert [key for key, _ in received.keys if key in last] == last
 
-        delivers(0, gone=0)
+        check_delivery(0, gone=0)
         cluster.servers[0].kill()
-        cluster.leads(3)
-        delivers(3, gone=1)
+        cluster.wait_until_primary(3)
+        check_delivery(3, gone=1)
         cluster.clients[0].connection_pool.disconnect()
         cluster.servers[0].start()
-        cluster.follows(0)
+        cluster.wait_until_replica(0)
         cluster.clients[0].execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
-        cluster.leads(0)
-        delivers(0, gone=2)
+        cluster.wait_until_primary(0)
+        check_delivery(0, gone=2)
 
 
-def left(caplog: pytest.LogCaptureFixture) -> list[str]:
+def departures(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if message.endswith("has left the topology.")]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("harm", ["kill", "order"])
-def test_who_takes_over_as_a_sentinel_says_is_listened_to(harm: str, settings: Settings) -> None:
-    """When the primary is killed; and when it lives on as a replica."""
-    heard, fired = Heard(), Heard()
+@pytest.mark.parametrize("cause", ["kill", "order"])
+def test_listener_follows_a_sentinel_failover(cause: str, settings: Settings) -> None:
+    """The primary is killed, or continues as a replica."""
+    received, fired = Received(), Received()
     with Sentinels() as pair:
         for client in pair.clients:
             client.config_set(NOTIFY, ALL)
@@ -142,21 +142,21 @@ def test_who_takes_over_as_a_sentinel_says_is_listened_to(harm: str, settings: S
             **settings.CACHES,
             "watched": {
                 "BACKEND": "django_redis.cache.RedisCache",
-                # django-redis keeps its pools by URL: a name makes this one another
-                "LOCATION": f"redis://{NAME}/0?client_name={harm}",
+                # django-redis caches its pools by URL: the client name makes this URL unique
+                "LOCATION": f"redis://{NAME}/0?client_name={cause}",
                 "OPTIONS": pair.options,
             },
         }
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "watched"}
-        with listening({"order": fired}, [key_handler("k*", heard, "set")]):
+        with listening({"order": fired}, [key_handler("k*", received, "set")]):
             Expiry("order").start("17", 1)
-            getattr(pair, harm)()
+            getattr(pair, cause)()
             until(pair.took_over)
 
-            def hears() -> bool:
+            def received_any() -> bool:
                 pair.clients[1].set("k", 1)
-                return bool(heard)
+                return bool(received)
 
-            until(hears)
+            until(received_any)
             until(lambda: fired.names == ["17"])
         clients.close()

@@ -1,4 +1,4 @@
-"""The primaries of a Cluster, and servers that come and go."""
+"""The primaries of a Cluster, and servers that leave and return."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from django_redis_messaging.services.listening.keys import dispatch_key
 from django_redis_messaging.testing import Prefix
 
 from .asking import server, until
-from .listening import ALL, NOTIFY, Heard, key_handler, listening, told
+from .listening import ALL, NOTIFY, Received, is_dispatcher, key_handler, listening
 
-pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("telling", "short_lease")]
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("keyspace_events", "short_lease")]
 
 
 class TestPrimaries:
     @pytest.fixture
     def messaging_alias(self, messaging_settings: Prefix) -> str:
-        """These have servers of their own."""
+        """These tests start their own servers."""
         return conf.alias()
 
     @pytest.fixture
-    def second(self, telling: None) -> Iterator[EmbeddedServer]:
+    def second(self, keyspace_events: None) -> Iterator[EmbeddedServer]:
         with EmbeddedServer(cluster=True, options={"port": _free_port()}) as started:
             yield started
 
     @pytest.mark.long
-    def test_every_one_of_a_cluster_is_listened_to(
+    def test_listener_subscribes_to_every_primary(
         self, second: EmbeddedServer, settings: Settings, site: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Also one that joins later, and one that was away."""
+        """Including one that joins later and one that was down."""
         caplog.set_level(logging.INFO, "django_redis_messaging")
-        heard, name = Heard(), in_slots(site, 100)
+        received, name = Received(), in_slots(site, 100)
         with EmbeddedServer(cluster=True, options={"port": _free_port()}) as first:
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": first.url}
             settings.CACHES = {**settings.CACHES, "two": entry}
@@ -52,49 +52,51 @@ class TestPrimaries:
             with first.client() as here, second.client() as there:
                 for one in (here, there):
                     one.config_set(NOTIFY, ALL)
-                with listening(key_events=[key_handler(f"{site}*", heard, "set")]) as listener:
+                with listening(key_events=[key_handler(f"{site}*", received, "set")]) as listener:
                     assert listener.events is not None
                     split(first, second)
                     until(lambda: len(listener.events.channels) == 2)
-                    until(lambda: told(listener))
+                    until(lambda: is_dispatcher(listener))
                     there.set(name, 1)
                     here.set(in_slots(site, 16383, above=100), 1)
-                    until(lambda: len(heard) == 2)
+                    until(lambda: len(received) == 2)
                     there.connection_pool.disconnect()
                     second.kill()
                     until(lambda: "reconnecting" in caplog.text)
                     second.start()
                     there.config_set(NOTIFY, ALL)
 
-                    def again() -> bool:
+                    def received_more() -> bool:
                         there.set(name, 2)
-                        return len(heard) > 2
+                        return len(received) > 2
 
-                    until(again)
+                    until(received_more)
             clients.close()
-        assert heard[-1].key == name
+        assert received[-1].key == name
 
-    def test_one_that_is_gone_is_not_listened_to_any_more(
+    def test_listener_leaves_a_departed_primary(
         self, second: EmbeddedServer, settings: Settings, site: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         found = [Primary("alone")]
         monkeypatch.setattr(Primaries, "discover", lambda self: list(found))
         monkeypatch.setattr(listener_module, "TOPOLOGY_INTERVAL", 0.05)
-        with listening(key_events=[key_handler(f"{site}*", Heard(), "set")]) as listener:
+        with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
             assert listener.events is not None
             with second.client() as there:
                 port = int(there.config_get("port")["port"])
             found.append(Primary("other", ("127.0.0.1", port)))
             until(lambda: len(listener.events.channels) == 2)
-            until(lambda: told(listener))
+            until(lambda: is_dispatcher(listener))
             assert server().exists(dispatch_key(conf.prefix(), "other"))
             del found[1]
             until(lambda: len(listener.events.channels) == 1)
             until(lambda: not server().exists(dispatch_key(conf.prefix(), "other")))
 
     @pytest.mark.long
-    def test_any_that_is_known_tells_of_the_others(self, second: EmbeddedServer, settings: Settings) -> None:
-        """Where the one that the alias names is away."""
+    def test_primaries_are_found_through_any_known_node(
+        self, second: EmbeddedServer, settings: Settings
+    ) -> None:
+        """The node of the alias is down."""
         with EmbeddedServer(cluster=True, options={"port": _free_port()}) as first:
             settings.CACHES = {
                 **settings.CACHES,
@@ -105,14 +107,16 @@ class TestPrimaries:
             both = primaries.discover()
             assert len(both) == 2
             first.kill()
-            again = primaries.discover()
-            assert {one.id for one in again} == {one.id for one in both}
+            remaining = primaries.discover()
+            assert {one.id for one in remaining} == {one.id for one in both}
             second.kill()
             with pytest.raises(RedisError):
                 primaries.discover()
 
-    def test_a_refusal_does_not_make_it_alone(self, second: EmbeddedServer, settings: Settings) -> None:
-        """One that is busy with a script, say: it stays the Cluster that it was."""
+    def test_error_does_not_turn_a_cluster_into_a_single_server(
+        self, second: EmbeddedServer, settings: Settings
+    ) -> None:
+        """For example, a node that is busy with a script: the error is raised."""
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": second.url}
         settings.CACHES = {**settings.CACHES, "one": entry}
         primaries = Primaries(Endpoint("one"))
@@ -125,7 +129,7 @@ class TestPrimaries:
             client.execute_command("ACL", "SETUSER", "default", "+cluster")
         assert primaries.discover() == before
 
-    def test_it_keeps_its_connection(self, second: EmbeddedServer, settings: Settings) -> None:
+    def test_connection_is_reused(self, second: EmbeddedServer, settings: Settings) -> None:
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": second.url}
         settings.CACHES = {**settings.CACHES, "one": entry}
         with closing(Primaries(Endpoint("one"))) as primaries, second.client() as client:
@@ -137,9 +141,9 @@ class TestPrimaries:
             assert primaries.discover() == before
             assert connections(client) == connected + 1
 
-    def test_a_server_that_is_no_cluster_is_asked_once(self, settings: Settings) -> None:
-        with EmbeddedServer() as alone, alone.client() as client:
-            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": alone.url}
+    def test_single_server_is_queried_once(self, settings: Settings) -> None:
+        with EmbeddedServer() as single, single.client() as client:
+            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": single.url}
             settings.CACHES = {**settings.CACHES, "alone": entry}
             primaries = Primaries(Endpoint("alone"))
             assert primaries.discover() == [STANDALONE]
@@ -147,7 +151,7 @@ class TestPrimaries:
             assert primaries.discover() == [STANDALONE]
             assert connections(client) == before
 
-    def test_as_redis_lists_them(self) -> None:
+    def test_parse_cluster_slots(self) -> None:
         replica = [b"10.0.0.9", 7009, b"ii"]
         slots = [
             [0, 100, [b"10.0.0.1", 7000, b"aa", []], replica],
@@ -161,18 +165,18 @@ class TestPrimaries:
 
 
 def connections(client: Any) -> int:
-    """How many were made to a server so far."""
+    """Number of connections accepted by the server so far."""
     return int(client.info("stats")["total_connections_received"])
 
 
-def in_slots(start: str, upto: int, *, above: int = -1) -> str:
+def in_slots(start: str, up_to: int, *, above: int = -1) -> str:
     return next(
-        name for number in range(10**6) if above < key_slot((name := f"{start}{number}").encode()) <= upto
+        name for number in range(10**6) if above < key_slot((name := f"{start}{number}").encode()) <= up_to
     )
 
 
 def split(first: EmbeddedServer, second: EmbeddedServer) -> None:
-    """Two clusters of one node become one of two: the second has the first slots, none of the app's."""
+    """Join two clusters of one node: the second gets the first slots, none of which the app uses."""
     with first.client() as here, second.client() as there:
         there.execute_command("CLUSTER", "RESET", "HARD")
         here.execute_command("CLUSTER", "DELSLOTS", *range(101))

@@ -1,4 +1,4 @@
-"""Which listener dispatches, and servers that come and go."""
+"""Which listener dispatches, and servers that leave and return."""
 
 from __future__ import annotations
 
@@ -25,45 +25,45 @@ from tests.engines import timers
 from tests.tasks.working import running
 
 from .asking import all_keys, change, server, server_ms, until
-from .listening import ALL, NOTIFY, Heard, key_handler, listening, told
+from .listening import ALL, NOTIFY, Received, is_dispatcher, key_handler, listening
 
-pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("telling", "short_lease")]
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("keyspace_events", "short_lease")]
 
 
 class TestOneListenerOfSeveral:
-    def test_one_dispatches_and_another_takes_over_at_its_end(self, site: str) -> None:
-        one, two = Heard(), Heard()
+    def test_one_listener_dispatches_and_another_takes_over_when_it_ends(self, site: str) -> None:
+        one, two = Received(), Received()
         with listening(key_events=[key_handler(f"{site}*", one, "set")]) as first:
-            until(lambda: told(first))
+            until(lambda: is_dispatcher(first))
             with listening(key_events=[key_handler(f"{site}*", two, "set")]) as second:
                 for number in range(10):
                     server().set(f"{site}{number}", 1)
                 until(lambda: len(one) == 10)
                 assert two == []
                 first.stop()
-                until(lambda: told(second))
+                until(lambda: is_dispatcher(second))
                 server().set(f"{site}late", 1)
                 until(lambda: two)
         assert len(one) == 10
         assert two.keys == [(f"{site}late", "set")]
         assert two[0].fence > one[0].fence
 
-    def test_a_lease_that_ends_is_taken(self, site: str) -> None:
-        heard = Heard()
+    def test_expired_lease_is_taken_over(self, site: str) -> None:
+        received = Received()
         node = node_id()
         lost = DispatchLease(node, "killed")
         assert lost.acquire()
-        with listening(key_events=[key_handler(f"{site}*", heard, "set")]) as listener:
+        with listening(key_events=[key_handler(f"{site}*", received, "set")]) as listener:
             server().set(f"{site}a", 1)
-            assert not told(listener)
-            until(lambda: told(listener))
+            assert not is_dispatcher(listener)
+            until(lambda: is_dispatcher(listener))
             server().set(f"{site}b", 1)
-            until(lambda: heard)
+            until(lambda: received)
             assert not lost.acquire()
-        assert heard.keys == [(f"{site}b", "set")]
+        assert received.keys == [(f"{site}b", "set")]
         assert lost.acquire()
 
-    def test_the_lease_is_kept_and_given_up(self) -> None:
+    def test_lease_is_kept_and_released(self) -> None:
         one, other = DispatchLease("n", "one"), DispatchLease("n", "other")
         fence = one.acquire()
         assert one.acquire() == fence > 0
@@ -74,7 +74,7 @@ class TestOneListenerOfSeveral:
         assert other.acquire() > fence
         other.release()
 
-    async def test_the_lease_in_the_awaiting_world(self) -> None:
+    async def test_lease_with_async_operations(self) -> None:
         one = DispatchLease("n", "one")
         assert await one.aacquire() > 0
         await one.arelease()
@@ -82,152 +82,152 @@ class TestOneListenerOfSeveral:
 
 
 def node_id() -> str:
-    """What the server under test is called among the primaries."""
+    """The ID of the server under test among the primaries."""
     if conf.alias() != "cluster":
         return "alone"
     return str(server().execute_command("CLUSTER", "MYID").decode())
 
 
 class TestReconnecting:
-    def test_a_broken_subscription_is_made_again(self, site: str, caplog: pytest.LogCaptureFixture) -> None:
-        heard = Heard()
-        with listening(key_events=[key_handler(f"{site}*", heard, "set")]) as listener:
-            until(lambda: told(listener))
+    def test_broken_subscription_is_renewed(self, site: str, caplog: pytest.LogCaptureFixture) -> None:
+        received = Received()
+        with listening(key_events=[key_handler(f"{site}*", received, "set")]) as listener:
+            until(lambda: is_dispatcher(listener))
             server().client_kill_filter(_type="pubsub")
             until(lambda: "reconnecting" in caplog.text)
 
-            def again() -> bool:
+            def received_any() -> bool:
                 server().set(f"{site}a", 1)
-                return bool(heard)
+                return bool(received)
 
-            until(again)
+            until(received_any)
 
-    def test_something_that_nobody_expected_ends_nothing(
+    def test_unexpected_error_does_not_end_the_listener(
         self, site: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """What is published by hand on such a channel: the number of a database that is none."""
-        heard = Heard()
-        with listening(key_events=[key_handler(f"__keyspace@*__:{site}*", heard, "set")]) as listener:
-            until(lambda: told(listener))
+        """The event was published by hand, with an impossible database number."""
+        received = Received()
+        with listening(key_events=[key_handler(f"__keyspace@*__:{site}*", received, "set")]) as listener:
+            until(lambda: is_dispatcher(listener))
             server().publish(f"__keyspace@{'9' * 5000}__:{site}a", "set")
             until(lambda: "reconnecting" in caplog.text)
 
-            def again() -> bool:
+            def received_any() -> bool:
                 server().set(f"{site}a", 1)
-                return bool(heard)
+                return bool(received)
 
-            until(again)
+            until(received_any)
 
-    def test_a_server_that_says_nothing_any_more_is_left(
+    def test_unresponsive_server_is_disconnected(
         self,
         site: str,
         settings: Settings,
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Its signs of life are answered; when they aren't, the connection counts as dead."""
+        """Pings are answered; without an answer, the connection counts as dead."""
         change(settings, COMMAND_DEADLINE=0.2)
         monkeypatch.setattr(channels, "PING_INTERVAL", 0.3)
         monkeypatch.setattr(channels, "CHECK_INTERVAL", 0.1)
-        with listening(key_events=[key_handler(f"{site}*", Heard(), "set")]) as listener:
+        with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
             [channel] = listener.events.channels.values()
-            ends = threading.Event()
-            ends.wait(1.2)  # many times the silence that it bears
+            pause = threading.Event()
+            pause.wait(1.2)  # several times the allowed silence
             assert channel.subscribed.is_set()
             assert "reconnecting" not in caplog.text
 
-            def left() -> bool:
-                """While it says nothing, which begins again where this process was held meanwhile."""
+            def disconnected() -> bool:
+                """Pause the server, and repeat the pause in case this process was stalled meanwhile."""
                 server().execute_command("CLIENT", "PAUSE", 1500, "ALL")
-                ends = time.monotonic() + 1.4
-                while "does not answer" not in caplog.text and time.monotonic() < ends:
+                deadline = time.monotonic() + 1.4
+                while "does not answer" not in caplog.text and time.monotonic() < deadline:
                     time.sleep(0.01)
                 return "does not answer" in caplog.text
 
-            until(left)
+            until(disconnected)
 
-    def test_a_listener_that_was_held_itself_asks_before_it_leaves(
+    def test_stalled_listener_pings_before_it_disconnects(
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """As a process that was stopped, or a machine that slept: the server had nothing to answer."""
-        held, over, readable = threading.Event(), threading.Event(), BlockingConnection.readable
+        """Like a stopped process or a sleeping machine: no answer was due."""
+        stalled, finish, readable = threading.Event(), threading.Event(), BlockingConnection.readable
 
-        def arrive(connection: BlockingConnection, seconds: float = 0) -> bool:
+        def delayed_readable(connection: BlockingConnection, seconds: float = 0) -> bool:
             arrived = readable(connection, seconds)
-            if seconds and not arrived and not over.is_set():
-                held.set()
-                over.wait(10)
+            if seconds and not arrived and not finish.is_set():
+                stalled.set()
+                finish.wait(10)
             return arrived
 
         monkeypatch.setattr(channels, "PING_INTERVAL", 0.3)
         monkeypatch.setattr(channels, "CHECK_INTERVAL", 0.1)
-        monkeypatch.setattr(BlockingConnection, "readable", arrive)
-        heard = Heard()
-        with listening(key_events=[key_handler(f"{site}*", heard, "set")]):
-            until(held.is_set)
+        monkeypatch.setattr(BlockingConnection, "readable", delayed_readable)
+        received = Received()
+        with listening(key_events=[key_handler(f"{site}*", received, "set")]):
+            until(stalled.is_set)
             begun = time.monotonic()
-            until(lambda: time.monotonic() > begun + 1.2)  # longer than three signs of life
-            over.set()
+            until(lambda: time.monotonic() > begun + 1.2)  # longer than three ping intervals
+            finish.set()
 
-            def again() -> bool:
+            def received_any() -> bool:
                 server().set(f"{site}a", 1)
-                return bool(heard)
+                return bool(received)
 
-            until(again)
+            until(received_any)
         assert "reconnecting" not in caplog.text
 
 
-class TestServersThatComeAndGo:
+class TestServerOutages:
     @pytest.fixture
     def messaging_alias(self, messaging_settings: Prefix) -> str:
-        """These have servers of their own."""
+        """These tests start their own servers."""
         return conf.alias()
 
-    def test_a_server_that_was_away_is_listened_to_again(
+    def test_listener_resubscribes_after_an_outage(
         self, settings: Settings, site: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        heard, fired = Heard(), Heard()
-        with EmbeddedServer(append_only=True, options={NOTIFY: ALL}) as alone:
-            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": alone.url}
+        received, fired = Received(), Received()
+        with EmbeddedServer(append_only=True, options={NOTIFY: ALL}) as single:
+            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": single.url}
             settings.CACHES = {**settings.CACHES, "away": entry}
             change(settings, ALIAS="away", COMMAND_DEADLINE=0.2)
-            wanted = [key_handler(f"{site}*", heard, "set")]
-            with listening({"order": fired}, wanted) as listener, alone.client() as client:
+            wanted = [key_handler(f"{site}*", received, "set")]
+            with listening({"order": fired}, wanted) as listener, single.client() as client:
                 Expiry("order").start("17", 0.5)
-                alone.kill()
-                for words in ("reconnecting", "Claiming jobs failed"):
-                    until(lambda: words in caplog.text)  # noqa: B023
-                alone.start()
+                single.kill()
+                for text in ("reconnecting", "Claiming jobs failed"):
+                    until(lambda: text in caplog.text)  # noqa: B023
+                single.start()
                 until(lambda: fired)
-                until(lambda: listener.events is not None and told(listener))
+                until(lambda: listener.events is not None and is_dispatcher(listener))
 
-                def again() -> bool:
+                def received_any() -> bool:
                     client.set(f"{site}a", 1)
-                    return bool(heard)
+                    return bool(received)
 
-                until(again)
+                until(received_any)
             clients.close()
         assert fired.names == ["17"]
 
-    def test_a_listener_may_begin_before_its_server(
+    def test_listener_can_start_before_its_server(
         self, settings: Settings, site: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        heard = Heard()
+        received = Received()
         with EmbeddedServer(options={NOTIFY: ALL}) as late:
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": late.url}
             settings.CACHES = {**settings.CACHES, "late": entry}
             change(settings, ALIAS="late", COMMAND_DEADLINE=0.2)
             late.kill()
-            listener = Listener({}, [key_handler(f"{site}*", heard, "set")])
+            listener = Listener({}, [key_handler(f"{site}*", received, "set")])
             with running(listener.run, listener.stop), late.client() as client:
                 until(lambda: "Looking up the primaries failed" in caplog.text)
                 late.start()
-                until(lambda: listener.events and listener.events.channels and told(listener))
+                until(lambda: listener.events and listener.events.channels and is_dispatcher(listener))
                 client.set(f"{site}a", 1)
-                until(lambda: heard)
+                until(lambda: received)
             clients.close()
 
-    def test_it_comes_back_after_any_number_of_attempts(
+    def test_listener_reconnects_after_many_attempts(
         self,
         settings: Settings,
         site: str,
@@ -235,72 +235,72 @@ class TestServersThatComeAndGo:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         monkeypatch.setattr(channels, "MAX_PAUSE", 0.0)
-        heard = Heard()
-        with EmbeddedServer(options={NOTIFY: ALL}) as alone:
-            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": alone.url}
+        received = Received()
+        with EmbeddedServer(options={NOTIFY: ALL}) as single:
+            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": single.url}
             settings.CACHES = {**settings.CACHES, "away": entry}
             change(settings, ALIAS="away", COMMAND_DEADLINE=0.2)
-            with listening(key_events=[key_handler(f"{site}*", heard, "set")]), alone.client() as client:
-                alone.kill()
-                # 2 to the power of 1024 is no number any more
+            with listening(key_events=[key_handler(f"{site}*", received, "set")]), single.client() as client:
+                single.kill()
+                # a float overflows at 2 to the power of 1024
                 until(lambda: sum("reconnecting" in text for text in list(caplog.messages)) > 1100)
-                alone.start()
+                single.start()
 
-                def again() -> bool:
+                def received_any() -> bool:
                     client.set(f"{site}a", 1)
-                    return bool(heard)
+                    return bool(received)
 
-                until(again)
+                until(received_any)
             clients.close()
 
-    def test_a_listener_ends_also_while_its_server_is_away(
+    def test_listener_stops_during_an_outage(
         self, site: str, settings: Settings, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """And a timer that it could not begin goes back without an attempt charged."""
-        with EmbeddedServer(options={NOTIFY: ALL}) as alone:
-            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": alone.url}
+        """A timer that it could not begin is released without charging an attempt."""
+        with EmbeddedServer(options={NOTIFY: ALL}) as single:
+            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": single.url}
             settings.CACHES = {**settings.CACHES, "gone": entry}
             change(settings, ALIAS="gone", COMMAND_DEADLINE=0.2)
-            store, heard = timers(), Heard()
+            engine, received = timers(), Received()
             Expiry("order").start("17", 0.001)
             due = server_ms() + 2
             until(lambda: server_ms() > due)
-            [held] = store.claim(["order"], 1, 60_000).jobs
-            events = Events([key_handler(f"{site}*", Heard(), "set")])
+            [leased] = engine.claim(["order"], 1, 60_000).jobs
+            events = Events([key_handler(f"{site}*", Received(), "set")])
             events.start()
             until(lambda: events.channels and all(one.fence for one in events.channels.values()))
-            alone.kill()
-            firing = Firing(store.engine, store.using, {"order": TimerHandler("order", heard, None)})
-            settlement = firing(RunningJob(held, EventLoop().run))
+            single.kill()
+            firing = Firing(engine.engine, engine.using, {"order": TimerHandler("order", received, None)})
+            settlement = firing(RunningJob(leased, EventLoop().run))
             assert settlement is not None
-            assert (settlement.outcome, heard) == (Outcome.RELEASE, [])
+            assert (settlement.outcome, received) == (Outcome.RELEASE, [])
             events.close()
             clients.close()
         assert "it expires within" in caplog.text
 
-    def test_a_subscription_that_is_refused_is_tried_again(
+    def test_refused_subscription_is_retried(
         self, site: str, settings: Settings, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A user without any channels: it is let in later."""
-        plain, heard = server(), Heard()
-        plain.execute_command("ACL", "SETUSER", "deaf", "on", ">word", "~*", "resetchannels", "+@all")
-        location = settings.CACHES[conf.alias()]["LOCATION"].replace("unix://", "unix://deaf:word@")
+        """The user has no channel permissions at first."""
+        plain, received = server(), Received()
+        plain.execute_command("ACL", "SETUSER", "limited", "on", ">word", "~*", "resetchannels", "+@all")
+        location = settings.CACHES[conf.alias()]["LOCATION"].replace("unix://", "unix://limited:word@")
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
-        settings.CACHES = {**settings.CACHES, "deaf": entry}
+        settings.CACHES = {**settings.CACHES, "limited": entry}
         alias = conf.alias()
-        change(settings, ALIAS="deaf")
-        events = Events([key_handler(f"{site}*", heard, "set")])
+        change(settings, ALIAS="limited")
+        events = Events([key_handler(f"{site}*", received, "set")])
         events.start()
         until(lambda: "NOPERM" in caplog.text or "permissions" in caplog.text)
-        # as text: a wider pattern would not do
-        plain.execute_command("ACL", "SETUSER", "deaf", f"&__keyspace@0__:{site}*")
+        # the permission must be this literal pattern: a wider one would not do
+        plain.execute_command("ACL", "SETUSER", "limited", f"&__keyspace@0__:{site}*")
 
-        def again() -> bool:
+        def received_any() -> bool:
             plain.set(f"{site}a", 1)
-            return bool(heard)
+            return bool(received)
 
-        until(again)
+        until(received_any)
         events.close()
         clients.close()
         change(settings, ALIAS=alias)
-        plain.execute_command("ACL", "DELUSER", "deaf")
+        plain.execute_command("ACL", "DELUSER", "limited")

@@ -71,7 +71,7 @@ def source(script: str) -> str:
     return load(script).text
 
 
-async def aware(holds: Callable[[], object]) -> None:
+async def until_async(holds: Callable[[], object]) -> None:
     """Wait until a condition is true, without blocking the event loop."""
     async with asyncio.timeout(DEADLINE):
         while not holds():  # noqa: ASYNC110 (it is in Redis, which sets no asyncio.Event)
@@ -505,7 +505,7 @@ class TestWaiting:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         task = asyncio.create_task(Lock("door").aacquire())
-        await aware(lambda: waiting(lock))
+        await until_async(lambda: waiting(lock))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -542,7 +542,7 @@ class TestWaiting:
         lock, other = Lock("door", timeout=LONG), Lock("door", timeout=LONG)
         await lock.aacquire()
         task = asyncio.create_task(other.aacquire())
-        await aware(lambda: waiting(lock))
+        await until_async(lambda: waiting(lock))
         await lock.arelease()
         assert await asyncio.wait_for(task, DEADLINE)
         assert other.fence == 0, "it is the task's"
@@ -589,7 +589,7 @@ class TestRenewal:
         lock = Lock("door", timeout=0.06, renew=True)
         await call(lock, "acquire")
         server().set(lock.key, "somebody else")
-        await aware(lambda: "was lost" in caplog.text)
+        await until_async(lambda: "was lost" in caplog.text)
         assert not await call(lock, "owned")
         with pytest.raises(LockNotOwnedError):
             await call(lock, "release")

@@ -49,14 +49,14 @@ class Both:
         """Renew until a condition is true; returns whether the lease was lost."""
         if self._awaits:
             async with AsyncRenewal(server.arenew, EVERY, "door") as awaiting:
-                await aware(lambda: holds(awaiting))
+                await until_async(lambda: holds(awaiting))
             return awaiting.lost
         with Renewal(server.renew, EVERY, "door") as blocking:
-            await aware(lambda: holds(blocking))
+            await until_async(lambda: holds(blocking))
         return blocking.lost
 
 
-async def aware(holds: Callable[[], object]) -> None:
+async def until_async(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(DEADLINE):
         while not holds():  # noqa: ASYNC110 (a thread sets it)
             await asyncio.sleep(0.002)
@@ -80,7 +80,7 @@ async def test_a_loss_is_logged_and_ends_the_renewal(both: Both, caplog: pytest.
     server = Server(True, False)
     assert await both.keep(server, lambda renewal: renewal.lost)
     assert server.asked == 2
-    await aware(lambda: "'door' was lost" in caplog.text)
+    await until_async(lambda: "'door' was lost" in caplog.text)
 
 
 async def test_an_outage_is_not_a_loss(both: Both, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,7 +106,7 @@ async def test_stop_does_not_wait_for_a_dead_server() -> None:
     for start, stop in ((blocking.start, blocking.stop), (awaiting.start, awaiting.stop)):
         begun.clear()
         start()
-        await aware(begun.is_set)
+        await until_async(begun.is_set)
         began = time.monotonic()
         stopped: Awaitable[None] | None = stop()
         if stopped is not None:

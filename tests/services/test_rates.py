@@ -1,4 +1,4 @@
-"""How often somebody may do something."""
+"""Limits on how often a user may perform an action."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timing
 
 
 @pytest.mark.parametrize("limit", [1, 7, 600, 999])
-def test_the_whole_allowance_can_be_used_at_once_and_no_more(limit: int) -> None:
+def test_allowance_can_be_used_at_once_but_not_exceeded(limit: int) -> None:
     rate = Rate("ann", "send", limit=limit, period=36_000)
     waits = [rate.take() for _ in range(limit + 1)]
     assert waits[:limit] == [0.0] * limit
@@ -21,7 +21,7 @@ def test_the_whole_allowance_can_be_used_at_once_and_no_more(limit: int) -> None
     assert 0 < waits[limit] <= 36_000 / limit + 0.001
 
 
-def test_it_comes_back_evenly() -> None:
+def test_allowance_is_refilled_evenly() -> None:
     rate = Rate("ann", "send", limit=10, period=8)
     assert not any(rate.take() for _ in range(10))
     wait = rate.take()
@@ -33,27 +33,27 @@ def test_it_comes_back_evenly() -> None:
     assert wait == 0.0
 
 
-def test_users_and_actions_have_their_own() -> None:
+def test_users_and_actions_are_independent() -> None:
     assert Rate("ann", "send", limit=1, period=60).take() == 0.0
     assert Rate("bob", "send", limit=1, period=60).take() == 0.0
     assert Rate("ann", "create", limit=1, period=60).take() == 0.0
     assert Rate("ann", "send", limit=1, period=60).take() > 0
 
 
-def test_what_takes_at_once_does_not_get_more() -> None:
+def test_concurrent_takes_do_not_exceed_the_limit() -> None:
     rate = Rate("ann", "send", limit=20, period=60)
     with ThreadPoolExecutor(8) as pool:
         waits = list(pool.map(lambda _: rate.take(), range(60)))
     assert waits.count(0.0) == 20
 
 
-async def test_awaiting() -> None:
+async def test_async_take() -> None:
     rate = Rate("ann", "send", limit=1, period=60)
     assert await rate.atake() == 0.0
     assert await rate.atake() > 0
 
 
 @pytest.mark.parametrize(("limit", "period"), [(0, 60), (1, 0), (1, -1)])
-def test_what_is_no_rate_is_refused(limit: int, period: float) -> None:
+def test_invalid_rates_are_rejected(limit: int, period: float) -> None:
     with pytest.raises(ValueError, match="rate"):
         Rate("ann", "send", limit=limit, period=period)

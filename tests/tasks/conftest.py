@@ -1,4 +1,4 @@
-"""A server for tests of tasks that break it, or count what it is asked."""
+"""A separate server for task tests that stop it or count its commands."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django_redis_messaging.testing import Prefix
 
 
 @pytest.fixture
-def alone(messaging_settings: Prefix, settings: Settings) -> Iterator[EmbeddedServer]:
-    """A server that only this test talks to, and may stop."""
+def own_server(messaging_settings: Prefix, settings: Settings) -> Iterator[EmbeddedServer]:
+    """A server used only by this test, which may stop it."""
     with EmbeddedServer(append_only=True, options={"appendfsync": "always"}) as started:
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": started.url}
         settings.CACHES = {**settings.CACHES, "messaging": entry}

@@ -33,12 +33,12 @@ def fail(text: str = "no") -> None:
 
 
 @task(max_attempts=3)
-def fail_again(text: str = "no") -> None:
+def fail_three_times(text: str = "no") -> None:
     raise ValueError(text)
 
 
 @task(takes_context=True)
-def tell(context: Any) -> Any:
+def report_context(context: Any) -> Any:
     return [context.attempt, context.fence, context.lost]
 
 
@@ -49,18 +49,18 @@ def return_object() -> object:
 
 @task
 def sleep(seconds: float) -> None:
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 @task(timeout=0.2, max_attempts=3, retry_on=(LookupError,))
-async def asleep_briefly(seconds: float) -> None:
+async def async_sleep_with_timeout(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
 @task
-async def asleep(seconds: float) -> None:
+async def async_sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
@@ -73,11 +73,11 @@ def no_task() -> None:
     raise AssertionError("only tasks are called")
 
 
-#: what tasks of this process have noted
+#: values recorded by the tasks of this process
 notes: list[Any] = []
-#: tasks of this process that wait begin to end when it is set
+#: waiting tasks of this process return when this is set
 go = threading.Event()
-#: how many meet
+#: three tasks must run at the same time to pass
 meeting = threading.Barrier(3)
 
 
@@ -101,15 +101,15 @@ def note_and_enqueue(value: Any, queue: str) -> None:
 def wait() -> str:
     notes.append("waits")
     if not go.wait(30):
-        raise TimeoutError("nobody said go")
+        raise TimeoutError("go was not set in time")
     return "went"
 
 
 @task(takes_context=True)
 def wait_for_loss(context: Any) -> str:
     notes.append(context.lost)
-    ends = time.monotonic() + 30
-    while not context.lost and time.monotonic() < ends:
+    deadline = time.monotonic() + 30
+    while not context.lost and time.monotonic() < deadline:
         time.sleep(0.01)
     notes.append(context.lost)
     return "late"
@@ -121,19 +121,19 @@ def meet() -> None:
 
 
 @task
-async def where() -> list[int]:
+async def loop_and_thread() -> list[int]:
     await asyncio.sleep(0.05)
     return [id(asyncio.get_running_loop()), threading.get_ident()]
 
 
 @task
-async def wait_for_ever() -> None:
+async def wait_forever() -> None:
     notes.append("waits")
     await asyncio.Event().wait()
 
 
 def die_at(point: str, result: Any) -> None:
-    """End this process as a crash would, in the first attempt at a task that asks for it."""
+    """Kill this process in the first attempt of a `crash` task with this point."""
     if result.task.func is crash.func and result.args[0] == point and result.attempts == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -146,7 +146,7 @@ def crash(context: Any, point: str) -> int:
 
 @task
 def pid_after(marker: str, seconds: float) -> int:
-    """Say by a file that it has begun."""
+    """Write the process ID to a file at the start, then sleep."""
     with open(marker, "a", encoding="ascii") as file:
         file.write(f"{os.getpid()}\n")
     time.sleep(seconds)
@@ -159,7 +159,7 @@ def interrupt() -> None:
 
 
 @task
-def leave() -> None:
+def raise_system_exit() -> None:
     raise SystemExit("bye")
 
 
@@ -174,7 +174,7 @@ def return_tuple() -> Any:
 
 
 @task(takes_context=True)
-def introduce(context: Any, greeting: str, *, to: str = "all") -> Any:
+def describe_context(context: Any, greeting: str, *, to: str = "all") -> Any:
     result = context.task_result
     return [result.id, context.attempt, result.status, result.worker_ids, greeting, to]
 
@@ -193,33 +193,33 @@ def retry_lookups(name: str) -> None:
 
 
 @task(takes_context=True, max_attempts=3)
-def third_time(context: Any) -> int:
+def succeed_on_third_attempt(context: Any) -> int:
     if context.attempt < 3:
         raise ValueError(f"attempt {context.attempt}")
     return int(context.attempt)
 
 
 @task(unique=True)
-def alone(*args: Any, **kwargs: Any) -> Any:
+def unique_echo(*args: Any, **kwargs: Any) -> Any:
     return [args, kwargs]
 
 
 @task(unique=True)
-def alone_elsewhere(*args: Any) -> None: ...
+def unique_other(*args: Any) -> None: ...
 
 
-@task(unique="everybody")
-def one_for_all(number: int) -> int:
+@task(unique="shared")
+def unique_by_name(number: int) -> int:
     return number
 
 
 @task(unique=lambda order, **_: f"order {order}")
-def one_an_order(order: int, *, note: str = "") -> str:
+def unique_by_order(order: int, *, note: str = "") -> str:
     return note
 
 
 @task(unique=True)
-def fail_alone() -> None:
+def unique_fail() -> None:
     raise ValueError("alone")
 
 

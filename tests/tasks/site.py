@@ -1,4 +1,4 @@
-"""Settings of processes that a test starts: its server, its prefix."""
+"""Settings for processes that a test starts: the server and prefix come from the environment."""
 
 import os
 

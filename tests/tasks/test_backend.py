@@ -1,5 +1,5 @@
-"""The backend beyond Django's contract: retries, unique keys, many at a time, commits, what is kept and for
-how long, what is refused."""
+"""The backend beyond Django's contract: retries, unique keys, bulk enqueueing, commits, result retention and
+validation."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from django_redis_messaging.tasks.compat import (
 from tests.services.conftest import messaging_alias
 
 from . import jobs
-from .conformance import listening
-from .working import burst, ended, engine, keys, ours, server, server_ms, until
+from .conformance import recording_signals
+from .working import backend, burst, ended, engine, keys, server, server_ms, until
 
 __all__ = ["messaging_alias"]
 READY, SUCCESSFUL, FAILED = TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
@@ -43,14 +43,14 @@ Configure = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
-def soon(messaging_alias: str, settings: Settings) -> None:
-    """Next attempts come soon."""
+def short_backoff(messaging_alias: str, settings: Settings) -> None:
+    """Retry after a short pause."""
     settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_BACKOFF": 0.002}
 
 
 @pytest.fixture
 def configure(settings: Settings) -> Configure:
-    """Sets OPTIONS of the backend under test."""
+    """Set OPTIONS of the backend under test."""
 
     def set_options(**options: Any) -> None:
         settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": options}}
@@ -58,101 +58,104 @@ def configure(settings: Settings) -> Configure:
     return set_options
 
 
-def worked_off(*results: TaskResult) -> list[str]:
-    """What becomes of them once they have had all their attempts."""
+def run_to_end(*results: TaskResult) -> list[str]:
+    """Run the tasks until all have finished; their statuses."""
 
-    def over() -> bool:
+    def all_finished() -> bool:
         burst()
         for result in results:
             result.refresh()
         return all(result.is_finished for result in results)
 
-    until(over)
+    until(all_finished)
     return [str(result.status) for result in results]
 
 
-def waiting() -> int:
-    """Jobs in all queues, ready or delayed."""
-    return sum(sum(engine().stats(queue)[:2]) for queue in ours().queue_names)
+def count_waiting() -> int:
+    """Number of ready or delayed jobs in all queues."""
+    return sum(sum(engine().stats(queue)[:2]) for queue in backend().queue_names)
 
 
-def stored() -> set[str]:
-    """Which keys of the backend are there; that it was asked leaves no trace that counts."""
-    found = {key.decode().removeprefix(keys().tag) for key in server().scan_iter(match=f"{keys().tag}*")}
-    return {key for key in found if not key.startswith((":requests", ":workers")) and key != ":bell"}
+def stored_keys() -> set[str]:
+    """Names of the backend's stored keys, except request IDs, worker records and the wake-up marker."""
+    messages = {key.decode().removeprefix(keys().tag) for key in server().scan_iter(match=f"{keys().tag}*")}
+    return {key for key in messages if not key.startswith((":requests", ":workers")) and key != ":bell"}
 
 
 class TestRetries:
-    def test_none_where_nothing_is_said(self) -> None:
+    def test_default_is_one_attempt(self) -> None:
         result = jobs.fail.enqueue()
-        assert (worked_off(result), result.attempts, len(result.errors)) == ([FAILED], 1, 1)
+        assert (run_to_end(result), result.attempts, len(result.errors)) == ([FAILED], 1, 1)
 
-    def test_as_many_attempts_as_allowed_and_each_error_is_kept(self) -> None:
-        result = jobs.fail_again.enqueue("again")
-        assert (worked_off(result), result.attempts) == ([FAILED], 3)
+    def test_task_fails_after_max_attempts_and_keeps_each_error(self) -> None:
+        result = jobs.fail_three_times.enqueue("again")
+        assert (run_to_end(result), result.attempts) == ([FAILED], 3)
         assert [error.exception_class for error in result.errors] == [ValueError] * 3
         assert all(error.traceback.endswith("ValueError: again\n") for error in result.errors)
 
-    def test_until_it_succeeds(self) -> None:
-        result = jobs.third_time.enqueue()
-        assert (worked_off(result), result.return_value, result.attempts) == ([SUCCESSFUL], 3, 3)
+    def test_retries_stop_after_success(self) -> None:
+        result = jobs.succeed_on_third_attempt.enqueue()
+        assert (run_to_end(result), result.return_value, result.attempts) == ([SUCCESSFUL], 3, 3)
         assert [error.traceback.splitlines()[-1] for error in result.errors] == [
             "ValueError: attempt 1",
             "ValueError: attempt 2",
         ]
         assert result.started_at < result.last_attempted_at <= result.finished_at
 
-    def test_between_attempts_it_is_ready(self, settings: Settings) -> None:
+    def test_task_is_ready_between_attempts(self, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_BACKOFF": 600}
-        result = jobs.fail_again.enqueue()
-        with listening() as heard:
+        result = jobs.fail_three_times.enqueue()
+        with recording_signals() as signals:
             burst()
         result.refresh()
         assert (result.status, result.attempts, len(result.errors)) == (READY, 1, 1)
         assert result.finished_at is None
-        assert [each.name for each in heard] == ["started"]
+        assert [each.name for each in signals] == ["started"]
         assert engine().stats("default")[:3] == [0, 1, 0]
 
-    def test_the_pause_doubles(self, settings: Settings) -> None:
+    def test_backoff_doubles(self, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_BACKOFF": 0.2}
-        result = jobs.fail_again.enqueue()
-        assert worked_off(result) == [FAILED]
+        result = jobs.fail_three_times.enqueue()
+        assert run_to_end(result) == [FAILED]
         assert result.last_attempted_at - result.started_at >= timedelta(seconds=0.1 + 0.2)
 
     @pytest.mark.parametrize(("name", "attempts"), [("KeyError", 3), ("ValueError", 1), ("SystemExit", 1)])
-    def test_only_after_errors_that_were_named(self, name: str, attempts: int) -> None:
+    def test_only_listed_errors_are_retried(self, name: str, attempts: int) -> None:
         result = jobs.retry_lookups.enqueue(name)
-        assert (worked_off(result), result.attempts) == ([FAILED], attempts)
+        assert (run_to_end(result), result.attempts) == ([FAILED], attempts)
 
-    def test_an_exit_is_not_tried_again_where_no_error_is_named(self) -> None:
+    def test_system_exit_is_not_retried_by_default(self) -> None:
         result = jobs.raise_by_name.using(max_attempts=3).enqueue("SystemExit")
-        assert (worked_off(result), result.attempts) == ([FAILED], 1)
+        assert (run_to_end(result), result.attempts) == ([FAILED], 1)
 
-    def test_using_counts_as_much_as_the_decorator(self) -> None:
+    def test_using_overrides_the_decorator(self) -> None:
         more = jobs.fail.using(max_attempts=2).enqueue()
-        fewer = jobs.fail_again.using(max_attempts=1).enqueue()
+        fewer = jobs.fail_three_times.using(max_attempts=1).enqueue()
         named = jobs.raise_by_name.using(max_attempts=4, retry_on=(LookupError,))
-        ours_, other = named.enqueue("KeyError"), named.enqueue("ValueError")
-        none = jobs.fail_again.using(retry_on=()).enqueue()
-        worked_off(more, fewer, ours_, other, none)
-        assert [each.attempts for each in (more, fewer, ours_, other, none)] == [2, 1, 4, 1, 1]
+        listed, other = named.enqueue("KeyError"), named.enqueue("ValueError")
+        none = jobs.fail_three_times.using(retry_on=()).enqueue()
+        run_to_end(more, fewer, listed, other, none)
+        assert [each.attempts for each in (more, fewer, listed, other, none)] == [2, 1, 4, 1, 1]
 
-    def test_where_only_errors_are_named_the_backend_says_how_often(self, configure: Configure) -> None:
+    def test_default_max_attempts_applies_if_only_errors_are_listed(self, configure: Configure) -> None:
         configure(MAX_ATTEMPTS=2)
         result = jobs.raise_by_name.using(retry_on=(KeyError,)).enqueue("KeyError")
-        assert (worked_off(result), result.attempts) == ([FAILED], 2)
+        assert (run_to_end(result), result.attempts) == ([FAILED], 2)
 
-    def test_using_may_take_back_what_the_decorator_said(self, configure: Configure) -> None:
+    def test_using_none_restores_the_defaults(self, configure: Configure) -> None:
         configure(TIMEOUT=0.1)
-        changed = jobs.asleep_briefly.using(timeout=None, max_attempts=None, retry_on=None)
+        changed = jobs.async_sleep_with_timeout.using(timeout=None, max_attempts=None, retry_on=None)
         result = changed.enqueue(0.3)
-        assert worked_off(result) == [SUCCESSFUL]
-        told = ours().get_result(result.id).task
-        assert (told.timeout, told.max_attempts, told.retry_on) == (None, None, None)
-        assert ours().get_result(jobs.asleep_briefly.enqueue(0).id).task == jobs.asleep_briefly
-        assert ours().timeout(told) is None
-        assert ours().timeout(jobs.asleep_briefly) == 0.2
-        assert ours().timeout(jobs.noop) == 0.1
+        assert run_to_end(result) == [SUCCESSFUL]
+        stored_task = backend().get_result(result.id).task
+        assert (stored_task.timeout, stored_task.max_attempts, stored_task.retry_on) == (None, None, None)
+        assert (
+            backend().get_result(jobs.async_sleep_with_timeout.enqueue(0).id).task
+            == jobs.async_sleep_with_timeout
+        )
+        assert backend().timeout(stored_task) is None
+        assert backend().timeout(jobs.async_sleep_with_timeout) == 0.2
+        assert backend().timeout(jobs.noop) == 0.1
 
     @pytest.mark.parametrize(
         "fields",
@@ -169,13 +172,13 @@ class TestRetries:
             {"retry_on": ("KeyError",)},
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, fields: dict[str, Any]) -> None:
+    def test_invalid_options_are_rejected(self, fields: dict[str, Any]) -> None:
         with pytest.raises(InvalidTask):
             jobs.noop.using(**fields)
         with pytest.raises(InvalidTask):
             task(**fields)(jobs.noop.func)
 
-    def test_fields_that_nobody_knows_are_refused(self) -> None:
+    def test_unknown_options_are_rejected(self) -> None:
         with pytest.raises(TypeError):
             jobs.noop.using(colour="red")
         with pytest.raises(TypeError):
@@ -185,170 +188,174 @@ class TestRetries:
 
 
 class TestUnique:
-    def test_a_second_one_stands_for_the_first(self) -> None:
-        first, second, other = jobs.alone.enqueue(1), jobs.alone.enqueue(1), jobs.alone.enqueue(2)
-        assert waiting() == 2
+    def test_duplicate_returns_the_first_result(self) -> None:
+        first, second, other = (
+            jobs.unique_echo.enqueue(1),
+            jobs.unique_echo.enqueue(1),
+            jobs.unique_echo.enqueue(2),
+        )
+        assert count_waiting() == 2
         assert len({first.id, second.id, other.id}) == 3
-        assert ours().get_result(second.id).id == first.id
-        worked_off(first, second, other)
+        assert backend().get_result(second.id).id == first.id
+        run_to_end(first, second, other)
         assert first.return_value == second.return_value == [[1], {}]
         assert (first.attempts, first.worker_ids) == (1, second.worker_ids)
 
-    def test_the_order_of_names_does_not_matter_that_of_positions_does(self) -> None:
+    def test_keyword_order_is_ignored_but_positional_order_matters(self) -> None:
         for args, kwargs in [((1, 2), {"a": 1, "b": 2}), ((1, 2), {"b": 2, "a": 1}), ((2, 1), {})]:
-            jobs.alone.enqueue(*args, **kwargs)
-        assert waiting() == 2
+            jobs.unique_echo.enqueue(*args, **kwargs)
+        assert count_waiting() == 2
 
-    def test_tasks_are_told_apart(self) -> None:
-        jobs.alone.enqueue(1)
-        jobs.alone_elsewhere.enqueue(1)
-        assert waiting() == 2
+    def test_keys_of_different_tasks_do_not_collide(self) -> None:
+        jobs.unique_echo.enqueue(1)
+        jobs.unique_other.enqueue(1)
+        assert count_waiting() == 2
 
-    def test_by_a_name_or_by_what_a_function_says(self) -> None:
-        numbers = [jobs.one_for_all.enqueue(number) for number in range(3)]
-        orders = [jobs.one_an_order.enqueue(order, note=f"{n}") for n, order in enumerate([1, 1, 2])]
-        worked_off(*numbers, *orders)
+    def test_key_can_be_a_name_or_a_function(self) -> None:
+        numbers = [jobs.unique_by_name.enqueue(number) for number in range(3)]
+        orders = [jobs.unique_by_order.enqueue(order, note=f"{n}") for n, order in enumerate([1, 1, 2])]
+        run_to_end(*numbers, *orders)
         assert [each.return_value for each in numbers] == [0, 0, 0]
         assert [each.return_value for each in orders] == ["0", "0", "2"]
 
-    async def test_in_every_way_of_enqueueing(self) -> None:
-        first = await jobs.alone.aenqueue("x")
+    async def test_all_enqueue_methods_respect_unique_keys(self) -> None:
+        first = await jobs.unique_echo.aenqueue("x")
         others = [
-            await jobs.alone.aenqueue("x"),
-            *await jobs.alone.aenqueue_many([(["x"], {}), (["x"], {})]),
-            *await asyncio.to_thread(jobs.alone.enqueue_many, [(["x"], {})]),
+            await jobs.unique_echo.aenqueue("x"),
+            *await jobs.unique_echo.aenqueue_many([(["x"], {}), (["x"], {})]),
+            *await asyncio.to_thread(jobs.unique_echo.enqueue_many, [(["x"], {})]),
         ]
-        assert {(await ours().aget_result(each.id)).id for each in others} == {first.id}
+        assert {(await backend().aget_result(each.id)).id for each in others} == {first.id}
 
-    def test_in_the_same_push(self) -> None:
-        results = jobs.alone.enqueue_many([(["x"], {})] * 300)
-        assert waiting() == 1
-        assert {ours().get_result(each.id).id for each in results} == {results[0].id}
+    def test_duplicates_in_one_push_are_merged(self) -> None:
+        results = jobs.unique_echo.enqueue_many([(["x"], {})] * 300)
+        assert count_waiting() == 1
+        assert {backend().get_result(each.id).id for each in results} == {results[0].id}
 
-    def test_in_other_queues_too(self) -> None:
-        jobs.alone.enqueue()
-        jobs.alone.using(queue_name="other").enqueue()
-        assert waiting() == 1
+    def test_unique_keys_span_queues(self) -> None:
+        jobs.unique_echo.enqueue()
+        jobs.unique_echo.using(queue_name="other").enqueue()
+        assert count_waiting() == 1
 
-    @pytest.mark.parametrize("made", [jobs.alone, jobs.fail_alone])
-    def test_when_it_has_ended_the_next_may_run(self, made: RedisTask) -> None:
+    @pytest.mark.parametrize("made", [jobs.unique_echo, jobs.unique_fail])
+    def test_key_is_released_when_the_task_ends(self, made: RedisTask) -> None:
         first = made.enqueue()
-        worked_off(first)
+        run_to_end(first)
         second = made.enqueue()
-        assert ours().get_result(second.id).id == second.id
-        assert worked_off(second) == [first.status]
-        assert ours().get_result(first.id).id == first.id
+        assert backend().get_result(second.id).id == second.id
+        assert run_to_end(second) == [first.status]
+        assert backend().get_result(first.id).id == first.id
 
-    def test_when_it_was_cancelled_too(self) -> None:
-        first = jobs.alone.enqueue()
-        assert jobs.alone.cancel(first.id)
-        assert ours().get_result(jobs.alone.enqueue().id).status == READY
+    def test_key_is_released_when_the_task_is_cancelled(self) -> None:
+        first = jobs.unique_echo.enqueue()
+        assert jobs.unique_echo.cancel(first.id)
+        assert backend().get_result(jobs.unique_echo.enqueue().id).status == READY
 
-    def test_and_when_all_its_workers_were_lost(self, configure: Configure) -> None:
+    def test_key_is_released_when_the_last_lease_expires(self, configure: Configure) -> None:
         configure(MAX_ATTEMPTS=1)
-        first = jobs.alone.enqueue()
+        first = jobs.unique_echo.enqueue()
         engine().claim(["default"], 1, 1)
 
-        def buried() -> bool:
+        def is_dead() -> bool:
             engine().claim(["default"], 1, 1)
             first.refresh()
             return first.status == FAILED
 
-        until(buried)
-        assert ours().get_result(jobs.alone.enqueue().id).status == READY
+        until(is_dead)
+        assert backend().get_result(jobs.unique_echo.enqueue().id).status == READY
 
-    def test_while_it_is_tried_again_others_wait(self, settings: Settings) -> None:
+    def test_key_stays_reserved_during_retries(self, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_BACKOFF": 600}
-        first = jobs.fail_alone.using(max_attempts=2).enqueue()
+        first = jobs.unique_fail.using(max_attempts=2).enqueue()
         burst()
-        assert ours().get_result(jobs.fail_alone.enqueue().id).id == first.id
+        assert backend().get_result(jobs.unique_fail.enqueue().id).id == first.id
 
-    def test_a_late_worker_does_not_release_what_another_holds(self) -> None:
-        result, store = jobs.alone.enqueue(), engine()
-        [late] = store.claim(["default"], 1, 1).jobs
-        held: list[Any] = []
-        until(lambda: held.extend(store.claim(["default"], 1, 60_000).jobs) or held)
+    def test_expired_lease_cannot_release_the_key(self) -> None:
+        result, queues = jobs.unique_echo.enqueue(), engine()
+        [late] = queues.claim(["default"], 1, 1).jobs
+        leased: list[Any] = []
+        until(lambda: leased.extend(queues.claim(["default"], 1, 60_000).jobs) or leased)
         for outcome in Outcome:
-            assert not store.settle(late.lease.settled(outcome, 1000, "R1"))
-            assert ours().get_result(jobs.alone.enqueue().id).id == result.id
-        assert store.settle(held[0].lease.settled(Outcome.DONE, 1000, "R2"))
-        assert ours().get_result(result.id).return_value == 2
-        assert ours().get_result(jobs.alone.enqueue().id).id != result.id
+            assert not queues.settle(late.lease.settled(outcome, 1000, "R1"))
+            assert backend().get_result(jobs.unique_echo.enqueue().id).id == result.id
+        assert queues.settle(leased[0].lease.settled(Outcome.DONE, 1000, "R2"))
+        assert backend().get_result(result.id).return_value == 2
+        assert backend().get_result(jobs.unique_echo.enqueue().id).id != result.id
 
-    def test_a_loser_may_cancel_and_reschedule_the_winner(self) -> None:
-        first, second = jobs.alone.enqueue(), jobs.alone.enqueue()
-        assert jobs.alone.reschedule(second.id, timezone.now() + timedelta(hours=1))
+    def test_duplicate_can_cancel_and_reschedule_the_original(self) -> None:
+        first, second = jobs.unique_echo.enqueue(), jobs.unique_echo.enqueue()
+        assert jobs.unique_echo.reschedule(second.id, timezone.now() + timedelta(hours=1))
         burst()
-        assert ours().get_result(first.id).status == READY
-        assert jobs.alone.cancel(second.id)
-        assert ours().get_result(first.id).status == ours().get_result(second.id).status == FAILED
+        assert backend().get_result(first.id).status == READY
+        assert jobs.unique_echo.cancel(second.id)
+        assert backend().get_result(first.id).status == backend().get_result(second.id).status == FAILED
 
-    def test_nothing_is_left_behind(self, configure: Configure) -> None:
+    def test_no_keys_remain_without_result_ttl(self, configure: Configure) -> None:
         configure(RESULT_TTL=0)
-        jobs.alone.enqueue_many([([1], {}), ([1], {}), ([2], {})])
+        jobs.unique_echo.enqueue_many([([1], {}), ([1], {}), ([2], {})])
         burst()
-        assert stored() == set()
+        assert stored_keys() == set()
 
 
 class TestMany:
-    def test_results_are_in_the_order_of_the_calls(self) -> None:
+    def test_results_are_in_call_order(self) -> None:
         calls = [([number], {"n": number}) for number in range(450)]
-        with listening() as heard:
+        with recording_signals() as signals:
             results = jobs.echo.enqueue_many(iter(calls))
         assert [(each.args, each.kwargs) for each in results] == calls
-        assert [each.id for each in heard] == [each.id for each in results]
+        assert [each.id for each in signals] == [each.id for each in results]
         assert all(each.enqueued_at is not None for each in results)
-        assert waiting() == 450
-        with listening() as heard:
+        assert count_waiting() == 450
+        with recording_signals() as signals:
             burst(max_tasks=5)
-        assert [each.id for each in heard if each.name == "started"] == [each.id for each in results[:5]]
+        assert [each.id for each in signals if each.name == "started"] == [each.id for each in results[:5]]
 
-    async def test_asynchronously(self) -> None:
-        with listening() as heard:
+    async def test_enqueue_many_asynchronously(self) -> None:
+        with recording_signals() as signals:
             results = await jobs.aecho.using(queue_name="other").aenqueue_many([([1], {}), ([2], {"x": 3})])
-        assert [each.id for each in heard] == [each.id for each in results]
+        assert [each.id for each in signals] == [each.id for each in results]
         await asyncio.to_thread(burst)
         for result in results:
             await result.arefresh()
         assert [each.return_value for each in results] == [[[1], {}], [[2], {"x": 3}]]
 
-    async def test_none_at_all(self) -> None:
+    async def test_empty_call_list(self) -> None:
         assert await jobs.echo.aenqueue_many([]) == []
         assert await asyncio.to_thread(jobs.echo.enqueue_many, []) == []
 
-    def test_one_that_is_bad_keeps_all_from_being_sent(self) -> None:
-        with listening() as heard, pytest.raises(TypeError):
+    def test_one_invalid_call_rejects_all(self) -> None:
+        with recording_signals() as signals, pytest.raises(TypeError):
             jobs.echo.enqueue_many([([1], {}), ([object()], {})])
-        assert (heard, stored()) == ([], set())
+        assert (signals, stored_keys()) == ([], set())
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "second"])
 class TestCommits:
-    def test_at_once_where_nothing_else_is_said(self) -> None:
+    def test_default_enqueues_immediately(self) -> None:
         with transaction.atomic(), transaction.atomic("second"):
             result = jobs.noop.enqueue()
             assert result.enqueued_at is not None
-            assert waiting() == 1
+            assert count_waiting() == 1
 
-    def test_when_the_transaction_is_committed(self, configure: Configure) -> None:
+    def test_task_is_enqueued_on_commit(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
-        with listening() as heard:
+        with recording_signals() as signals:
             with transaction.atomic():
                 result = jobs.noop.enqueue()
                 more = jobs.noop.enqueue_many([([], {})] * 2)
-                assert (result.status, result.enqueued_at, waiting(), heard) == (READY, None, 0, [])
+                assert (result.status, result.enqueued_at, count_waiting(), signals) == (READY, None, 0, [])
                 with pytest.raises(TaskResultDoesNotExist):
                     result.refresh()
-            assert [each.id for each in heard] == [each.id for each in (result, *more)]
+            assert [each.id for each in signals] == [each.id for each in (result, *more)]
         assert result.enqueued_at is not None
-        assert worked_off(result, *more) == [SUCCESSFUL] * 3
+        assert run_to_end(result, *more) == [SUCCESSFUL] * 3
 
-    def test_at_once_outside_of_transactions(self, configure: Configure) -> None:
+    def test_task_is_enqueued_immediately_outside_of_transactions(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
         assert jobs.noop.enqueue().enqueued_at is not None
-        assert waiting() == 1
+        assert count_waiting() == 1
 
-    def test_never_where_it_is_rolled_back(self, configure: Configure) -> None:
+    def test_task_is_dropped_on_rollback(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
         with pytest.raises(KeyError), transaction.atomic():
             jobs.noop.enqueue()
@@ -357,23 +364,23 @@ class TestCommits:
             with pytest.raises(KeyError), transaction.atomic():
                 jobs.noop.enqueue_many([([], {})])
                 raise KeyError
-            kept = jobs.noop.enqueue()
-        assert waiting() == 1
-        assert worked_off(kept) == [SUCCESSFUL]
+            committed = jobs.noop.enqueue()
+        assert count_waiting() == 1
+        assert run_to_end(committed) == [SUCCESSFUL]
 
     @pytest.mark.parametrize("outer", ["default", "second"])
-    def test_true_waits_for_all_that_are_open(self, outer: str, configure: Configure) -> None:
+    def test_true_waits_for_all_open_transactions(self, outer: str, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
         inner = {"default": "second", "second": "default"}[outer]
         with transaction.atomic(outer):
             with transaction.atomic(inner):
                 jobs.noop.enqueue()
-            assert waiting() == 0
-        assert waiting() == 1
+            assert count_waiting() == 0
+        assert count_waiting() == 1
 
     @pytest.mark.parametrize("outer", ["default", "second"])
     @pytest.mark.parametrize("which", ["outer", "inner"])
-    def test_and_one_that_is_rolled_back_is_enough(
+    def test_rollback_of_any_transaction_drops_the_task(
         self, outer: str, which: str, configure: Configure
     ) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
@@ -383,54 +390,54 @@ class TestCommits:
                 jobs.noop.enqueue()
                 transaction.set_rollback(which == "inner", using=inner)
             transaction.set_rollback(which == "outer", using=outer)
-        assert waiting() == 0
+        assert count_waiting() == 0
         with transaction.atomic(outer), transaction.atomic(inner):
-            """What comes later has nothing to do with it."""
-        assert waiting() == 0
+            """A later transaction does not enqueue the dropped task."""
+        assert count_waiting() == 0
 
-    def test_an_alias_waits_for_that_database_only(self, configure: Configure) -> None:
+    def test_alias_waits_for_its_database_only(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT="second")
         with transaction.atomic():
             jobs.noop.enqueue()
-            assert waiting() == 1
+            assert count_waiting() == 1
             with transaction.atomic("second"):
                 jobs.noop.enqueue()
-                assert waiting() == 1
-            assert waiting() == 2
+                assert count_waiting() == 1
+            assert count_waiting() == 2
 
-    def test_a_task_can_say_so_itself(self) -> None:
+    def test_enqueue_on_commit_of_a_task(self) -> None:
         with transaction.atomic():
             jobs.noop.enqueue_on_commit().enqueue()
             jobs.noop.enqueue_on_commit(using="second").enqueue()
-            assert waiting() == 1
-        assert waiting() == 2
+            assert count_waiting() == 1
+        assert count_waiting() == 2
 
-    def test_or_that_it_does_not_wait(self, configure: Configure) -> None:
+    def test_on_commit_false_does_not_wait(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
         with transaction.atomic():
             jobs.noop.using(on_commit=False).enqueue()
-            assert waiting() == 1
+            assert count_waiting() == 1
 
     @pytest.mark.parametrize("within", ["default", None])
-    def test_a_database_that_nobody_has_is_refused(self, within: str | None) -> None:
+    def test_unknown_database_is_rejected(self, within: str | None) -> None:
         with pytest.raises(ConnectionDoesNotExist):
             if within is None:
                 jobs.noop.enqueue_on_commit(using="third").enqueue()
             else:
                 with transaction.atomic(within):
                     jobs.noop.enqueue_on_commit(using="third").enqueue()
-        assert waiting() == 0
+        assert count_waiting() == 0
 
-    def test_unique_keys_are_reserved_at_the_commit(self, configure: Configure) -> None:
+    def test_unique_keys_are_reserved_on_commit(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
         with transaction.atomic():
-            first, second = jobs.alone.enqueue(), jobs.alone.enqueue()
-            assert stored() == set()
-            meanwhile = jobs.alone.using(on_commit=False).enqueue()
-        assert {ours().get_result(each.id).id for each in (first, second)} == {meanwhile.id}
-        assert waiting() == 1
+            first, second = jobs.unique_echo.enqueue(), jobs.unique_echo.enqueue()
+            assert stored_keys() == set()
+            meanwhile = jobs.unique_echo.using(on_commit=False).enqueue()
+        assert {backend().get_result(each.id).id for each in (first, second)} == {meanwhile.id}
+        assert count_waiting() == 1
 
-    def test_bad_input_is_told_before_the_commit(self, configure: Configure) -> None:
+    def test_invalid_arguments_are_rejected_before_commit(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
         with transaction.atomic():
             with pytest.raises(TypeError):
@@ -438,21 +445,21 @@ class TestCommits:
             with pytest.raises(LimitExceeded):
                 jobs.echo.enqueue("x" * 2**20)
 
-    async def test_coroutines_enqueue_at_once_outside_of_transactions(self, configure: Configure) -> None:
+    async def test_coroutines_enqueue_immediately_outside_of_transactions(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
         assert (await jobs.noop.aenqueue()).enqueued_at is not None
         assert all(each.enqueued_at for each in await jobs.noop.aenqueue_many([([], {})]))
-        assert waiting() == 2
+        assert count_waiting() == 2
 
 
 @pytest.mark.timing
-class TestKept:
-    def test_results_are_kept_from_completion_on(self, configure: Configure) -> None:
+class TestRetention:
+    def test_result_ttl_starts_at_completion(self, configure: Configure) -> None:
         configure(RESULT_TTL=0.8)
         result = jobs.noop.using(run_after=timezone.now() + timedelta(seconds=1.2)).enqueue()
         begun = time.monotonic()
         until(lambda: burst().done)
-        assert time.monotonic() - begun > 0.8, "it waited longer than results are kept"
+        assert time.monotonic() - begun > 0.8, "the task must be delayed for longer than RESULT_TTL"
         result.refresh()
         assert result.status == SUCCESSFUL
         until(lambda: engine().get(result.id) is None)
@@ -460,7 +467,7 @@ class TestKept:
         with pytest.raises(TaskResultDoesNotExist):
             result.refresh()
 
-    def test_what_is_over_goes_with_the_next_results(self, configure: Configure) -> None:
+    def test_expired_results_are_removed_with_later_results(self, configure: Configure) -> None:
         configure(RESULT_TTL=0.01)
         results = jobs.noop.enqueue_many([([], {})] * 5)
         burst()
@@ -469,32 +476,32 @@ class TestKept:
         burst()
         assert server().hlen(keys().states) <= 5
 
-    def test_a_day_where_nothing_is_said(self) -> None:
+    def test_default_result_ttl_is_one_day(self) -> None:
         result = jobs.noop.enqueue()
         burst()
         left = server().zscore(keys().finished, result.id) / 1000 - time.time()
         assert 86_390 < left <= 86_400
 
-    def test_without_a_time_no_result_is_kept(self, configure: Configure) -> None:
+    def test_zero_result_ttl_stores_no_result(self, configure: Configure) -> None:
         configure(RESULT_TTL=0)
         result = jobs.noop.enqueue()
         burst()
         with pytest.raises(TaskResultDoesNotExist):
             result.refresh()
-        assert stored() == set()
+        assert stored_keys() == set()
 
 
-class TestSecondThoughts:
-    async def test_what_has_not_begun_can_be_cancelled(self) -> None:
+class TestCancelAndReschedule:
+    async def test_waiting_tasks_can_be_cancelled(self) -> None:
         one, two, later = [
             await jobs.noop.using(run_after=moment).aenqueue()
             for moment in (None, None, timezone.now() + timedelta(hours=1))
         ]
         assert await asyncio.to_thread(jobs.noop.cancel, one.id)
         assert await jobs.noop.acancel(later.id)
-        with listening() as heard:
+        with recording_signals() as signals:
             await asyncio.to_thread(burst)
-        assert {each.id for each in heard} == {two.id}
+        assert {each.id for each in signals} == {two.id}
         for result in (one, later):
             await result.arefresh()
             assert (result.status, result.attempts) == (FAILED, 0)
@@ -504,7 +511,7 @@ class TestSecondThoughts:
         await two.arefresh()
         assert two.status == SUCCESSFUL
 
-    async def test_what_has_begun_can_not(self) -> None:
+    async def test_running_tasks_cannot_be_cancelled_or_rescheduled(self) -> None:
         result = await jobs.noop.aenqueue()
         assert engine().claim(["default"], 1, 60_000).jobs
         moment = timezone.now()
@@ -514,79 +521,80 @@ class TestSecondThoughts:
         assert not await jobs.noop.areschedule(result.id, moment)
         assert not jobs.noop.cancel("0" * 32) and not jobs.noop.reschedule("0" * 32, moment)
 
-    async def test_it_can_run_at_another_moment(self) -> None:
-        soon, later = [
+    async def test_waiting_tasks_can_be_rescheduled(self) -> None:
+        short_backoff, later = [
             await jobs.noop.using(run_after=moment).aenqueue()
             for moment in (None, timezone.now() + timedelta(hours=1))
         ]
-        assert await jobs.noop.areschedule(soon.id, timezone.now() + timedelta(hours=1))
+        assert await jobs.noop.areschedule(short_backoff.id, timezone.now() + timedelta(hours=1))
         assert await asyncio.to_thread(jobs.noop.reschedule, later.id, timezone.now())
         await asyncio.to_thread(burst)
-        assert (await ours().aget_result(soon.id)).status == READY
-        assert (await ours().aget_result(later.id)).status == SUCCESSFUL
+        assert (await backend().aget_result(short_backoff.id)).status == READY
+        assert (await backend().aget_result(later.id)).status == SUCCESSFUL
 
-    async def test_its_result_says_which(self) -> None:
-        """At once for whoever moved it, after a refresh for others; and still when it has ended."""
+    async def test_result_has_the_new_run_after(self) -> None:
+        """The rescheduling result is updated immediately, others by a refresh, including after the task has
+        ended."""
         moments = [timezone.now() + timedelta(hours=hours) for hours in (1, 2, -1)]
         result = await jobs.noop.using(run_after=moments[0]).aenqueue()
-        other = await ours().aget_result(result.id)
+        other = await backend().aget_result(result.id)
         assert await result.areschedule(moments[1])
         assert (result.task.run_after, other.task.run_after) == (moments[1], moments[0])
         await other.arefresh()
         assert other.task.run_after == moments[1]
         assert await asyncio.to_thread(other.reschedule, moments[2])
         await asyncio.to_thread(burst)
-        for told in (result, other):
-            await asyncio.to_thread(told.refresh)
-            assert (told.status, told.task.run_after) == (SUCCESSFUL, moments[2])
+        for changed in (result, other):
+            await asyncio.to_thread(changed.refresh)
+            assert (changed.status, changed.task.run_after) == (SUCCESSFUL, moments[2])
         assert not await result.areschedule(moments[0])
         assert not await asyncio.to_thread(result.cancel)
         assert result.task.run_after == moments[2]
 
-    async def test_also_by_its_result(self) -> None:
+    async def test_cancel_from_the_result(self) -> None:
         one, two = [await jobs.noop.using(queue_name="other").aenqueue() for _ in range(2)]
         assert await one.acancel() and await asyncio.to_thread(two.cancel)
-        assert [(await ours().aget_result(each.id)).status for each in (one, two)] == [FAILED, FAILED]
+        assert [(await backend().aget_result(each.id)).status for each in (one, two)] == [FAILED, FAILED]
 
     @pytest.mark.parametrize(
         ("moment", "error"), [(datetime(2100, 1, 1), ValueError), (5, TypeError), (None, TypeError)]
     )
-    async def test_a_moment_is_an_aware_datetime(self, moment: Any, error: type[Exception]) -> None:
+    async def test_reschedule_requires_an_aware_datetime(self, moment: Any, error: type[Exception]) -> None:
         result = await jobs.noop.aenqueue()
         with pytest.raises(error):
             jobs.noop.reschedule(result.id, moment)
         with pytest.raises(error):
             await jobs.noop.areschedule(result.id, moment)
 
-    def test_it_is_cancelled_in_its_queue(self) -> None:
+    def test_cancel_requires_the_queue_of_the_task(self) -> None:
         result = jobs.noop.using(queue_name="other").enqueue()
         assert not jobs.noop.cancel(result.id)
         assert jobs.noop.using(queue_name="other").cancel(result.id)
 
 
 class TestDead:
-    """Jobs that are dead, pushed as the engine takes them."""
+    """Dead jobs, created through the engine."""
 
-    def killed(self, *uniques: str) -> None:
-        store = engine()
+    def add_dead(self, *uniques: str) -> None:
+        queues = engine()
         for page in batched(enumerate(uniques), 200):
-            store.push("default", "", [Push(f"{at:05}", '["x"]', 0, 0, 1, unique) for at, unique in page])
-        held = store.claim(["default"], 500, 60_000).jobs
-        assert len(held) == len(uniques)
-        settlements = [one.lease.settled(Outcome.DEAD) for one in held]
-        assert all(store.claim(["default"], 0, 1, settlements=settlements).settled)
+            queues.push("default", "", [Push(f"{n:05}", '["x"]', 0, 0, 1, key) for n, key in page])
+        leased = queues.claim(["default"], 500, 60_000).jobs
+        assert len(leased) == len(uniques)
+        settlements = [job.lease.settled(Outcome.DEAD) for job in leased]
+        assert all(queues.claim(["default"], 0, 1, settlements=settlements).settled)
 
-    def test_all_are_redriven_but_those_whose_keys_others_have(self) -> None:
-        held_back = [f"k{number}" for number in range(450)]
-        self.killed(*held_back, "free", "", "")
-        engine().push("default", "", [Push(f"other {key}", '["x"]', 0, 0, 1, key) for key in held_back])
+    def test_redrive_skips_jobs_with_reserved_keys(self) -> None:
+        reserved = [f"k{number}" for number in range(450)]
+        self.add_dead(*reserved, "free", "", "")
+        engine().push("default", "", [Push(f"other {key}", '["x"]', 0, 0, 1, key) for key in reserved])
         assert engine().redrive("default", None) == 3
         assert engine().redrive("default", None) == 0
         assert engine().stats("default")[:4] == [453, 0, 0, 450]
 
-    def test_those_that_are_over_are_not_known_any_more(self, settings: Settings) -> None:
+    def test_expired_dead_jobs_are_removed(self, settings: Settings) -> None:
         result = jobs.fail.enqueue()
-        assert worked_off(result) == [FAILED]
+        assert run_to_end(result) == [FAILED]
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_DEAD_TTL": 0.02}
         until(lambda: engine().stats("default")[3] == 0)
         with pytest.raises(TaskResultDoesNotExist):
@@ -595,21 +603,21 @@ class TestDead:
 
 
 class TestAnyQueue:
-    """A backend without a list of queues takes tasks for any."""
+    """A backend without a list of queues accepts every queue."""
 
     @pytest.fixture(autouse=True)
     def any_queue(self, settings: Settings) -> None:
         settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
 
-    async def test_it_knows_those_that_were_enqueued_to(self) -> None:
-        assert ours().serving() == []
+    async def test_serving_lists_queues_with_tasks(self) -> None:
+        assert backend().serving() == []
         await asyncio.to_thread(jobs.noop.using(queue_name="one").enqueue)
         await jobs.noop.using(queue_name="two").aenqueue()
         await jobs.noop.using(queue_name="three").aenqueue_many([([], {})])
         await asyncio.to_thread(jobs.noop.using(queue_name="four").enqueue_many, [([], {})])
-        assert sorted(ours().serving()) == ["four", "one", "three", "two"]
+        assert sorted(backend().serving()) == ["four", "one", "three", "two"]
 
-    def test_that_is_noted_once(self) -> None:
+    def test_queue_is_registered_once(self) -> None:
         jobs.noop.enqueue()
         before = server().zscore(keys().queues, "default")
         jobs.noop.enqueue()
@@ -637,14 +645,14 @@ PAYLOADS: list[Any] = [
 
 class TestPayloads:
     @pytest.mark.parametrize("value", PAYLOADS, ids=range(len(PAYLOADS)))
-    def test_come_back_equal(self, value: Any) -> None:
+    def test_round_trip(self, value: Any) -> None:
         result = jobs.echo.enqueue(value, name=value)
-        known = ours().get_result(result.id)
-        assert (known.args, known.kwargs) == ([value], {"name": value})
+        stored_keys = backend().get_result(result.id)
+        assert (stored_keys.args, stored_keys.kwargs) == ([value], {"name": value})
         burst()
         assert repr(ended(result).return_value) == repr([[value], {"name": value}])
 
-    async def test_too_large_arguments_are_refused(self) -> None:
+    async def test_large_arguments_are_rejected(self) -> None:
         for text in ("x" * 2**20, "ä" * 2**18):
             with pytest.raises(LimitExceeded, match="JOB_MAX_BYTES"):
                 await jobs.echo.aenqueue(text)
@@ -652,11 +660,11 @@ class TestPayloads:
                 await asyncio.to_thread(jobs.echo.enqueue, text=text)
             with pytest.raises(LimitExceeded):
                 jobs.echo.enqueue_many([([], {}), ([text], {})])
-        assert stored() == set()
+        assert stored_keys() == set()
 
-    def test_too_large_a_return_value_fails_the_task(self) -> None:
+    def test_large_return_value_fails_the_task(self) -> None:
         result = jobs.return_large.enqueue(2**20)
-        assert worked_off(result) == [FAILED]
+        assert run_to_end(result) == [FAILED]
         assert result.errors[0].exception_class is LimitExceeded
 
     @pytest.mark.parametrize(
@@ -671,83 +679,84 @@ class TestPayloads:
             ({"a", "b"}, TypeError),
         ],
     )
-    def test_what_json_has_no_form_for_is_refused(self, value: Any, error: type[Exception]) -> None:
+    def test_unserializable_values_are_rejected(self, value: Any, error: type[Exception]) -> None:
         with pytest.raises(error):
             jobs.echo.enqueue(value)
         with pytest.raises(error):
             jobs.echo.enqueue(key=value)
-        assert stored() == set()
+        assert stored_keys() == set()
 
-    def test_too_many_waiting_are_refused(self, settings: Settings) -> None:
+    def test_full_queue_rejects_tasks(self, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_WAITING": 2}
         jobs.noop.enqueue_many([([], {})] * 2)
-        with listening() as heard, pytest.raises(LimitExceeded, match="JOB_MAX_WAITING"):
+        with recording_signals() as signals, pytest.raises(LimitExceeded, match="JOB_MAX_WAITING"):
             jobs.noop.enqueue()
-        assert (heard, waiting()) == ([], 2)
+        assert (signals, count_waiting()) == ([], 2)
 
 
-def pushed(payload: str) -> str:
-    """A job as somebody else may have put it there; its id."""
+def push_raw(payload: str) -> str:
+    """Push a job as a foreign client could have pushed it; its ID."""
     job_id = "0" + "f" * 31
     engine().push("default", "", [Push(job_id, payload, 0, 0, 1)])
     return job_id
 
 
 class TestRepeats:
-    """A push whose reply was lost is sent again unchanged, without a request id: the ids are new."""
+    """A push whose reply was lost is repeated unchanged, without a request ID: the job IDs are new."""
 
-    KEPT = 3_600_000
+    #: milliseconds
+    RESULT_TTL = 3_600_000
 
     def push(self, *ids: str, unique: str = "") -> tuple[int, list[str]]:
-        pushed: tuple[int, list[str]] = engine().push(
-            "default", "", [Push(one, '["x"]', 0, 0, 1, unique) for one in ids]
+        reply: tuple[int, list[str]] = engine().push(
+            "default", "", [Push(job_id, '["x"]', 0, 0, 1, unique) for job_id in ids]
         )
-        return pushed
+        return reply
 
-    def settled(self, what: str) -> str:
-        [held] = engine().claim(["default"], 1, 60_000).jobs
-        assert engine().settle(held.lease.settled(Outcome(what), self.KEPT))
-        return str(held.lease.id)
+    def settle(self, outcome: str) -> str:
+        [leased] = engine().claim(["default"], 1, 60_000).jobs
+        assert engine().settle(leased.lease.settled(Outcome(outcome), self.RESULT_TTL))
+        return str(leased.lease.id)
 
-    def test_nothing_is_added_and_the_answer_is_the_first(self) -> None:
+    def test_repeat_adds_nothing_and_returns_the_first_reply(self) -> None:
         first = self.push("a", "b")
         until(lambda: server_ms() > first[0])
         assert self.push("a", "b") == first
         assert engine().stats("default")[0] == 2
 
-    @pytest.mark.parametrize("what", ["done", "dead"])
-    def test_nor_where_it_has_ended(self, what: str) -> None:
+    @pytest.mark.parametrize("outcome", ["done", "dead"])
+    def test_repeat_after_completion_adds_nothing(self, outcome: str) -> None:
         self.push("a")
-        assert self.settled(what) == "a"
+        assert self.settle(outcome) == "a"
         self.push("a")
         assert engine().stats("default")[0] == 0
 
-    def test_nor_where_the_queue_is_full_by_now(self, settings: Settings) -> None:
+    def test_repeat_succeeds_when_the_queue_is_full(self, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_WAITING": 1}
         assert self.push("a") == self.push("a")
 
-    def test_who_won_a_unique_key_stays_the_winner(self) -> None:
+    def test_repeat_returns_the_same_unique_winner(self) -> None:
         assert self.push("a", unique="k")[1] == self.push("a", unique="k")[1] == ["a"]
         assert self.push("b", unique="k")[1] == self.push("b", unique="k")[1] == ["a"]
         assert server().hgetall(keys().aliases) == {b"ab": b"a", b"ja": b"b"}
 
-    def test_and_has_its_own_result_though_another_has_the_key_now(self) -> None:
+    def test_repeat_keeps_its_own_result_after_the_key_changed_owner(self) -> None:
         self.push("a", unique="k")
-        self.settled("done")
+        self.settle("done")
         self.push("b", unique="k")
         assert self.push("a", unique="k")[1] == ["a"]
-        known = engine().get("a")
-        assert known is not None and known.state.status == "s"
+        record = engine().get("a")
+        assert record is not None and record.state.status == "s"
 
-    def test_what_is_kept_for_less_than_a_repeat_may_take_is_remembered(self, configure: Configure) -> None:
-        def requests() -> int:
+    def test_request_id_is_stored_if_the_result_expires_before_a_repeat(self, configure: Configure) -> None:
+        def count_requests() -> int:
             return sum(server().hlen(key) for key in keys().requests)
 
         jobs.noop.enqueue()
-        assert requests() == 0
+        assert count_requests() == 0
         configure(RESULT_TTL=0)
         jobs.noop.enqueue()
-        assert requests() == 1
+        assert count_requests() == 1
 
 
 class TestForeignJobs:
@@ -765,29 +774,29 @@ class TestForeignJobs:
             "",
         ],
     )
-    def test_only_tasks_run_and_by_their_own_names(self, path: str) -> None:
-        job_id = pushed(f'["{path}","default",null,[],{{}},{{}}]')
-        with listening() as heard:
+    def test_only_tasks_run_and_only_by_their_own_path(self, path: str) -> None:
+        job_id = push_raw(f'["{path}","default",null,[],{{}},{{}}]')
+        with recording_signals() as signals:
             burst()
-        assert heard == []
+        assert signals == []
         [dead] = engine().dead("default", 10)
         assert dead.id == job_id
         assert b"InvalidTask" in dead.log
         with pytest.raises(InvalidTask):
-            ours().get_result(job_id)
+            backend().get_result(job_id)
 
-    def test_a_module_that_cannot_be_imported_ends_no_worker(
+    def test_failing_import_does_not_end_the_worker(
         self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "broken_module_of_tasks.py").write_text("1 / 0\n")
         monkeypatch.syspath_prepend(str(tmp_path))
-        pushed('["broken_module_of_tasks.noop","default",null,[],{},{}]')
+        push_raw('["broken_module_of_tasks.noop","default",null,[],{},{}]')
         result = jobs.noop.enqueue()
-        assert worked_off(result) == [SUCCESSFUL]
+        assert run_to_end(result) == [SUCCESSFUL]
         assert b"ZeroDivisionError" in engine().dead("default", 1)[0].log
 
-    def test_a_queue_that_is_served_no_more_is_no_place_for_a_task(self) -> None:
-        pushed('["tests.tasks.jobs.noop","former",null,[],{},{}]')
+    def test_task_of_an_unserved_queue_is_dead_lettered(self) -> None:
+        push_raw('["tests.tasks.jobs.noop","former",null,[],{},{}]')
         burst()
         assert b"Queue 'former' is not valid" in engine().dead("default", 1)[0].log
 
@@ -796,11 +805,11 @@ another_name = jobs.noop
 
 
 class TestIds:
-    def test_begin_with_the_shard(self) -> None:
+    def test_ids_begin_with_the_shard(self) -> None:
         results = [jobs.noop.enqueue(), *jobs.noop.enqueue_many([([], {})] * 3)]
         assert all(re.fullmatch("0[0-9a-f]{31}", each.id) for each in results)
 
-    def test_backends_are_apart(self, settings: Settings) -> None:
+    def test_backends_are_separate(self, settings: Settings) -> None:
         settings.TASKS = {**settings.TASKS, "more": {**settings.TASKS["default"], "QUEUES": ["default"]}}
         result = jobs.noop.using(backend="more").enqueue()
         burst()
@@ -808,7 +817,7 @@ class TestIds:
         result.refresh()
         assert result.status == READY
         with pytest.raises(TaskResultDoesNotExist):
-            ours().get_result(result.id)
+            backend().get_result(result.id)
 
 
 @pytest.mark.timing
@@ -826,28 +835,28 @@ class TestUnavailable:
                 yield server
             clients.close()
 
-    async def test_is_told_and_nothing_is_half_written(self, fragile: EmbeddedServer) -> None:
+    async def test_enqueue_raises_and_nothing_is_partially_written(self, fragile: EmbeddedServer) -> None:
         before = await asyncio.to_thread(jobs.noop.enqueue)
-        # what a connection that is open has sent may have arrived: a new one knows better
+        # data sent on an open connection may already have arrived: only a new connection fails before sending
         clients.close()
         fragile.stop()
-        with listening() as heard:
+        with recording_signals() as signals:
             with pytest.raises(Unavailable):
                 await jobs.noop.aenqueue()
             with pytest.raises(Unavailable):
-                await jobs.alone.aenqueue_many([([1], {})] * 3)
+                await jobs.unique_echo.aenqueue_many([([1], {})] * 3)
             with pytest.raises(Unavailable):
-                await asyncio.to_thread(jobs.alone.enqueue, 1)
+                await asyncio.to_thread(jobs.unique_echo.enqueue, 1)
             with pytest.raises(Unavailable):
                 await asyncio.to_thread(before.refresh)
-        assert heard == []
+        assert signals == []
         fragile.start()
-        assert await asyncio.to_thread(waiting) == 1
-        assert stored() == {":jobs", ":states", ":queue:default:ready", ":queue:default:bell"}
+        assert await asyncio.to_thread(count_waiting) == 1
+        assert stored_keys() == {":jobs", ":states", ":queue:default:ready", ":queue:default:bell"}
         await clients.aclose()
 
     @pytest.mark.django_db(transaction=True)
-    def test_at_a_commit_the_task_is_lost_and_the_transaction_is_not(self, fragile: EmbeddedServer) -> None:
+    def test_outage_on_commit_loses_the_task_but_not_the_transaction(self, fragile: EmbeddedServer) -> None:
         fragile.stop()
         committed: list[str] = []
         with pytest.raises(Unavailable), transaction.atomic():
@@ -856,12 +865,12 @@ class TestUnavailable:
         assert committed == ["yes"]
         assert result.enqueued_at is None
         fragile.start()
-        assert waiting() == 0
+        assert count_waiting() == 0
 
 
 class TestChecks:
-    def found(self) -> list[CheckMessage]:
-        return list(ours().check())
+    def messages(self) -> list[CheckMessage]:
+        return list(backend().check())
 
     @pytest.mark.parametrize(
         "options",
@@ -871,20 +880,20 @@ class TestChecks:
             {"ENQUEUE_ON_COMMIT": "second", "RESULT_TTL": 60, "TIMEOUT": 5, "MAX_ATTEMPTS": 1, "USING": None},
         ],
     )
-    def test_nothing_to_say(self, options: dict[str, Any], configure: Configure) -> None:
+    def test_valid_options_pass(self, options: dict[str, Any], configure: Configure) -> None:
         configure(**options)
-        assert self.found() == []
+        assert self.messages() == []
 
-    def test_unknown_options_are_named(self, configure: Configure) -> None:
+    def test_unknown_options_are_reported(self, configure: Configure) -> None:
         configure(RESULTS_TTL=5)
-        [message] = self.found()
+        [message] = self.messages()
         assert message.id == "messaging.W101"
         assert "'RESULTS_TTL'" in message.msg and "RESULT_TTL" in message.hint
 
     @pytest.mark.parametrize("alias", ["third", None, 5])
-    def test_databases_that_nobody_has_are_errors(self, alias: Any, configure: Configure) -> None:
+    def test_unknown_databases_are_errors(self, alias: Any, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=alias)
-        assert [message.id for message in self.found()] == ["messaging.E101"]
+        assert [message.id for message in self.messages()] == ["messaging.E101"]
 
     @pytest.mark.parametrize(
         "options",
@@ -898,10 +907,8 @@ class TestChecks:
             {"USING": "nowhere"},
         ],
     )
-    def test_values_that_cannot_be_used_are_errors(
-        self, options: dict[str, Any], configure: Configure
-    ) -> None:
+    def test_invalid_values_are_errors(self, options: dict[str, Any], configure: Configure) -> None:
         configure(**options)
-        [message] = self.found()
+        [message] = self.messages()
         assert message.id == "messaging.E102"
         assert next(iter(options)) in message.msg

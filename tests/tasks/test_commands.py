@@ -1,4 +1,4 @@
-"""The commands, as a person or a supervisor runs them."""
+"""The management commands."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from tests.processes import Start, commands
 from . import jobs
 from .working import PATIENCE, burst, ended, keys, server, state, until
 
-#: a backend that is not ours: of Django, or of the backport
+#: a backend of Django or of the backport, not of this package
 DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
 
 
 @pytest.fixture
 def start(own_prefix: str) -> Iterator[Start]:
-    """Starts commands as `manage.py` does; kills what a test leaves."""
+    """Start commands as `manage.py` does and kill the processes that the test leaves running."""
     with commands() as start:
         yield start
 
 
-def said(command: str, *words: str) -> str:
-    """What a command prints."""
+def output_of(command: str, *arguments: str) -> str:
+    """Run a command and return its output."""
     out = io.StringIO()
-    call_command(command, *words, stdout=out)
+    call_command(command, *arguments, stdout=out)
     return out.getvalue()
 
 
-def begun(marker: Path) -> Callable[[], bool]:
+def has_begun(marker: Path) -> Callable[[], bool]:
     return lambda: marker.exists() and bool(marker.read_text())
 
 
 class TestWorker:
-    def test_a_burst(self, start: Start) -> None:
+    def test_burst(self, start: Start) -> None:
         results = [jobs.echo.enqueue(1), jobs.aecho.using(queue_name="other").enqueue(2), jobs.fail.enqueue()]
         process = start("run_worker", "--burst")
         out, _ = process.communicate(timeout=PATIENCE)
@@ -59,22 +59,22 @@ class TestWorker:
         statuses = [ended(result).status.value for result in results]
         assert statuses == ["SUCCESSFUL", "SUCCESSFUL", "FAILED"]
 
-    def test_quiet(self, start: Start) -> None:
+    def test_verbosity_zero_prints_nothing(self, start: Start) -> None:
         process = start("run_worker", "--burst", "--verbosity", "0")
         assert process.communicate(timeout=PATIENCE) == ("", "")
         assert process.returncode == 0
 
-    def test_only_the_queues_asked_for(self) -> None:
+    def test_only_the_given_queues_are_served(self) -> None:
         jobs.note.using(queue_name="other").enqueue("other")
-        assert "serves default." in said("run_worker", "--queue", "default", "--burst")
+        assert "serves default." in output_of("run_worker", "--queue", "default", "--burst")
         assert server().zcard(keys().queue("other").ready) == 1
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_the_first_signal_drains(self, number: signal.Signals, start: Start, tmp_path: Path) -> None:
+    def test_first_signal_drains(self, number: signal.Signals, start: Start, tmp_path: Path) -> None:
         marker = tmp_path / "begun"
         first, second = (jobs.pid_after.enqueue(str(marker), 1.0) for _ in range(2))
         process = start("run_worker", "--concurrency", "1")
-        until(begun(marker))
+        until(has_begun(marker))
         process.send_signal(number)
         out, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
@@ -83,11 +83,11 @@ class TestWorker:
         assert (state(second).status, state(second).attempts) == ("w", 0)
 
     @pytest.mark.timing
-    def test_the_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
+    def test_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
         marker = tmp_path / "begun"
         result = jobs.pid_after.enqueue(str(marker), 30.0)
         process = start("run_worker")
-        until(begun(marker))
+        until(has_begun(marker))
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
@@ -97,17 +97,17 @@ class TestWorker:
         assert (state(result).status, state(result).attempts, state(result).workers) == ("w", 0, [])
 
     @pytest.mark.timing
-    def test_what_does_not_end_in_time_is_given_back(self, start: Start, tmp_path: Path) -> None:
+    def test_unfinished_tasks_are_released_after_the_drain_time(self, start: Start, tmp_path: Path) -> None:
         marker = tmp_path / "begun"
         result = jobs.pid_after.enqueue(str(marker), 30.0)
         process = start("run_worker", "--drain", "0.3")
-        until(begun(marker))
+        until(has_begun(marker))
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
         assert (state(result).status, state(result).attempts) == ("w", 0)
 
-    def test_when_code_changes_the_new_one_runs(
+    def test_reload_runs_the_changed_code(
         self, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         code = tmp_path / "tasks_that_change.py"
@@ -119,21 +119,21 @@ class TestWorker:
         version = importlib.import_module(code.stem).version
         monkeypatch.delitem(sys.modules, code.stem)
 
-        def changed() -> bool:
-            """What changes before the reloader has seen it once is no change: so, again."""
+        def new_code_runs() -> bool:
+            """Repeat the change: the reloader ignores changes made before its first scan."""
             code.write_text(text + "2\n")
             return bool(ended(version.enqueue()).return_value == 2)
 
         process = start("run_worker", "--reload", "--lease", "1")
         try:
             assert ended(version.enqueue()).return_value == 1
-            until(changed)
-        finally:  # its child must not be left
+            until(new_code_runs)
+        finally:  # the child process must not stay behind
             process.terminate()
             process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
 
-    def test_a_bad_option_is_one_line_that_helps(self, start: Start) -> None:
+    def test_invalid_option_prints_one_line(self, start: Start) -> None:
         process = start("run_worker", "--backend", "nowhere")
         out, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (1, "")
@@ -143,7 +143,7 @@ class TestWorker:
         )
 
     @pytest.mark.parametrize(
-        ("words", "text"),
+        ("arguments", "text"),
         [
             (["--queue", "nope"], "no queue 'nope': add it to QUEUES"),
             (["--queue", "default", "--queue", "nope"], "no queue 'nope'"),
@@ -159,34 +159,34 @@ class TestWorker:
             (["--concurrency", "many"], "invalid int value: 'many'"),
         ],
     )
-    def test_bad_options(self, words: list[str], text: str) -> None:
+    def test_invalid_options(self, arguments: list[str], text: str) -> None:
         with pytest.raises(CommandError) as error:
-            call_command("run_worker", *words, "--burst")
+            call_command("run_worker", *arguments, "--burst")
         assert text in str(error.value)
         assert "\n" not in str(error.value)
 
-    def test_a_backend_of_any_queue_must_be_told_which(self, settings: Settings) -> None:
+    def test_backend_without_queues_needs_the_queue_option(self, settings: Settings) -> None:
         settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
         with pytest.raises(CommandError, match="name the queues to serve with --queue"):
             call_command("run_worker", "--burst")
         jobs.note.using(queue_name="anything").enqueue("any")
-        assert "ended after 1 tasks." in said("run_worker", "--burst", "--queue", "anything")
+        assert "ended after 1 tasks." in output_of("run_worker", "--burst", "--queue", "anything")
 
-    def test_a_backend_of_somebody_else(self, settings: Settings) -> None:
+    def test_foreign_backend_is_rejected(self, settings: Settings) -> None:
         settings.TASKS = {"default": {"BACKEND": DUMMY}}
         with pytest.raises(CommandError, match="found: none"):
             call_command("run_worker", "--burst")
 
-    def test_limits(self) -> None:
+    def test_limits_end_the_worker(self) -> None:
         for number in range(4):
             jobs.note.enqueue(number)
-        assert "after 1 tasks." in said("run_worker", "--concurrency", "1", "--max-tasks", "1")
-        assert "after 1 tasks." in said("run_worker", "--concurrency", "1", "--max-memory", "1")
+        assert "after 1 tasks." in output_of("run_worker", "--concurrency", "1", "--max-tasks", "1")
+        assert "after 1 tasks." in output_of("run_worker", "--concurrency", "1", "--max-memory", "1")
 
 
 class TestPoller:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_it_moves_what_is_due_until_a_signal(self, number: signal.Signals, start: Start) -> None:
+    def test_due_tasks_are_moved_until_a_signal(self, number: signal.Signals, start: Start) -> None:
         later = timezone.now() + timedelta(seconds=0.2)
         jobs.noop.using(run_after=later).enqueue()
         process = start("run_poller")
@@ -197,20 +197,20 @@ class TestPoller:
 
 
 class TestStats:
-    def test_nothing_yet_but_the_queues_of_tasks(self) -> None:
-        lines = said("messaging_stats").splitlines()
+    def test_task_queues_are_listed_while_empty(self) -> None:
+        lines = output_of("messaging_stats").splitlines()
         assert lines[0].split() == ["queue", "ready", "delayed", "leased", "dead", "oldest_age"]
         assert [line.split() for line in lines[1:]] == [
             ["tasks", "default/default", "0", "0", "0", "0", "-"],
             ["tasks", "default/other", "0", "0", "0", "0", "-"],
         ]
 
-    def test_none_at_all(self, settings: Settings) -> None:
+    def test_no_queues(self, settings: Settings) -> None:
         settings.TASKS = {"default": {"BACKEND": DUMMY}}
-        assert said("messaging_stats") == "There are no queues yet.\n"
-        assert json.loads(said("messaging_stats", "--json")) == []
+        assert output_of("messaging_stats") == "There are no queues yet.\n"
+        assert json.loads(output_of("messaging_stats", "--json")) == []
 
-    def test_as_json(self) -> None:
+    def test_json_output(self) -> None:
         queue = DelayQueue("mail", max_attempts=1)
         queue.push_many(["one", "two", "three"])
         queue.push("later", delay=60)
@@ -219,38 +219,38 @@ class TestStats:
         jobs.fail.enqueue()
         burst("default")
         jobs.noop.using(queue_name="other", run_after=timezone.now() + timedelta(hours=1)).enqueue()
-        mail, default, other = json.loads(said("messaging_stats", "--json"))
+        mail, default, other = json.loads(output_of("messaging_stats", "--json"))
         age = mail.pop("oldest_age")
         assert mail == {"queue": "mail", "ready": 1, "delayed": 1, "leased": 1, "dead": 1}
         assert 0 <= age < PATIENCE
-        assert default == row("tasks default/default", dead=1)
-        assert other == row("tasks default/other", delayed=1)
+        assert default == expected_row("tasks default/default", dead=1)
+        assert other == expected_row("tasks default/other", delayed=1)
 
-    def test_queues_of_a_backend_that_has_no_list(self, settings: Settings) -> None:
+    def test_queues_of_a_backend_without_a_list(self, settings: Settings) -> None:
         settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
         jobs.noop.using(queue_name="anything").enqueue()
-        [found] = json.loads(said("messaging_stats", "--json"))
-        assert (found["queue"], found["ready"]) == ("tasks default/anything", 1)
+        [expected_row] = json.loads(output_of("messaging_stats", "--json"))
+        assert (expected_row["queue"], expected_row["ready"]) == ("tasks default/anything", 1)
 
-    def test_as_a_table_in_columns(self) -> None:
+    def test_table_columns_are_aligned(self) -> None:
         DelayQueue("a").push_many(list(range(1000)))
-        head, first, *others = said("messaging_stats").splitlines()
+        head, first, *others = output_of("messaging_stats").splitlines()
         assert first.split()[:5] == ["a", "1000", "0", "0", "0"]
         assert first.endswith(" s")
         assert {len(line) for line in (head, first, *others)} == {len(head)}
 
-    def test_redis_down_is_one_line(self, start: Start, alone: EmbeddedServer) -> None:
-        url = alone.url
-        alone.stop()
-        for words in (["messaging_stats"], ["redrive", "mail"]):
-            process = start(*words, url=url)
+    def test_unreachable_redis_prints_one_line(self, start: Start, own_server: EmbeddedServer) -> None:
+        url = own_server.url
+        own_server.stop()
+        for arguments in (["messaging_stats"], ["redrive", "mail"]):
+            process = start(*arguments, url=url)
             out, errors = process.communicate(timeout=PATIENCE)
             assert (process.returncode, out) == (1, "")
             assert errors.startswith("CommandError: Redis was not available")
             assert errors.count("\n") == 1
 
 
-def row(queue: str, **counts: int) -> dict[str, Any]:
+def expected_row(queue: str, **counts: int) -> dict[str, Any]:
     return {
         "queue": queue,
         **dict.fromkeys(("ready", "delayed", "leased", "dead"), 0),
@@ -260,27 +260,30 @@ def row(queue: str, **counts: int) -> dict[str, Any]:
 
 
 class TestRedrive:
-    def test_all_of_a_delay_queue_or_some(self) -> None:
+    def test_redrive_all_or_some_of_a_delay_queue(self) -> None:
         queue = DelayQueue("mail")
         for name in ("one", "two", "three"):
             queue.push(name, job_id=name)
         for job in queue.pop(3):
             queue.fail(job, "no")
-        assert said("redrive", "mail", "two") == "1 requeued in mail.\n"
-        assert said("redrive", "mail") == "2 requeued in mail.\n"
-        assert said("redrive", "mail") == "0 requeued in mail.\n"
+        assert output_of("redrive", "mail", "two") == "1 requeued in mail.\n"
+        assert output_of("redrive", "mail") == "2 requeued in mail.\n"
+        assert output_of("redrive", "mail") == "0 requeued in mail.\n"
         assert [(job.data, job.attempts) for job in queue.pop(1)] == [("two", 1)]
 
-    def test_tasks(self) -> None:
+    def test_redrive_tasks(self) -> None:
         results = [jobs.fail.enqueue(f"{number}") for number in range(3)]
         burst()
-        assert said("redrive", "default", results[1].id, "--backend", "default") == "1 requeued in default.\n"
+        assert (
+            output_of("redrive", "default", results[1].id, "--backend", "default")
+            == "1 requeued in default.\n"
+        )
         results[1].refresh()
         assert results[1].status == TaskResultStatus.READY
-        assert said("redrive", "default", "--backend", "default") == "2 requeued in default.\n"
+        assert output_of("redrive", "default", "--backend", "default") == "2 requeued in default.\n"
 
     @pytest.mark.parametrize(
-        ("words", "text"),
+        ("arguments", "text"),
         [
             (["default", "--backend", "nowhere"], "TASKS has no entry 'nowhere' whose BACKEND is"),
             ([""], "name"),
@@ -288,7 +291,7 @@ class TestRedrive:
             (["mail", ""], "job_id"),
         ],
     )
-    def test_bad_options(self, words: list[str], text: str) -> None:
+    def test_invalid_options(self, arguments: list[str], text: str) -> None:
         with pytest.raises(CommandError, match=text) as error:
-            call_command("redrive", *words)
+            call_command("redrive", *arguments)
         assert "\n" not in str(error.value)

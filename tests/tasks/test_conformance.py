@@ -1,4 +1,4 @@
-"""The contract of Django's Tasks, kept by our backend; and by Django's own, as the tests must be fair."""
+"""The contract of Django's Tasks for our backend, and for Django's own backend as a check of the tests."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class TestDjangos(Conformance):
 
     @pytest.fixture
     def messaging_alias(self) -> str:
-        """Redis has no part in it."""
+        """Django's backend does not use Redis."""
         return "messaging"

@@ -1,4 +1,4 @@
-"""The poller: what is due moves though nobody else looks."""
+"""The poller: due jobs become ready although no client claims any."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from django_redis_messaging.services.polling import Poller
 from . import jobs
 from .working import PATIENCE, burst, engine, keys, running, sent_in, server, server_ms, until
 
-#: seconds after which the poller looks at the latest, and a bit
+#: seconds: longest time between two polls, plus a margin
 SOON = 5.0
 
 
 @pytest.fixture(autouse=True)
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The poller looks once a second, however many commands that is."""
+def frequent_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll every queue once a second, whatever the number of commands."""
     monkeypatch.setattr(polling_module, "MAX_RATE", 1000.0)
 
 
@@ -40,7 +40,7 @@ def polling(pollers: int = 1) -> Iterator[None]:
 
 
 def stored(queue: QueueKeys) -> tuple[int, int, int]:
-    """Ready, delayed, leased: as it is stored, whatever is due."""
+    """Sizes of the ready, delayed and leased sets, as stored."""
     ready, delayed, leased = (server().zcard(key) for key in (queue.ready, queue.delayed, queue.leased))
     return ready, delayed, leased
 
@@ -51,20 +51,20 @@ def of(name: str) -> QueueKeys:
 
 @pytest.mark.timing
 class TestDelayQueues:
-    def test_nothing_moves_by_itself(self) -> None:
+    def test_nothing_moves_without_a_poller(self) -> None:
         DelayQueue("q").push("job", delay=0.01)
         due = server_ms() + 100
         until(lambda: server_ms() > due)
         assert stored(of("q")) == (0, 1, 0)
 
-    def test_delayed_jobs_become_ready_when_they_are_due_not_before(self) -> None:
+    def test_delayed_jobs_become_ready_when_due(self) -> None:
         with polling():
             DelayQueue("q").push("job", delay=2.0)
             due = server().zrange(of("q").delayed, 0, 0, withscores=True)[0][1]
             until(lambda: stored(of("q")) == (1, 0, 0))
             assert due <= server_ms() <= due + SOON * 1000
 
-    def test_jobs_whose_lease_ran_out_are_ready_again(self) -> None:
+    def test_expired_leases_are_requeued(self) -> None:
         queue = DelayQueue("q")
         queue.push("job")
         with polling():
@@ -74,13 +74,13 @@ class TestDelayQueues:
             assert ends - 20 <= server_ms() <= ends + SOON * 1000
         assert queue.pop()[0].attempts == 2
 
-    def test_jobs_that_had_their_attempts_are_buried(self) -> None:
+    def test_jobs_without_attempts_left_are_dead_lettered(self) -> None:
         queue = DelayQueue("q", max_attempts=1)
         queue.push("job")
         assert queue.pop(lease=0.01)
         with polling():
             until(lambda: server().zcard(of("q").dead) == 1)
-        assert [one.data for one in queue.dead()] == ["job"]
+        assert [job.data for job in queue.dead()] == ["job"]
 
     def test_many_queues(self) -> None:
         names = [f"q{number}" for number in range(20)]
@@ -89,7 +89,7 @@ class TestDelayQueues:
         with polling():
             until(lambda: {stored(of(name)) for name in names} == {(1, 0, 0)})
 
-    def test_whoever_waits_is_woken(self) -> None:
+    def test_waiting_client_is_woken(self) -> None:
         queue = DelayQueue("q")
         with polling():
             queue.push("job", delay=0.5)
@@ -98,7 +98,7 @@ class TestDelayQueues:
 
 
 class TestTasks:
-    def test_delayed_tasks_and_leases_that_ran_out(self) -> None:
+    def test_delayed_tasks_and_expired_leases_are_moved(self) -> None:
         jobs.noop.using(queue_name="other").enqueue()
         jobs.noop.using(run_after=timezone.now() + timedelta(seconds=0.5)).enqueue()
         assert engine().claim(["other"], 1, 400).jobs
@@ -107,7 +107,7 @@ class TestTasks:
         with polling():
             until(lambda: (stored(default), stored(other)) == ((1, 0, 0), (1, 0, 0)))
 
-    def test_of_a_backend_without_a_list_of_queues(self, settings: Settings) -> None:
+    def test_queues_of_a_backend_without_a_list(self, settings: Settings) -> None:
         settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
         for name in ("one", "two"):
             later = timezone.now() + timedelta(seconds=0.5)
@@ -115,7 +115,7 @@ class TestTasks:
         with polling():
             until(lambda: {stored(keys().queue(name)) for name in ("one", "two")} == {(1, 0, 0)})
 
-    def test_results_that_are_over_are_forgotten(self, settings: Settings) -> None:
+    def test_expired_results_are_removed(self, settings: Settings) -> None:
         settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"RESULT_TTL": 0.2}}}
         result = jobs.noop.enqueue()
         burst()
@@ -125,7 +125,7 @@ class TestTasks:
 
 
 class TestSeveral:
-    def test_each_job_is_ready_once(self) -> None:
+    def test_each_job_becomes_ready_once(self) -> None:
         queue, count = DelayQueue("q"), 1200
         queue.push_many(list(range(count)), delay=0.5)
         popped = []
@@ -137,7 +137,7 @@ class TestSeveral:
         assert sorted(popped) == list(range(count))
         assert queue.pop() == []
 
-    def test_leases_that_ran_out_are_charged_once(self) -> None:
+    def test_expired_leases_are_charged_once(self) -> None:
         queue, count = DelayQueue("q"), 250
         queue.push_many(list(range(count)))
         assert len(queue.pop(500, lease=0.3)) == count
@@ -147,51 +147,51 @@ class TestSeveral:
 
 
 @pytest.mark.timing
-def test_an_outage_is_survived(
-    alone: EmbeddedServer, settings: Settings, caplog: pytest.LogCaptureFixture
+def test_poller_survives_an_outage(
+    own_server: EmbeddedServer, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 1.0}
     with polling():
         DelayQueue("q").push("job", delay=0.1)
         until(lambda: stored(of("q")) == (1, 0, 0))
-        alone.kill()
+        own_server.kill()
         until(lambda: "Listing queues failed" in caplog.text and "Polling a queue failed" in caplog.text)
-        alone.start()
+        own_server.start()
         DelayQueue("q").push("job", delay=0.1)
         until(lambda: stored(of("q")) == (2, 0, 0))
 
 
-def test_told_to_end_it_gives_up_what_waits_for_redis_and_begins_nothing_more(
-    alone: EmbeddedServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
+def test_stopped_poller_abandons_its_round_and_starts_no_other(
+    own_server: EmbeddedServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each round would take COMMAND_DEADLINE: here, longer than `running` waits."""
+    """Each round would take COMMAND_DEADLINE, which is longer here than `running` waits."""
     settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 1.5 * PATIENCE}
     begun = []
 
-    def one() -> None:
-        begun.append("one")
+    def first_round() -> None:
+        begun.append("first")
         DelayQueue("q").stats()
 
-    def other() -> None:
-        begun.append("other")
+    def second_round() -> None:
+        begun.append("second")
 
-    monkeypatch.setattr(polling_module, "_registered", [lambda: [one, other]])
-    alone.stop()
+    monkeypatch.setattr(polling_module, "_registered", [lambda: [first_round, second_round]])
+    own_server.stop()
     with polling():
         until(lambda: begun)
-    assert begun == ["one"]
+    assert begun == ["first"]
 
 
 @pytest.mark.parametrize("queues", [12, *(pytest.param(few, marks=pytest.mark.long) for few in (0, 1))])
 @pytest.mark.timing
-def test_idle_it_asks_hardly_ever(
-    queues: int, alone: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+def test_idle_poller_sends_few_commands(
+    queues: int, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling_module, "MAX_RATE", 2.0)
     for number in range(queues):
         DelayQueue(f"q{number}").push("job", delay=3600)
-    with polling(), alone.client() as client:
+    with polling(), own_server.client() as client:
         until(lambda: client.info("commandstats").get("cmdstat_zremrangebyscore"))
         sent, seconds = sent_in(client, 3.0)
-    # two a second, and a round that had begun
+    # two a second, plus a round that had already begun
     assert sent <= 2 * seconds + max(2, queues + 2)

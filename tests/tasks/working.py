@@ -1,4 +1,4 @@
-"""Workers in threads of the test's own process, and what tests ask about them."""
+"""Workers in threads of the test process, and helpers to inspect their state."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from django_redis_messaging.tasks.compat import TaskResult, task_backends
 from django_redis_messaging.tasks.worker import Limits, Worker
 from tests.engines import Performed, tasks_of
 
-#: seconds: what should happen has happened by then, also on a busy machine
+#: seconds to wait for an expected condition, also on a busy machine
 PATIENCE = 60.0
-#: commands that only clients send, here: what a script does is counted by the server, too
+#: commands that only clients send here: the server also counts the commands of scripts
 SENT = ("eval", "evalsha", "bzpopmin")
 
 
-def ours() -> RedisBackend:
+def backend() -> RedisBackend:
     """The backend under test."""
     backend: RedisBackend = task_backends["default"]
     return backend
 
 
 def worker(*queues: str, **limits: Any) -> Worker:
-    """A worker with one lane, where nothing else is said."""
-    return Worker(ours(), queues or ours().queue_names, Limits(**{"concurrency": 1, **limits}))
+    """A worker with one lane by default."""
+    return Worker(backend(), queues or backend().queue_names, Limits(**{"concurrency": 1, **limits}))
 
 
 def burst(*queues: str, **limits: Any) -> Worker:
-    """A worker that has done all that was ready."""
+    """Run a worker until nothing is ready."""
     made = worker(*queues, burst=True, **limits)
     made.run()
     return made
@@ -44,7 +44,7 @@ def burst(*queues: str, **limits: Any) -> Worker:
 
 @contextmanager
 def at_work(*queues: str, **limits: Any) -> Iterator[Worker]:
-    """A worker while it works; at the end it drains."""
+    """Run a worker in the block and drain it at the end."""
     made = worker(*queues, **limits)
     with running(made.run, made.stop):
         yield made
@@ -52,7 +52,8 @@ def at_work(*queues: str, **limits: Any) -> Iterator[Worker]:
 
 @contextmanager
 def running(run: Callable[[], None], stop: Callable[[], None]) -> Iterator[threading.Thread]:
-    """Something runs in a thread; it is told to stop, and does. A thread that doesn't keeps nobody alive."""
+    """Run a function in a thread for the block, then stop it. The thread is a daemon and cannot block the
+    exit."""
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
@@ -60,38 +61,38 @@ def running(run: Callable[[], None], stop: Callable[[], None]) -> Iterator[threa
     finally:
         stop()
         thread.join(PATIENCE)
-    assert not thread.is_alive(), "it does not stop"
+    assert not thread.is_alive(), "the thread does not stop"
 
 
-def until(holds: Callable[[], object], patience: float = PATIENCE) -> None:
-    """Wait until something holds."""
-    ends = time.monotonic() + patience
-    while not holds():
-        assert time.monotonic() < ends, f"not within {patience:g} s"
+def until(condition: Callable[[], object], patience: float = PATIENCE) -> None:
+    """Wait until the condition is true."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {patience:g} s"
         time.sleep(0.002)
 
 
 def ended(result: TaskResult) -> TaskResult:
-    """The result of a task, once it has ended."""
+    """Wait until the task has ended and return its refreshed result."""
 
-    def there() -> bool:
+    def is_finished() -> bool:
         result.refresh()
         return bool(result.is_finished)
 
-    until(there)
+    until(is_finished)
     return result
 
 
 def engine() -> Performed:
     """The engine of the default backend."""
-    return tasks_of(ours())
+    return tasks_of(backend())
 
 
 def state(result: TaskResult) -> State:
-    """What is stored of a task's state."""
-    known = engine().get(result.id)
-    assert known is not None
-    return known.state
+    """The stored state of a task."""
+    record = engine().get(result.id)
+    assert record is not None
+    return record.state
 
 
 def keys() -> JobKeys:
@@ -99,7 +100,7 @@ def keys() -> JobKeys:
 
 
 def server() -> Any:
-    """A raw client of the server under test, past all our code."""
+    """A raw client of the server under test that bypasses this package."""
     return get_redis_connection(conf.alias())
 
 
@@ -109,19 +110,19 @@ def server_ms() -> int:
 
 
 def liveness(of: Worker) -> list[int]:
-    """What a worker's line says: beat, consumed, started (ms), running, done; nothing before its first."""
-    line = server().hget(keys().workers, of.id)
-    return [int(word) for word in line.split()] if line else []
+    """A worker's stored record: heartbeat, last poll, start (ms), running, done; empty if none exists."""
+    record = server().hget(keys().workers, of.id)
+    return [int(word) for word in record.split()] if record else []
 
 
 def sent(client: Any) -> int:
-    """Commands that clients have sent to a server."""
+    """Number of commands that clients have sent to the server."""
     stats = client.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in SENT)
 
 
 def sent_in(client: Any, seconds: float) -> tuple[int, float]:
-    """Commands that clients send to a server in this time, at least; and the time that it took."""
+    """Number of commands that clients send in a period of at least `seconds`, and its exact length."""
     before, began = sent(client), time.monotonic()
     threading.Event().wait(seconds)
     return sent(client) - before, time.monotonic() - began
