@@ -35,6 +35,11 @@ local function parse_state(text)
   }
 end
 
+-- The status alone, without parsing the rest.
+local function status_of(text)
+  return string.sub(text, 1, 1)
+end
+
 local function format_state(state)
   return table.concat({
     state.status, state.priority, state.attempts, state.max_attempts, state.fence, state.token, state.pushed,

@@ -24,7 +24,8 @@
 -- ARGV  7 age at which a dead job is deleted: ms
 -- ARGV  8… leases to settle, each: queue (1, 2 …), id, fence, token, then outcome, ms, line as in jobs_settle.lua
 -- Returns {now, due, settled, jobs}: the server's clock (ms); the ms until something is due, or -1; for each
--- settled lease 1, or 0 if it was stale; for each job {queue, id, payload, state}
+-- settled lease 1, or 0 if it was stale; for each job queue, id, payload, state (flat: Redis converts each table of
+-- a reply at the cost of a command)
 local records = records_at(KEYS)
 local new_lease = {token = ARGV[1], worker = ARGV[2], length = tonumber(ARGV[3])}
 local wanted, min_age = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -106,7 +107,7 @@ local function lease_job(queue, id, state)
   return text
 end
 
-local jobs = {}
+local jobs, taken = {}, 0
 
 local function lease_all(number, ids)
   if #ids == 0 then
@@ -115,7 +116,10 @@ local function lease_all(number, ids)
   local payloads = redis.call('HMGET', records.jobs, unpack(ids))
   for at, text in ipairs(redis.call('HMGET', records.states, unpack(ids))) do
     if text and payloads[at] then
-      jobs[#jobs + 1] = {number, ids[at], payloads[at], lease_job(queues[number], ids[at], parse_state(text))}
+      local at_end = 4 * taken
+      jobs[at_end + 1], jobs[at_end + 2], jobs[at_end + 3] = number, ids[at], payloads[at]
+      jobs[at_end + 4] = lease_job(queues[number], ids[at], parse_state(text))
+      taken = taken + 1
     end
   end
 end
@@ -128,14 +132,14 @@ local function serve(number, queue)
   local next_due, next_end = sweep(queue, records, now, dead_limits)
   local ids, young = {}, nil
   if min_age > 0 then
-    ids, young = take_old(queue, wanted - #jobs, now - min_age)
+    ids, young = take_old(queue, wanted - taken, now - min_age)
   elseif wanted > 0 then
-    ids = take_ready(queue, wanted - #jobs)
+    ids = take_ready(queue, wanted - taken)
   end
   lease_all(number, ids)
   -- Wakes another worker for the jobs that are left; and for those due soon, as this worker may be busy then.
-  local left = #jobs == wanted and redis.call('EXISTS', queue.ready) == 1
-  if left or (#jobs > 0 and next_due and next_due < now + 1000) then
+  local left = taken == wanted and redis.call('EXISTS', queue.ready) == 1
+  if left or (taken > 0 and next_due and next_due < now + 1000) then
     ring_bell(queue)
   end
   return {next_due or false, next_end or false, young and young + min_age + 1 or false}
@@ -144,7 +148,7 @@ end
 local settled = settle_all()
 local soonest
 for number, queue in ipairs(queues) do
-  if #jobs == wanted and wanted > 0 then
+  if taken == wanted and wanted > 0 then
     break
   end
   for _, moment in ipairs(serve(number, queue)) do

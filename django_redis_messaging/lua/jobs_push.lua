@@ -37,23 +37,14 @@ if before then
   return before
 end
 
-local function is_dead(text)
-  return string.sub(text, 1, 1) == 'd'
-end
-
--- How many jobs would wait. A job that stays as it is takes no more room.
-local function count_waiting()
-  local waiting = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed) + count
-  for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
-    local known = redis.call('HGET', records.states, ARGV[at])
-    if known and (request == '' or not is_dead(known)) then
-      waiting = waiting - 1
-    end
+-- A job that stays as it is takes no more room.
+local waiting = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed) + count
+for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
+  local known = redis.call('HGET', records.states, ARGV[at])
+  if known and (request == '' or status_of(known) ~= 'd') then
+    waiting = waiting - 1
   end
-  return waiting
 end
-
-local waiting = count_waiting()
 if waiting > max_waiting then
   return waiting
 end
@@ -74,21 +65,6 @@ local function add_alias(id, job)
 end
 
 local ready, priorities = {}, {}
-
-local function add(id, payload, delay, priority, max_attempts, unique, dead)
-  local due = math.max(due_after(delay, us), now)
-  add_job(records, id, payload, new_state(digits(now), digits(due), priority, max_attempts, unique))
-  if dead then
-    redis.call('ZREM', queue.dead, id)
-    redis.call('HDEL', records.log, id)
-  end
-  if due > now then
-    enqueue(queue, id, priority, due, now)
-  else
-    ready[#ready + 1], priorities[#priorities + 1] = id, priority
-  end
-end
-
 local answer = {digits(now)}
 for at = FIRST, #ARGV, FIELDS do
   local id, payload, delay, priority, max_attempts, unique = unpack(ARGV, at, at + FIELDS - 1)
@@ -99,8 +75,18 @@ for at = FIRST, #ARGV, FIELDS do
     answer[1] = parse_state(known).pushed
   elseif holder then
     add_alias(id, holder)
-  elseif not known or is_dead(known) then
-    add(id, payload, delay, priority, max_attempts, unique, known)
+  elseif not known or status_of(known) == 'd' then
+    local due = math.max(due_after(delay, us), now)
+    add_job(records, id, payload, new_state(digits(now), digits(due), priority, max_attempts, unique))
+    if known then -- it was dead
+      redis.call('ZREM', queue.dead, id)
+      redis.call('HDEL', records.log, id)
+    end
+    if due > now then
+      enqueue(queue, id, priority, due, now)
+    else
+      ready[#ready + 1], priorities[#priorities + 1] = id, priority
+    end
   end
   if unique ~= '' or count == 1 then
     answer[#answer + 1] = holder or id

@@ -1,6 +1,8 @@
 """Loading Lua files."""
 
 import hashlib
+import re
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,38 @@ def test_the_words_of_a_call() -> None:
     sha = scripts.load("thing_add").sha
     assert call.words == ("EVALSHA", sha, "1", "k", "1", b"x")
     assert call.in_full == ("EVAL", scripts.load("thing_add").text, "1", "k", "1", b"x")
+
+
+LIBRARY = """-- Numbers.
+local LIMIT = 9
+
+-- Adds one.
+local function increment(number)
+  return number + 1
+end
+
+local function add_two(number)
+  return increment(increment(number)) -- not subtract(number)
+end
+
+local function subtract(number)
+  return number - 1
+end
+"""
+
+
+class TestUnusedFunctions:
+    def test_a_function_is_kept_with_those_that_it_calls(self) -> None:
+        kept = scripts.without_unused(LIBRARY, "return add_two(LIMIT)")
+        assert re.findall(r"local (?:function )?(\w+)", kept) == ["LIMIT", "increment", "add_two"]
+        assert scripts.without_unused(LIBRARY, "return LIMIT").count("function") == 0
+
+    @pytest.mark.parametrize("path", sorted((Path(scripts.__file__).parents[1] / "lua").glob("_*.lua")))
+    def test_every_function_of_a_piece_is_found(self, path: Path) -> None:
+        """A function that is not found would always be kept, or swallow the next one."""
+        text = path.read_text(encoding="utf-8")
+        kept = scripts.without_unused(text, "")
+        assert "local function" not in kept
+        assert re.findall(r"^local [A-Z]\w+", kept, re.MULTILINE) == re.findall(
+            r"^local [A-Z]\w+", text, re.MULTILINE
+        )

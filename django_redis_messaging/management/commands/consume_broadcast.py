@@ -22,17 +22,17 @@ from ..loops import Stopping
 class Command(BaseCommand):
     """Consumes until a signal ends it."""
 
-    help = "Call a function with each event of a channel, in their order; without one, print them."
+    help = "Call a function with each event of a channel, in order; without a function, print the events."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
-        parser.add_argument("channel", help="whose events")
-        parser.add_argument("--handler", help="dotted path of a function (Event); it may be async")
-        parser.add_argument("--name", help="keep the place in Redis, under this name: one for each process")
+        parser.add_argument("channel", help="name of the channel")
+        parser.add_argument("--handler", help="dotted path of a function of an Event; it may be async")
+        parser.add_argument("--name", help="keep the position in Redis under this name, one for each process")
         parser.add_argument(
-            "--on-missed", help="dotted path of a function, called where events may be missing"
+            "--on-missed", help="dotted path of a function that is called if events may be missing"
         )
-        parser.add_argument("--attempts", type=int, default=3, help="calls before an event is given up (3)")
+        parser.add_argument("--attempts", type=int, default=3, help="calls before an event is skipped (3)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the loop."""
@@ -41,7 +41,7 @@ class Command(BaseCommand):
         stop = Stopping()
         try:
             channel = Broadcast(options["channel"])
-            words: dict[str, Any] = {
+            arguments: dict[str, Any] = {
                 "name": options["name"],
                 "on_missed": on_missed,
                 "attempts": options["attempts"],
@@ -51,10 +51,10 @@ class Command(BaseCommand):
             if options["verbosity"]:
                 self.stderr.write(f"Consuming {channel.channel!r}. Ctrl-C ends it.")
             if any(map(inspect.iscoroutinefunction, (handler, on_missed))):
-                asyncio.run(channel.aconsume(handler, **words))
+                asyncio.run(channel.aconsume(handler, **arguments))
             else:
-                channel.consume(handler, **words)
-        except (ValueError, MessagingError) as error:
+                channel.consume(handler, **arguments)
+        except MessagingError as error:
             raise CommandError(str(error)) from error
 
     def _print(self, event: Event) -> None:
@@ -62,7 +62,7 @@ class Command(BaseCommand):
         try:
             self.stdout.write(json.dumps(line))
             self.stdout.flush()
-        except BrokenPipeError:  # `| head` has enough; what is left must not be flushed at exit
+        except BrokenPipeError:  # as with `| head`: the rest must not be flushed at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit()
 
@@ -73,5 +73,5 @@ def _function(path: str, what: str) -> Callable[..., Any]:
     except ImportError as error:
         raise CommandError(f"{what} {path!r} can't be imported: {error}") from error
     if not callable(found):
-        raise CommandError(f"{what} {path!r} is no function: give the dotted path of one.")
+        raise CommandError(f"{what} {path!r} is not a function.")
     return found  # type: ignore[no-any-return]

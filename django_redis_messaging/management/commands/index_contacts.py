@@ -12,41 +12,44 @@ from ...errors import MessagingError
 from ...web.indexing import Indexing
 from ..loops import Stopping
 
-#: users that are looked at, and stored, at once
-MOST = 1000
-#: seconds between two lines of progress where the output is no terminal
-REPORT = 10.0
-#: exit code of a run that was stopped
-STOPPED = 3
+#: users in a batch at most
+MAX_BATCH = 1000
+#: seconds between two lines of progress if the output is not a terminal
+REPORT_INTERVAL = 10.0
+#: exit code of a run that was stopped by a signal
+EXIT_STOPPED = 3
 
 
 class Command(BaseCommand):
-    """Indexes all users, page by page."""
+    """Indexes all users, in batches."""
 
     help = (
-        "Put all users into the directories that they are in by IDENTITY, under their label; remove those "
-        "who may not use the pages any more, and those whom an earlier run had put there and who are gone. "
-        "A run that was stopped goes on where it was. Exit code 0: done; 1: an error, or members that a "
-        "directory could not take (see the log); 3: stopped by a signal, run it again to go on."
+        "Add all users to their directories (see IDENTITY), under their labels; remove users who may not use "
+        "the pages any more, and deleted users whom an earlier run had added. A run that was stopped is "
+        "continued by the next one. Exit code 0: complete; 1: an error, or members that could not be stored "
+        "(see the log); 3: stopped by a signal, run it again to continue."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
         parser.add_argument(
-            "--directory", action="append", default=[], help="only this one, again for more (all)"
+            "--directory",
+            action="append",
+            default=[],
+            help="a directory to fill; repeat for more (all)",
         )
-        parser.add_argument("--batch", type=int, default=500, help="users at a time (500)")
-        parser.add_argument("--fresh", action="store_true", help="begin anew, also where a run was stopped")
+        parser.add_argument("--batch", type=int, default=500, help="users in a batch (default: 500)")
+        parser.add_argument("--fresh", action="store_true", help="start anew even if a run was stopped")
         parser.add_argument(
             "--strict",
             action="store_true",
-            help="remove also whom no run has put there: in these directories nobody but users is left",
+            help="also remove members that no run has added, so that the directories contain only users",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it."""
-        if not 1 <= options["batch"] <= MOST:
-            raise CommandError(f"--batch is 1 to {MOST} users.")
+        """Run the indexing."""
+        if not 1 <= options["batch"] <= MAX_BATCH:
+            raise CommandError(f"--batch must be between 1 and {MAX_BATCH}.")
         self._verbosity = options["verbosity"]
         stop = Stopping()
         try:
@@ -67,8 +70,8 @@ class Command(BaseCommand):
 
     def _begin(self, indexing: Indexing) -> None:
         self._total, self._reported = indexing.total(), monotonic()
-        going_on = f", going on after {indexing.begins_with}" if indexing.begins_with else ""
-        self._say(f"Indexing {self._total} users{going_on}. Ctrl-C stops it; run again, it goes on.")
+        resumed = f", continuing after {indexing.begins_with}" if indexing.begins_with else ""
+        self._write(f"Indexing {self._total} users{resumed}. Ctrl-C stops it; the next run continues.")
 
     def _progress(self, done: int) -> None:
         if not self._verbosity:
@@ -77,20 +80,20 @@ class Command(BaseCommand):
         if self.stdout.isatty():
             self.stdout.write(f"\r{text}", ending="\n" if done >= self._total else "")
             self.stdout.flush()
-        elif monotonic() >= self._reported + REPORT:
+        elif monotonic() >= self._reported + REPORT_INTERVAL:
             self._reported = monotonic()
-            self._say(text)
+            self._write(text)
 
     def _end(self, indexing: Indexing, finished: bool) -> None:
         counts = indexing.counts
-        told = f"{counts.stored} stored, {counts.removed} removed, {counts.refused} refused."
+        summary = f"{counts.stored} stored, {counts.removed} removed, {counts.refused} refused."
         if not finished:
-            raise CommandError(f"Stopped: {told} Run it again to go on.", returncode=STOPPED)
-        self._say(f"Done: {told}")
+            raise CommandError(f"Stopped: {summary} Run it again to continue.", returncode=EXIT_STOPPED)
+        self._write(f"Done: {summary}")
         if counts.refused:
-            raise CommandError(f"{counts.refused} could not be stored: see the log.")
+            raise CommandError(f"{counts.refused} could not be stored; see the log.")
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         if self._verbosity:
             self.stdout.write(text)
             self.stdout.flush()

@@ -63,9 +63,9 @@ class Expiry(Service):
         settings = conf.current()
         limit = settings.JOB_MAX_WAITING
         # one request id may start timers of several names
-        asked = f"{unique}:{request(request_id)}"
+        request_key = f"{unique}:{request(request_id)}"
         job = (job_id, payloads.string(name), stored, settings.JOB_MAX_ATTEMPTS)
-        words = (asked, window(), limit, self.namespace, unique, ms, *job)
+        words = (request_key, window(), limit, self.namespace, unique, ms, *job)
         reply = yield Script("expiry_start", self._keys(name), words)
         if isinstance(reply, int):
             raise LimitExceeded(
@@ -116,8 +116,7 @@ class Expiry(Service):
     def _keys(self, name: str) -> list[str]:
         """The keys of a change, in the order of the scripts."""
         return [
-            *self._jobs.records,
-            *self._jobs.queue(self.namespace).all,
+            *self._jobs.queue(self.namespace).with_records,
             timer_key(self._prefix, self.namespace, keys.name(name, "name")),
             namespaces_key(self._prefix),
         ]

@@ -66,7 +66,7 @@ class Engine:
         words: list[Argument] = [request_id, window(), limit]
         for job in jobs:
             words += job
-        reply = yield Script("jobs_push", self._keys(queue), words)
+        reply = yield Script("jobs_push", self.keys.queue(queue).with_records, words)
         if isinstance(reply, int):
             raise LimitExceeded(
                 "jobs waiting in a queue", limit=limit, actual=reply, setting="JOB_MAX_WAITING"
@@ -90,8 +90,9 @@ class Engine:
         words: list[Argument] = [os.urandom(6).hex(), worker, lease, count, min_age, *_dead_limits()]
         for one in settlements:
             words += (numbers[one.lease.queue], *one.words)
-        reply = yield Script("jobs_claim", self._keys(*queues), words, once=True)
-        return parse_claim(reply, list(queues))
+        keys = [*self.keys.records, *(key for queue in queues for key in self.keys.queue(queue).all)]
+        reply = yield Script("jobs_claim", keys, words, once=True)
+        return parse_claim(reply, queues)
 
     def sweep(self, queues: Sequence[str]) -> Steps[float | None]:
         """Do what is due by time; returns the seconds until something is due, or None."""
@@ -104,7 +105,7 @@ class Engine:
 
     def settle(self, settlement: Settlement) -> Steps[bool | None]:
         """Settle one lease. False where it is stale, None where a lost reply leaves that open."""
-        keys = self._keys(settlement.lease.queue)
+        keys = self.keys.queue(settlement.lease.queue).with_records
         reply = yield Script("jobs_settle", keys, (*_dead_limits(), *settlement.words), settles=True)
         return settled(reply)
 
@@ -120,11 +121,12 @@ class Engine:
     def cancel(self, queue: str, job_id: str, *, ttl: int = 0, line: str = "") -> Steps[bool]:
         """Take out a job that has not started. With a `ttl` (ms), the cancellation is its result."""
         words = (job_id, ttl, line, request(None), window())
-        return bool((yield Script("jobs_cancel", self._keys(queue), words)))
+        return bool((yield Script("jobs_cancel", self.keys.queue(queue).with_records, words)))
 
     def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[bool]:
         """Change when a waiting job is due."""
-        return bool((yield Script("jobs_reschedule", self._keys(queue), (job_id, delay, line))))
+        keys = self.keys.queue(queue).with_records
+        return bool((yield Script("jobs_reschedule", keys, (job_id, delay, line))))
 
     def get(self, job_id: str) -> Steps[JobRecord | None]:
         """The record of a job, or None."""
@@ -135,18 +137,18 @@ class Engine:
     def stats(self, queue: str) -> Steps[list[int]]:
         """Ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1."""
         _, max_age = _dead_limits()
-        reply: list[int] = yield Script("jobs_stats", self._keys(queue), (max_age,))
+        reply: list[int] = yield Script("jobs_stats", self.keys.queue(queue).with_records, (max_age,))
         return reply
 
     def dead(self, queue: str, limit: int) -> Steps[list[JobRecord]]:
         """Dead jobs, the latest first."""
         _, max_age = _dead_limits()
-        reply = yield Script("jobs_dead", self._keys(queue), (limit, max_age))
+        reply = yield Script("jobs_dead", self.keys.queue(queue).with_records, (limit, max_age))
         return [parse_record(one) for one in reply]
 
     def redrive(self, queue: str, job_ids: Sequence[str] | None) -> Steps[int]:
         """Requeue dead jobs: the given ones, or all that are dead by now. Returns how many."""
-        keys, (_, max_age) = self._keys(queue), _dead_limits()
+        keys, (_, max_age) = self.keys.queue(queue).with_records, _dead_limits()
         total: int = 0
         if job_ids is not None:
             for page in batched(job_ids, PAGE):
@@ -164,8 +166,8 @@ class Engine:
 
     def purge(self, queue: str) -> Steps[int]:
         """Delete all jobs of a queue. Returns how many."""
-        total = 0
-        while count := (yield Script("jobs_purge", self._keys(queue), (PAGE, request(None), window()))):
+        keys, total = self.keys.queue(queue).with_records, 0
+        while count := (yield Script("jobs_purge", keys, (PAGE, request(None), window()))):
             total += count
         return total
 
@@ -177,13 +179,6 @@ class Engine:
     def remove_worker(self, worker: str) -> Steps[None]:
         """Remove the heartbeat of a worker that ends."""
         yield Command("HDEL", self.keys.workers, worker)
-
-    def _keys(self, *queues: str) -> list[str]:
-        """The keys of every script about queues: the records, then each queue's."""
-        keys = list(self.keys.records)
-        for queue in queues:
-            keys += self.keys.queue(queue).all
-        return keys
 
 
 def _dead_limits() -> tuple[int, int]:

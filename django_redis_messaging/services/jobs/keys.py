@@ -82,15 +82,17 @@ class JobKeys:
         """The keys of one of its queues."""
         found = self._queues.get(value)
         if found is None:
-            found = self._queues[value] = QueueKeys(self.tag, value)
+            found = self._queues[value] = QueueKeys(self, value)
         return found
 
 
 class QueueKeys:
     """The jobs of one queue, by where they are. Redis deletes each key with its last member."""
 
-    def __init__(self, slot: str, value: str) -> None:
-        self.tag = f"{slot}:queue:{encoded(value)}"
+    def __init__(self, jobs: JobKeys, value: str) -> None:
+        self.tag = f"{jobs.tag}:queue:{encoded(value)}"
+        #: the KEYS of a script about one queue: the records, then the queue
+        self.with_records = [*jobs.records, *self.all]
 
     @functools.cached_property
     def ready(self) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, NamedTuple
+
+from ...core.steps import batched
 
 
 class Outcome(Enum):
@@ -114,13 +117,13 @@ def parse_record(raw: list[bytes]) -> JobRecord:
     return JobRecord(job_id.decode(), payload, parse_state(state), log)
 
 
-def parse_claim(reply: list[Any], queues: list[str]) -> Claimed:
+def parse_claim(reply: list[Any], queues: Sequence[str]) -> Claimed:
     """The reply of jobs_claim.lua."""
     now, due_in, settled, found = reply
     jobs = []
-    for number, job_id, payload, raw in found:
-        state = parse_state(raw)
-        lease = Lease(queues[number - 1], job_id.decode(), state.fence, state.token)
+    for number, job_id, payload, raw in batched(found, 4):
+        state, at = parse_state(raw), int(number) - 1
+        lease = Lease(queues[at], job_id.decode(), state.fence, state.token)
         jobs.append(LeasedJob(lease, payload, state))
     return Claimed(now, None if due_in < 0 else due_in / 1000, [bool(flag) for flag in settled], jobs)
 

@@ -58,9 +58,9 @@ class DelayQueue(LeaseQueue):
 
         Raises LimitExceeded (JOB_MAX_BYTES, JOB_MAX_WAITING).
         """
-        asked = request(request_id)
+        request_key = request(request_id)
         chosen = new_ids(request_id, 1)[0] if job_id is None else checked(job_id, "job_id")
-        return (yield from self._push_one(chosen, asked, data, delay, priority))
+        return (yield from self._push_one(chosen, request_key, data, delay, priority))
 
     apush = asynchronous(push)
 
@@ -83,7 +83,7 @@ class DelayQueue(LeaseQueue):
         """
         wait = milliseconds(delay, "delay")
         checked_priority = integer(priority, "priority", minimum=-100, maximum=100)
-        asked = request(request_id)
+        request_key = request(request_id)
         payloads = [encode(item) for item in items]
         ids = new_ids(request_id, len(payloads))
         for number, page in enumerate(batched(zip(ids, payloads, strict=True), PAGE)):
@@ -91,7 +91,7 @@ class DelayQueue(LeaseQueue):
                 Push(job_id, payload, wait, checked_priority, self._max_attempts) for job_id, payload in page
             ]
             # no other request has this id: a caller's id has no NUL
-            yield from self._engine.push(ONLY_QUEUE, f"{asked}\0{number}", jobs)
+            yield from self._engine.push(ONLY_QUEUE, f"{request_key}\0{number}", jobs)
         yield from self._register()
         return ids
 
@@ -189,11 +189,13 @@ class DelayQueue(LeaseQueue):
         seconds = milliseconds(lease, "lease", minimum=1) / 1000
         await consuming.awork(self, callables, stop or threading.Event(), seconds)
 
-    def _push_one(self, job_id: str, asked: str, data: Any, delay: Duration, priority: int) -> Steps[str]:
+    def _push_one(
+        self, job_id: str, request_key: str, data: Any, delay: Duration, priority: int
+    ) -> Steps[str]:
         wait = milliseconds(delay, "delay")
         place = integer(priority, "priority", minimum=-100, maximum=100)
         job = Push(job_id, encode(data), wait, place, self._max_attempts)
-        _, [in_force] = yield from self._engine.push(ONLY_QUEUE, asked, [job])
+        _, [in_force] = yield from self._engine.push(ONLY_QUEUE, request_key, [job])
         yield from self._register()
         return in_force
 
