@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -17,6 +17,13 @@ from .leases import LeasedJob, Outcome, Settlement
 
 logger = logging.getLogger(__name__)
 
+#: seconds between two checks for timeouts while no job runs
+IDLE_INTERVAL = 1.0
+#: seconds between two checks while jobs run, at most: a job that has just started may have a shorter timeout
+#: than those checked
+TIMEOUT_INTERVAL = 0.5
+#: seconds between two checks, at least
+MIN_INTERVAL = 0.01
 #: seconds that coroutines get to end when they are cancelled
 CLOSING_TIMEOUT = 5.0
 
@@ -69,6 +76,52 @@ class RunningJob:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self.thread), ctypes.py_object(TaskTimeout)
                 )
+
+
+class RunningJobs:
+    """The jobs that the lanes of a worker run now."""
+
+    def __init__(self) -> None:
+        self._jobs: set[RunningJob] = set()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        return iter(list(self._jobs))  # a copy: lanes add and remove jobs at any time
+
+    def add(self, job: RunningJob) -> None:
+        """Add a job that starts."""
+        self._jobs.add(job)
+
+    def discard(self, job: RunningJob) -> None:
+        """Remove a job that has ended."""
+        self._jobs.discard(job)
+
+    def interrupt_overdue(self) -> None:
+        """Interrupt the jobs whose time is up."""
+        for job in self:
+            if job.overdue >= 0:
+                job.interrupt()
+
+    def seconds_to_check(self) -> float:
+        """Seconds until a timeout may have to be handled."""
+        if not self._jobs:
+            return IDLE_INTERVAL
+        due = [-job.overdue for job in self if job.timeout is not None and job.overdue < 0]
+        return max(min([TIMEOUT_INTERVAL, *due]), MIN_INTERVAL)
+
+    def with_leases(self, length: float) -> list[RunningJob]:
+        """The jobs whose leases must be extended by `length` seconds. Left out: released ones, and those that
+        should have timed out long ago."""
+        return [job for job in self if job.overdue < length and not job.released]
+
+    def mark_lost(self, jobs: Iterable[RunningJob]) -> None:
+        """Mark jobs whose leases were lost, unless they have ended by now."""
+        for job in jobs:
+            if job in self._jobs and not job.lease_lost:
+                job.lease_lost = True
+                logger.warning("Job id=%s lost its lease while it ran.", job.leased.lease.id)
 
 
 class EventLoop:

@@ -27,19 +27,13 @@ from .combining import Claim, Combiner
 from .engine import POLL_INTERVAL, Engine
 from .leases import Claimed, LeasedJob, Outcome, Settlement
 from .limits import DEFAULT_LIMITS, Limits, resident_memory
-from .running import EventLoop, RunningJob
+from .running import EventLoop, RunningJob, RunningJobs
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 #: makes an attempt at a job; returns the settlement, or None if the lease is lost
 Attempt = Callable[[RunningJob], Settlement | None]
-
-#: seconds between two checks for timeouts of running jobs, at most: a job that has just started may have a
-#: shorter timeout than those checked
-TIMEOUT_INTERVAL = 0.5
-#: seconds between two checks, at least
-MIN_INTERVAL = 0.01
 
 
 class Worker:
@@ -71,7 +65,7 @@ class Worker:
         self._signals: SimpleQueue[bool] = SimpleQueue()
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._running: set[RunningJob] = set()
+        self._running = RunningJobs()
         #: jobs that may still be started
         self._remaining = threading.Semaphore(limits.max_tasks) if limits.max_tasks else None
         #: start of the worker by the server's clock: ms; 0 before the first heartbeat
@@ -121,17 +115,8 @@ class Worker:
             left = ends - monotonic()
             if left <= 0:
                 return
-            for running in list(self._running):
-                if running.overdue >= 0:
-                    running.interrupt()
-            self._read_signal(min(left, self._seconds_to_check()))
-
-    def _seconds_to_check(self) -> float:
-        """Seconds until the next timeout may have to be handled."""
-        if not self._running:
-            return POLL_INTERVAL
-        due = [-one.overdue for one in list(self._running) if one.timeout is not None and one.overdue < 0]
-        return max(min([TIMEOUT_INTERVAL, *due]), MIN_INTERVAL)
+            self._running.interrupt_overdue()
+            self._read_signal(min(left, self._running.seconds_to_check()))
 
     def _read_signal(self, seconds: float) -> None:
         """Wait for a signal, and act on it."""
@@ -268,7 +253,7 @@ class Worker:
 
     def _release_running(self) -> None:
         """Release the jobs that still run: other workers get them at once."""
-        for running in list(self._running):
+        for running in self._running:
             running.released = True
             try:
                 self._perform(self._engine.settle(running.settled(Outcome.RELEASE)))
@@ -283,7 +268,7 @@ class Worker:
     def _join_idle_lanes(self) -> None:
         """Wait a moment for lanes that run nothing: a lane that has just claimed a job releases it."""
         ends = monotonic() + POLL_INTERVAL
-        busy = {one.thread for one in list(self._running)}
+        busy = {running.thread for running in self._running}
         for lane in list(self._lanes):
             if lane.ident not in busy:
                 lane.join(max(ends - monotonic(), 0))
@@ -302,17 +287,12 @@ class Worker:
         return True
 
     def _keep_leases(self) -> None:
-        """Extend the leases of running jobs, except those that should have timed out long ago; send a
-        heartbeat."""
+        """Extend the leases of running jobs, and send a heartbeat."""
         length = self._limits.lease
-        kept = [one for one in list(self._running) if one.overdue < length and not one.released]
-        if kept:
-            leases = [one.leased.lease for one in kept]
+        if kept := self._running.with_leases(length):
+            leases = [running.leased.lease for running in kept]
             in_force = self._perform(self._engine.extend(leases, round(length * 1000)))
-            for running, is_in_force in zip(kept, in_force, strict=True):
-                if not is_in_force and running in self._running and not running.lease_lost:
-                    running.lease_lost = True
-                    logger.warning("Job id=%s lost its lease while it ran.", running.leased.lease.id)
+            self._running.mark_lost([one for one, kept_on in zip(kept, in_force, strict=True) if not kept_on])
         if self._ended.is_set():
             return
         now = self._perform(
