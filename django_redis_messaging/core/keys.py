@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
+from .. import conf
 from ..errors import InvalidArgument
 
 #: version of the key layout
@@ -29,6 +30,11 @@ def checked_prefix(value: str) -> str:
     if invalid:
         raise InvalidArgument(f"PREFIX contains {invalid[0]!r}: use letters, digits, '-', '_', '.' and ':'.")
     return value
+
+
+def current_prefix() -> str:
+    """The PREFIX of the settings, checked. It is read anew each time: it may be a callable (tenants)."""
+    return checked_prefix(conf.prefix())
 
 
 def name(value: str, what: str) -> str:

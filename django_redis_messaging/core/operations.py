@@ -61,7 +61,7 @@ class Service:
 
     def __init__(self, *, using: str | None = None) -> None:
         self._using = using if using is not None else conf.alias()
-        self._prefix = keys.checked_prefix(conf.prefix())
+        self._prefix = keys.current_prefix()
 
 
 def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[S, P], T]:

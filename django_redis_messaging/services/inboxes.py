@@ -109,7 +109,7 @@ class Inbox(Service):
     def chats(self, *, limit: int = 100, after: str | None = None) -> Steps[list[ChatSummary]]:
         """List the user's chats by latest activity; `after` is the last chat_id of the previous page.
 
-        Raises ValueError if `after` is not one of the user's chats (any more): start with the first page.
+        Raises InvalidArgument if `after` is not one of the user's chats (any more): start at the top.
         """
         count(limit, "limit")
         if after is not None:

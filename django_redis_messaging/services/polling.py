@@ -16,7 +16,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from .. import conf
-from ..core.keys import checked_prefix
+from ..core.keys import current_prefix
 from ..core.operations import Steps, perform
 from ..core.retry import no_retries_when
 from ..errors import InvalidArgument, MessagingError
@@ -54,16 +54,24 @@ def sweep(using: str, steps: Callable[[], Steps[float | None]]) -> float | None:
 @register
 def delay_queues() -> Iterable[Round]:
     """One round for each registered delay queue."""
-    using, prefix = conf.alias(), checked_prefix(conf.prefix())
-    names = perform(using, registered_queues(queues_key(prefix)))
-    return [partial(sweep, using, partial(sweep_queue, using, prefix, name)) for name in names]
+    using, prefix = conf.alias(), current_prefix()
+    registry = queues_key(prefix)
+    return [
+        partial(
+            sweep,
+            using,
+            partial(sweep_registered, Engine(prefix, "queue", name), ONLY_QUEUE, using, registry, name),
+        )
+        for name in perform(using, registered_queues(registry))
+    ]
 
 
-def sweep_queue(using: str, prefix: str, name: str) -> Steps[float | None]:
-    """Do what is due in a delay queue, and keep it registered while something will be due."""
-    due_in = yield from Engine(prefix, "queue", name).sweep([ONLY_QUEUE])
+def sweep_registered(engine: Engine, queue: str, using: str, registry: str, name: str) -> Steps[float | None]:
+    """Do what is due in a queue that is registered as `name`, and keep it registered while something will be
+    due."""
+    due_in = yield from engine.sweep([queue])
     if due_in is not None:
-        yield from register_queue(using, queues_key(prefix), name)
+        yield from register_queue(using, registry, name)
     return due_in
 
 

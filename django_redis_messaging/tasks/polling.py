@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from ..core.operations import Steps
-from ..services.jobs.registry import register_queue
-from ..services.polling import Round, register, sweep
+from ..services.polling import Round, register, sweep, sweep_registered
 from .backend import RedisBackend
 from .compat import task_backends
 
@@ -27,12 +25,8 @@ def _rounds(backend: RedisBackend) -> list[Round]:
     using, engine = backend.using, backend.engine
     if backend.queue_names:
         return [partial(sweep, using, partial(engine.sweep, backend.queue_names))]
-    return [partial(sweep, using, partial(sweep_queue, backend, name)) for name in backend.serving()]
-
-
-def sweep_queue(backend: RedisBackend, name: str) -> Steps[float | None]:
-    """Do what is due in a queue, and keep it registered while something will be due."""
-    due_in = yield from backend.engine.sweep([name])
-    if due_in is not None:
-        yield from register_queue(backend.using, backend.engine.keys.queues, name)
-    return due_in
+    registry = engine.keys.queues
+    return [
+        partial(sweep, using, partial(sweep_registered, engine, name, using, registry, name))
+        for name in backend.serving()
+    ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import MessagingError, conf
-from ...core.keys import checked_prefix
+from ...core.keys import current_prefix
 from ...core.operations import perform
 from ...services.expiries.engine import TimerEngine
 from ...services.jobs.base import ONLY_QUEUE
@@ -45,14 +45,14 @@ class Command(BaseCommand):
 
 def delay_queues() -> list[Row]:
     """One row for each delay queue."""
-    using, prefix = conf.alias(), checked_prefix(conf.prefix())
+    using, prefix = conf.alias(), current_prefix()
     names = perform(using, registered_queues(queues_key(prefix)))
     return [_row(name, using, Engine(prefix, "queue", name), ONLY_QUEUE) for name in sorted(names)]
 
 
 def timers() -> list[Row]:
     """One row for each namespace of timers."""
-    using, engine = conf.alias(), TimerEngine(checked_prefix(conf.prefix()))
+    using, engine = conf.alias(), TimerEngine(current_prefix())
     namespaces = perform(using, engine.namespaces())
     return [_row(f"timers {name}", using, engine, name) for name in sorted(namespaces)]
 

@@ -42,7 +42,7 @@ class Command(BaseCommand):
 
 
 def _timers(namespace: str, ids: list[str] | None) -> int:
-    engine = TimerEngine(keys.checked_prefix(conf.prefix()))
+    engine = TimerEngine(keys.current_prefix())
     return perform(conf.alias(), engine.redrive(keys.name(namespace, "namespace"), ids))
 
 

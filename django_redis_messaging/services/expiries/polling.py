@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from ... import conf
-from ...core.keys import checked_prefix
+from ...core.keys import current_prefix
 from ..polling import Round, register, sweep
 from .engine import TimerEngine
 
@@ -14,4 +14,4 @@ from .engine import TimerEngine
 @register
 def timers() -> Iterable[Round]:
     """One round over all namespaces."""
-    return [partial(sweep, conf.alias(), TimerEngine(checked_prefix(conf.prefix())).sweep_all)]
+    return [partial(sweep, conf.alias(), TimerEngine(current_prefix()).sweep_all)]

@@ -10,7 +10,6 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ... import conf
 from ...core import keys, keyspace
 from ...core.backoff import backoff
 from ...core.endpoints import Endpoint
@@ -58,7 +57,7 @@ class Channel:
         self._configure = configure
         self._lease = DispatchLease(primary.id, token, using=endpoint.alias)
         self._renewed = 0.0
-        self._own_keys = f"{keys.checked_prefix(conf.prefix())}:{keys.FORMAT}:{{".encode()
+        self._own_keys = f"{keys.current_prefix()}:{keys.FORMAT}:{{".encode()
         self._subscriptions = self._by_pattern()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"primary {primary.id[:8]}", daemon=True)

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from ... import conf
 from ...core.endpoints import Endpoint
-from ...core.keys import checked_prefix
+from ...core.keys import current_prefix
 from ...core.primaries import Primaries, Primary
 from ...handlers import KeyHandler, TimerHandler
 from ..expiries.engine import TimerEngine
@@ -89,7 +89,7 @@ class Listener:
 
 
 def _timer_worker(timers: Mapping[str, TimerHandler], limits: Limits) -> Worker:
-    using, engine = conf.alias(), TimerEngine(checked_prefix(conf.prefix()))
+    using, engine = conf.alias(), TimerEngine(current_prefix())
     return Worker(engine, using, list(timers), Firing(engine, using, timers), limits)
 
 

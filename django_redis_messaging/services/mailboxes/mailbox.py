@@ -103,7 +103,7 @@ class Mailbox(Service):
         >>> [mail.payload for mail in box.fetch(after=page.cursor).messages]
         [2]
 
-        Raises ValueError for an invalid cursor.
+        Raises InvalidArgument for an invalid cursor.
         """
         cursor = ("", "", "") if after is None else entries.parse_cursor(after, "after")
         read_filter = "all" if unread is None else "unread" if flag(unread, "unread") else "read"
@@ -127,7 +127,7 @@ class Mailbox(Service):
         """Mark everything up to a mail as read; returns the position, which never moves back.
 
         `up_to` is a cursor or an id; an id above the newest means the newest. A cursor whose mail no longer
-        exists because Redis lost data moves nothing. Raises ValueError for an invalid cursor.
+        exists because Redis lost data moves nothing. Raises InvalidArgument for an invalid cursor.
         """
         cursor = entries.parse_cursor(up_to, "up_to")
         return int((yield Script("mailbox_ack", self._keys.changing, cursor)))

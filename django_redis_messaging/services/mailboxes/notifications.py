@@ -56,7 +56,7 @@ def notify(
     >>> notify("notify-example", "Your file is ready.", url="/files/7/", level="success").payload
     {'text': 'Your file is ready.', 'url': '/files/7/', 'level': 'success'}
 
-    Raises ValueError for other levels and other URLs (https://elsewhere.example/, javascript:),
+    Raises InvalidArgument for other levels and other URLs (https://elsewhere.example/, javascript:),
     LimitExceeded (MAIL_MAX_BYTES).
     """
     mailbox = Mailbox(user, using=using)
