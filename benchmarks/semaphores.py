@@ -1,5 +1,8 @@
 """Semaphores: acquire and release, compared with a bare PING and the original fair semaphore.
 
+Measured with one process alone, with eight processes that compete for three permits, and with one process
+that is denied a permit because all are held.
+
 uv run python -m benchmarks.semaphores
 uv run python -m benchmarks.semaphores --rounds 5
 """
@@ -18,6 +21,8 @@ PING, OURS, FAIR, LOCKED = "PING", "Semaphore", "original", "original with its l
 CALLERS, LIMIT = 8, 3
 #: seconds: lease; pause between two attempts of the original
 TIMEOUT, POLL_INTERVAL = 10, 0.001
+#: seconds: longer than the benchmark
+LONG = 3600
 
 
 class Original:
@@ -101,19 +106,52 @@ def contended(title: str, rounds: int, *, callers: int, limit: int) -> list[list
     semaphore = Semaphore(name, limit, timeout=TIMEOUT)
 
     def pair() -> None:
-        with semaphore:
-            pass
+        semaphore.acquire(blocking=True)
+        semaphore.release()
 
     contest = Contest(title, rounds, callers=callers)
     contest.add(PING, client.ping)
     contest.add(OURS, pair)
     for other, locked in ((FAIR, False), (LOCKED, True)):
         contest.add(other, Original(client, f"{name} {other}", limit, locked=locked).pair)
+    return run(contest)
+
+
+def denied(rounds: int) -> list[list[str]]:
+    """Measure one process that asks for a permit while all are held. Returns a row of the summary."""
+    from django_redis_messaging import Semaphore
+
+    client, holder = driver(), Semaphore("full", LIMIT, timeout=LONG)
+    semaphore = Semaphore("full", LIMIT, timeout=TIMEOUT)
+    contest = Contest("denied", rounds)
+    contest.add(PING, client.ping)
+    contest.add(OURS, lambda: refused(semaphore.acquire()))
+    originals = {
+        name: Original(client, f"full {name}", LIMIT, locked=locked)
+        for name, locked in ((FAIR, False), (LOCKED, True))
+    }
+    for name, original in originals.items():
+        contest.add(name, lambda original=original: refused(original.acquire()))
+    for _ in range(LIMIT):
+        holder.acquire()
+        for original in originals.values():
+            original.acquire()
+            client.zadd(original.times, {original.token: time.time() + LONG})
+    return run(contest)
+
+
+def refused(granted: bool) -> None:
+    if granted:
+        raise RuntimeError("a permit was granted although all were held")
+
+
+def run(contest: Contest) -> list[list[str]]:
+    """Run a contest and print its results. Returns a row of the summary."""
     results = contest.run()
     print(results)
     return [
         [
-            title,
+            contest.title,
             f"{results[OURS].ratio:.2f}",
             f"{results.speedup(OURS, FAIR):.1f}",
             f"{results.speedup(OURS, LOCKED):.1f}",
@@ -124,9 +162,12 @@ def contended(title: str, rounds: int, *, callers: int, limit: int) -> list[list
 def main(rounds: int) -> None:
     with server():
         summary = [
-            ["Semaphore, acquire and release", "of PING", f"times the {FAIR}", f"times the {LOCKED}"],
-            *contended("one caller", rounds, callers=1, limit=LIMIT),
-            *contended(f"{CALLERS} processes, {LIMIT} permits", rounds, callers=CALLERS, limit=LIMIT),
+            ["Semaphore", "of PING", f"times the {FAIR}", f"times the {LOCKED}"],
+            *contended("acquire and release", rounds, callers=1, limit=LIMIT),
+            *contended(
+                f"the same, {CALLERS} processes, {LIMIT} permits", rounds, callers=CALLERS, limit=LIMIT
+            ),
+            *denied(rounds),
         ]
     print(f"\n{table(summary)}")
 

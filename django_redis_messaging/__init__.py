@@ -15,6 +15,7 @@ from .errors import (
     NotAMember,
     NotPermitted,
     OutcomeUnknown,
+    PermitLost,
     SemaphoreError,
     Unavailable,
 )
@@ -27,9 +28,9 @@ from .services.expiries import Expiry
 from .services.forgetting import aforget, forget
 from .services.inboxes import Inbox
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
-from .services.locks import Lock
+from .services.locks import Lock, LockInfo, afenced_update, fenced_update
 from .services.mailboxes import Mail, Mailbox, MailboxStatus, MailPage, anotify, notify
-from .services.semaphores import Semaphore, SemaphoreInfo
+from .services.semaphores import Semaphore, SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
 
 __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     # group chat
@@ -63,8 +64,13 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "QueueStats",
     # locks
     "Lock",
+    "LockInfo",
+    "fenced_update",
+    "afenced_update",
     "Semaphore",
     "SemaphoreInfo",
+    "SemaphoreHolder",
+    "SemaphoreWaiter",
     # timers and keyspace events
     "Expiry",
     "Expired",
@@ -87,6 +93,7 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "LockError",
     "LockNotOwnedError",
     "SemaphoreError",
+    "PermitLost",
     "Unavailable",
     "OutcomeUnknown",
     # observation and deadlines

@@ -58,19 +58,23 @@ class OutcomeUnknown(MessagingError):
 
 
 class LeaseLost(MessagingError):
-    """The lease of a job ended before the job did: another worker may be running it now."""
+    """The lease of a job, a lock or a permit ended before the work did: another client may have it now."""
 
 
 class LockError(MessagingError, driver.LockError):
     """A lock was not acquired, or is not held by this thread or task. Also a redis-py LockError."""
 
 
-class LockNotOwnedError(LockError, driver.LockNotOwnedError):
+class LockNotOwnedError(LockError, LeaseLost, driver.LockNotOwnedError):
     """The lease of a lock ended before its release: another client may have held it since."""
 
 
 class SemaphoreError(MessagingError):
-    """This thread or task holds no permit of the semaphore, or its lease has ended."""
+    """No permit of the semaphore is free, or this thread or task holds none."""
+
+
+class PermitLost(SemaphoreError, LeaseLost):
+    """The lease of a permit ended before its release: another client may have held it since."""
 
 
 class TaskCancelled(MessagingError):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: values of the ini option
 PRIVATE, CONFIGURED = "private", "configured"
-#: number of keys per SCAN, and per pipeline of UNLINK
-BATCH = 1000
 #: seconds to wait for a reply
 REPLY_TIMEOUT = 10.0
 
@@ -120,31 +118,15 @@ def messaging_prefix(
 
 
 def remove_keys(alias: str, prefix: str) -> int:
-    """Remove all keys that begin with `prefix`; returns their number.
-
-    It uses SCAN, and UNLINK for each key, on each primary of a Cluster: this doesn't block the server, and
-    needs no permission that the app doesn't need.
-    """
+    """Remove all keys that begin with `prefix`; returns their number. It doesn't block the server."""
     from .core.endpoints import endpoint
-    from .core.primaries import Primaries
+    from .core.primaries import scan
 
-    removed, target = 0, endpoint(alias)
-    with closing(Primaries(target)) as primaries:
-        found = primaries.discover()
-    for primary in found:
-        with primary.connected(target) as connection:
-            removed += _remove(connection, f"{_literal(prefix)}:*")
+    removed = 0
+    for connection, keys in scan(endpoint(alias), f"{_literal(prefix)}:*"):
+        if keys:
+            removed += sum(connection.exchange([("UNLINK", key) for key in keys], REPLY_TIMEOUT))
     return removed
-
-
-def _remove(connection: Any, pattern: str) -> int:
-    removed, cursor, count = 0, b"0", str(BATCH)
-    while True:
-        scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
-        [(cursor, keys)] = connection.exchange([scan], REPLY_TIMEOUT)
-        removed += sum(connection.exchange([("UNLINK", key) for key in keys], REPLY_TIMEOUT)) if keys else 0
-        if cursor == b"0":
-            return removed
 
 
 def close_connections(alias: str) -> None:

@@ -1,10 +1,12 @@
-"""Management commands in separate processes, started as `manage.py` starts them."""
+"""Other processes: management commands, started as `manage.py` starts them, and forked children."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,3 +67,19 @@ def commands() -> Iterator[Start]:
             )  # fmt: skip
 
         yield start
+
+
+@contextmanager
+def forked(work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+    """Run `work` in a forked child; yields a function that waits for it and returns whether it succeeded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests may still be ending
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            asyncio._set_running_loop(None)
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    yield lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

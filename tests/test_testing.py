@@ -172,7 +172,7 @@ def test_remove_keys_removes_only_keys_with_the_prefix(own_prefix: str) -> None:
 
 
 def test_remove_keys_works_in_batches(own_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_redis_messaging.testing.BATCH", 3)
+    monkeypatch.setattr("django_redis_messaging.core.primaries.SCAN_COUNT", 3)
     client = get_redis_connection("messaging")
     for number in range(10):
         client.set(f"{own_prefix}:{number}", "1")

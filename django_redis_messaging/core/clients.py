@@ -14,10 +14,11 @@ from django.core.signals import setting_changed
 from .. import conf
 from .endpoints import endpoint
 from .execution import Client
-from .steps import Step
+from .sockets import Address
+from .steps import Command, Script, Step
 from .worlds import ASYNCIO, BLOCKING, run
 
-__all__ = ["Client", "aclose", "aperform", "blocking", "close", "execute", "perform", "running"]
+__all__ = ["Client", "aclose", "aperform", "blocking", "close", "execute", "perform", "running", "server_of"]
 
 T = TypeVar("T")
 
@@ -39,6 +40,11 @@ def execute(using: str, step: Step) -> Any:
 async def aperform(using: str, steps: Generator[Step, Any, T]) -> T:
     """Run the steps of an operation against the Redis of an alias, in the running event loop."""
     return await running(using).perform(steps)
+
+
+def server_of(using: str, step: Command | Script) -> Address | None:
+    """The server to which the blocking client sends a step now; None: the alias's server."""
+    return blocking(using).endpoint.route(step)
 
 
 def blocking(alias: str) -> Client:

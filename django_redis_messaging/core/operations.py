@@ -118,5 +118,5 @@ async def aperform(using: str, steps: Steps[T]) -> T:
 
 
 def _name_of(steps: Steps[Any]) -> str:
-    owner, dot, name = cast(GeneratorType[Any, Any, Any], steps).__qualname__.rpartition(".")
+    owner, dot, name = cast("GeneratorType[Any, Any, Any]", steps).__qualname__.rpartition(".")
     return f"{owner}{dot}{name.lstrip('_')}"

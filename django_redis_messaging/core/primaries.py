@@ -1,9 +1,10 @@
-"""The servers on which keyspace events happen: each primary publishes the events of its own keys only."""
+"""The servers that own keys: each primary publishes the keyspace events of its own keys only, and lists only
+those."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -30,6 +31,10 @@ class Primary(NamedTuple):
             connection.close()
 
 
+#: number of keys that one SCAN examines
+SCAN_COUNT = 1000
+#: seconds to wait for a reply to SCAN
+SCAN_TIMEOUT = 10.0
 #: a server that is not part of a Cluster, or whose user may not list the Cluster's nodes
 STANDALONE = Primary("alone")
 
@@ -102,3 +107,25 @@ def parse_primaries(slots: Any, *, node: Address | None) -> list[Primary]:
     if not found:
         raise RedisError("no slot of the Cluster has an owner")
     return list(found)
+
+
+def scan(endpoint: Endpoint, pattern: str) -> Iterator[tuple[BlockingConnection, list[bytes]]]:
+    """The keys of all primaries that match a pattern, in pages, each with a connection to the server that
+    owns them. A key that exists all the time is listed at least once. Raises RedisError.
+
+    It uses SCAN, which doesn't block the server and needs no permission that the app doesn't need.
+    """
+    with closing(Primaries(endpoint)) as primaries:
+        found = primaries.discover()
+    for primary in found:
+        with primary.connected(endpoint) as connection:
+            cursor = b"0"
+            while True:
+                command = ("SCAN", cursor, "MATCH", pattern, "COUNT", str(SCAN_COUNT))
+                [reply] = connection.exchange([command], SCAN_TIMEOUT)
+                if isinstance(reply, Exception):
+                    raise reply
+                cursor, keys = reply
+                yield connection, keys
+                if cursor == b"0":
+                    break

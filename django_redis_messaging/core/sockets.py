@@ -37,6 +37,8 @@ Address = tuple[str, int]
 #: one reply for each call; an error reply is an exception in the list
 Replies = list[Any]
 
+#: seconds; the minimum time to connect
+MIN_TIMEOUT = 0.001
 #: bytes; the size of the receive buffer
 CHUNK = 65536
 #: returned by the reader while a reply is incomplete
@@ -78,9 +80,10 @@ class _Connection(ABC):
         self._alias, _, parameters = target
         self.host = None if "path" in parameters else parameters.get("host", "localhost")
         self.port = int(parameters.get("port", 6379))
-        seconds = max(seconds, 0.001)
+        # the deadline may have passed a moment ago; sockets refuse negative timeouts
+        seconds = max(seconds, MIN_TIMEOUT)
         limits = {
-            "socket_timeout": timeout,
+            "socket_timeout": timeout if timeout is None else max(timeout, MIN_TIMEOUT),
             "socket_connect_timeout": min(parameters.get("socket_connect_timeout") or seconds, seconds),
         }
         if kind is None:

@@ -4,22 +4,35 @@
 local GRANT = 1000 -- ms within which a client that was handed the lock must confirm it
 local TICKET = 2000 -- ms after the client's last poll at which its ticket expires
 local MAX_TICKETS = 1000 -- tickets that one script examines
+local DAY = 86400000 -- ms
+
+-- How long the fence is kept when a lease of this length (ms; 0: without an end) begins.
+local function fence_ttl(lease)
+  return string.format('%.0f', lease == 0 and 30 * DAY or math.max(DAY, 2 * lease))
+end
 
 local function leave_queue(queue, seen, token)
   redis.call('ZREM', queue, token)
   redis.call('ZREM', seen, token)
 end
 
+-- Whether a client in the queue has polled lately, so that its ticket has not expired.
+local function has_polled(seen, token, now)
+  local polled = redis.call('ZSCORE', seen, token)
+  return polled and tonumber(polled) > now - TICKET
+end
+
 -- Removes the first client that still waits from the queue; returns its token and ticket.
 local function pop_waiter(queue, seen, now)
+  redis.call('ZCARD', seen) -- fails, before anything is written, if the key has another type
   for _ = 1, MAX_TICKETS do
     local first = redis.call('ZPOPMIN', queue)
     if not first[1] then
       return
     end
-    local polled = redis.call('ZSCORE', seen, first[1])
+    local is_alive = has_polled(seen, first[1], now)
     redis.call('ZREM', seen, first[1])
-    if polled and tonumber(polled) > now - TICKET then
+    if is_alive then
       return first[1], tonumber(first[2])
     end
   end

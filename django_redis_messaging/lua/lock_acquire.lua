@@ -12,18 +12,20 @@
 -- ARGV  2 lease: ms; 0 for none
 -- ARGV  3 maximum length of the queue; 0: the caller doesn't wait, and leaves the queue
 -- ARGV  4 1 if the caller has waited already, else 0
--- Returns the fence; 0 if the caller neither has the lock nor waits; the length of the queue, negated, if it is
--- full; or, if the caller waits, {place in the ring, ms until the next poll, server time in µs}
+-- ARGV  5 another token of the caller, with which it may hold the lock already; or empty
+-- Returns the fence; 0 if the caller neither has the lock nor waits; nil if it holds the lock with its other token; the
+-- length of the queue, negated, if it is full; or, if the caller waits, {place in the ring, ms until the next poll,
+-- server time in µs}
 local lock, fence, queue, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, lease, max_waiting, has_waited = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= '0'
-local DAY = 86400000 -- ms
+local other_token = ARGV[5]
 
 local latest, owner = string.match(redis.call('GET', fence) or '', '^(%d+) %S+ (.*)$')
 
 -- Stores, with the token, and returns a fence greater than all earlier ones.
 local function draw_fence(us)
   local drawn = math.max((tonumber(latest) or 0) + 1, us)
-  redis.call('SET', fence, string.format('%.0f - ', drawn) .. token, 'PX', math.max(DAY, 2 * lease))
+  redis.call('SET', fence, string.format('%.0f - ', drawn) .. token, 'PX', fence_ttl(lease))
   return drawn
 end
 
@@ -51,14 +53,19 @@ if holder == token then
   -- A repeat whose first reply was lost returns the fence it drew then; a client that was handed the lock draws one.
   return owner == token and tonumber(latest) or draw_fence(us)
 end
+if other_token ~= '' and holder == other_token then
+  return nil
+end
 if not holder then
   local first, ticket = pop_waiter(queue, seen, now)
-  if not first or first == token then
+  if first == token or not first and redis.call('EXISTS', queue) == 0 then
     set_lock()
     return draw_fence(us)
   end
-  hand_over(KEYS, 5, first, ticket, us)
-  holder = first
+  if first then -- else so many dead clients are at the head that a later poll must remove the rest
+    hand_over(KEYS, 5, first, ticket, us)
+    holder = first
+  end
 end
 
 if max_waiting == 0 then
@@ -75,8 +82,8 @@ if not ticket then
 end
 -- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it, so waiting clients keep waiting.
 local updated = redis.call('PEXPIRE', queue, 2 * TICKET)
-redis.call('ZADD', queue, ticket, token)
 redis.call('ZADD', seen, string.format('%.0f', now), token)
+redis.call('ZADD', queue, ticket, token)
 if updated == 0 then -- the queue did not exist
   redis.call('PEXPIRE', queue, 2 * TICKET)
 end

@@ -1,12 +1,14 @@
 -- Extends the lease of a lock.
 --
+-- uses _locks.lua
+--
 -- KEYS  1 lock
 -- KEYS  2 fence
 -- ARGV  1 token
 -- ARGV  2 duration: ms
 -- ARGV  3 mode: add to the remaining time; replace the remaining time; keep: replace it unless it is longer
 -- ARGV  4 request id
--- Returns 1, or 0 if the caller doesn't hold the lock or the lock has no lease
+-- Returns the remaining time (ms), or 0 if the caller doesn't hold the lock or the lock has no lease
 local lock, fence = KEYS[1], KEYS[2]
 local token, ms, mode, request = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 if redis.call('GET', lock) ~= token then
@@ -16,21 +18,22 @@ local remaining = redis.call('PTTL', lock)
 if remaining < 0 then
   return 0
 end
+local record
 if mode == 'keep' then
   ms = math.max(ms, remaining)
 elseif mode == 'add' then
   local latest, previous, owner = string.match(redis.call('GET', fence) or '', '^(%d+) (%S+) (.*)$')
   if previous == request then -- a repeat whose first reply was lost
-    return 1
+    return remaining
   end
   ms = ms + remaining
-  -- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it.
-  redis.call('PEXPIRE', lock, string.format('%.0f', ms))
-  if owner == token then
-    local ttl = math.max(redis.call('PTTL', fence), 2 * ms)
-    redis.call('SET', fence, latest .. ' ' .. request .. ' ' .. token, 'PX', string.format('%.0f', ttl))
-  end
-  return 1
+  record = owner == token and latest .. ' ' .. request .. ' ' .. token
 end
+-- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it.
 redis.call('PEXPIRE', lock, string.format('%.0f', ms))
-return 1
+if record then
+  redis.call('SET', fence, record, 'PX', fence_ttl(ms))
+else
+  redis.call('PEXPIRE', fence, fence_ttl(ms))
+end
+return ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from ..core.keys import name
 from ..errors import InvalidArgument
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., object])
 
 #: a duration: seconds, or a timedelta
 Duration = float | timedelta
@@ -64,6 +65,16 @@ def flag(value: bool, what: str) -> int:
     if not isinstance(value, bool):
         raise TypeError(f"{what} must be True or False, not {type(value).__name__}.")
     return int(value)
+
+
+def callback(function: C | None, what: str, *, renew: bool) -> C | None:
+    """Return a function to call when a renewed lease is lost, if it can be called."""
+    if function is not None:
+        if not callable(function):
+            raise TypeError(f"{what} must be callable, not {type(function).__name__}.")
+        if not renew:
+            raise InvalidArgument(f"{what} needs renew=True: other leases are not observed.")
+    return function
 
 
 def timestamp_ms(value: datetime | None, what: str) -> int:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from time import monotonic
 from typing import Self
 
@@ -39,10 +38,6 @@ class Renewal:
         """Start to renew; the first renewal is after one interval, or at once."""
         self._pause = 0.0 if at_once else self._interval
         self._thread.start()
-
-    def abandon(self) -> None:
-        """Stop without waiting; for callers that can't await, or are being destroyed."""
-        self._stopped.set()
 
     def stop(self, timeout: float | None = STOP_TIMEOUT) -> None:
         """Stop, and wait up to `timeout` seconds for a renewal in progress; None: until it has ended."""
@@ -85,12 +80,6 @@ class AsyncRenewal:
     def start(self) -> None:
         """Start to renew; the first renewal is after one interval."""
         self._task = asyncio.get_running_loop().create_task(self._run(), context=without_deadline())
-
-    def abandon(self) -> None:
-        """Stop without waiting; safe to call from any thread."""
-        if self._task is not None:
-            with suppress(RuntimeError):  # the loop is closed, so the task has ended
-                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     async def stop(self) -> None:
         """Stop, and wait until the task has ended."""

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
+import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import redis
 
 from django_redis_messaging import Lock, LockNotOwnedError, conf
+from django_redis_messaging.core import scripts
 
 from . import actors
+
+if TYPE_CHECKING:  # it takes long to import
+    from tests.services.planting import Plant
 
 #: seconds: the lease of holders that are stopped
 LEASE = 0.15
@@ -66,3 +75,30 @@ def wait_for(stage: actors.Stage, name: str) -> None:
     actors.enter(stage, threading.Barrier(1))
     Lock(name, timeout=1000).acquire()
     signal.pause()
+
+
+#: seconds: the lease of holders that are killed at random
+SHORT_LEASE = 0.5
+
+
+def work_until_killed(stage: actors.Stage, renew: bool, mistake: Plant | None) -> None:
+    """Acquire, hold and release a lock again and again, and list the fence of each acquire."""
+    actors.enter(stage, threading.Barrier(1))
+    if mistake:
+        scripts.read = functools.partial(_misread, scripts.read, mistake)
+    lock, chance = Lock("door", timeout=SHORT_LEASE, renew=renew), random.Random(os.getpid())
+    fences = f"{conf.prefix()}:1:fences"
+    with redis.Redis.from_url(stage.url) as client:
+        for number in itertools.count():
+            lock.acquire(token=f"{os.getpid()} {number}")
+            client.rpush(fences, lock.fence)
+            # some work takes longer than the lease, if it is renewed
+            time.sleep(chance.choice([0.001] * 6 + [1.5 * SHORT_LEASE if renew else 0.1]))
+            with suppress(LockNotOwnedError):  # on a busy machine
+                lock.release()
+
+
+def _misread(read: Callable[[str], str], mistake: Plant, filename: str) -> str:
+    where, line, replacement = mistake
+    text = read(filename)
+    return text.replace(line, replacement) if filename == f"{where}.lua" else text

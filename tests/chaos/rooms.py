@@ -55,7 +55,7 @@ def work(stage: Stage, directory: str, seed: int) -> None:
     """Enter and leave the room under the semaphore until killed."""
     enter(stage)
     room, chance, client = Room(directory), random.Random(seed), redis.Redis.from_url(stage.url)
-    semaphore, prefix = Semaphore("room", LIMIT, timeout=LEASE), conf.prefix()
+    semaphore, prefix = Semaphore("room", LIMIT, timeout=LEASE, blocking=True), conf.prefix()
     while True:
         with semaphore, room.inside() as found:
             client.incr(f"{prefix}:{'passed' if found else 'crowded'}")

@@ -37,7 +37,7 @@ def test_waiting_client_has_one_place_and_is_woken(lossy: LossyProxy, until: Cal
     assert semaphore.acquire()
 
     def wait(number: int) -> None:
-        with Semaphore("room", 1, timeout=LONG):
+        with Semaphore("room", 1, timeout=LONG, blocking=True):
             got.append(number)
 
     threads = [threading.Thread(target=wait, args=[number], daemon=True) for number in range(4)]
@@ -86,7 +86,7 @@ def test_waiting_client_is_woken_when_memory_is_full(fill: Fill, until: Callable
     fill()
 
     def wait() -> None:
-        with Semaphore("room", 1, timeout=LONG):
+        with Semaphore("room", 1, timeout=LONG, blocking=True):
             got.set()
 
     thread = threading.Thread(target=wait, daemon=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from django_redis_messaging.core.sockets import BlockingConnection
 from tests.core.conftest import Connect
 from tests.core.proxy import LossyProxy
 from tests.core.things import Things
+from tests.processes import forked
 
 pytestmark = pytest.mark.usefixtures("closing")
 
@@ -112,22 +111,6 @@ class TestForks:
         began = time.monotonic()
         assert await things.aadd("a") == 2
         assert time.monotonic() - began < 5
-
-
-@contextmanager
-def forked(work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Run `work` in a forked child; yields a function that waits for it and returns whether it succeeded."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests may still be ending
-        pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            asyncio._set_running_loop(None)
-            code = 0 if work() else 2
-        finally:
-            os._exit(code)
-    yield lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @pytest.mark.timing

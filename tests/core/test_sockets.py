@@ -52,6 +52,16 @@ async def test_an_async_connection_has_its_streams(server: EmbeddedServer) -> No
 
 
 @pytest.mark.timing
+async def test_a_connection_after_the_deadline(server: EmbeddedServer) -> None:
+    target = Target("any", UnixDomainSocketConnection, {"path": str(server.socket), "db": 1})
+    for connection in (BlockingConnection(), AsyncConnection()):
+        with pytest.raises(redis.TimeoutError):
+            opening = connection.open(target, -0.1)
+            if opening is not None:
+                await opening
+
+
+@pytest.mark.timing
 async def test_an_interrupted_exchange_closes_the_connection(private: EmbeddedServer) -> None:
     """So that no later exchange gets its reply."""
     target = Target("any", UnixDomainSocketConnection, {"path": str(private.socket)})

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -18,19 +22,27 @@ from redis.lock import Lock as DriversLock
 
 from django_redis_messaging import (
     ConfigurationError,
+    LeaseLost,
     LimitExceeded,
     Lock,
     LockError,
     LockNotOwnedError,
     MessagingError,
+    Unavailable,
     conf,
+    deadline,
 )
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.operations import Script
 from django_redis_messaging.core.scripts import load
+from django_redis_messaging.errors import TaskTimeout
+from django_redis_messaging.services import lease_renewer
+from django_redis_messaging.services.lease_renewer import RenewedLease
 from django_redis_messaging.services.locks import steps
 from django_redis_messaging.services.locks.keys import LockKeys
 
 from ..conftest import Call
+from ..processes import forked
 from .asking import DEADLINE, all_keys, server, snapshot, until
 from .planting import Planting
 
@@ -178,7 +190,7 @@ class TestOne:
                     source("lock_extend"), 2, lock.key, keys(lock).fence, "mine", 10_000, "add", "one"
                 ),
             )
-            assert extended == 1
+            assert 10_000 < extended <= 20_000
         assert ttl(lock) <= 20_000
 
     def test_a_repeated_acquire_returns_the_same_fence(self) -> None:
@@ -490,16 +502,46 @@ class TestWaiting:
         lock.release()
         assert lock.acquire(blocking=False)
 
-    def test_an_expired_waiter_does_not_let_others_overtake(self, pool: ThreadPoolExecutor) -> None:
+    @pytest.mark.parametrize("count", [250, 2500])
+    def test_an_expired_waiter_does_not_let_others_overtake(
+        self, count: int, pool: ThreadPoolExecutor
+    ) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
-        dead = {f"dead {at}": at for at in range(-250, 0)}
+        dead = {f"dead {at}": at for at in range(-count, 0)}
         server().zadd(keys(lock).queue, dead)
         server().zadd(keys(lock).seen, dict.fromkeys(dead, 1))
         waiter = Waiter(Lock("door"), pool)
         lock.release()
         assert not lock.acquire(blocking=False)
         waiter.leave()
+
+    async def test_a_client_whose_deadline_ends_leaves_the_queue(self, call: Call) -> None:
+        lock = Lock("door", timeout=LONG)
+        lock.acquire()
+        with pytest.raises(Unavailable), deadline(0.2):
+            await call(Lock("door"), "acquire", blocking_timeout=LONG)
+        assert waiting(lock) == 0
+        lock.release()
+        assert not lock.locked()
+
+    @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, TaskTimeout])
+    def test_an_interrupt_after_the_grant_releases_the_lock(
+        self, interrupt: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock = Lock("door", timeout=None)
+        store = Lock._store
+
+        def interrupted(*args: Any) -> bool:
+            store(*args)
+            raise interrupt
+
+        monkeypatch.setattr(Lock, "_store", interrupted)
+        with pytest.raises(interrupt):
+            lock.acquire()
+        assert not lock.locked()
+        with pytest.raises(LockError, match="hasn't acquired it"):
+            lock.release()
 
     async def test_a_cancelled_task_leaves_the_queue(self) -> None:
         lock = Lock("door", timeout=LONG)
@@ -557,6 +599,150 @@ class TestWaiting:
         assert len(sent) == 2
 
 
+class TestNotReentrant:
+    async def test_waiting_for_a_lock_of_ones_own_raises_at_once(self, call: Call) -> None:
+        lock = Lock("door", timeout=LONG)
+        assert await call(lock, "acquire")
+        with pytest.raises(LockError, match="not reentrant") as found:
+            await call(lock, "acquire")
+        assert found.value.lock_name == "door"
+        with pytest.raises(LockError, match="not reentrant"):
+            await call(lock, "acquire", blocking_timeout=LONG)
+        assert not await call(lock, "acquire", blocking=False)
+        assert await call(lock, "owned")
+        assert waiting(lock) == 0
+
+    @pytest.mark.parametrize("endless", [{"renew": True}, {"timeout": None}])
+    async def test_another_object_for_a_lock_without_an_end(
+        self, endless: dict[str, Any], call: Call
+    ) -> None:
+        lock, other = Lock("door", **endless), Lock("door")
+        assert await call(lock, "acquire")
+        with pytest.raises(LockError, match="not reentrant"):
+            await call(other, "acquire")
+        assert not await call(other, "acquire", blocking_timeout=0.01)
+        await call(lock, "release")
+        assert await call(other, "acquire", blocking_timeout=DEADLINE)
+        await call(other, "release")
+
+    def test_recursion_of_a_decorated_function(self) -> None:
+        @Lock("door")
+        def recurse(times: int) -> None:
+            if times:
+                recurse(times - 1)
+
+        with pytest.raises(LockError, match="not reentrant"):
+            recurse(1)
+        assert not Lock("door").locked()
+
+    async def test_a_lock_of_another_owner_is_waited_for(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", renew=True)
+        assert await lock.aacquire()
+
+        async def another_task() -> None:
+            async with lock:
+                pass
+
+        def another_thread() -> None:
+            with lock:
+                pass
+
+        task, thread = asyncio.create_task(another_task()), pool.submit(another_thread)
+        await until_async(lambda: waiting(lock) == 2)
+        await lock.arelease()
+        await task
+        await asyncio.to_thread(thread.result, DEADLINE)
+
+    def test_an_own_lease_that_has_ended_is_no_obstacle(self) -> None:
+        lock = Lock("door", renew=True)
+        lock.acquire()
+        fence = lock.fence
+        server().delete(lock.key)
+        assert lock.acquire(blocking_timeout=DEADLINE)
+        assert lock.fence > fence
+
+    def test_after_an_own_lease_has_ended_another_holder_is_waited_for(self) -> None:
+        lock = Lock("door", renew=True)
+        lock.acquire()
+        server().set(lock.key, "another client")
+        assert not lock.acquire(blocking_timeout=0.01)
+
+    def test_without_thread_local_another_thread_may_end_the_wait(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", thread_local=False)
+        lock.acquire()
+        second = pool.submit(lock.acquire, blocking_timeout=DEADLINE)
+        until(lambda: waiting(lock) == 1)
+        lock.release()
+        assert second.result(DEADLINE)
+
+
+class TestInfo:
+    async def test_the_state_of_a_lock(self, call: Call, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", timeout=6000)
+        free = await call(lock, "info")
+        assert (free.holder, free.acquired_at, free.expires_at, free.fence) == (None, None, None, 0)
+        before = datetime.now(UTC)
+        assert await call(lock, "acquire")
+        waiters = [Waiter(Lock("door"), pool) for _ in range(2)]
+        info = await call(lock, "info")
+        host, pid, _ = info.holder.rsplit(":", 2)
+        assert (host, int(pid)) == (socket.gethostname()[:40], os.getpid())
+        assert server().get(lock.key).decode() == info.holder
+        assert info.fence == lock.fence
+        assert abs(info.acquired_at - before) < timedelta(seconds=DEADLINE)
+        assert abs(info.expires_at - before - timedelta(seconds=6000)) < timedelta(seconds=DEADLINE)
+        assert (info.waiting, len(info.waiters)) == (2, 2)
+        await call(lock, "release")
+        for waiter, token in zip(waiters, info.waiters, strict=True):
+            assert waiter.acquired.result(DEADLINE)
+            assert lock.info().holder == token
+            waiter.leave()
+        assert (await call(lock, "info")).holder is None
+
+    def test_a_lock_without_a_lease(self) -> None:
+        lock = Lock("door", timeout=None)
+        lock.acquire()
+        assert lock.info().holder is not None
+        assert lock.info().expires_at is None
+
+    def test_a_lock_of_another_program(self) -> None:
+        lock = Lock("door", key="{door}:theirs")
+        lock.acquire()
+        lock.release()
+        server().set(lock.key, b"\xfftheirs", px=5000)
+        info = lock.info()
+        assert (info.holder, info.acquired_at, info.fence) == ("\\xfftheirs", None, lock.fence)
+
+    def test_dead_waiters_are_not_listed(self) -> None:
+        lock = Lock("door")
+        lock.acquire()
+        server().zadd(keys(lock).queue, {"dead": 1, "alive": 2})
+        server().zadd(keys(lock).seen, {"dead": 1, "alive": 2**45})
+        assert (lock.info().waiting, lock.info().waiters) == (1, ("alive",))
+
+    def test_the_list_of_waiters_is_bounded(self) -> None:
+        lock = Lock("door")
+        tokens = {f"client {number:03}": number for number in range(300)}
+        server().zadd(keys(lock).queue, tokens)
+        server().zadd(keys(lock).seen, dict.fromkeys(tokens, 2**45))
+        info = lock.info()
+        assert info.waiting == 300
+        assert list(info.waiters) == sorted(tokens)[:100]
+
+    def test_the_fence_is_kept_as_long_as_the_lock_is_extended(self) -> None:
+        lock = Lock("door")
+        lock.acquire()
+        server().pexpire(keys(lock).fence, 5000)
+        lock.reacquire()
+        assert server().pttl(keys(lock).fence) > 86_000_000
+
+
+def renewed(name: str) -> list[RenewedLease]:
+    """The leases of locks of this name that this process renews."""
+    renewers = list(lease_renewer._renewers.values())
+    return [lease for renewer in renewers for lease in list(renewer._leases) if lease.name == name]
+
+
 @pytest.mark.timing
 class TestRenewal:
     async def test_a_renewed_lock_outlives_its_lease(self, call: Call) -> None:
@@ -574,8 +760,7 @@ class TestRenewal:
         for _ in range(3):
             await call(lock, "acquire")
             await call(lock, "release")
-        await asyncio.sleep(0)
-        until(lambda: not [one for one in threading.enumerate() if one.name.startswith("lease of door")])
+        assert not renewed("door")
 
     async def test_a_renewal_does_not_shorten_an_extension(self, call: Call) -> None:
         lock = Lock("door", timeout=0.3, renew=True)
@@ -593,6 +778,164 @@ class TestRenewal:
         assert not await call(lock, "owned")
         with pytest.raises(LockNotOwnedError):
             await call(lock, "release")
+
+    async def test_a_lost_lease_is_reported_once(self, call: Call) -> None:
+        lost: SimpleQueue[LeaseLost] = SimpleQueue()
+        lock = Lock("door", timeout=0.06, renew=True, on_lost=lost.put)
+        assert await call(lock, "acquire")
+        await call(lock, "release")
+        assert await call(lock, "acquire")
+        server().set(lock.key, "another client")
+        error = await asyncio.to_thread(lost.get, timeout=DEADLINE)
+        assert isinstance(error, LeaseLost)
+        assert isinstance(error, LockNotOwnedError)
+        assert error.lock_name == "door"
+        assert not renewed("door")
+        with pytest.raises(LeaseLost):
+            await call(lock, "release")
+        assert lost.empty()
+
+    def test_an_error_of_the_callback_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        def fail(error: LeaseLost) -> None:
+            raise ZeroDivisionError
+
+        lock, other = (
+            Lock("door", timeout=0.06, renew=True, on_lost=fail),
+            Lock("gate", timeout=0.3, renew=True),
+        )
+        assert lock.acquire()
+        assert other.acquire()
+        server().delete(lock.key)
+        until(lambda: "The on_lost callback of 'door' failed" in caplog.text)
+        ends = time.monotonic() + 0.6
+        until(lambda: time.monotonic() > ends)
+        assert other.owned()  # the thread goes on
+
+    def test_a_callback_neither_delays_nor_ends_the_renewal_of_others(self) -> None:
+        begun, over = threading.Event(), threading.Event()
+
+        def hang(error: LeaseLost) -> None:
+            begun.set()
+            over.wait(DEADLINE)
+
+        lock = Lock("door", timeout=0.06, renew=True, on_lost=hang)
+        other = Lock("gate", timeout=0.6, renew=True)
+        assert lock.acquire()
+        assert other.acquire()
+        server().delete(lock.key)
+        assert begun.wait(DEADLINE)
+        ends = time.monotonic() + 1.2
+        until(lambda: time.monotonic() > ends)
+        over.set()
+        assert other.owned()
+        until(lambda: not [one for one in threading.enumerate() if one.name == "lost lease of door"])
+        assert Lock("next", timeout=0.3, renew=True).acquire()
+
+    async def test_a_shortened_lease_is_renewed_in_time(self, call: Call) -> None:
+        lost: SimpleQueue[LeaseLost] = SimpleQueue()
+        lock = Lock("door", timeout=LONG, renew=True, on_lost=lost.put)
+        assert await call(lock, "acquire")
+        await call(lock, "extend", 0.3, replace_ttl=True)
+        await until_async(lambda: ttl(lock) > 300)
+        assert await call(lock, "owned")
+        await call(lock, "release")
+        assert lost.empty()
+
+    def test_one_thread_renews_all_locks(self) -> None:
+        before = set(threading.enumerate())
+        locks = [Lock(f"door {number}", timeout=0.3, renew=True) for number in range(30)]
+        for lock in locks:
+            assert lock.acquire()
+        assert len(set(threading.enumerate()) - before) <= 1
+        ends = time.monotonic() + 0.6
+        until(lambda: time.monotonic() > ends)
+        assert all(lock.owned() for lock in locks)
+
+    def test_a_key_of_another_type_does_not_stop_the_renewal_of_others(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        lost: SimpleQueue[LeaseLost] = SimpleQueue()
+        broken = Lock("broken", timeout=0.3, renew=True, on_lost=lost.put)
+        locks = [Lock(f"door {number}", timeout=0.3, renew=True) for number in range(5)]
+        for lock in (broken, *locks):
+            assert lock.acquire()
+        server().delete(broken.key)
+        server().rpush(broken.key, "not ours")
+        assert lost.get(timeout=DEADLINE)
+        assert "another type" in caplog.text
+        assert all(lock.owned() and renewed(lock.name) for lock in locks)
+
+    def test_an_unexpected_error_does_not_end_the_thread(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError
+
+        lost: SimpleQueue[LeaseLost] = SimpleQueue()
+        locks = [Lock(f"door {number}", timeout=0.3, renew=True, on_lost=lost.put) for number in range(3)]
+        with monkeypatch.context() as broken:
+            broken.setattr(lease_renewer.LeaseRenewer, "_extend", fail)
+            for lock in locks:
+                lock.acquire()
+            names = sorted(str(lost.get(timeout=DEADLINE)).split("'")[1] for _ in locks)
+        assert names == ["door 0", "door 1", "door 2"]
+        assert "Renewing the lease of 'door 0' failed, retrying in 0.1 s" in caplog.text
+        assert "ZeroDivisionError" in caplog.text
+        again = Lock("door", timeout=0.3, renew=True)
+        again.acquire()
+        ends = time.monotonic() + 0.6
+        until(lambda: time.monotonic() > ends)
+        assert again.owned()
+
+    def test_a_log_line_lists_some_names(self) -> None:
+        leases = [RenewedLease("a", name, 1, Script("lock_extend", ["key"]), print) for name in "abcde"]
+        assert lease_renewer._names(leases[:2]) == "'a', 'b'"
+        assert lease_renewer._names(leases) == "'a', 'b', 'c' and 2 others"
+
+    async def test_a_blocked_event_loop_keeps_its_lock(self) -> None:
+        async with Lock("door", timeout=0.3, renew=True) as lock:
+            ends = time.monotonic() + 0.6
+            until(lambda: time.monotonic() > ends)
+            assert await lock.aowned()
+
+    def test_a_block_of_deadline_does_not_limit_the_renewal(self) -> None:
+        with deadline(0.2):
+            lock = Lock("door", timeout=0.3, renew=True)
+            lock.acquire()
+        ends = time.monotonic() + 0.6
+        until(lambda: time.monotonic() > ends)
+        assert lock.owned()
+
+    def test_a_forked_child_renews_its_own_locks_only(self) -> None:
+        lock = Lock("door", timeout=0.3, renew=True)
+        assert lock.acquire()
+
+        def child() -> bool:
+            inherited, own = renewed("door"), Lock("gate", timeout=0.3, renew=True)
+            own.acquire()
+            ends = time.monotonic() + 0.6
+            until(lambda: time.monotonic() > ends)
+            return not inherited and own.owned()
+
+        with forked(child) as finished:
+            assert finished()
+        assert lock.owned()
+
+    def test_a_forked_child_holds_nothing_of_its_parent(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("door", renew=True)
+        assert lock.acquire()
+
+        def child() -> bool:
+            with suppress(LockError):
+                lock.release()
+                return False
+            return not lock.owned() and lock.acquire(blocking_timeout=DEADLINE)
+
+        with forked(child) as finished:
+            until(lambda: waiting(lock) == 1)
+            assert lock.owned()
+            lock.release()
+            assert finished()
 
     def test_renewal_ends_with_the_thread(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=0.6, renew=True)
@@ -693,6 +1036,8 @@ class TestBadInput:
             ({"blocking_timeout": -1}, ValueError, "blocking_timeout"),
             ({"renew": None}, TypeError, "renew"),
             ({"renew": True, "timeout": None}, ValueError, "needs a timeout"),
+            ({"on_lost": print}, ValueError, "on_lost needs renew=True"),
+            ({"renew": True, "on_lost": "print"}, TypeError, "on_lost must be callable"),
             ({"key": ""}, ValueError, "key is empty"),
             ({"key": "a}b"}, ValueError, "outside a hash tag"),
             ({"key": "{}b"}, ValueError, "outside a hash tag"),

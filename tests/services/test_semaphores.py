@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from django_redis_messaging import ConfigurationError, Semaphore, SemaphoreError, SemaphoreInfo, conf
+from django_redis_messaging import (
+    ConfigurationError,
+    LeaseLost,
+    PermitLost,
+    Semaphore,
+    SemaphoreError,
+    SemaphoreInfo,
+    Unavailable,
+    conf,
+    deadline,
+)
 from django_redis_messaging.core import clients
-from django_redis_messaging.services.semaphores import semaphore as semaphores
+from django_redis_messaging.services import lease_renewer
+from django_redis_messaging.services.semaphores import steps as semaphores
 from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
 
 from ..conftest import Call
@@ -214,7 +228,7 @@ class TestHolders:
 
 
 class TestForms:
-    async def test_a_with_block_waits_and_releases(self) -> None:
+    async def test_a_with_block_releases(self) -> None:
         semaphore = printer()
         with semaphore as entered:
             assert entered is semaphore
@@ -223,6 +237,41 @@ class TestForms:
             assert entered is semaphore
             assert not await printer().aacquire()
         assert semaphore.info().held == 0
+
+    async def test_a_with_block_raises_if_no_permit_is_free(self) -> None:
+        taken()
+        with pytest.raises(SemaphoreError, match="is free: use blocking=True"), printer():
+            pytest.fail("a permit was granted")
+        with pytest.raises(SemaphoreError, match="is free"):
+            async with printer():
+                pytest.fail("a permit was granted")
+        options = {"blocking": True, "blocking_timeout": 0.01}
+        with pytest.raises(SemaphoreError, match="became free in time"), printer(**options):
+            pytest.fail("a permit was granted")
+        assert printer().info() == info(1, 1, 0)
+
+    async def test_a_with_block_waits_with_blocking(self) -> None:
+        semaphore, waits = printer(), printer(blocking=True, blocking_timeout=DEADLINE)
+        assert await semaphore.aacquire()
+
+        async def enter() -> int:
+            async with waits:
+                return waits.info().held
+
+        entered = asyncio.create_task(enter())
+        await queued(semaphore, 1)
+        await semaphore.arelease()
+        assert await entered == 1
+
+    async def test_the_arguments_of_acquire_override_those_of_the_constructor(self, call: Call) -> None:
+        taken()
+        waits = printer(blocking=True, blocking_timeout=SHORT)
+        assert not await call(waits, "acquire", False)
+        began = time.monotonic()
+        assert not await call(waits, "acquire")
+        assert not await call(waits, "acquire", True)
+        assert time.monotonic() - began >= 2 * SHORT
+        assert not await call(waits, "acquire", blocking_timeout=0)
 
     async def test_an_error_in_the_block_releases(self) -> None:
         with pytest.raises(ZeroDivisionError), printer():
@@ -269,6 +318,35 @@ class TestForms:
 
     def test_its_repr(self) -> None:
         assert repr(printer(3)) == "Semaphore('printer', 3)"
+
+
+class TestLists:
+    async def test_the_holders(self, call: Call) -> None:
+        assert await call(printer(), "holders") == []
+        taken(3, timeout=6000)
+        taken(3, timeout=3000)
+        before = datetime.now(UTC)
+        first, second = await call(printer(), "holders")
+        for holder, seconds in ((first, 3000), (second, 6000)):
+            host, pid, _ = holder.token.rsplit(":", 2)
+            assert (host, int(pid)) == (socket.gethostname()[:40], os.getpid())
+            assert abs(holder.expires_at - before - timedelta(seconds=seconds)) < timedelta(seconds=DEADLINE)
+        assert await call(printer(), "holders", limit=1) == [first]
+        server().zadd(keys().holders, {first.token: 1, second.token: -5})  # expired, released
+        assert await call(printer(), "holders") == []
+
+    async def test_the_waiting_clients(self, call: Call, without_polling: None) -> None:
+        before = datetime.now(UTC)
+        taken()
+        for token in ("b", "a", "c"):
+            joined(token)
+        assert [one.token for one in await call(printer(), "waiting")] == ["b", "a", "c"]
+        assert [one.token for one in await call(printer(), "waiting", limit=2)] == ["b", "a"]
+        since = [one.since for one in await call(printer(), "waiting")]
+        assert since == sorted(since)
+        assert abs(since[0] - before) < timedelta(seconds=DEADLINE)
+        server().zadd(keys().waiting, {"a": 1})  # it has not polled in time
+        assert [one.token for one in await call(printer(), "waiting")] == ["b", "c"]
 
 
 @pytest.mark.timing
@@ -342,9 +420,19 @@ class TestLeases:
         assert await call(kept, "acquire")
         assert not await call(printer(), "acquire", True, 3 * SHORT)
         await call(kept, "release")
-        until(lambda: not [one for one in threading.enumerate() if one.name == "lease of printer"])
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not [one for renewer in lease_renewer._renewers.values() for one in list(renewer._leases)]
         assert await call(printer(), "acquire")
+
+    async def test_a_lost_permit_is_reported(self, call: Call) -> None:
+        lost: SimpleQueue[LeaseLost] = SimpleQueue()
+        kept = printer(timeout=0.06, renew=True, on_lost=lost.put)
+        assert await call(kept, "acquire")
+        server().delete(keys().holders)
+        error = await asyncio.to_thread(lost.get, timeout=DEADLINE)
+        assert isinstance(error, PermitLost)
+        with pytest.raises(PermitLost):
+            await call(kept, "release")
+        assert lost.empty()
 
     def test_a_renewed_permit_lasts_until_the_end_of_its_thread(self) -> None:
         kept = printer(timeout=SHORT, renew=True)
@@ -369,6 +457,27 @@ class TestWaiting:
         assert await call(printer(), "acquire", True, timedelta(seconds=0)) is False
         assert printer().info() == info(1, 1, 0)
 
+    async def test_a_client_whose_deadline_ends_leaves_the_queue(self, call: Call) -> None:
+        taken()
+        with pytest.raises(Unavailable), deadline(0.2):
+            await call(printer(), "acquire", True, LONG)
+        assert printer().info() == info(1, 1, 0)
+
+    def test_an_interrupt_after_the_grant_releases_the_permit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = Semaphore._store
+
+        def interrupted(*args: Any) -> bool:
+            store(*args)
+            raise KeyboardInterrupt
+
+        semaphore = printer()
+        monkeypatch.setattr(Semaphore, "_store", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            semaphore.acquire()
+        assert printer().info() == info(1, 0, 0)
+        with pytest.raises(SemaphoreError, match="holds no permit"):
+            semaphore.release()
+
     def test_a_release_wakes_the_first_client(self, without_polling: None) -> None:
         semaphore, got = taken(), list[str]()
         with in_queue("a", "b", "c", got=got):
@@ -381,8 +490,9 @@ class TestWaiting:
         assert await semaphore.aacquire()
 
         async def wait(number: int) -> None:
-            async with semaphore:
-                got.append(number)
+            assert await semaphore.aacquire(blocking=True)
+            got.append(number)
+            await semaphore.arelease()
 
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             for number in range(5):
@@ -643,6 +753,16 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "blocking_timeout inf": (lambda: printer().acquire(True, float("inf")), ValueError, "blocking_timeout"),
     "blocking_timeout alone": (lambda: printer().acquire(False, 1), ValueError, "needs blocking=True"),
     "blocking_timeout 0 alone": (lambda: printer().acquire(blocking_timeout=0), ValueError, "blocking=True"),
+    "blocking_timeout of the constructor": (
+        lambda: printer(blocking_timeout=1),
+        ValueError,
+        "needs blocking=True",
+    ),
+    "blocking of the constructor": (lambda: printer(blocking=1), TypeError, "blocking"),
+    "on_lost": (lambda: printer(on_lost=print), ValueError, "needs renew=True"),
+    "on_lost None": (lambda: printer(renew=True, on_lost=7), TypeError, "must be callable"),
+    "holders": (lambda: printer().holders(limit=501), ValueError, "limit must be between 1 and 500"),
+    "waiting": (lambda: printer().waiting(limit=0), ValueError, "limit"),
     "set_limit": (lambda: printer().set_limit(-1), ValueError, "limit must be between 0 and 10000, not -1"),
     "set_limit huge": (lambda: printer().set_limit(10_001), ValueError, "limit"),
     "set_limit None": (lambda: printer().set_limit(None), TypeError, "limit"),  # type: ignore[arg-type]
@@ -705,7 +825,7 @@ async def test_a_flushed_script_cache_is_not_noticed(call: Call) -> None:
 class TestManyAtOnce:
     def test_many_threads_never_exceed_the_limit(self) -> None:
         inside, most, guard = 0, 0, threading.Lock()
-        semaphore = printer(3)
+        semaphore = printer(3, blocking=True)
 
         def work() -> None:
             nonlocal inside, most

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from django_redis_messaging import MessagingError, Semaphore, SemaphoreInfo, conf
-from django_redis_messaging.services.semaphores import semaphore as semaphores
+from django_redis_messaging.services.semaphores import steps as semaphores
 from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
 
 from .asking import reply_to, steps

@@ -17,6 +17,7 @@ from ...services.jobs.engine import Engine
 from ...services.jobs.keys import queues_key
 from ...services.jobs.registry import registered_queues
 from .. import loops
+from ..tables import table
 
 if TYPE_CHECKING:
     from ...tasks.backend import RedisBackend
@@ -80,15 +81,7 @@ def _table(rows: list[Row]) -> str:
     if not rows:
         return "There are no queues yet."
     head = ("queue", *COLUMNS)
-    lines = [head, *([_cell(row[column]) for column in head] for row in rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
+    return table([head, *([_cell(row[column]) for column in head] for row in rows)])
 
 
 def _cell(value: Any) -> str:

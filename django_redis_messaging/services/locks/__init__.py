@@ -1,5 +1,7 @@
 """Locks: mutual exclusion across processes."""
 
+from .fencing import afenced_update, fenced_update
 from .lock import Lock
+from .values import LockInfo
 
-__all__ = ["Lock"]
+__all__ = ["Lock", "LockInfo", "afenced_update", "fenced_update"]

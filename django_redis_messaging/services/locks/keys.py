@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from urllib.parse import unquote
 
 from ...core.keys import FORMAT, encoded, name, tag
 from ...errors import InvalidArgument
 
-#: number of wake-up keys that a lock's waiting clients share: up to so many are woken individually
+#: number of wake-up keys that a lock's waiting clients share; with more clients, several wake up together
 RING = 8
 
 
@@ -30,8 +31,8 @@ class LockKeys:
     @property
     def fence(self) -> str:
         """STRING "fence request token": the fence and token of the latest acquire, and the request id of
-        the latest extension of it, or -. Expires a day after the acquire, or after twice its lease if that
-        is longer."""
+        the latest extension of it, or -. Expires a day after the latest acquire or extension, after twice the
+        lease if that is longer, or after 30 days without a lease."""
         return self._base + ":fence"
 
     @property
@@ -46,9 +47,9 @@ class LockKeys:
 
     @property
     def released(self) -> str:
-        """STRING: the token that was released last; distinguishes a repeated release from a lost lease.
-        Expires after a minute."""
-        return self._base + ":released"
+        """LIST: up to 1000 tokens that were released, the latest first; distinguishes a repeated release from
+        a lost lease. Expires a minute after the latest release."""
+        return self._base + ":releases"
 
     def wake(self, place: int) -> str:
         """STREAM of one entry, whose id is the server time in µs: when a client at this place of the ring was
@@ -59,6 +60,11 @@ class LockKeys:
     def acquiring(self) -> list[str]:
         """The keys of lock_acquire.lua, in its order."""
         return [self.lock, self.fence, self.queue, self.seen, *map(self.wake, range(RING))]
+
+    @property
+    def reading(self) -> list[str]:
+        """The keys of lock_info.lua, in its order."""
+        return [self.lock, self.fence, self.queue, self.seen]
 
     @functools.cached_property
     def releasing(self) -> list[str]:
@@ -98,3 +104,30 @@ def _base(prefix: str, key: str) -> str:
     hashed = _hashed_part(key)
     suffix = "" if hashed == key else f":{encoded(key)}"
     return f"{prefix}:{FORMAT}:{{{hashed}}}:lock{suffix}"
+
+
+def fence_pattern(prefix: str) -> str:
+    """The SCAN pattern of the fences of all locks, and of few other keys."""
+    return f"{prefix}:{FORMAT}:{{*:fence"
+
+
+def parse_fence_key(prefix: str, fence_key: str) -> tuple[str, str] | None:
+    """The name and the key of the lock to which a fence belongs; if the lock has a key of its own, both are
+    that key. None for other keys.
+
+    >>> parse_fence_key("site", "site:1:{lock:nightly%20report}:fence")
+    ('nightly report', 'site:1:{lock:nightly%20report}')
+    >>> parse_fence_key("site", "site:1:{shop:lock}:lock:fence")
+    ('shop:lock', 'shop:lock')
+    >>> parse_fence_key("site", "site:1:{7}:lock:shop%3A%7B7%7D%3Aa%20b:fence")
+    ('shop:{7}:a b', 'shop:{7}:a b')
+    >>> parse_fence_key("site", "site:1:{chat:7}:fence")
+    """
+    hashed, _, suffix = fence_key.removeprefix(f"{prefix}:{FORMAT}:{{").removesuffix(":fence").partition("}")
+    if not suffix and hashed.startswith("lock:"):
+        name = unquote(hashed.removeprefix("lock:"))
+        return name, lock_key(prefix, name)
+    if suffix == ":lock":
+        return hashed, hashed
+    key = unquote(suffix.removeprefix(":lock:"))
+    return (key, key) if suffix.startswith(":lock:") else None

@@ -7,18 +7,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, Self, TypeVar
 
-from ...core.operations import Command, Steps, asynchronous, operation
+from ...core.operations import Command, Script, Steps, asynchronous, operation
 from ...core.retry import deadline
 from ...errors import LockError, MessagingError
 from ..arguments import Duration, flag, milliseconds
 from ..guarding import within_each_call
-from ..renewing import AsyncRenewal, Renewal
-from .steps import LockSteps
+from .steps import LockSteps, checked_token
+from .values import LockInfo, parse_info
 
 logger = logging.getLogger(__name__)
 
 #: seconds; the deadline for leaving the queue after an interrupt
 LEAVE_DEADLINE = 0.5
+#: maximum number of waiting clients that `info` lists
+MAX_LISTED = 100
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,13 +34,14 @@ class Lock(LockSteps):
 
     `timeout` is the lease: the seconds after which the lock is free even without a release. With None it
     never expires: if a holder dies, the lock blocks all others until its `key` is deleted. `renew=True`
-    extends the lease in the background, after each third of it, while the lock is held. `blocking_timeout`
+    extends the lease in the background, after each third of it, while the lock is held. If the lease is
+    lost all the same, `on_lost` is called with a LeaseLost, in a thread of its own. `blocking_timeout`
     limits how long `acquire` waits.
 
     Waiting clients acquire the lock in the order of their arrival; one that dies while it waits delays the
-    others by a second. The lock is not reentrant: a holder that acquires it again waits for its own
-    release. A lock belongs to the thread, or the task of an event loop, that acquired it, unless
-    `thread_local=False`.
+    others by a second. A lock belongs to the thread, or the task of an event loop, that acquired it, unless
+    `thread_local=False`. It is not reentrant: a holder that waits for its own lock gets a LockError at
+    once.
 
     A lease may end while its holder still works (a long pause of the process, a failover that loses
     writes), so mutual exclusion can't be guaranteed. `fence` grows with each acquire: the protected
@@ -68,23 +71,18 @@ class Lock(LockSteps):
         >>> Lock("backup").acquire(blocking=False)
         True
 
-        Raises LimitExceeded if 10,000 clients are waiting; Unavailable; OutcomeUnknown: the lock may be held
-        until the end of the lease.
+        Raises LockError if it would wait although this thread or task holds the lock; LimitExceeded if
+        10,000 clients are waiting; Unavailable; OutcomeUnknown: the lock may be held until the end of the
+        lease.
         """
         attempt = self._attempt(blocking, blocking_timeout, token)
         try:
-            fence = self._take(attempt)
-        except MessagingError:
+            return self._store(attempt.token, self._take(attempt))
+        except BaseException as error:  # also interrupts
+            if self._forget(attempt, error):
+                with suppress(MessagingError), deadline(LEAVE_DEADLINE):
+                    self._give_back(attempt.token)
             raise
-        except BaseException:  # interrupted
-            with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                self._give_back(attempt.token)
-            raise
-        return self._store(
-            attempt.token,
-            fence,
-            lambda lock: Renewal(lambda: lock._keep(attempt.token), self._lease / 3000, self.name),
-        )
 
     async def aacquire(
         self,
@@ -95,18 +93,14 @@ class Lock(LockSteps):
         """An async version of `acquire`."""
         attempt = self._attempt(blocking, blocking_timeout, token)
         try:
-            fence = await self._atake(attempt)
-        except (MessagingError, GeneratorExit):
+            return self._store(attempt.token, await self._atake(attempt))
+        except GeneratorExit:
             raise  # a closed coroutine can't await: its ticket in the queue expires
-        except BaseException:  # cancelled
-            with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                await self._agive_back(attempt.token)
+        except BaseException as error:  # also cancellation
+            if self._forget(attempt, error):
+                with suppress(MessagingError), deadline(LEAVE_DEADLINE):
+                    await self._agive_back(attempt.token)
             raise
-        return self._store(
-            attempt.token,
-            fence,
-            lambda lock: AsyncRenewal(lambda: lock._akeep(attempt.token), self._lease / 3000, self.name),
-        )
 
     @operation
     def release(self) -> Steps[None]:
@@ -128,27 +122,22 @@ class Lock(LockSteps):
 
     @operation
     def extend(self, additional_time: Duration, replace_ttl: bool = False) -> Steps[Literal[True]]:
-        """Add `additional_time` to the lease; with `replace_ttl`, let the lease end after that time from now.
+        """Add `additional_time` to the lease; with `replace_ttl`, let the lease end after that time from
+        now.
 
         Raises LockError if this thread or task has not acquired the lock, or it has no lease;
         LockNotOwnedError if the lease has expired.
         """
         mode = "replace" if flag(replace_ttl, "replace_ttl") else "add"
         ms = milliseconds(additional_time, "additional_time", minimum=1)
-        token = self._leased_token("extend")
-        if not (yield from self._extend(token, ms, mode)):
-            raise self._lease_lost("extend")
-        return True
+        return (yield from self._extend("extend", ms, mode))
 
     aextend = asynchronous(extend)
 
     @operation
     def reacquire(self) -> Steps[Literal[True]]:
         """Restart the lease with its full duration. Raises the same errors as `extend`."""
-        token = self._leased_token("reacquire")
-        if not (yield from self._extend(token, self._lease, "replace")):
-            raise self._lease_lost("reacquire")
-        return True
+        return (yield from self._extend("reacquire", self._lease, "replace"))
 
     areacquire = asynchronous(reacquire)
 
@@ -170,6 +159,39 @@ class Lock(LockSteps):
         return token is not None and (yield Command("GET", self.key, reads=True)) == token
 
     aowned = asynchronous(owned)
+
+    @operation
+    def info(self) -> Steps[LockInfo]:
+        """The holder, its lease and fence, and the clients that wait; the first 100 of these by their
+        tokens.
+
+        >>> with Lock("report") as lock:
+        ...     info = lock.info()
+        >>> info.fence == lock.fence, info.waiting
+        (True, 0)
+        >>> lock.info().holder is None
+        True
+        """
+        return parse_info((yield Script("lock_info", self._keys.reading, [MAX_LISTED])))
+
+    ainfo = asynchronous(info)
+
+    @operation
+    def release_holder(self, holder: str) -> Steps[bool]:
+        """Release the lock for another client, for example one that hangs; `holder` is its token, as in
+        `info`. Returns False if that client doesn't hold the lock any more.
+
+        >>> lock = Lock("stuck", timeout=None)
+        >>> lock.acquire()
+        True
+        >>> lock.release_holder(lock.info().holder)
+        True
+        """
+        # Neither the holder nor a repeat after a lost reply can recognize this release.
+        args = (checked_token(holder), 0)
+        return bool((yield Script("lock_release", self._keys.releasing, args, once=True)))
+
+    arelease_holder = asynchronous(release_holder)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -206,16 +228,6 @@ class Lock(LockSteps):
         'done'
         """
         return within_each_call(self, function)
-
-    def _store(self, token: bytes, fence: int, renewal: Callable[[Self], Renewal | AsyncRenewal]) -> bool:
-        """Store an acquired lock and start its renewal; returns whether it was acquired."""
-        if fence:
-            holding = self._holding
-            holding.hold(token, fence)
-            if self.renew:
-                holding.renewal = renewal(self._without_holders())
-                holding.renewal.start()
-        return fence > 0
 
     def _handle_lost_lease(self, error: LockError) -> None:
         if self._raises:

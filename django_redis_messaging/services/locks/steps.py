@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import os
+import weakref
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from ...core import keys
 from ...core.operations import Listen, Script, Service, Steps, asynchronous, operation
-from ...errors import InvalidArgument, LimitExceeded, LockError, LockNotOwnedError
-from ..arguments import Duration, flag, milliseconds
-from ..owners import Owned, Owners
-from ..renewing import AsyncRenewal, Renewal
+from ...errors import (
+    ConfigurationError,
+    InvalidArgument,
+    LeaseLost,
+    LimitExceeded,
+    LockError,
+    LockNotOwnedError,
+    OutcomeUnknown,
+    Unavailable,
+)
+from ..arguments import Duration, callback, flag, milliseconds
+from ..lease_renewer import RenewedLease
+from ..owners import Owned, Owners, current_owner, new_token
 from .keys import LockKeys, checked_lock_key, lock_key
 
 #: maximum number of clients that wait for one lock
@@ -30,6 +41,8 @@ class Attempt(NamedTuple):
     token: bytes
     #: seconds to wait; None: without a limit
     wait: float | None
+    #: token with which this thread or task may hold the lock already, so that waiting is pointless; or empty
+    held: bytes
 
 
 class Holding(Owned):
@@ -40,18 +53,31 @@ class Holding(Owned):
     def __init__(self) -> None:
         self.token: bytes | None = None
         self.fence = 0
-        self.renewal: Renewal | AsyncRenewal | None = None
+        self.renewal: RenewedLease | None = None
 
-    def hold(self, token: bytes, fence: int) -> None:
-        """Store what an acquire granted."""
+    def hold(self, token: bytes, fence: int, renewal: RenewedLease | None) -> None:
+        """Store what an acquire granted, and start the renewal."""
         self.end_renewal()
-        self.token, self.fence = token, fence
+        self.token, self.fence, self.renewal = token, fence, renewal
+        if renewal is not None:
+            renewal.start()
+
+    def forget(self, token: bytes) -> None:
+        """Hold nothing any more, if this token was stored."""
+        if self.token == token:
+            self.end_renewal()
+            self.token = None
 
     def end_renewal(self) -> None:
         """Stop renewing the lease."""
         if self.renewal is not None:
-            self.renewal.abandon()
+            self.renewal.end()
         self.renewal = None
+
+
+#: (owner, alias, key) → what a thread or task holds without an end: a lock that is renewed or has no lease
+_endless: weakref.WeakValueDictionary[tuple[int, str, str], Holding] = weakref.WeakValueDictionary()
+os.register_at_fork(after_in_child=_endless.clear)
 
 
 class LockSteps(Service):
@@ -65,6 +91,7 @@ class LockSteps(Service):
         blocking: bool = True,
         blocking_timeout: Duration | None = None,
         renew: bool = False,
+        on_lost: Callable[[LeaseLost], object] | None = None,
         key: str | None = None,
         thread_local: bool = True,
         raise_on_release_error: bool = True,
@@ -81,6 +108,7 @@ class LockSteps(Service):
         self.renew = bool(flag(renew, "renew"))
         if self.renew and timeout is None:
             raise InvalidArgument("renew=True needs a timeout: without one there is no lease to extend.")
+        self._on_lost = callback(on_lost, "on_lost", renew=self.renew)
         #: the Redis key: a string with the holder's token
         self.key = lock_key(self._prefix, name) if key is None else checked_lock_key(key)
         self._keys = LockKeys(self._prefix, self.key)
@@ -97,21 +125,58 @@ class LockSteps(Service):
     ) -> Attempt:
         waits = self.blocking if blocking is None else flag(blocking, "blocking")
         wait = self.blocking_timeout if blocking_timeout is None else _seconds(blocking_timeout)
-        chosen = os.urandom(16).hex().encode() if token is None else _checked_token(token)
-        return Attempt(chosen, wait if waits else 0)
+        chosen = new_token().encode() if token is None else checked_token(token)
+        seconds = wait if waits else 0
+        return Attempt(chosen, seconds, self._held_already(seconds))
+
+    def _held_already(self, seconds: float | None) -> bytes:
+        """The token with which this thread or task may hold the lock, if that makes waiting for it
+        pointless."""
+        if self._owners is None or seconds == 0:
+            return b""
+        holding = self._owners.current
+        if holding.token is None and seconds is None:  # another object for the same lock
+            holding = _endless.get((current_owner(), self._using, self.key), holding)
+        return holding.token or b""
+
+    def _forget(self, attempt: Attempt, error: BaseException) -> bool:
+        """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold the
+        lock."""
+        self._holding.forget(attempt.token)
+        if isinstance(error, Unavailable | OutcomeUnknown):
+            return attempt.wait != 0  # without waiting, only a lost reply is possible: the lease ends
+        return not isinstance(error, LockError | LimitExceeded | ConfigurationError)
+
+    def _store(self, token: bytes, fence: int) -> bool:
+        """Store an acquired lock and start its renewal; returns whether it was acquired."""
+        if fence:
+            holding = self._holding
+            holding.hold(token, fence, self._renewal(token) if self.renew else None)
+            if self._owners is not None and (self.renew or self.timeout is None):
+                _endless[current_owner(), self._using, self.key] = holding
+        return fence > 0
+
+    def _renewal(self, token: bytes) -> RenewedLease:
+        """The renewal must not reference the holders: they end it when they are destroyed."""
+        args = (token, self._lease, "keep", "-")
+        script = Script("lock_extend", (self._keys.lock, self._keys.fence), args)
+        on_lost = partial(_report_lost, self._on_lost, self.name)
+        return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
 
     @operation
     def _take(self, attempt: Attempt) -> Steps[int]:
         """Acquire the lock; returns the fence, or 0."""
-        token, wait = attempt
+        token, wait, held = attempt
         ends = None if wait is None else monotonic() + wait - min(FINAL_POLL_MARGIN, wait / 10)
         since = 0  # server time in µs: older entries of the wake-up stream are ignored
         waited = woken = False
         while True:
             left = None if ends is None else ends - monotonic()
             waits = left is None or left > 0
-            args = (token, self._lease, MAX_WAITING if waits else 0, int(waited))
+            args = (token, self._lease, MAX_WAITING if waits else 0, int(waited), held)
             reply = yield Script("lock_acquire", self._keys.acquiring, args)
+            if reply is None:
+                raise self._not_reentrant()
             if isinstance(reply, int):
                 if reply < 0:
                     raise LimitExceeded("waiting clients of a lock", limit=MAX_WAITING, actual=1 - reply)
@@ -131,26 +196,22 @@ class LockSteps(Service):
 
     _agive_back = asynchronous(_give_back)
 
-    @operation
-    def _keep(self, token: bytes) -> Steps[bool]:
-        """Renew the lease; returns False if it is lost."""
-        return (yield from self._extend(token, self._lease, "keep"))
-
-    _akeep = asynchronous(_keep)
-
     def _release(self, token: bytes) -> Steps[bool]:
         return bool((yield Script("lock_release", self._keys.releasing, (token, RELEASE_TTL))))
 
-    def _extend(self, token: bytes, ms: int, mode: str) -> Steps[bool]:
-        args = (token, ms, mode, os.urandom(8).hex())
-        return bool((yield Script("lock_extend", (self._keys.lock, self._keys.fence), args)))
-
-    def _without_holders(self) -> Self:
-        """A copy for the renewal. The renewal must not reference the holders: they end it when they are
-        destroyed."""
-        clone = copy.copy(self)
-        clone._owners, clone._shared = None, Holding()
-        return clone
+    def _extend(self, verb: str, ms: int, mode: str) -> Steps[Literal[True]]:
+        """Extend the lease. `verb` is for the message of an error."""
+        holding = self._holding
+        token = self._held_token(holding, verb)
+        if self.timeout is None:
+            raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
+        args, sent_at = (token, ms, mode, os.urandom(8).hex()), monotonic()
+        remaining = yield Script("lock_extend", (self._keys.lock, self._keys.fence), args)
+        if not remaining:
+            raise self._lease_lost(verb)
+        if holding.renewal is not None:
+            holding.renewal.change_end(sent_at + remaining / 1000)
+        return True
 
     def _held_token(self, holding: Holding, verb: str) -> bytes:
         if holding.token is None:
@@ -160,14 +221,15 @@ class LockSteps(Service):
             )
         return holding.token
 
-    def _leased_token(self, verb: str) -> bytes:
-        token = self._held_token(self._holding, verb)
-        if self.timeout is None:
-            raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
-        return token
-
     def _not_acquired(self) -> LockError:
         return LockError(f"Lock {self.name!r} could not be acquired in time.", lock_name=self.name)
+
+    def _not_reentrant(self) -> LockError:
+        return LockError(
+            f"Lock {self.name!r} is held by this thread or task already, and is not reentrant: waiting for "
+            "it would never end. Release it first, or pass the held lock on.",
+            lock_name=self.name,
+        )
 
     def _lease_lost(self, verb: str) -> LockNotOwnedError:
         return LockNotOwnedError(
@@ -177,11 +239,17 @@ class LockSteps(Service):
         )
 
 
+def _report_lost(on_lost: Callable[[LeaseLost], object] | None, name: str) -> None:
+    if on_lost is not None:
+        on_lost(LockNotOwnedError(f"The lease of lock {name!r} was lost while it was held.", lock_name=name))
+
+
 def _seconds(blocking_timeout: Duration | None) -> float | None:
     return None if blocking_timeout is None else milliseconds(blocking_timeout, "blocking_timeout") / 1000
 
 
-def _checked_token(token: str | bytes) -> bytes:
+def checked_token(token: str | bytes) -> bytes:
+    """Return a valid token as bytes."""
     token = token.encode() if isinstance(token, str) else token
     if not isinstance(token, bytes):
         raise TypeError(f"token must be a str or bytes, not {type(token).__name__}.")

@@ -1,6 +1,6 @@
 """Semaphores: at most a fixed number of holders at a time, across processes."""
 
-from .permits import SemaphoreInfo
 from .semaphore import Semaphore
+from .values import SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
 
-__all__ = ["Semaphore", "SemaphoreInfo"]
+__all__ = ["Semaphore", "SemaphoreHolder", "SemaphoreInfo", "SemaphoreWaiter"]

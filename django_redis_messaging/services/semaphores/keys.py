@@ -41,6 +41,11 @@ class SemaphoreKeys:
         one. Expires a minute after it was opened."""
         return self.tag + ":gate"
 
+    @property
+    def reading(self) -> list[str]:
+        """The keys of semaphore_info.lua, in its order."""
+        return [self.holders, self.limit, self.waiting]
+
     @functools.cached_property
     def all(self) -> list[str]:
         """All keys, in the order of the scripts."""

@@ -1,24 +1,12 @@
-"""The permits of a semaphore that this process holds, and the public state of a semaphore."""
+"""The permits of a semaphore that this process holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ...errors import SemaphoreError
+from ..lease_renewer import RenewedLease
 from ..owners import Owned
-from ..renewing import AsyncRenewal, Renewal
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SemaphoreInfo:
-    """The state of a semaphore at one moment."""
-
-    limit: int
-    """The number of permits: the stored limit, or the constructor's if none is stored."""
-    held: int
-    """The number of permits held; greater than `limit` after that was lowered."""
-    waiting: int
-    """The number of waiting clients."""
 
 
 @dataclass(slots=True)
@@ -27,7 +15,7 @@ class Permit:
 
     token: str
     #: renews its lease
-    renewal: Renewal | AsyncRenewal | None = None
+    renewal: RenewedLease | None = None
 
 
 class Permits(Owned):
@@ -40,8 +28,10 @@ class Permits(Owned):
         self._permits: list[Permit] = []
 
     def push(self, permit: Permit) -> None:
-        """Add a permit."""
+        """Add a permit, and start its renewal."""
         self._permits.append(permit)
+        if permit.renewal is not None:
+            permit.renewal.start()
 
     def pop(self) -> str:
         """Remove the latest permit, stop its renewal, and return its token; raises SemaphoreError if none is
@@ -49,8 +39,13 @@ class Permits(Owned):
         self._check()
         permit = self._permits.pop()
         if permit.renewal is not None:
-            permit.renewal.abandon()
+            permit.renewal.end()
         return permit.token
+
+    def forget(self, token: str) -> None:
+        """Remove the latest permit, if it has this token."""
+        if self._permits and self._permits[-1].token == token:
+            self.pop()
 
     @property
     def tokens(self) -> list[str]:
@@ -62,7 +57,7 @@ class Permits(Owned):
         """Stop renewing all permits."""
         for permit in self._permits:
             if permit.renewal is not None:
-                permit.renewal.abandon()
+                permit.renewal.end()
 
     def _check(self) -> None:
         if not self._permits:

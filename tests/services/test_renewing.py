@@ -13,7 +13,7 @@ import pytest
 from django_redis_messaging import Unavailable
 from django_redis_messaging.services.renewing import AsyncRenewal, Renewal
 
-from .asking import DEADLINE, until
+from .asking import DEADLINE
 
 pytestmark = pytest.mark.timing
 
@@ -113,19 +113,6 @@ async def test_stop_does_not_wait_for_a_dead_server() -> None:
             await stopped
         assert time.monotonic() - began < DEADLINE / 2
     over.set()
-
-
-async def test_a_destroyed_owner_abandons_the_renewal() -> None:
-    server = Server(True)
-    blocking, awaiting = Renewal(server.renew, EVERY, "door"), AsyncRenewal(server.arenew, EVERY, "door")
-    awaiting.abandon()
-    await awaiting.stop()
-    blocking.start()
-    awaiting.start()
-    blocking.abandon()
-    awaiting.abandon()
-    await awaiting.stop()
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "lease of door"])
 
 
 def test_the_renewed_object_may_stop_it() -> None:

@@ -1,0 +1,122 @@
+"""`manage.py messaging_locks`: lists locks with their holders, and semaphores; releases a lock."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from ... import Lock, MessagingError, conf
+from ...core.keys import current_prefix
+from ...services.listing import ListedLock, ListedSemaphore, list_locks, list_semaphores
+from ..tables import printable, table
+
+Row = dict[str, Any]
+#: columns of the tables
+LOCK_COLUMNS = ("lock", "holder", "next", "held_for", "lease_left", "fence", "waiting")
+SEMAPHORE_COLUMNS = ("semaphore", "limit", "held", "waiting")
+
+
+class Command(BaseCommand):
+    """Prints tables, or JSON; or releases a lock."""
+
+    help = (
+        "List the locks that are held or waited for, with holders, ages, fences and waiting clients, and the "
+        "semaphores in use. With --release, release a lock that another process holds."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the options."""
+        parser.add_argument("names", nargs="*", help="names of locks (default: all locks and semaphores)")
+        parser.add_argument("--release", metavar="NAME", help="release this lock, whoever holds it")
+        parser.add_argument(
+            "--key", action="store_true", help="the names are Redis keys, as in Lock(key=...)"
+        )
+        parser.add_argument("--using", metavar="ALIAS", help="alias in CACHES (default: that of the app)")
+        parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print them, or release one."""
+        using, release = options["using"] or conf.alias(), options["release"]
+        try:
+            locks = [_lock(name, using, options) for name in options["names"]]
+            if release is not None:
+                text = _release(_lock(release, using, options))
+            else:
+                rows = _rows_of(locks) if locks else _all_rows(using)
+                text = json.dumps(rows, indent=2) if options["json"] else _text(**rows)
+        except MessagingError as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(text)
+
+
+def _lock(name: str, using: str, options: dict[str, Any]) -> Lock:
+    return Lock(name, key=name if options["key"] else None, using=using)
+
+
+def _release(lock: Lock) -> str:
+    """Release the lock for its holder."""
+    info, name = lock.info(), printable(lock.name)
+    if info.holder is None:
+        raise CommandError(f"The lock {name} is not held.")
+    if not lock.release_holder(info.holder):
+        raise CommandError(f"The lock {name} has another holder by now; nothing was released.")
+    return f"Released the lock {name}, which {printable(info.holder)} held."
+
+
+def _rows_of(locks: Sequence[Lock]) -> dict[str, list[Row]]:
+    """These locks, even if they are free."""
+    return {"locks": [_lock_row(ListedLock(lock.name, lock.info())) for lock in locks], "semaphores": []}
+
+
+def _all_rows(using: str) -> dict[str, list[Row]]:
+    """All locks and semaphores in use."""
+    prefix = current_prefix()
+    locks = sorted(list_locks(using, prefix), key=lambda one: one.name)
+    semaphores = sorted(list_semaphores(using, prefix), key=lambda one: one.name)
+    return {
+        "locks": [_lock_row(one) for one in locks],
+        "semaphores": [_semaphore_row(one) for one in semaphores],
+    }
+
+
+def _lock_row(lock: ListedLock) -> Row:
+    info = lock.info
+    return {
+        "lock": lock.name,
+        "holder": info.holder,
+        "next": info.waiters[0] if info.waiters else None,
+        "held_for": _seconds(info.acquired_at, info.read_at),
+        "lease_left": _seconds(info.read_at, info.expires_at),
+        "fence": info.fence,
+        "waiting": info.waiting,
+    }
+
+
+def _semaphore_row(semaphore: ListedSemaphore) -> Row:
+    info = semaphore.info
+    return {"semaphore": semaphore.name, "limit": info.limit, "held": info.held, "waiting": info.waiting}
+
+
+def _seconds(begin: datetime | None, end: datetime | None) -> float | None:
+    return None if begin is None or end is None else (end - begin).total_seconds()
+
+
+def _text(locks: list[Row], semaphores: list[Row]) -> str:
+    tables = [_table(LOCK_COLUMNS, locks, left=3), _table(SEMAPHORE_COLUMNS, semaphores, left=1)]
+    return "\n\n".join(filter(None, tables)) or "No locks are held, and no semaphores are in use."
+
+
+def _table(columns: Sequence[str], rows: list[Row], *, left: int) -> str:
+    lines = [[_cell(row[column]) for column in columns] for row in rows]
+    return table([columns, *lines], left=left) if rows else ""
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f} s" if isinstance(value, float) else printable(str(value))

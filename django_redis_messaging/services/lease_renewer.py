@@ -1,0 +1,254 @@
+"""Renews the leases of locks and permits that were acquired with renew=True: one thread for each process
+and alias.
+
+The thread doesn't depend on the event loop, so a lease is also renewed while a coroutine blocks the loop.
+Leases on the same server that are due at about the same time share a round trip. Servers that failed are
+tried last and for a short time only, so that the leases on other servers are renewed in time.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import Context
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+from ..core.clients import server_of
+from ..core.operations import Script, Steps, perform
+from ..core.retry import deadline, no_retries_when
+from ..core.sockets import Address
+from ..core.steps import batched
+from ..errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
+
+logger = logging.getLogger(__name__)
+
+#: leases that share a round trip at most
+BATCH = 100
+#: part of the interval by which a lease may be renewed early, to share a round trip
+EARLY = 0.1
+#: part of the interval after which a failed renewal is repeated
+RETRY = 0.5
+#: names that a log line lists at most
+MAX_LOGGED_NAMES = 3
+
+
+class RenewedLease:
+    """A lease that is extended to `seconds` after each third of them, from `start` until `end`, or until it
+    is lost.
+
+    It is lost if another client may have the resource: `script` replied 0, or Redis could not be reached
+    before the lease ended. Then `on_lost` is called, in a thread of its own.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_on_lost",
+        "_using",
+        "due",
+        "interval",
+        "name",
+        "script",
+        "seconds",
+        "valid_until",
+    )
+
+    def __init__(
+        self, using: str, name: str, seconds: float, script: Script, on_lost: Callable[[], object]
+    ) -> None:
+        self.name = name
+        self.seconds = seconds
+        #: seconds between two renewals
+        self.interval = seconds / 3
+        #: extends the lease to `seconds`, unless it is longer; replies 0 if it is lost
+        self.script = script
+        #: the moment of the next renewal; monotonic
+        self.due = 0.0
+        #: the moment up to which the lease is known to last; monotonic
+        self.valid_until = 0.0
+        self._using = using
+        self._on_lost = on_lost
+        self._ended = False
+
+    def start(self) -> None:
+        """Start to renew the lease, which has just been granted."""
+        now = monotonic()
+        self.due, self.valid_until = now + self.interval, now + self.seconds
+        _renewer(self._using).add(self)
+
+    def end(self) -> None:
+        """Stop renewing. It doesn't wait, so a destructor may call it; a renewal in progress is harmless,
+        as its script checks the holder's token."""
+        self._ended = True
+        renewer = _renewers.get(self._using)
+        if renewer is not None:
+            renewer.discard(self)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has neither ended nor been lost."""
+        return not self._ended
+
+    def confirm(self, sent_at: float) -> None:
+        """Store that a renewal sent at this moment succeeded."""
+        self.valid_until = max(self.valid_until, sent_at + self.seconds)
+
+    def change_end(self, moment: float) -> None:
+        """Store that the holder has changed the end of the lease; renew it in time."""
+        self.valid_until = moment
+        self.due = min(self.due, monotonic() + (moment - monotonic()) / 3)
+        if self.is_active:
+            _renewer(self._using).add(self)
+
+    def lose(self) -> None:
+        """Stop renewing, and report that the lease is lost."""
+        if self.is_active:
+            self.end()
+            logger.warning("The lease of %r was lost: another client may hold it now.", self.name)
+            # not in this thread: other leases have to be renewed meanwhile
+            threading.Thread(target=self._report, name=f"lost lease of {self.name}", daemon=True).start()
+
+    def _report(self) -> None:
+        try:
+            self._on_lost()
+        except Exception:
+            logger.exception("The on_lost callback of %r failed.", self.name)
+
+
+class LeaseRenewer:
+    """The thread that renews the leases of one alias."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._leases: set[RenewedLease] = set()
+        #: has an item if the thread must calculate anew when it is due. Unlike an Event, reentrant.
+        self._wake_up: SimpleQueue[None] = SimpleQueue()
+        #: servers whose latest renewal failed
+        self._failing: set[Address | None] = set()
+        #: the thread needs no wake-up for a lease that is due later; monotonic
+        self._wakes_at = math.inf
+        # an empty context: the block of `deadline` in which a lock is acquired must not limit its renewal
+        threading.Thread(
+            target=Context().run, args=(self._run,), name=f"lease renewal of {using}", daemon=True
+        ).start()
+
+    def add(self, lease: RenewedLease) -> None:
+        """Renew a lease when it is due."""
+        self._leases.add(lease)
+        if lease.due < self._wakes_at:
+            self._wake_up.put(None)
+
+    def discard(self, lease: RenewedLease) -> None:
+        """Forget a lease."""
+        self._leases.discard(lease)
+
+    def _run(self) -> None:
+        while True:
+            self._wait()
+            try:
+                self._renew_due()
+            except Exception:  # the thread must not end
+                logger.exception("Renewing leases failed; continuing at the next interval.")
+
+    def _wait(self) -> None:
+        """Wait until a lease is due."""
+        while True:
+            self._wakes_at = math.inf  # a lease that is added from here on causes a wake-up
+            self._wakes_at = min((one.due for one in list(self._leases)), default=math.inf)
+            left = self._wakes_at - monotonic()
+            if left <= 0:
+                return
+            with suppress(Empty):
+                self._wake_up.get(timeout=min(left, threading.TIMEOUT_MAX))
+
+    def _renew_due(self) -> None:
+        """Renew the leases that are due, server by server."""
+        now, leases = monotonic(), list(self._leases)
+        servers: dict[Address | None, list[RenewedLease]] = {}
+        for lease in leases:
+            if lease.due <= now + EARLY * lease.interval:
+                lease.due = now + lease.interval
+                servers.setdefault(self._server_of(lease), []).append(lease)
+        # if all other servers fail, too, a lease is still renewed at its next interval
+        seconds = min((one.interval for one in leases), default=1.0) / max(len(servers), 1)
+        for server in sorted(servers, key=lambda one: one in self._failing):
+            if self._renew(servers[server], seconds):
+                self._failing.discard(server)
+            else:
+                self._failing.add(server)
+
+    def _server_of(self, lease: RenewedLease) -> Address | None:
+        with suppress(ConfigurationError):  # which the renewal reports
+            return server_of(self._using, lease.script)
+        return None
+
+    def _renew(self, leases: Sequence[RenewedLease], seconds: float) -> bool:
+        """Renew leases on one server within `seconds`. Returns whether the server replied."""
+        sent_at = monotonic()
+        try:
+            with deadline(seconds), no_retries_when(lambda: not any(one.is_active for one in leases)):
+                replies = perform(self._using, self._extend(leases))
+        except (Unavailable, OutcomeUnknown) as error:
+            self._handle_failure(leases, error)
+            return False
+        except Exception as error:
+            if len(leases) > 1:  # one of the keys may be the cause
+                for lease in leases:
+                    self._renew([lease], seconds)
+            else:
+                self._handle_failure(leases, error)
+            return True
+        for lease, reply in zip(leases, replies, strict=True):
+            lease.confirm(sent_at) if reply else lease.lose()
+        return True
+
+    def _extend(self, leases: Sequence[RenewedLease]) -> Steps[list[int]]:
+        replies: list[int] = []
+        for batch in batched(leases, BATCH):
+            replies += yield [one.script for one in batch]
+        return replies
+
+    def _handle_failure(self, leases: Sequence[RenewedLease], error: Exception) -> None:
+        now, trace = monotonic(), None if isinstance(error, MessagingError) else error
+        for lease in leases:
+            lease.due = now + RETRY * lease.interval
+            if lease.valid_until <= now:
+                lease.lose()
+        active = [one for one in leases if one.is_active]
+        if active:
+            pause = min(one.due for one in active) - now
+            message = "Renewing the lease of %s failed, retrying in %.1f s: %s"
+            logger.warning(message, _names(active), pause, error, exc_info=trace)
+
+
+_renewers: dict[str, LeaseRenewer] = {}
+_creating = threading.Lock()
+
+
+def _renewer(using: str) -> LeaseRenewer:
+    """The renewer of an alias, started at its first use."""
+    found = _renewers.get(using)
+    if found is None:
+        with _creating:
+            found = _renewers.get(using) or _renewers.setdefault(using, LeaseRenewer(using))
+    return found
+
+
+def _names(leases: Sequence[RenewedLease]) -> str:
+    shown = ", ".join(repr(one.name) for one in leases[:MAX_LOGGED_NAMES])
+    more = len(leases) - MAX_LOGGED_NAMES
+    return shown if more <= 0 else f"{shown} and {more} others"
+
+
+def _discard_inherited() -> None:
+    # A forked child has none of its parent's threads, and holds none of its parent's locks.
+    global _creating
+    _renewers.clear()
+    _creating = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_discard_inherited)
