@@ -55,9 +55,12 @@ local function new_state(now, due, priority, max_attempts, unique)
   }
 end
 
--- Takes back the latest attempt: it doesn't count.
+-- Takes back the latest attempt: it doesn't count. A job without attempts has not started.
 local function uncount_attempt(state)
   state.attempts = state.attempts - 1
+  if state.attempts == 0 then
+    state.first, state.last = '0', '0'
+  end
   state.workers = string.match(state.workers, '^(.*),[^,]*$') or '-'
 end
 

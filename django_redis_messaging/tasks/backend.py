@@ -20,10 +20,11 @@ from ..core.keys import checked_prefix
 from ..core.operations import Steps, aperform, perform
 from ..core.steps import batched
 from ..errors import InvalidArgument
-from ..services.arguments import milliseconds, request, window
+from ..services.arguments import count, milliseconds, request, window
 from ..services.jobs.engine import PAGE, Engine, Push, check_attempts
 from ..services.jobs.leases import JobRecord, moment
 from ..services.jobs.registry import register_queue, registered_queues
+from ..services.semaphores.steps import MAX_PERMITS
 from . import records
 from .compat import (
     BaseTaskBackend,
@@ -35,6 +36,7 @@ from .compat import (
     task_enqueued,
 )
 from .control import Call
+from .names import check_source
 from .options import OPTIONS, problems
 from .results import RedisTaskResult
 from .task import Default, RedisTask
@@ -176,10 +178,13 @@ class RedisBackend(BaseTaskBackend):
             worker_ids=[],
         )
         chosen = getattr(task, "max_attempts", None) or self.chosen["MAX_ATTEMPTS"]
-        key = task.unique_key(result.args, result.kwargs) if isinstance(task, RedisTask) else ""
+        key, needs = "", None
+        if isinstance(task, RedisTask):
+            key = task.unique_key(result.args, result.kwargs)
+            needs = task.needs(result.args, result.kwargs)
         return result, Push(
             id=result.id,
-            payload=records.payload(task, result.args, result.kwargs),
+            payload=records.payload(task, result.args, result.kwargs, needs),
             delay=0 if task.run_after is None else _at(task.run_after),
             priority=int(task.priority),
             max_attempts=check_attempts(chosen or conf.current().JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
@@ -238,6 +243,14 @@ def _check_fields(task: RedisTask) -> None:
         isclass(kind) and issubclass(kind, BaseException) for kind in kinds
     ):
         raise TypeError("retry_on must be a tuple of exceptions.")
+    if task.lock is not None:
+        check_source(task.lock, "lock", task.func, task.takes_context)
+    if task.concurrency is not None:
+        count(task.concurrency, "concurrency", maximum=MAX_PERMITS)
+    if task.concurrency_key is not None:
+        if task.concurrency is None:
+            raise InvalidArgument("concurrency_key needs concurrency: the number of calls that may run.")
+        check_source(task.concurrency_key, "concurrency_key", task.func, task.takes_context)
 
 
 def _set_enqueued_at(page: Sequence[Prepared], pushed: int) -> None:

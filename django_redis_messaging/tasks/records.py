@@ -18,6 +18,7 @@ from ..core import payloads
 from ..errors import LimitExceeded
 from ..services.jobs.leases import JobRecord, State, moment
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
+from .names import Needs
 from .results import RedisTaskResult
 from .task import Default, RedisTask
 
@@ -36,10 +37,12 @@ CANCELLED = "C"
 _DEFAULTS = {"timeout": Default.TIMEOUT, "max_attempts": None, "retry_on": None}
 
 
-def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], needs: Needs | None = None) -> str:
     """The stored form of a call."""
     after = None if task.run_after is None else task.run_after.timestamp()
     value = [task.module_path, task.queue_name, after, list(args), dict(kwargs), _options(task)]
+    if needs is not None:
+        value.append(list(needs._replace(limit=_changed_limit(task))))
     return _limited(payloads.dumps(value, "arguments"), "a task's arguments (bytes)")
 
 
@@ -56,6 +59,16 @@ def _options(task: Task) -> dict[str, Any]:
     if "retry_on" in options:
         options["retry_on"] = _paths(options["retry_on"])
     return options
+
+
+def _changed_limit(task: Task) -> int | None:
+    """The `concurrency` of a task, if using() has changed it; None if it is that of the decorator."""
+    limit: int | None = getattr(task, "concurrency", None)
+    try:
+        own = find_task(task.module_path)
+    except InvalidTask:
+        return limit
+    return None if limit == getattr(own, "concurrency", None) else limit
 
 
 def _paths(kinds: Sequence[type[BaseException]]) -> list[str]:
@@ -116,12 +129,18 @@ def _imported(path: str, what: str) -> Any:
 
 def result(backend: str, record: JobRecord) -> TaskResult:
     """The current result of a job."""
-    path, queue, after, args, kwargs, options = payloads.loads_all([record.payload])[0]
+    return call(backend, record)[0]
+
+
+def call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | None]:
+    """The current result of a job, and what its call has to acquire before it runs."""
+    path, queue, after, args, kwargs, options, *more = payloads.loads_all([record.payload])[0]
+    needs = Needs(*more[0]) if more else None
     state, lines = record.state, record.log.decode().split("\n")
     for line in lines:
         if line.startswith("A"):
             [after] = payloads.loads_all([line[1:].encode()])
-    task = _as_enqueued(find_task(path), state.priority, queue, backend, after, options)
+    task = _as_enqueued(find_task(path), state.priority, queue, backend, after, options, needs)
     ended = state.status in "sdc"
     found = RedisTaskResult(
         task=task,
@@ -139,14 +158,22 @@ def result(backend: str, record: JobRecord) -> TaskResult:
     )
     for line in lines:
         _apply(line, found, state)
-    return found
+    return found, needs
 
 
 def _as_enqueued(
-    task: Task, priority: int, queue: str, backend: str, after: float | None, options: dict[str, Any]
+    task: Task,
+    priority: int,
+    queue: str,
+    backend: str,
+    after: float | None,
+    options: dict[str, Any],
+    needs: Needs | None,
 ) -> Task:
     """The task with the values it was enqueued with; unchanged if those are its own."""
     changed = _changes(_options(task), options)
+    if needs is not None and needs.limit is not None:
+        changed["concurrency"] = needs.limit
     if after is None and (task.priority, task.queue_name, task.backend) == (priority, queue, backend):
         return task.using(**changed) if changed else task
     run_after = None if after is None else datetime.fromtimestamp(after, UTC)

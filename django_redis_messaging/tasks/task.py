@@ -1,4 +1,5 @@
-"""Tasks with more than Django's fields: retries, timeouts, unique keys, enqueueing on commit."""
+"""Tasks with more than Django's fields: retries, timeouts, unique keys, locks, enqueueing on
+commit."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from typing import Any, Self, overload
 from django.db import DEFAULT_DB_ALIAS
 
 from ..core import payloads
+from ..core.keys import name as checked
 from .compat import Task, TaskResult, task_backends
 from .control import Call, Control, control_of
+from .names import SEMAPHORE_PREFIX, NameSource, Needs, call_name
 
 
 class Default(Enum):
@@ -39,6 +42,13 @@ class RedisTask(Task):
     #: when the call is sent: False: at once; True: when all open transactions are committed; a database
     #: alias: when the transaction of that database is committed
     on_commit: bool | str | None = None
+    #: name of the Lock that a call holds while it runs: a str with parameters in braces, or a function of the
+    #: arguments
+    lock: NameSource | None = None
+    #: number of calls with the same `concurrency_key` that may run at a time; None: any number
+    concurrency: int | None = None
+    #: like `lock`; None: the dotted name of the task
+    concurrency_key: NameSource | None = None
 
     def using(
         self,
@@ -105,6 +115,19 @@ class RedisTask(Task):
             chosen = self.unique if isinstance(self.unique, str) else self.unique(*args, **kwargs)
         key = payloads.dumps([self.module_path, chosen], "unique key")
         return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+    def needs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Needs | None:
+        """What a call has to acquire before it runs; None for nothing."""
+        if self.lock is None and self.concurrency is None:
+            return None
+        call = self.func, self.takes_context, args, kwargs
+        lock = "" if self.lock is None else call_name(self.lock, "lock", *call)
+        if self.concurrency is None:
+            return Needs(lock, "")
+        key = self.module_path
+        if self.concurrency_key is not None:
+            key = call_name(self.concurrency_key, "concurrency_key", *call)
+        return Needs(lock, checked(SEMAPHORE_PREFIX + key, "concurrency_key"))
 
     @property
     def _backend(self) -> Control:

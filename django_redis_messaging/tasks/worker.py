@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -28,6 +29,7 @@ from .compat import (
     task_finished,
     task_started,
 )
+from .guards import Guards
 from .task import RedisTask
 
 __all__ = ["Limits", "Worker"]
@@ -38,6 +40,8 @@ class Context(TaskContext):
     """Django's context, with the lease."""
 
     running: RunningJob
+    #: the fence of the call's lock, for fenced writes; 0 without a lock
+    lock_fence: int = 0
 
     @property
     def fence(self) -> int:
@@ -54,29 +58,37 @@ class Context(TaskContext):
 class Runner:
     """Makes attempts at the tasks of one backend."""
 
-    def __init__(self, backend: RedisBackend) -> None:
+    def __init__(self, backend: RedisBackend, lease: float) -> None:
         self._backend = backend
+        self._guards = Guards(backend.using, lease)
 
-    def __call__(self, running: RunningJob) -> Settlement:
-        """Call the task of a job; returns the settlement of its lease."""
+    def __call__(self, running: RunningJob) -> Settlement | None:
+        """Call the task of a job, unless its lock or permit is not free; returns the settlement of its lease,
+        or None if the worker has released it."""
         leased = running.leased
         try:
             record = JobRecord(leased.lease.id, leased.payload, leased.state, b"")
-            result = records.result(self._backend.alias, record)
+            result, needs = records.call(self._backend.alias, record)
+            guard = None if needs is None else self._guards.guard(needs, result.task)
         except Exception as error:  # whatever was stored: an unreadable task must not stop the others
             return running.settled(Outcome.DEAD, line=records.failed(error))
+        if guard is None:
+            return self._run(result, running)
+        return self._guards.run(guard, running, partial(self._run, result, running))
+
+    def _run(self, result: TaskResult, running: RunningJob, lock_fence: int = 0) -> Settlement:
         close_old_connections()
         try:
-            return self._attempt(result, running)
+            return self._attempt(result, running, lock_fence)
         finally:
             close_old_connections()
 
-    def _attempt(self, result: TaskResult, running: RunningJob) -> Settlement:
+    def _attempt(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
         task = result.task
         running.timeout = self._backend.timeout(task)
         task_started.send_robust(type(self._backend), task_result=result)
         try:
-            value = normalize_json(self._call(result, running))
+            value = normalize_json(self._call(result, running, lock_fence))
             line = records.returned(value)
         except KeyboardInterrupt:
             raise
@@ -88,9 +100,11 @@ class Runner:
         task_finished.send_robust(type(self._backend), task_result=result)
         return running.settled(Outcome.DONE, self._backend.result_ttl, line)
 
-    def _call(self, result: TaskResult, running: RunningJob) -> Any:
+    def _call(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Any:
         task = result.task
-        args = [Context(task_result=result, running=running)] if task.takes_context else []
+        args: list[Any] = []
+        if task.takes_context:
+            args = [Context(task_result=result, running=running, lock_fence=lock_fence)]
         args += result.args
         if iscoroutinefunction(task.func):
             return running.run_coroutine(_within(task.func(*args, **result.kwargs), running.timeout))
@@ -129,4 +143,4 @@ class Worker(jobs_worker.Worker):
     """Runs the tasks of one backend until it is stopped."""
 
     def __init__(self, backend: RedisBackend, queues: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> None:
-        super().__init__(backend.engine, backend.using, queues, Runner(backend), limits)
+        super().__init__(backend.engine, backend.using, queues, Runner(backend, limits.lease), limits)

@@ -9,6 +9,9 @@ import threading
 import time
 from typing import Any
 
+from django_redis import get_redis_connection
+
+from django_redis_messaging import Lock, conf
 from django_redis_messaging.tasks import task
 
 
@@ -226,3 +229,75 @@ def unique_fail() -> None:
 @task
 def return_large(size: int) -> str:
     return "x" * size
+
+
+@task(lock="order:{order_id}")
+def locked_note(order_id: int, value: Any = None) -> None:
+    notes.append(value)
+
+
+@task(lock="order:{order_id}", takes_context=True)
+def locked_state(context: Any, order_id: int) -> list[Any]:
+    return lock_state(context, f"order:{order_id}")
+
+
+@task(lock="order:{order_id}", takes_context=True)
+async def async_locked_state(context: Any, order_id: int) -> list[Any]:
+    return await asyncio.to_thread(lock_state, context, f"order:{order_id}")
+
+
+def lock_state(context: Any, name: str) -> list[Any]:
+    """Whether the lock can be acquired while the task runs; the fence of the task."""
+    return [Lock(name).acquire(blocking=False), context.lock_fence]
+
+
+@task(lock="order:7")
+def locked_fail() -> None:
+    raise ValueError("while it holds the lock")
+
+
+@task(lock="order:7", concurrency=2, timeout=0.2)
+async def locked_sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@task(lock="order:7")
+def locked_wait() -> str:
+    return str(wait.func())
+
+
+@task(lock="order:7")
+def locked_loss() -> str:
+    """Run until the lease of its lock is lost."""
+    get_redis_connection(conf.alias()).delete(Lock("order:7").key)
+    return "done"
+
+
+@task(concurrency=2)
+def limited_wait() -> str:
+    return str(wait.func())
+
+
+@task(concurrency=1, concurrency_key="customer:{customer}")
+def limited_note(customer: str) -> None:
+    notes.append(customer)
+
+
+@task(lock="order:{order_id}", concurrency=2, concurrency_key="orders")
+def enter(order_id: int, number: int) -> None:
+    """Count the calls that run, in Redis; note the largest counts."""
+    client = get_redis_connection(conf.alias())
+    running = f"{conf.prefix()}:running"
+    for name in (f"order {order_id}", "orders"):
+        largest = client.hincrby(running, name, 1)
+        notes.append((name, largest))
+    time.sleep(0.01)
+    for name in (f"order {order_id}", "orders"):
+        client.hincrby(running, name, -1)
+    client.rpush(f"{conf.prefix()}:entered", number)
+
+
+@task(lock="order:7", takes_context=True)
+def sleep_in_first_attempt(context: Any, marker: str, seconds: float) -> int:
+    """Write the process ID to a file; in the first attempt, sleep then."""
+    return int(pid_after.func(marker, seconds if context.attempt == 1 else 0))

@@ -43,6 +43,8 @@ class RunningJob:
     lease_lost: bool = False
     #: whether the worker released the job because the worker ends
     released: bool = False
+    #: whether the attempt ended before the call: the job doesn't count as done
+    deferred: bool = False
     #: prevents a timeout from being raised after the call
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _is_calling: bool = False

@@ -226,8 +226,11 @@ class Worker:
             return self._attempt(running)
         finally:
             self._running.discard(running)
-            self.done += 1
-            self._stop_at_limits()
+            if not running.deferred:
+                self.done += 1
+                self._stop_at_limits()
+            elif self._remaining is not None:
+                self._remaining.release()
 
     def _stop_at_limits(self) -> None:
         limits = self._limits
