@@ -1,4 +1,4 @@
-"""The users, chats and notifications that the demo starts with."""
+"""The users, chats, notifications and items that the demo starts with."""
 
 from __future__ import annotations
 
@@ -71,8 +71,29 @@ CHATS = (
     ),
 )
 
+#: coins that each user of the market starts with
+FUNDS = 100
+
+#: (user name of the owner, name, price in coins) of the items at the market
+ITEMS = (
+    ("alice", "Desk lamp", 15),
+    ("alice", "Hiking map of the Alps", 8),
+    ("bob", "Blue bicycle", 60),
+    ("bob", "Chess set", 25),
+    ("carol", "Noodle cookbook", 12),
+    ("carol", "Acoustic guitar", 90),
+    ("dave", "Alarm clock, hardly used", 5),
+    ("dave", "Very small chair", 20),
+    ("erin", "Mechanical keyboard", 45),
+    ("frank", "Crime novel without its last chapter", 3),
+)
+
 #: (text, URL name) of the notifications that all users start with
 NOTIFICATIONS = (
     ("Type @ and a user name in a chat, such as @bob, to notify a member.", "messaging:chats"),
     ("Order something: you are notified when it is confirmed, or if you don't pay in time.", "orders"),
+    (
+        "Buy something at the market. If two users buy the same item at once, only one of them gets it.",
+        "market",
+    ),
 )

@@ -1,4 +1,4 @@
-"""Creates the data of the demo: users, their directory, chats and notifications."""
+"""Creates the data of the demo: users, their directory, chats, notifications and the market."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from itertools import islice
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from django.urls import reverse
+from market.models import Item, Wallet
 
 from django_redis_messaging import Chat, ChatExists, Mailbox, notify
 from django_redis_messaging.services.directories import Directory
 from django_redis_messaging.web.identity import current as identity
 
-from .fixtures import CHATS, NOTIFICATIONS, USERS, DemoChat
+from .fixtures import CHATS, FUNDS, ITEMS, NOTIFICATIONS, USERS, DemoChat
 from .names import full_names
 
 #: users or contacts stored at once
@@ -87,6 +88,18 @@ def send_notifications() -> None:
         if not Mailbox(member).status().last_id:
             for text, url_name in NOTIFICATIONS:
                 notify(member, text, url=reverse(url_name))
+
+
+def open_market() -> None:
+    """Give the demo users funds and items, unless they have had them before."""
+    ids = _member_ids()
+    for member in ids.values():
+        Wallet.objects.get_or_create(member=member, defaults={"funds": FUNDS})
+    if not Item.objects.exists():
+        owned = ((ids[username], name, price) for username, name, price in ITEMS)
+        Item.objects.bulk_create(
+            Item(name=name, price=price, owner=owner, location=owner) for owner, name, price in owned
+        )
 
 
 def _member_ids() -> dict[str, str]:

@@ -19,6 +19,7 @@ from django.core.asgi import get_asgi_application
 from django.core.management.base import CommandError
 from django.test import override_settings
 from django_redis import get_redis_connection
+from market import deliveries
 from shop import subscriptions
 
 from django_redis_messaging import ConfigurationError, handlers
@@ -114,7 +115,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def run_background_work() -> Iterator[None]:
-    """Run tasks, the handlers of timers, and the subscriptions of the shop in threads of this process."""
+    """Run tasks, the handlers of timers, the subscriptions of the shop, and the deliveries of the market in
+    threads of this process."""
     [backend] = our_backends()
     worker = Worker(backend, backend.queue_names, Limits(concurrency=2, drain=SHUTDOWN_TIMEOUT))
     handlers.discover()
@@ -123,11 +125,13 @@ def run_background_work() -> Iterator[None]:
     thread = threading.Thread(target=together.run, name="messaging")
     thread.start()
     stop_subscriptions = subscriptions.start()
+    stop_deliveries = deliveries.start()
     try:
         yield
     finally:
         together.stop()
         stop_subscriptions()
+        stop_deliveries()
         thread.join()
 
 

@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "people",
     "orders",
     "shop",
+    "market",
 ]
 
 MIDDLEWARE = [

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
+from market import deliveries
 
 from django_redis_messaging import MessagingError
 from people import seed
@@ -77,6 +78,8 @@ class Command(BaseCommand):
         total = seed.fill_directory(self._report_progress)
         seed.create_chats()
         seed.send_notifications()
+        seed.open_market()
+        deliveries.send_undelivered()
         self._write(f"Directory: {total} people")
 
     def _report_progress(self, done: int, total: int) -> None:
@@ -93,6 +96,7 @@ class Command(BaseCommand):
         self._write(self.style.SUCCESS(f"\nOpen http://{shown}:{port}/"))
         self._write(f"and sign in with one click as {', '.join(user.full_name for user in USERS)}.")
         self._write("Background tasks and timers: /orders/. Options shared by all processes: /shop/.")
+        self._write("A market where each item has a lock: /market/.")
         self._write("Use a second browser or a private window for a second user. Ctrl-C stops everything.")
         if host not in LOOPBACK:
             self._write(self.style.WARNING("Anyone who can reach this address can sign in as any user."))
