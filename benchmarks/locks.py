@@ -4,6 +4,7 @@ Measured with one process alone, and with eight processes that compete for one l
 
 uv run python -m benchmarks.locks
 uv run python -m benchmarks.locks --rounds 5
+uv run python -m benchmarks.locks --work 1          # ms that the eight processes work under the lock
 """
 
 from __future__ import annotations
@@ -29,35 +30,45 @@ PING, OURS, DRIVER, ORIGINAL, OTHER = (
     "python-redis-lock",
 )
 CONTENDERS = 8
+#: seconds in which the processes start; their pairs don't count yet
+WARM_UP = 0.5
 
 #: acquires and releases the lock once
 Pair = Callable[[], object]
 
 
-def app_lock(name: str) -> Pair:
+def do(work: float) -> None:
+    """Work for some seconds under the lock."""
+    if work:
+        time.sleep(work)
+
+
+def app_lock(name: str, work: float = 0) -> Pair:
     from django_redis_messaging import Lock
 
     lock = Lock(name)
 
     def pair() -> None:
         lock.acquire()
+        do(work)
         lock.release()
 
     return pair
 
 
-def driver_lock(name: str) -> Pair:
+def driver_lock(name: str, work: float = 0) -> Pair:
     """redis-py's Lock with its defaults: it sleeps 100 ms between attempts."""
     lock = driver().lock(f"driver:{name}", timeout=10)
 
     def pair() -> None:
         lock.acquire()
+        do(work)
         lock.release()
 
     return pair
 
 
-def original_lock(name: str) -> Pair:
+def original_lock(name: str, work: float = 0) -> Pair:
     """SETNX every ms and EXPIRE; release in a transaction that watches the key."""
     client, key = driver(), f"lock:{name}"
 
@@ -68,6 +79,7 @@ def original_lock(name: str) -> Pair:
                 client.expire(key, 10)
             time.sleep(0.001)
         client.expire(key, 10)
+        do(work)
         with client.pipeline() as pipe:
             while True:
                 try:
@@ -84,18 +96,19 @@ def original_lock(name: str) -> Pair:
     return pair
 
 
-def other_lock(name: str) -> Pair:
+def other_lock(name: str, work: float = 0) -> Pair:
     redis_lock, client = importlib.import_module("redis_lock"), driver()
 
     def pair() -> None:
         lock = redis_lock.Lock(client, f"other:{name}", expire=10)
         lock.acquire()
+        do(work)
         lock.release()
 
     return pair
 
 
-def kinds() -> dict[str, Callable[[str], Pair]]:
+def kinds() -> dict[str, Callable[..., Pair]]:
     """Return the contenders that are installed."""
     found = {OURS: app_lock, DRIVER: driver_lock, ORIGINAL: original_lock}
     return found | ({OTHER: other_lock} if importlib.util.find_spec("redis_lock") else {})
@@ -115,15 +128,21 @@ def alone(rounds: int) -> list[list[str]]:
     ]
 
 
-def contended(rounds: int, seconds: float = 1.0) -> list[list[str]]:
-    """Measure eight processes that acquire and release as fast as possible.
+def contended(rounds: int, work: float, seconds: float = 1.0) -> list[list[str]]:
+    """Measure eight processes that acquire, work for `work` seconds, and release, as fast as possible.
 
     Returns rows with the pairs per second of all processes together and the longest wait.
     """
     rates: dict[str, list[float]] = {name: [] for name in kinds()}
     worst: dict[str, list[float]] = {name: [] for name in kinds()}
     for turn, (name, kind) in itertools.product(range(rounds), kinds().items()):
-        found = processes(CONTENDERS, lambda _, kind=kind, turn=turn: _repeat(kind(f"all:{turn}"), seconds))
+        begins = time.monotonic() + WARM_UP  # one clock for all processes
+        found = processes(
+            CONTENDERS,
+            lambda _, kind=kind, turn=turn, begins=begins: _repeat(
+                kind(f"all:{turn}", work), begins, seconds
+            ),
+        )
         rates[name].append(sum(done for done, _ in found) / seconds)
         worst[name].append(max(longest for _, longest in found))
     lines = []
@@ -134,25 +153,31 @@ def contended(rounds: int, seconds: float = 1.0) -> list[list[str]]:
     return lines
 
 
-def _repeat(pair: Pair, seconds: float) -> tuple[int, float]:
-    done, longest = 0, 0.0
-    pair()
-    ends = time.monotonic() + seconds
+def _repeat(pair: Pair, begins: float, seconds: float) -> tuple[int, float]:
+    """Return how many pairs ended within `seconds` after `begins`, and the longest time that one took."""
+    done, longest, ends = 0, 0.0, begins + seconds
     while (began := time.monotonic()) < ends:
         pair()
-        longest = max(longest, time.monotonic() - began)
-        done += 1
+        ended = time.monotonic()
+        if ended > begins:
+            longest = max(longest, ended - began)
+            done += ended < ends
     return done, longest
 
 
-def main(rounds: int) -> None:
+def main(rounds: int, work: float) -> None:
     with server():
         summary = [["", "alone", "Lock is"], *alone(rounds)]
-        rivals = [["", f"{CONTENDERS} processes", "longest wait", "Lock is"], *contended(max(rounds // 3, 3))]
+        rivals = [
+            ["", f"{CONTENDERS} processes", "longest wait", "Lock is"],
+            *contended(max(rounds // 3, 3), work),
+        ]
     print(f"\n{table(summary)}\n\n{table(rivals)}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
-    main(parser.parse_args().rounds)
+    parser.add_argument("--work", type=float, default=0, help="ms of work under the contended lock")
+    options = parser.parse_args()
+    main(options.rounds, options.work / 1000)

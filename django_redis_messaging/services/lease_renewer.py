@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
 
@@ -58,7 +59,7 @@ class RenewedLease:
     )
 
     def __init__(
-        self, using: str, name: str, seconds: float, script: Script, on_lost: Callable[[], object]
+        self, using: str, name: str, seconds: float, script: Script, on_lost: Callable[[], object] | None
     ) -> None:
         self.name = name
         self.seconds = seconds
@@ -109,12 +110,14 @@ class RenewedLease:
         if self.is_active:
             self.end()
             logger.warning("The lease of %r was lost: another client may hold it now.", self.name)
-            # not in this thread: other leases have to be renewed meanwhile
-            threading.Thread(target=self._report, name=f"lost lease of {self.name}", daemon=True).start()
+            if self._on_lost is not None:
+                # not in this thread: other leases have to be renewed meanwhile
+                name, report = f"lost lease of {self.name}", partial(self._report, self._on_lost)
+                threading.Thread(target=report, name=name, daemon=True).start()
 
-    def _report(self) -> None:
+    def _report(self, on_lost: Callable[[], object]) -> None:
         try:
-            self._on_lost()
+            on_lost()
         except Exception:
             logger.exception("The on_lost callback of %r failed.", self.name)
 
@@ -170,7 +173,9 @@ class LeaseRenewer:
         now, leases = monotonic(), list(self._leases)
         servers: dict[Address | None, list[RenewedLease]] = {}
         for lease in leases:
-            if lease.due <= now + EARLY * lease.interval:
+            if not lease.is_active:  # it ended while another thread changed its end
+                self.discard(lease)
+            elif lease.due <= now + EARLY * lease.interval:
                 lease.due = now + lease.interval
                 servers.setdefault(self._server_of(lease), []).append(lease)
         # if all other servers fail, too, a lease is still renewed at its next interval

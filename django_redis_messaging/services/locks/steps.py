@@ -160,7 +160,7 @@ class LockSteps(Service):
         """The renewal must not reference the holders: they end it when they are destroyed."""
         args = (token, self._lease, "keep", "-")
         script = Script("lock_extend", (self._keys.lock, self._keys.fence), args)
-        on_lost = partial(_report_lost, self._on_lost, self.name)
+        on_lost = self._on_lost and partial(_report_lost, self._on_lost, self.name)
         return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
 
     @operation
@@ -239,9 +239,8 @@ class LockSteps(Service):
         )
 
 
-def _report_lost(on_lost: Callable[[LeaseLost], object] | None, name: str) -> None:
-    if on_lost is not None:
-        on_lost(LockNotOwnedError(f"The lease of lock {name!r} was lost while it was held.", lock_name=name))
+def _report_lost(on_lost: Callable[[LeaseLost], object], name: str) -> None:
+    on_lost(LockNotOwnedError(f"The lease of lock {name!r} was lost while it was held.", lock_name=name))
 
 
 def _seconds(blocking_timeout: Duration | None) -> float | None:

@@ -120,7 +120,7 @@ class SemaphoreSteps(Service):
     def _renewal(self, token: str) -> RenewedLease:
         """The renewal must not reference the permits: they end it when they are destroyed."""
         script = Script("semaphore_refresh", self._keys[:2], (self._lease, self._limit_ttl, token))
-        on_lost = functools.partial(_report_lost, self._on_lost, self.name)
+        on_lost = self._on_lost and functools.partial(_report_lost, self._on_lost, self.name)
         return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
 
     def _check(self, released: bool) -> None:
@@ -144,6 +144,5 @@ def _seconds(blocking: bool, blocking_timeout: Duration | None) -> float:
     return milliseconds(blocking_timeout, "blocking_timeout") / 1000
 
 
-def _report_lost(on_lost: Callable[[LeaseLost], object] | None, name: str) -> None:
-    if on_lost is not None:
-        on_lost(PermitLost(f"The lease of a permit of the semaphore {name!r} was lost while it was held."))
+def _report_lost(on_lost: Callable[[LeaseLost], object], name: str) -> None:
+    on_lost(PermitLost(f"The lease of a permit of the semaphore {name!r} was lost while it was held."))
