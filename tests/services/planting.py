@@ -66,6 +66,13 @@ class PlantedBugs:
         if "name" in metafunc.fixturenames:
             metafunc.parametrize("name", sample(self.plants))
 
+    def test_each_changes_a_line_of_its_script(self) -> None:
+        """In every run: most planted bugs are tried only in the large form."""
+        found = {
+            name: scripts.read(f"{where}.lua").count(line) for name, (where, line, _) in self.plants.items()
+        }
+        assert set(found.values()) == {1}, found
+
     def test_in_a_script(self, name: str, plant: Planting) -> None:
         plant(self.plants[name])
         finds_a_mistake(self.machine, *self.errors)

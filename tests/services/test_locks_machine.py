@@ -447,7 +447,11 @@ PLANTS: dict[str, Plant] = {
     ),
     "newcomers overtake": ("lock_acquire", "redis.call('EXISTS', queue) == 0 and set_lock()", "set_lock()"),
     "a holder waits for itself": ("lock_acquire", "other_token ~= '' and holder == other_token", "false"),
-    "the last poll overtakes": ("lock_acquire", "if not first or first == token then", "if true then"),
+    "the last poll overtakes": (
+        "lock_acquire",
+        "if first == token or not first and redis.call('EXISTS', queue) == 0 then",
+        "if true then",
+    ),
     "the grant is not extended to the lease": (
         "lock_acquire",
         "redis.call('PEXPIRE', lock, string.format('%.0f', lease))",
@@ -504,7 +508,7 @@ PLANTS: dict[str, Plant] = {
     "an extension is not bounded": ("lock_extend", "if remaining < 0 then", "if false then"),
     "a renewal shortens": ("lock_extend", "ms = math.max(ms, remaining)", "ms = ms + 0"),
     "a renewal lengthens": ("lock_extend", "ms = math.max(ms, remaining)", "ms = ms + remaining"),
-    "a fence expires before the lock": ("_locks", "math.max(MIN_FENCE_TTL, 2 * lease)", "MIN_FENCE_TTL"),
+    "a fence expires before the lock": ("_locks", "math.max(DAY, 2 * lease)", "DAY"),
     "the dead are handed the lock": ("_locks", "tonumber(polled) > now - TICKET", "true"),
     "the last comes first": ("_locks", "redis.call('ZPOPMIN', queue)", "redis.call('ZPOPMAX', queue)"),
     "polls of former holders stay": ("_locks", "    redis.call('ZREM', seen, first[1])\n", ""),
