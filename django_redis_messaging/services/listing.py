@@ -21,11 +21,13 @@ from .semaphores.values import SemaphoreInfo
 
 #: locks or semaphores whose states are read in a round trip
 PAGE = 100
+#: waiting clients of each lock that are listed
+MAX_WAITERS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ListedLock:
-    """A lock that is held, or that clients wait for; of these, `info` names only the first."""
+    """A lock that is held, or that clients wait for; of these, `info` names up to MAX_WAITERS."""
 
     name: str
     info: LockInfo
@@ -54,7 +56,7 @@ def list_locks(using: str, prefix: str) -> Iterator[ListedLock]:
 
 
 def _read_locks(prefix: str, keys: Sequence[str]) -> Steps[list[LockInfo]]:
-    replies = yield [Script("lock_info", LockKeys(prefix, key).reading, [1]) for key in keys]
+    replies = yield [Script("lock_info", LockKeys(prefix, key).reading, [MAX_WAITERS]) for key in keys]
     return [parse_info(reply) for reply in replies]
 
 

@@ -69,6 +69,7 @@ def test_waiting_clients_are_counted(pool: ThreadPoolExecutor) -> None:
     [row] = rows()["locks"]
     assert row["waiting"] == 1
     assert row["next"].startswith(HERE)
+    assert row["waiters"] == [row["next"]]
     lock.release()
     assert second.result(DEADLINE)
 

@@ -94,6 +94,7 @@ def _lock_row(lock: ListedLock) -> Row:
         "lease_left": _seconds(info.read_at, info.expires_at),
         "fence": info.fence,
         "waiting": info.waiting,
+        "waiters": info.waiters,
     }
 
 
