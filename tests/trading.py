@@ -52,11 +52,11 @@ def begin(function: Callable[..., Any], *arguments: Any) -> Any:
 def reset(prices: list[int], members: Iterable[str]) -> list[int]:
     """Remove all data, then give the seller items of these prices, and all members funds; the item ids."""
     from django.core.management import call_command
-    from django_redis import get_redis_connection
     from market.models import Item, Wallet
+    from people.serving import remove_keys
 
     call_command("migrate", "market", verbosity=0)
-    get_redis_connection("messaging").flushdb()
+    remove_keys()
     Item.objects.all().delete()
     Wallet.objects.all().delete()
     Wallet.objects.bulk_create(Wallet(member=member, funds=FUNDS) for member in [SELLER, *members])

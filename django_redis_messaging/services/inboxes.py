@@ -24,6 +24,7 @@ from .chats import entries
 from .chats.base import best_effort, limits
 from .chats.keys import ChatKeys, newest_keys
 from .chats.values import ChatSummary, Pending
+from .moments import to_datetime
 from .users import UserKeys
 
 #: minimum age of an entry that a read removes, in COMMAND_DEADLINEs: longer than a joining takes
@@ -250,7 +251,7 @@ def _summary(entry: _Entry, item: list[Any]) -> ChatSummary:
         title=title.decode(),
         unread=unread,
         last_message=message,
-        active_at=entries.to_datetime(active),
+        active_at=to_datetime(active),
         member_count=member_count,
         members=[member.decode() for member in members],
         muted=bool(muted),

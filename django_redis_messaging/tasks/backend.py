@@ -22,8 +22,9 @@ from ..core.steps import batched
 from ..errors import InvalidArgument
 from ..services.arguments import count, milliseconds, request, window
 from ..services.jobs.engine import PAGE, Engine, Push, check_attempts
-from ..services.jobs.leases import JobRecord, moment
+from ..services.jobs.leases import JobRecord
 from ..services.jobs.registry import register_queue, registered_queues
+from ..services.moments import to_datetime
 from ..services.semaphores.steps import MAX_PERMITS
 from . import records
 from .compat import (
@@ -255,7 +256,7 @@ def _check_fields(task: RedisTask) -> None:
 
 def _set_enqueued_at(page: Sequence[Prepared], pushed: int) -> None:
     for result, _ in page:
-        object.__setattr__(result, "enqueued_at", moment(pushed))
+        object.__setattr__(result, "enqueued_at", to_datetime(pushed))
 
 
 def _at(run_after: datetime) -> str:

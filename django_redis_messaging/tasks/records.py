@@ -16,7 +16,8 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..core import payloads
 from ..errors import LimitExceeded
-from ..services.jobs.leases import JobRecord, State, moment
+from ..services.jobs.leases import JobRecord, State
+from ..services.moments import to_datetime
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from .names import Needs
 from .results import RedisTaskResult
@@ -146,9 +147,9 @@ def call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | None]:
         task=task,
         id=record.id,
         status=_STATUS[state.status],
-        enqueued_at=moment(state.pushed),
+        enqueued_at=to_datetime(state.pushed),
         started_at=_moment(state.first),
-        finished_at=moment(state.moment) if ended else None,
+        finished_at=to_datetime(state.moment) if ended else None,
         last_attempted_at=_moment(state.last),
         args=args,
         kwargs=kwargs,
@@ -192,7 +193,7 @@ def _changes(own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moment(ms: int) -> datetime | None:
-    return moment(ms) if ms else None
+    return to_datetime(ms) if ms else None
 
 
 def _apply(line: str, found: TaskResult, state: State) -> None:

@@ -21,7 +21,6 @@ from redis.crc import key_slot
 from redis.lock import Lock as DriversLock
 
 from django_redis_messaging import (
-    ConfigurationError,
     LeaseLost,
     LimitExceeded,
     Lock,
@@ -1076,17 +1075,3 @@ class TestBadInput:
             assert not Lock(odd).acquire(blocking=False)
             assert lock.name == odd
             assert Lock("door").acquire(blocking=False)
-
-    @pytest.mark.parametrize("part", ["lock", "fence", "queue"])
-    def test_a_key_that_holds_another_type(self, part: str) -> None:
-        lock = Lock("door")
-        lock.acquire(token="mine")
-        others = getattr(keys(lock), part)
-        server().delete(others)
-        server().sadd(others, "not ours")
-        before = snapshot()
-        refused = [lambda: Lock("door").acquire(blocking_timeout=LONG), lambda: lock._give_back(b"mine")]
-        for act in refused if part != "fence" else refused[:1]:
-            with pytest.raises(ConfigurationError, match="another type"):
-                act()
-            assert snapshot() == before

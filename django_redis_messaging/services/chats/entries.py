@@ -24,11 +24,6 @@ class Cursor(NamedTuple):
     ms: int | str = ""
 
 
-def to_datetime(ms: int | bytes) -> datetime:
-    """Milliseconds of the server's clock as an aware datetime."""
-    return datetime.fromtimestamp(int(ms) / 1000, UTC)
-
-
 def parse_cursor(value: str | int, what: str) -> Cursor:
     """Parse and check a cursor or a bare id."""
     if isinstance(value, str):

@@ -20,6 +20,7 @@ from ...core.operations import Script, Steps, asynchronous, operation
 from ...core.steps import batched
 from ...errors import InvalidArgument, LimitExceeded
 from ..arguments import count, request, timestamp_ms, window
+from ..moments import to_datetime
 from ..users import UserKeys
 from . import entries
 from .base import ChatBase, best_effort
@@ -202,8 +203,8 @@ class Membership(ChatBase):
             title=title.decode(),
             open=is_open == b"1",
             keep_last=keep,
-            created_at=entries.to_datetime(created),
-            active_at=entries.to_datetime(active),
+            created_at=to_datetime(created),
+            active_at=to_datetime(active),
             last_id=last,
             first_id=first,
             edits=int(edits),
@@ -248,6 +249,6 @@ def _parse_members(flat: list[bytes | int]) -> Iterator[Member]:
         yield Member(
             user=cast(bytes, user).decode(),
             read_id=cast(int, read_id),
-            joined_at=entries.to_datetime(joined_at.encode()),
+            joined_at=to_datetime(joined_at.encode()),
             role=cast(Role, role),
         )

@@ -16,8 +16,9 @@ from ...core.operations import perform
 from ...errors import MessagingError, TaskTimeout
 from ...handlers import Expired, TimerHandler, title
 from ..jobs.consuming import retry_delay
-from ..jobs.leases import LeasedJob, Outcome, Settlement, moment
+from ..jobs.leases import LeasedJob, Outcome, Settlement
 from ..jobs.running import RunningJob
+from ..moments import to_datetime
 from .engine import TimerEngine
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Firing:
             return None
         if delay > 0:
             return running.settled(Outcome.RELEASE, delay)
-        due_at = moment(leased.state.moment)
+        due_at = to_datetime(leased.state.moment)
         expired = Expired(name, namespace, payload, job_id, leased.lease.fence, due_at)
         close_old_connections()
         try:

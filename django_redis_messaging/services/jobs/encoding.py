@@ -10,7 +10,8 @@ from typing import Any
 from ... import conf
 from ...core import payloads
 from ...errors import LimitExceeded
-from .leases import JobRecord, LeasedJob, moment
+from ..moments import to_datetime
+from .leases import JobRecord, LeasedJob
 from .values import DeadJob, Job
 
 #: bytes of the reason with which a job fails
@@ -50,7 +51,7 @@ def decode_jobs(found: Sequence[LeasedJob], queue: str) -> list[Job]:
             data=value,
             attempts=one.state.attempts,
             fence=one.lease.fence,
-            due_at=moment(one.state.moment),
+            due_at=to_datetime(one.state.moment),
             queue=queue,
             token=one.lease.token,
         )
@@ -62,7 +63,7 @@ def decode_dead(found: Sequence[JobRecord]) -> list[DeadJob]:
     """Dead jobs, from their records."""
     data = payloads.loads_all([one.payload for one in found])
     return [
-        DeadJob(one.id, value, one.state.attempts, _reason(one.log), moment(one.state.moment))
+        DeadJob(one.id, value, one.state.attempts, _reason(one.log), to_datetime(one.state.moment))
         for one, value in zip(found, data, strict=True)
     ]
 

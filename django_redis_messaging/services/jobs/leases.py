@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -126,8 +125,3 @@ def parse_claim(reply: list[Any], queues: Sequence[str]) -> Claimed:
         lease = Lease(queues[at], job_id.decode(), state.fence, state.token)
         jobs.append(LeasedJob(lease, payload, state))
     return Claimed(now, None if due_in < 0 else due_in / 1000, [bool(flag) for flag in settled], jobs)
-
-
-def moment(ms: int) -> datetime:
-    """A moment of the server's clock, in ms, as an aware datetime."""
-    return datetime.fromtimestamp(ms / 1000, UTC)

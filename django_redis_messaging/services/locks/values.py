@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from ..moments import to_datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +36,10 @@ def parse_info(reply: list[Any]) -> LockInfo:
     now, holder, remaining, fence, is_owner, waiting, *waiters = reply
     held = holder is not None
     return LockInfo(
-        read_at=_EPOCH + timedelta(milliseconds=now),
+        read_at=to_datetime(now),
         holder=_text(holder) if held else None,
-        acquired_at=_EPOCH + timedelta(microseconds=int(fence)) if held and is_owner else None,
-        expires_at=_EPOCH + timedelta(milliseconds=now + remaining) if remaining >= 0 else None,
+        acquired_at=to_datetime(int(fence) / 1000) if held and is_owner else None,
+        expires_at=to_datetime(now + remaining) if remaining >= 0 else None,
         fence=int(fence),
         waiting=waiting,
         waiters=tuple(map(_text, waiters)),

@@ -11,6 +11,7 @@ from ...core.operations import Command, Script, Service, Steps, asynchronous, op
 from ...errors import InvalidArgument
 from ..arguments import MAX_ITEMS, count, flag, request, settled, window
 from ..chats import entries
+from ..moments import to_datetime
 from .keys import MailboxKeys
 from .values import Mail, MailboxStatus, MailPage, as_stored, encode_content, make_mail, make_page
 
@@ -184,7 +185,7 @@ class Mailbox(Service):
         return MailboxStatus(
             unread=unread,
             acked_id=acked,
-            last_fetched_at=entries.to_datetime(fetched) if fetched else None,
+            last_fetched_at=to_datetime(fetched) if fetched else None,
             full=length >= conf.current().MAILBOX_MAX_LENGTH,
             last_id=last,
         )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from ...core.steps import batched
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from ..moments import to_datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,4 +45,4 @@ class SemaphoreWaiter:
 def parse_pairs(reply: Sequence[bytes]) -> Iterator[tuple[str, datetime]]:
     """The tokens and moments (µs) of a reply."""
     for token, us in batched(reply, 2):
-        yield token.decode(), _EPOCH + timedelta(microseconds=int(us))
+        yield token.decode(), to_datetime(int(us) / 1000)
