@@ -24,9 +24,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from .. import conf
 from . import clients, keys, observers
-from .steps import Command, Fan, Gather, Listen, PopHint, Script, Step
+from .steps import BulkCommand, Command, Fan, Gather, Listen, PopHint, Script, Step
 
 __all__ = [
+    "BulkCommand",
     "Command",
     "Fan",
     "Gather",

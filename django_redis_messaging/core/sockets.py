@@ -14,10 +14,12 @@ import asyncio
 import contextlib
 import functools
 import math
+import re
 import select
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from time import monotonic
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -30,7 +32,7 @@ from redis.connection import DefaultParser
 from redis.retry import Retry
 
 from ..errors import ConfigurationError
-from .steps import Words
+from .steps import BulkWords, Words
 
 #: host and port
 Address = tuple[str, int]
@@ -41,6 +43,10 @@ Replies = list[Any]
 MIN_TIMEOUT = 0.001
 #: bytes; the size of the receive buffer
 CHUNK = 65536
+#: bytes; a shorter beginning of a large reply is left to the reader
+MIN_BULK_START = 1024
+#: matches the beginning of a reply that is one string of 10 kB or more; the group is its size
+_BULK_START = re.compile(rb"\$(\d{5,9})\r\n")
 #: returned by the reader while a reply is incomplete
 _INCOMPLETE = object()
 
@@ -156,11 +162,23 @@ def _is_readable(source: Any, seconds: float) -> bool:
     return bool(poll.poll(math.ceil(seconds * 1000)))
 
 
-def pack(calls: Sequence[Words]) -> bytes:
-    """Encode calls. Uses the hiredis packer directly: the driver's converts each word first."""
-    if len(calls) == 1:
-        return cast(bytes, pack_command(cast(Any, calls[0])))
-    return b"".join([pack_command(cast(Any, words)) for words in calls])
+def pack(calls: Sequence[Words]) -> Sequence[bytes]:
+    """Encode calls into pieces to be sent one after the other: one piece, unless there are bulk words. Uses
+    the hiredis packer directly: the driver's converts each word first."""
+    if len(calls) == 1 and type(calls[0]) is tuple:
+        return (cast(bytes, pack_command(cast(Any, calls[0]))),)
+    pieces: list[bytes] = []
+    packed: list[bytes] = []
+    for words in calls:
+        if isinstance(words, BulkWords):
+            *others, data = words
+            _, _, encoded = cast(bytes, pack_command(cast(Any, tuple(others)))).partition(b"\r\n")
+            packed.append(b"*%d\r\n%b$%d\r\n" % (len(words), encoded, len(data)))
+            pieces += (b"".join(packed), cast(bytes, data))
+            packed = [b"\r\n"]
+        else:
+            packed.append(cast(bytes, pack_command(cast(Any, words))))
+    return (*pieces, b"".join(packed))
 
 
 class BlockingConnection(_Connection):
@@ -194,14 +212,15 @@ class BlockingConnection(_Connection):
         """Send calls and return their replies, within `seconds`; raises RedisError."""
         ends = monotonic() + seconds
         self.send(calls, seconds)
-        return self._replies(len(calls), ends)
+        return self._replies(len(calls), ends, at_start=True)
 
     def send(self, calls: Sequence[Words], seconds: float) -> None:
         """Send calls; `receive` returns their replies."""
         try:
             if seconds != self._timeout:
                 self._limit(seconds)
-            self._socket.sendall(pack(calls))
+            for piece in pack(calls):
+                self._socket.sendall(piece)
         except BaseException as error:
             self._fail(error)
 
@@ -235,22 +254,50 @@ class BlockingConnection(_Connection):
 
     __del__ = close
 
-    def _replies(self, count: int, ends: float) -> Replies:
+    def _replies(self, count: int, ends: float, *, at_start: bool = False) -> Replies:
+        """Receive this number of replies. `at_start`: the reader holds no part of a reply."""
         reader, buffer = cast(Any, self._reader), self._buffer
         replies: Replies = []
         try:
             while True:
-                received = self._socket.recv_into(buffer)
-                if not received:
-                    raise driver.ConnectionError("the server closed the connection")
-                reader.feed(buffer, 0, received)
-                while (reply := reader.gets()) is not _INCOMPLETE:
-                    replies.append(reply)
-                    if len(replies) == count:
-                        return replies
+                received = self._receive_into(buffer)
+                if at_start and received >= MIN_BULK_START and (bulk := self._read_bulk(received, ends)):
+                    replies.append(bulk)
+                else:
+                    at_start = False
+                    reader.feed(buffer, 0, received)
+                    while len(replies) < count and (reply := reader.gets()) is not _INCOMPLETE:
+                        replies.append(reply)
+                if len(replies) == count:
+                    return replies
                 self._limit(ends - monotonic())
         except BaseException as error:
             self._fail(error)
+
+    def _read_bulk(self, received: int, ends: float) -> bytes | None:
+        """The reply whose first bytes are in the buffer, if it is a large string and not complete. Receives
+        the rest of it into its place, because the reader copies each byte three times."""
+        start = _BULK_START.match(self._buffer)
+        if start is None:
+            return None
+        size, done = int(start[1]) + 2, received - start.end()
+        if done >= size:
+            return None
+        reply = BytesIO(bytes(size))
+        with reply.getbuffer() as view:
+            view[:done] = self._buffer[start.end() : received]
+            while done < size:
+                self._limit(ends - monotonic())
+                with view[done:] as rest:  # released even if the traceback of an error is kept
+                    done += self._receive_into(rest)
+        reply.truncate(size - 2)
+        return reply.getvalue()  # doesn't copy
+
+    def _receive_into(self, buffer: bytearray | memoryview) -> int:
+        received: int = self._socket.recv_into(buffer)
+        if not received:
+            raise driver.ConnectionError("the server closed the connection")
+        return received
 
     def _limit(self, seconds: float) -> None:
         if seconds <= 0:
@@ -356,7 +403,8 @@ class AsyncConnection(_Connection, asyncio.Protocol):
     def _write(self, calls: Sequence[Words]) -> None:
         if self._ended is not None:
             raise driver.ConnectionError(str(self._ended))
-        self._transport.write(pack(calls))
+        for piece in pack(calls):
+            self._transport.write(piece)
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)

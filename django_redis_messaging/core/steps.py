@@ -14,6 +14,14 @@ Text = str | bytes
 Argument = Text | int | float
 #: the words of a command as they are sent
 Words = tuple[Text, ...]
+
+
+class BulkWords(Words):
+    """Words of which the last one, bytes, may be large: it is sent without being copied."""
+
+    __slots__ = ()
+
+
 _TEXTS = frozenset({str, bytes})
 
 
@@ -41,6 +49,17 @@ class Command:
     def key(self) -> Text | None:
         """The key that determines the server; the first word after the name for a command without keys."""
         return self.words[1] if len(self.words) > 1 else None
+
+
+class BulkCommand(Command):
+    """A Redis command whose last word, bytes, may be large. Packing copies a word several times; this one is
+    sent as it is."""
+
+    __slots__ = ()
+
+    def __init__(self, *words: Argument, data: bytes) -> None:
+        super().__init__(*words)
+        self.words = BulkWords((*self.words, data))
 
 
 class Script:

@@ -5,6 +5,7 @@ Or requests: then it has not, and the connection is reset, as by a server killed
 
 from __future__ import annotations
 
+import itertools
 import random
 import select
 import socket
@@ -57,6 +58,12 @@ class LossyProxy:
         last = self.lost + replies
         self._hang_up = hang_up
         self._lose = lambda: self.lost < last
+
+    def lose_one_after(self, replies: int) -> None:
+        """Lose one reply, after this many have passed."""
+        passed = itertools.count()
+        self._hang_up = True
+        self._lose = lambda: next(passed) == replies
 
     def lose_some(self, share: float, *, seed: int = 0, hang_up: bool = True) -> None:
         """Lose this share of the replies, at random."""

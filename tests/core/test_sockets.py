@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import redis
@@ -11,7 +15,7 @@ import redis.asyncio.connection
 from redis.connection import UnixDomainSocketConnection
 
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.sockets import AsyncConnection, BlockingConnection, Target
+from django_redis_messaging.core.sockets import CHUNK, AsyncConnection, BlockingConnection, Target
 from tests.core.test_retry import frozen
 
 #: versions of redis-py with which all tests of this folder have passed
@@ -59,6 +63,83 @@ async def test_a_connection_after_the_deadline(server: EmbeddedServer) -> None:
             opening = connection.open(target, -0.1)
             if opening is not None:
                 await opening
+
+
+@pytest.mark.parametrize("size", [0, 1, 9_999, 10_000, CHUNK - 10, CHUNK - 9, CHUNK, 3 * CHUNK, 2**20 + 1])
+async def test_values_of_any_size(private: EmbeddedServer, size: int) -> None:
+    target = Target("any", UnixDomainSocketConnection, {"path": str(private.socket)})
+    blocking, running = BlockingConnection(), AsyncConnection()
+    blocking.open(target, 10)
+    await running.open(target, 10)
+    value = (bytes(range(256)) * (size // 256 + 1))[:size]
+    blocking.exchange([("SET", "value", value), ("DEL", "list"), ("RPUSH", "list", value, value)], 10)
+    get, get_all = ("GET", "value"), ("LRANGE", "list", "0", "9")
+    for calls, replies in (
+        ([get], [value]),
+        ([get_all], [[value, value]]),
+        ([get, get, ("PING",), get_all, get], [value, value, b"PONG", [value, value], value]),
+        ([("PING",), get, get_all, get], [b"PONG", value, [value, value], value]),
+    ):
+        assert blocking.exchange(calls, 10) == replies
+        assert await running.exchange(calls, 10) == replies
+    assert not blocking.is_broken
+    blocking.close()
+    running.close()
+    await asyncio.sleep(0)  # the loop closes the socket in its next iteration
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[BlockingConnection, socket.socket]]:
+    """A connection, and the server's end of its socket."""
+    connection = BlockingConnection()
+    connection._socket, there = socket.socketpair()
+    with there:
+        yield connection, there
+    connection.close()
+
+
+def test_an_array_whose_second_item_begins_a_chunk(pair: tuple[BlockingConnection, socket.socket]) -> None:
+    connection, there = pair
+    first, second = bytes(CHUNK - len(b"*2\r\n$65522\r\n\r\n")), bytes(70_000)
+    there.sendall(b"*2\r\n$65522\r\n" + first + b"\r\n$70000\r\n" + second + b"\r\n")
+    assert connection.exchange([("PING",)], 10) == [[first, second]]
+
+
+@pytest.mark.parametrize("sent", [b"$20000\r\n" + bytes(2000), b"$20000\r\n" + bytes(20_001), b"$20000"])
+def test_a_large_reply_that_ends_too_early(
+    pair: tuple[BlockingConnection, socket.socket], sent: bytes
+) -> None:
+    connection, there = pair
+    there.sendall(sent)
+    there.shutdown(socket.SHUT_WR)
+    with pytest.raises(redis.exceptions.ConnectionError):
+        connection.exchange([("PING",)], 10)
+    assert connection.is_broken
+
+
+@pytest.mark.timing
+def test_a_large_reply_that_does_not_end_in_time(pair: tuple[BlockingConnection, socket.socket]) -> None:
+    connection, there = pair
+    there.sendall(b"$20000\r\n" + bytes(2000))
+    ended = threading.Event()
+
+    def send_slowly() -> bool:
+        """Whether all was sent."""
+        with suppress(OSError):  # closed
+            for _ in range(500):
+                if ended.wait(0.02):
+                    return False
+                there.send(b"x")
+            return True
+        return False
+
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(send_slowly)
+        with pytest.raises(redis.exceptions.TimeoutError):
+            connection.exchange([("PING",)], 0.1)
+        ended.set()
+        assert not sending.result()
+    assert connection.is_broken
 
 
 @pytest.mark.timing
