@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from .. import conf
 from ..core.keys import name
@@ -22,6 +22,12 @@ Duration = float | timedelta
 MAX_ITEMS = 1000
 #: ms; the maximum of a duration, 100 years, keeps all timestamps in the range of exact floats
 MAX_DURATION = 100 * 366 * 86_400_000
+
+
+class Stop(Protocol):
+    """Whether a loop has to end, such as threading.Event."""
+
+    def is_set(self) -> bool: ...
 
 
 def count(value: int, what: str, *, maximum: int = MAX_ITEMS) -> int:

@@ -13,10 +13,9 @@ from ...core import payloads
 from ...core.keys import name as checked
 from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
-from ..arguments import count, request, window
+from ..arguments import Stop, count, request, window
 from . import consuming
 from .base import ChannelReader
-from .consuming import Stop
 from .values import Event, events
 
 _logger = logging.getLogger(__name__)

@@ -8,10 +8,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...core.backoff import backoff
 from ...errors import ConfigurationError, InvalidArgument, MessagingError
+from ..arguments import Stop
 from .base import ChannelReader
 from .values import Batch, Event
 
@@ -28,12 +29,6 @@ FIRST_PAUSE = 0.1
 MAX_PAUSE = 10.0
 #: seconds; how often a pause checks whether the loop must stop
 POLL_INTERVAL = 0.05
-
-
-class Stop(Protocol):
-    """Whether a loop must end, such as threading.Event."""
-
-    def is_set(self) -> bool: ...
 
 
 class Call(NamedTuple):

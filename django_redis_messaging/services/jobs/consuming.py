@@ -7,12 +7,13 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 from ... import conf
 from ...core.backoff import backoff
 from ...core.retry import no_retries_when
 from ...errors import ConfigurationError, InvalidArgument, MessagingError
+from ..arguments import Stop
 from ..renewing import AsyncRenewal, Renewal
 from .base import LeaseQueue
 from .values import Job
@@ -21,12 +22,6 @@ logger = logging.getLogger(__name__)
 
 #: seconds between two checks of `stop`
 STOP_INTERVAL = 1.0
-
-
-class Stop(Protocol):
-    """Whether a loop has to end."""
-
-    def is_set(self) -> bool: ...
 
 
 def retry_delay(attempts: int) -> float:

@@ -9,10 +9,9 @@ from typing import Any
 from ...core.keys import name as checked
 from ...core.operations import Steps, asynchronous, operation
 from ...core.steps import batched
-from ..arguments import Duration, count, integer, milliseconds, request, sequence
+from ..arguments import Duration, Stop, count, integer, milliseconds, request, sequence
 from . import consuming
 from .base import MAX_JOBS, ONLY_QUEUE, LeaseQueue
-from .consuming import Stop
 from .encoding import decode_dead, encode, new_ids
 from .engine import PAGE, Push
 from .keys import queues_key
