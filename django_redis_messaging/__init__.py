@@ -6,6 +6,9 @@ from .errors import (
     ChatExists,
     ChatNotFound,
     ConfigurationError,
+    FileChanged,
+    FileChannelError,
+    FileCorrupt,
     InvalidArgument,
     LeaseLost,
     LimitExceeded,
@@ -18,13 +21,26 @@ from .errors import (
     PermitLost,
     SemaphoreError,
     Unavailable,
+    UnknownConsumer,
 )
 from .handlers import Expired, KeyEvent, on_expiry, on_key_event
+from .services.aggregates import Aggregator, Count, Counted, Countries
 from .services.broadcasts import Batch, Broadcast, Event
 from .services.chats import Chat, ChatInfo, ChatSummary, Member, Message, Page, Pending
 from .services.contacts import RecentContacts
 from .services.directories import Contact, Directory
 from .services.expiries import Expiry
+from .services.files import (
+    ConsumerStats,
+    File,
+    FileChannel,
+    FileStats,
+    Progress,
+    Report,
+    gunzip,
+    iter_lines,
+    unzstd,
+)
 from .services.forgetting import aforget, forget
 from .services.inboxes import Inbox
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
@@ -71,6 +87,20 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "SemaphoreInfo",
     "SemaphoreHolder",
     "SemaphoreWaiter",
+    # files, and counts of their lines
+    "FileChannel",
+    "File",
+    "Report",
+    "Progress",
+    "FileStats",
+    "ConsumerStats",
+    "iter_lines",
+    "gunzip",
+    "unzstd",
+    "Aggregator",
+    "Counted",
+    "Count",
+    "Countries",
     # timers and keyspace events
     "Expiry",
     "Expired",
@@ -94,6 +124,10 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "LockNotOwnedError",
     "SemaphoreError",
     "PermitLost",
+    "FileChannelError",
+    "UnknownConsumer",
+    "FileChanged",
+    "FileCorrupt",
     "Unavailable",
     "OutcomeUnknown",
     # observation and deadlines

@@ -91,6 +91,28 @@ class Settings:
     #: maximum size of an event's payload
     BROADCAST_MAX_BYTES: int = 64 * 1024
 
+    #: size of the blocks in which files are stored
+    FILES_BLOCK_BYTES: int = 1024 * 1024
+    #: checksum by which a consumer verifies a file: "crc32", "sha256", or None
+    FILES_CHECKSUM: str | None = "crc32"
+    #: maximum number of files of a channel that a consumer has not acked; publishing waits at this number
+    FILES_MAX_WAITING: int = 10_000
+    #: maximum number of consumers of a file channel
+    FILES_MAX_CONSUMERS: int = 100
+    #: maximum size of a line
+    FILES_MAX_LINE_BYTES: int = 1024 * 1024
+    #: maximum ratio of the sizes of a file after and before decompression, checked after the first MiB
+    FILES_MAX_RATIO: int = 200
+    #: maximum size of a file after decompression
+    FILES_MAX_OUTPUT_BYTES: int = 16 * 1024**3
+
+    #: how long the counts of a period are kept after the last count
+    AGGREGATE_TTL: float = 400 * 86_400.0
+    #: maximum number of keys that an aggregate counts in a period; further keys are counted together
+    AGGREGATE_MAX_KEYS: int = 100_000
+    #: maximum number of periods of an aggregate
+    AGGREGATE_MAX_PERIODS: int = 10_000
+
     #: dotted path of the class that maps users to chat members: see web/identity.py
     IDENTITY: str = "django_redis_messaging.web.identity.Identity"
     #: maximum number of messages that a user sends through the pages in a minute

@@ -77,6 +77,22 @@ class PermitLost(SemaphoreError, LeaseLost):
     """The lease of a permit ended before its release: another client may have held it since."""
 
 
+class FileChannelError(MessagingError):
+    """A file channel is in a state that doesn't allow this call; the message says what to do."""
+
+
+class UnknownConsumer(FileChannelError):
+    """The file channel has no consumer of this name."""
+
+
+class FileChanged(MessagingError):
+    """A file changed while it was published. It was not published."""
+
+
+class FileCorrupt(MessagingError):
+    """A stored or compressed file is damaged: a block is missing, a checksum differs, or it is truncated."""
+
+
 class TaskCancelled(MessagingError):
     """The error of the result of a task that was cancelled before it started."""
 

@@ -1,4 +1,5 @@
-"""Lists the locks and semaphores of a site, for operators: no registry exists, so the keys are scanned."""
+"""Lists the locks, semaphores and file channels of a site, for operators: no registry exists, so the keys are
+scanned."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from ..core.operations import Script, Steps, perform
 from ..core.primaries import scan
 from ..core.steps import batched
 from ..errors import Unavailable
+from .files import FileChannel, FileStats
 from .locks.keys import LockKeys, fence_pattern, parse_fence_key
 from .locks.values import LockInfo, parse_info
 from .semaphores.keys import SemaphoreKeys
@@ -39,6 +41,14 @@ class ListedSemaphore:
 
     name: str
     info: SemaphoreInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFileChannel:
+    """A file channel."""
+
+    name: str
+    stats: FileStats
 
 
 def list_locks(using: str, prefix: str) -> Iterator[ListedLock]:
@@ -76,6 +86,15 @@ def _read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSema
         ListedSemaphore(name, SemaphoreInfo(limit=int(limit or 0), held=held, waiting=waiting))
         for name, (limit, held, waiting) in zip(names, replies, strict=True)
     ]
+
+
+def list_file_channels(using: str, prefix: str) -> Iterator[ListedFileChannel]:
+    """The file channels, in no order. Raises Unavailable."""
+    begin, end = f"{prefix}:{FORMAT}:{{files:", "}:state"
+    for key in _scan(using, f"{begin}*{end}"):
+        channel = FileChannel(unquote(key.removeprefix(begin).removesuffix(end)), using=using)
+        if (stats := channel.stats()) is not None:
+            yield ListedFileChannel(channel.channel, stats)
 
 
 def _scan(using: str, pattern: str) -> Iterator[str]:

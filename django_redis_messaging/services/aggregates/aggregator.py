@@ -1,0 +1,246 @@
+"""The public class of aggregates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from itertools import groupby
+from typing import Any
+
+from ... import conf
+from ...core.keys import name as checked
+from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
+from ...core.steps import Argument
+from ...errors import LeaseLost, LimitExceeded
+from ..arguments import Duration, count, integer, milliseconds
+from .counting import Counting, check_pair
+from .keys import AggregateKeys
+from .values import Count, CountableFile, Counted, Flush, Parse
+
+#: lines that are read at a time
+BATCH = 1000
+#: ms; how long a marker is kept at least: a file that is delivered again later may be counted again
+MARKER_TTL = 400 * 86_400_000
+#: maximum number of markers: pairs of a channel and a consumer
+MAX_MARKERS = 10_000
+#: maximum of a file id, which keeps it in the range of exact floats
+MAX_FILE_ID = 2**53
+#: names of periods that a script reads or deletes
+PAGE = 500
+#: the key that has the total of a period
+TOTAL = b"\0"
+
+
+class Aggregator(Service):
+    """Counts the lines of files by period and key, each line exactly once. Creating the object does no I/O.
+
+    *A line is counted once for each consumer of a channel, also if the process is killed at any moment, or
+    another one counts the same file at the same time.* The counts are collected in memory and added by a
+    script, together with the place up to which the file is counted. A file that is delivered again is
+    continued there.
+
+    >>> visits = Aggregator("visits-example")
+    >>> visits.total("2026-11-22"), visits.top("2026-11-22"), visits.periods()
+    (0, [], [])
+
+    A period is any name, such as a date. It is deleted `ttl` seconds after its last change (default:
+    AGGREGATE_TTL). A period has at most AGGREGATE_MAX_KEYS keys; the counts of further keys are added to the
+    key "".
+    """
+
+    def __init__(self, name: str, *, ttl: Duration | None = None, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self.name = checked(name, "name")
+        self._ttl = None if ttl is None else milliseconds(ttl, "ttl", minimum=1)
+        self._keys = AggregateKeys(self._prefix, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def add_file(self, file: CountableFile, parse: Parse) -> Counted:
+        """Count the lines of a file that were not counted before; returns how many they were.
+
+        `parse` is called with each line as bytes. It returns a pair (period, key), or up to 100 pairs, or
+        None if there is nothing to count. If it raises ValueError, or returns more pairs or an invalid name,
+        the line is malformed: it is counted as such and skipped. Names have 1 to 255 bytes of UTF-8, without
+        NUL; a key may also be "". Other exceptions of `parse` end the call, as does a TypeError if it
+        returns anything else.
+
+            for file in FileChannel("logs").consume("visits"):
+                visits.add_file(file, parse)
+                file.ack()
+
+        `parse` must depend on nothing but the line. Another `parse` needs another aggregate: in this one the
+        lines are counted already.
+
+        Raises LeaseLost if another process counts the file meanwhile, and LimitExceeded
+        (AGGREGATE_MAX_PERIODS). Lines up to the latest flush are then counted, others are not.
+        """
+        marker = _marker_field(file)
+        start = self._counted_lines(marker, file.id)
+        if start is None:
+            return Counted(lines=0, malformed=0)
+        counting, batches = Counting(_checked_parse(parse), start), file.batches(BATCH)
+        try:
+            for lines in batches:
+                for flush in counting.count(lines):
+                    self._flush(marker, file.id, flush)
+        finally:
+            if isinstance(batches, Generator):
+                batches.close()
+        self._flush(marker, file.id, counting.finish())
+        return counting.counted
+
+    async def aadd_file(self, file: CountableFile, parse: Parse) -> Counted:
+        """Async version of `add_file`; `parse` is a plain function."""
+        marker = _marker_field(file)
+        start = await self._acounted_lines(marker, file.id)
+        if start is None:
+            return Counted(lines=0, malformed=0)
+        counting, batches = Counting(_checked_parse(parse), start), file.abatches(BATCH)
+        try:
+            async for lines in batches:
+                for flush in counting.count(lines):
+                    await self._aflush(marker, file.id, flush)
+                await asyncio.sleep(0)  # counting blocks the event loop: other tasks run between the batches
+        finally:
+            if isinstance(batches, AsyncGenerator):
+                await batches.aclose()
+        await self._aflush(marker, file.id, counting.finish())
+        return counting.counted
+
+    @operation
+    def top(self, period: str, n: int = 10) -> Steps[list[Count]]:
+        """The `n` (at most 1000) highest counts of a period, highest first, equal ones in the order of keys.
+
+        >>> Aggregator("visits-example").top("2026-11-22", 3)
+        []
+        """
+        stop = count(n, "n")  # one more: the total
+        reply = yield Command("ZRANGE", self._counts(period), 0, stop, "WITHSCORES", reads=True)
+        pairs = zip(reply[::2], reply[1::2], strict=True)
+        return [Count(key.decode(), _to_count(score)) for key, score in pairs if key != TOTAL][:n]
+
+    atop = asynchronous(top)
+
+    @operation
+    def total(self, period: str) -> Steps[int]:
+        """The sum of all counts of a period."""
+        return _to_count((yield Command("ZSCORE", self._counts(period), TOTAL, reads=True)))
+
+    atotal = asynchronous(total)
+
+    @operation
+    def count(self, period: str, key: str) -> Steps[int]:
+        """How often a key was counted in a period."""
+        check_pair(period, key)
+        return _to_count((yield Command("ZSCORE", self._counts(period), key, reads=True)))
+
+    acount = asynchronous(count)
+
+    @operation
+    def periods(self, *, after: str | None = None, limit: int = 1000) -> Steps[list[str]]:
+        """Up to `limit` (at most 1000) periods in the order of their names, after the name `after`.
+
+        >>> Aggregator("visits-example").periods(after="2026-11-22")
+        []
+        """
+        cursor = "" if after is None else checked(after, "after")
+        keys, size = [self._keys.periods, self._keys.expiries], count(limit, "limit")
+        found: list[str] = []
+        while len(found) < size:
+            following, names = yield Script("aggregate_periods", keys, [cursor, size - len(found)])
+            found += [name.decode() for name in names]
+            if not following:
+                break
+            cursor = following.decode()
+        return found
+
+    aperiods = asynchronous(periods)
+
+    @operation
+    def malformed(self) -> Steps[int]:
+        """The number of malformed lines in all files."""
+        return int((yield Command("GET", self._keys.malformed, reads=True)) or 0)
+
+    amalformed = asynchronous(malformed)
+
+    @operation
+    def delete(self) -> Steps[None]:
+        """Delete all counts and all markers: files that are delivered again are counted again.
+
+        End the consumers first. A call of `add_file` that has begun raises LeaseLost, one that begins
+        meanwhile may lose counts.
+        """
+        remaining = 1
+        while remaining:
+            names = yield Command("ZRANGE", self._keys.periods, 0, PAGE - 1, reads=True)
+            counts = [self._keys.counts(name.decode()) for name in names]
+            remaining = yield Script("aggregate_delete", [*self._keys.all, *counts], names)
+
+    adelete = asynchronous(delete)
+
+    def _counts(self, period: str) -> str:
+        return self._keys.counts(checked(period, "period"))
+
+    @operation
+    def _counted_lines(self, marker: str, file_id: int) -> Steps[int | None]:
+        """How many lines of a file are counted; None: all."""
+        reply = yield Command("HGET", self._keys.markers, marker, reads=True)
+        if reply is None:
+            return 0
+        marked, line, *ended = reply.decode().split()
+        if int(marked) != file_id:
+            return 0 if int(marked) < file_id else None
+        return None if ended else int(line)
+
+    _acounted_lines = asynchronous(_counted_lines)
+
+    @operation
+    def _flush(self, marker: str, file_id: int, flush: Flush) -> Steps[None]:
+        settings = conf.current()
+        ttl = self._ttl or milliseconds(settings.AGGREGATE_TTL, "AGGREGATE_TTL", minimum=1)
+        place = (marker, file_id, flush.start, flush.end, int(flush.is_last), flush.malformed)
+        limits = (settings.AGGREGATE_MAX_KEYS, settings.AGGREGATE_MAX_PERIODS, MAX_MARKERS)
+        keys, changes = [*self._keys.all], list[Argument]()
+        for period, pairs in groupby(sorted(flush.counts.items()), key=lambda item: item[0][0]):
+            words = [word for (_, key), number in pairs for word in (key, number)]
+            keys.append(self._keys.counts(period))
+            changes += [period, len(words) // 2, *words]
+        args = [*place, ttl, max(ttl, MARKER_TTL), *limits, *changes]
+        reply = yield Script("aggregate_flush", keys, args)
+        self._check(reply, flush)
+
+    _aflush = asynchronous(_flush)
+
+    def _check(self, reply: int | list[Any], flush: Flush) -> None:
+        """Raise an error if a flush was refused."""
+        if reply == 0:
+            raise LeaseLost(
+                f"Lines {flush.start + 1} to {flush.end} were not added to the aggregate {self.name!r}:"
+                " another process counts this file for the same consumer."
+            )
+        if isinstance(reply, list):
+            what, actual = reply
+            limit, setting = MAX_MARKERS, ""
+            if what == b"periods":
+                limit, setting = conf.current().AGGREGATE_MAX_PERIODS, "AGGREGATE_MAX_PERIODS"
+            named = f"Number of {what.decode()} of the aggregate {self.name!r}"
+            raise LimitExceeded(named, limit=limit, actual=int(actual), setting=setting)
+
+
+def _marker_field(file: CountableFile) -> str:
+    """The field of the marker for a file's channel and consumer."""
+    integer(file.id, "file.id", minimum=1, maximum=MAX_FILE_ID)
+    return f"{checked(file.channel, 'file.channel')}\0{checked(file.consumer, 'file.consumer')}"
+
+
+def _checked_parse(parse: Parse) -> Parse:
+    if not callable(parse):
+        raise TypeError(f"parse must be callable, not {type(parse).__name__}.")
+    return parse
+
+
+def _to_count(score: bytes | None) -> int:
+    """The count that a score stands for."""
+    return -int(float(score or 0))

@@ -1,0 +1,208 @@
+"""A file as a consumer receives it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from itertools import chain
+from typing import Any, overload
+
+from ...core.operations import Command, Steps, asynchronous, operation
+from ...errors import FileCorrupt, LeaseLost
+from ..moments import to_datetime
+from .checksums import new_checksum
+from .decompression import decompressor
+from .keys import FileKeys, file_name
+from .lines import Batcher, LineSplitter, iter_lines
+from .steps import Announced, ChannelSteps
+
+
+class Session:
+    """A call of `consume`: the lease of a consumer."""
+
+    def __init__(self, channel: ChannelSteps, consumer: str) -> None:
+        self.channel = channel
+        self.consumer = consumer
+        #: fence of the lease
+        self.fence = 0
+        self.lost: LeaseLost | None = None
+        #: whether there may be further files
+        self.goes_on = True
+
+    def lose_lease(self, error: LeaseLost) -> None:
+        """Called, in another thread, if the lease is lost."""
+        self.lost = error
+
+
+class Verifier:
+    """Checks the blocks of a file: their number, their size, and the checksum of all."""
+
+    def __init__(self, name: str, size: int, checksum: str) -> None:
+        self._name, self._size = name, size
+        kind, _, self._digest = checksum.partition(":")
+        self._checksum = new_checksum(kind)
+        self.read = 0
+
+    def add(self, block: bytes) -> bytes:
+        """Add a block; returns it."""
+        self.read += len(block)
+        self._checksum.update(block)
+        return block
+
+    def finish(self) -> None:
+        """Raise FileCorrupt if the blocks are not those that were published."""
+        if self.read != self._size:
+            raise FileCorrupt(f"{self._name!r} has {self.read} bytes instead of {self._size}.")
+        if self._checksum.hexdigest() not in (self._digest, ""):
+            raise FileCorrupt(f"The checksum of {self._name!r} differs: it was damaged.")
+
+
+class File:
+    """A file that `FileChannel.consume` yields: read it, then `ack` it."""
+
+    def __init__(self, session: Session, announced: Announced) -> None:
+        self._session = session
+        self._using = session.channel._using
+        description = announced.description
+        #: greater than that of every earlier file of the channel; never used again
+        self.id = announced.id
+        #: the name of the published file, without its folder; use it for display, not as a path
+        self.name = description.name
+        #: bytes, as stored
+        self.size = description.size
+        #: the compression: "gzip", "zstd" or ""
+        self.encoding = description.encoding
+        self.channel = session.channel.channel
+        self.consumer = session.consumer
+        self._count, self._sum = description.blocks, description.checksum
+        self._key = FileKeys(session.channel._prefix, file_name(self.channel, self.id)).blocks
+        #: bytes that were read so far, as stored, by the latest iteration
+        self.bytes_read = 0
+        self.acked = False
+
+    def __repr__(self) -> str:
+        return f"File({self.id}, {self.name!r})"
+
+    @property
+    def published_at(self) -> datetime:
+        """When space was reserved for the file, by the server's clock."""
+        return to_datetime(self.id / 1000)
+
+    def blocks(self) -> Iterator[bytes]:
+        """The bytes of the file as published, not decompressed, in blocks of FILES_BLOCK_BYTES or less.
+
+        Raises FileCorrupt at the end if they are not those that were published; LeaseLost if another process
+        has taken over.
+        """
+        verifier = self._verifier()
+        for number in range(self._count):
+            yield self._add(verifier, self._read(number))
+        verifier.finish()
+
+    async def ablocks(self) -> AsyncIterator[bytes]:
+        """An async version of `blocks`."""
+        verifier = self._verifier()
+        for number in range(self._count):
+            yield self._add(verifier, await self._aread(number))
+        verifier.finish()
+
+    @overload
+    def lines(self, encoding: None = None) -> Iterator[bytes]: ...
+    @overload
+    def lines(self, encoding: str) -> Iterator[str]: ...
+    def lines(self, encoding: str | None = None) -> Iterator[Any]:
+        """The lines of the file, decompressed, without their endings ("\\\\n" or "\\\\r\\\\n").
+
+        They are bytes, or str if an `encoding` is given. Raises the errors of `blocks`; FileCorrupt for a
+        truncated or damaged compressed file; LimitExceeded for a line of more than FILES_MAX_LINE_BYTES, and
+        for a file that grows too much by decompression.
+        """
+        return iter_lines(self._pieces(), encoding=encoding)
+
+    @overload
+    def alines(self, encoding: None = None) -> AsyncIterator[bytes]: ...
+    @overload
+    def alines(self, encoding: str) -> AsyncIterator[str]: ...
+    async def alines(self, encoding: str | None = None) -> AsyncIterator[Any]:
+        """An async version of `lines`."""
+        async for lines in self._alines(encoding):
+            for line in lines:
+                yield line
+
+    @overload
+    def batches(self, n: int, encoding: None = None) -> Iterator[list[bytes]]: ...
+    @overload
+    def batches(self, n: int, encoding: str) -> Iterator[list[str]]: ...
+    def batches(self, n: int, encoding: str | None = None) -> Iterator[list[Any]]:
+        """The lines of the file in lists of `n`; the last list may be shorter. Faster than `lines`; raises
+        the same errors."""
+        batcher = Batcher[Any](n)
+        return chain(batcher.feed(self.lines(encoding)), batcher.finish())
+
+    @overload
+    def abatches(self, n: int, encoding: None = None) -> AsyncIterator[list[bytes]]: ...
+    @overload
+    def abatches(self, n: int, encoding: str) -> AsyncIterator[list[str]]: ...
+    async def abatches(self, n: int, encoding: str | None = None) -> AsyncIterator[list[Any]]:
+        """An async version of `batches`."""
+        batcher = Batcher[Any](n)
+        async for lines in self._alines(encoding):
+            for batch in batcher.feed(lines):
+                yield batch
+        for batch in batcher.finish():
+            yield batch
+
+    def ack(self) -> None:
+        """Record that the file is processed; it is not delivered to this consumer again. Idempotent.
+
+        Raises LeaseLost if another process has taken over.
+        """
+        session = self._session
+        session.goes_on = session.channel._ack(self.consumer, session.fence, self.id)
+        self.acked = True
+
+    async def aack(self) -> None:
+        """An async version of `ack`."""
+        session = self._session
+        session.goes_on = await session.channel._aack(self.consumer, session.fence, self.id)
+        self.acked = True
+
+    def _pieces(self) -> Iterator[bytes]:
+        """The content of the file, decompressed."""
+        unpacked = decompressor(self.encoding)
+        for block in self.blocks():
+            yield from unpacked.feed(block)
+        unpacked.finish()
+
+    async def _alines(self, encoding: str | None) -> AsyncIterator[Iterator[Any]]:
+        """The lines of the file, decompressed, as they become complete."""
+        splitter, unpacked = LineSplitter[Any](encoding), decompressor(self.encoding)
+        async for block in self.ablocks():
+            for piece in unpacked.feed(block):
+                yield splitter.feed(piece)
+        unpacked.finish()
+        yield splitter.finish()
+
+    def _verifier(self) -> Verifier:
+        self.bytes_read = 0
+        return Verifier(self.name, self.size, self._sum)
+
+    def _add(self, verifier: Verifier, block: bytes) -> bytes:
+        verifier.add(block)
+        self.bytes_read = verifier.read
+        return block
+
+    @operation
+    def _read(self, number: int) -> Steps[bytes]:
+        lost = self._session.lost
+        if lost is None:
+            block: bytes | None = yield Command("HGET", self._key, number, reads=True)
+            if block is not None:
+                return block
+            lost = self._session.lost
+            channel = self._session.channel
+            if not (yield from channel._is_latest(self.consumer, self._session.fence)):
+                channel._check_lease(b"stale")  # the successor has acked it
+        raise lost or FileCorrupt(f"Redis has lost block {number} of {self.name!r}.")
+
+    _aread = asynchronous(_read)

@@ -1,0 +1,114 @@
+"""The keys of file channels and their files, and the names of their leases."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ...core.keys import MAX_NAME_BYTES, encoded, tag
+
+
+class FileChannelKeys:
+    """The keys of one channel, in one slot; lua/_files.lua explains them. All expire when the channel has had
+    no file for 30 days, and a day after it was closed, unless the last consumer deletes them before."""
+
+    def __init__(self, prefix: str, channel: str) -> None:
+        self.tag = tag(prefix, "files", channel)
+
+    @property
+    def state(self) -> str:
+        """HASH of counters, limits, and the file that is being written."""
+        return self.tag + ":state"
+
+    @property
+    def consumers(self) -> str:
+        """HASH: fence and ms of the last call of each consumer; the fence of the publisher."""
+        return self.tag + ":consumers"
+
+    @property
+    def positions(self) -> str:
+        """ZSET consumer → id of the last file that it has acked."""
+        return self.tag + ":positions"
+
+    @property
+    def files(self) -> str:
+        """ZSET "size description" → id: announced files that not all consumers have acked. FILES_MAX_WAITING
+        at most."""
+        return self.tag + ":files"
+
+    @property
+    def trash(self) -> str:
+        """ZSET "id size" → id: files whose blocks are to be deleted. Every ack, and every publisher, deletes
+        those that it finds."""
+        return self.tag + ":trash"
+
+    @property
+    def published(self) -> str:
+        """ZSET identity of a source file → ms at which it was published: the latest REMEMBERED ones."""
+        return self.tag + ":published"
+
+    @property
+    def news(self) -> str:
+        """STREAM of one entry, whose id is a number of the channel: wakes the waiting consumers."""
+        return self.tag + ":news"
+
+    @property
+    def space(self) -> str:
+        """STREAM of one entry, whose id is a number of the channel: wakes the waiting publisher."""
+        return self.tag + ":space"
+
+    @property
+    def reserving(self) -> list[str]:
+        """The keys of files_reserve.lua, in its order."""
+        return [self.state, self.consumers, self.positions, self.files, self.trash, self.published]
+
+    @property
+    def announcing(self) -> list[str]:
+        """The keys of files_begin.lua and files_announce.lua, in their order."""
+        return [*self.reserving, self.news]
+
+    @property
+    def consuming(self) -> list[str]:
+        """The keys of files_next.lua, files_ack.lua and files_release.lua, in their order."""
+        return [self.state, self.consumers, self.positions, self.files, self.trash]
+
+    @property
+    def leaving(self) -> list[str]:
+        """The keys of files_leave.lua, in its order."""
+        return [
+            self.state, self.consumers, self.positions, self.files, self.published, self.news, self.space
+        ]  # fmt: skip
+
+    @property
+    def all(self) -> list[str]:
+        """All keys, in the order of files_close.lua and files_purge.lua."""
+        return [*self.announcing, self.space]
+
+
+class FileKeys:
+    """The keys of one file. Its name is `file_name(channel, id)`."""
+
+    def __init__(self, prefix: str, file: str) -> None:
+        self.tag = tag(prefix, "file", file)
+
+    @property
+    def blocks(self) -> str:
+        """HASH number → block, from 0; an empty field while the file is being written. Until the file is
+        announced it expires an hour after the latest block; then the ack of the last consumer deletes it."""
+        return self.tag + ":blocks"
+
+
+def file_name(channel: str, file_id: int) -> str:
+    """The name of a file in its keys."""
+    return f"{channel}/{file_id}"
+
+
+def lease_name(channel: str, consumer: str = "") -> str:
+    """The name of the lock that the consumer of a channel holds; without a consumer, the publisher.
+
+    >>> lease_name("logs"), lease_name("logs", "country:day")
+    ('files:logs', 'files:logs:country%3Aday')
+    """
+    name = ":".join(["files", encoded(channel), *([encoded(consumer)] if consumer else [])])
+    if len(name.encode()) <= MAX_NAME_BYTES:
+        return name
+    return f"files:{hashlib.sha256(name.encode()).hexdigest()}"
