@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import autoreload
+from django.utils.module_loading import import_string
 
 from .. import handlers
 from ..services.expiries import polling as _expiries  # noqa: F401  (registers its round)
@@ -29,10 +30,11 @@ NO_TASKS = "Tasks need Django 6.0 or the backport: pip install 'django-redis-mes
 
 
 class Stopping:
-    """Set by the first signal; the second signal ends the process."""
+    """Set by the first signal, which also calls `on_stop`; the second signal ends the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
         self._is_set = False
+        self._on_stop = on_stop
 
     def is_set(self) -> bool:
         """Whether the loop has to end."""
@@ -46,6 +48,8 @@ class Stopping:
         self._is_set = True
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        if self._on_stop is not None:
+            self._on_stop()
 
 
 class LoopCommand(BaseCommand, ABC):
@@ -87,6 +91,17 @@ def at_signals(stop: Callable[[], None]) -> None:
     """Call `stop` at every SIGINT and SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop())
+
+
+def imported_function(path: str, what: str) -> Callable[..., Any]:
+    """The function at a dotted path, or a CommandError that names the option."""
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise CommandError(f"{what} {path!r} can't be imported: {error}") from error
+    if not callable(found):
+        raise CommandError(f"{what} {path!r} is not a function.")
+    return found  # type: ignore[no-any-return]
 
 
 def add_limits(parser: ArgumentParser, what: str) -> None:

@@ -8,15 +8,13 @@ import json
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.utils.module_loading import import_string
 
 from ...errors import MessagingError
 from ...services.broadcasts import Broadcast, Event
-from ..loops import Stopping
+from ..loops import Stopping, imported_function
 
 
 class Command(BaseCommand):
@@ -36,8 +34,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the loop."""
-        handler = _function(options["handler"], "--handler") if options["handler"] else self._print
-        on_missed = _function(options["on_missed"], "--on-missed") if options["on_missed"] else None
+        handler = imported_function(options["handler"], "--handler") if options["handler"] else self._print
+        on_missed = imported_function(options["on_missed"], "--on-missed") if options["on_missed"] else None
         stop = Stopping()
         try:
             channel = Broadcast(options["channel"])
@@ -65,13 +63,3 @@ class Command(BaseCommand):
         except BrokenPipeError:  # as with `| head`: the rest must not be flushed at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit()
-
-
-def _function(path: str, what: str) -> Callable[..., Any]:
-    try:
-        found = import_string(path)
-    except ImportError as error:
-        raise CommandError(f"{what} {path!r} can't be imported: {error}") from error
-    if not callable(found):
-        raise CommandError(f"{what} {path!r} is not a function.")
-    return found  # type: ignore[no-any-return]
