@@ -21,6 +21,7 @@ from django.test import override_settings
 from django_redis import get_redis_connection
 from market import deliveries
 from shop import subscriptions
+from traffic import counting
 
 from django_redis_messaging import ConfigurationError, handlers
 from django_redis_messaging.core import clients
@@ -115,8 +116,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def run_background_work() -> Iterator[None]:
-    """Run tasks, the handlers of timers, the subscriptions of the shop, and the deliveries of the market in
-    threads of this process."""
+    """Run tasks, the handlers of timers, the subscriptions of the shop, the deliveries of the market, and
+    the consumer of access logs in threads of this process."""
     [backend] = our_backends()
     worker = Worker(backend, backend.queue_names, Limits(concurrency=2, drain=SHUTDOWN_TIMEOUT))
     handlers.discover()
@@ -126,12 +127,14 @@ def run_background_work() -> Iterator[None]:
     thread.start()
     stop_subscriptions = subscriptions.start()
     stop_deliveries = deliveries.start()
+    stop_counting = counting.start()
     try:
         yield
     finally:
         together.stop()
         stop_subscriptions()
         stop_deliveries()
+        stop_counting()
         thread.join()
 
 

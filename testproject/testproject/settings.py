@@ -30,6 +30,7 @@ INSTALLED_APPS = [
     "orders",
     "shop",
     "market",
+    "traffic",
 ]
 
 MIDDLEWARE = [
@@ -80,6 +81,11 @@ REDIS_MESSAGING = {"PREFIX": "demo"}
 TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}}
 #: seconds after which an unpaid order is cancelled
 TIME_TO_PAY = float(os.environ.get("DEMO_TIME_TO_PAY", "30"))
+_SHARED_DATA = BASE_DIR.parent / "shared" / "data"
+#: the access log of the traffic page; one is generated if it doesn't exist
+ACCESS_LOG = os.environ.get("DEMO_ACCESS_LOG", _SHARED_DATA / "access.log.gz")
+#: the GeoIP2 database of countries; optional
+GEOIP_PATH = os.environ.get("GEOIP_PATH", _SHARED_DATA / "GeoLite2-Country-Test.mmdb")
 EMAIL_BACKEND = "orders.mail.UnreliableBackend"
 
 TIME_ZONE = "UTC"
