@@ -216,10 +216,14 @@ class BlockingConnection(_Connection):
 
     def send(self, calls: Sequence[Words], seconds: float) -> None:
         """Send calls; `receive` returns their replies."""
+        ends = monotonic() + seconds
         try:
             if seconds != self._timeout:
                 self._limit(seconds)
-            for piece in pack(calls):
+            first, *others = pack(calls)
+            self._socket.sendall(first)
+            for piece in others:
+                self._limit(ends - monotonic())
                 self._socket.sendall(piece)
         except BaseException as error:
             self._fail(error)
