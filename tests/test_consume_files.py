@@ -129,7 +129,7 @@ def test_the_command_ends_after_the_last_file(handler: str, tmp_path: Path) -> N
     with ThreadPoolExecutor(1) as pool:
         report = pool.submit(FileChannel("logs").publish, tmp_path / "0.log", consumers=["a"], final=True)
         consume(handler)
-        assert report.result(PATIENCE) == Report(files=1, bytes=4, skipped=0)
+        assert report.result(PATIENCE) == Report(files=1, bytes=4, skipped=0, completed=True)
     assert seen == [b"one", None]
 
 
@@ -198,6 +198,19 @@ class TestFailures:
         assert waiting() == 1
         assert caplog.records == []
 
+    def test_a_handler_that_needs_redis_does_not_skip_files(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(_: object) -> None:
+            raise Unavailable("Redis was not available.")
+
+        publish(tmp_path, b"one\n")
+        monkeypatch.setattr(f"{__name__}.record", fail)
+        with pytest.raises(CommandError, match=r"^Redis was not available\.$"):
+            consume("record", "--skip-failed")
+        assert waiting() == 1
+        assert caplog.records == []
+
     def test_an_unknown_consumer(self, tmp_path: Path) -> None:
         publish(tmp_path, b"one\n")
         with pytest.raises(CommandError, match="has no consumer 'b', but 'a'"):
@@ -207,11 +220,21 @@ class TestFailures:
         publish(tmp_path, b"one\n")
         with closing(FileChannel("logs").consume("a")) as files:
             next(files)
-            with pytest.raises(CommandError, match=r"^Another process consumes 'logs' as 'a', or one that"):
+            with pytest.raises(CommandError, match=r"^Another process consumes the channel 'logs' as 'a'"):
                 consume("record", "--lease", "0.1")
 
 
 class TestAggregate:
+    def test_a_full_aggregate_does_not_skip_files(
+        self, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(f"{__name__}.first_letter", lambda line: (line.decode(), "one period each"))
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "AGGREGATE_MAX_PERIODS": 1}
+        publish(tmp_path, b"one\ntwo\n")
+        with pytest.raises(CommandError, match="AGGREGATE_MAX_PERIODS"):
+            consume("first_letter", "--aggregate", "letters", "--skip-failed")
+        assert waiting() == 1
+
     def test_lines_are_counted(self, tmp_path: Path, until_empty: None) -> None:
         publish(tmp_path, b"one\ntwo\nthree\n", b"o\n")
         errors = consume("first_letter", "--aggregate", "letters")

@@ -80,7 +80,10 @@ def test_a_number_of_consumers(folder: Path) -> None:
     ("arguments", "text"),
     [
         (("{}/missing.log",), r"There is no file or directory '.*/missing.log'\."),
-        (("{}/a.log", "--max-bytes", "2K"), r"a\.log' \(bytes\): 3000 is over the limit of 2048"),
+        (
+            ("{}/a.log", "--max-bytes", "2K"),
+            r"a\.log' \(bytes; see max_bytes\): 3000 is over the limit of 2048",
+        ),
         (("{}", "--max-bytes", "2X"), "argument --max-bytes: '2X' is not a size"),
         (("{}", "--max-bytes", "0"), "max_bytes must be between 1 and"),
         (("{}", "--consumers", "0"), "consumers must be between 1 and 100, not 0"),
@@ -157,12 +160,12 @@ class TestWatch:
     ) -> None:
         watch = Watch([str(folder)], 0.0)
         first, second = watch.settled(1.0)
-        watch.mark_published(first)
+        watch.mark_done(first)
         assert watch.settled(2.0) == [second]
         (folder / "a.log").write_bytes(b"changed")
         changed, _ = watch.settled(3.0)
         assert changed != first
-        watch.mark_published(changed)
+        watch.mark_done(changed)
         assert re.fullmatch(r"'.*a\.log' had changed since .*", caplog.messages[0])
 
     def test_a_forgotten_file_settles_again(self, folder: Path) -> None:
@@ -219,6 +222,17 @@ def test_a_file_that_changes_is_published_later(
     assert [name for name, _ in received("a", 2)] == ["a.log", "b.log"]
 
 
+def test_a_file_that_can_not_be_published_does_not_end_the_watch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching(monkeypatch, (folder / "c.log", 1), (folder / "end", 2))
+    assert publish(folder, "--watch", "0.1", "--settle", "0", "--max-bytes", "100").startswith(
+        "Published 2 files (11 B)"
+    )
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "is over the limit of 100" in caplog.text
+
+
 def test_a_second_run_of_watch_skips_published_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(folder)
     watching(monkeypatch, (folder / "c.log", 2), (folder / "end", 3))
@@ -248,10 +262,11 @@ def test_a_signal_ends_waiting_for_space_and_removes_the_bar(folder: Path) -> No
     with on_terminal("publish_files", str(folder), *ARGUMENTS, "--max-bytes", "3000") as terminal:
         terminal.read_until(lambda text: re.search(bar, text))
         terminal.process.send_signal(signal.SIGTERM)
-        assert terminal.end() == (0, "Published 1 file (2.9 KiB); skipped 0 that were published before.\n")
-    assert terminal.text.endswith(
+        assert terminal.end() == (1, "Published 1 file (2.9 KiB); skipped 0 that were published before.\n")
+    _, _, end = terminal.text.partition(
         "\r\x1b[KEnding after the current file. Press Ctrl-C again to end at once.\r\n"
     )
+    assert "CommandError: A signal ended the command before everything was done: run it again." in end
     assert stats().bytes == 3000
     for consumer in ("a", "b"):
         received(consumer, 1)
@@ -259,9 +274,9 @@ def test_a_signal_ends_waiting_for_space_and_removes_the_bar(folder: Path) -> No
 
 
 def test_a_second_publisher(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_redis_messaging.services.files.channel._seconds", lambda _: 0.1)
+    monkeypatch.setattr("django_redis_messaging.services.files.channel.lease_seconds", lambda _: 0.1)
     with (
-        FileChannel("logs")._lease("", 60, None),
+        FileChannel("logs")._lease("", 60, print),
         pytest.raises(CommandError, match=r"^Another process publishes"),
     ):
         publish(folder)

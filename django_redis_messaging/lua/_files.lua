@@ -1,5 +1,5 @@
--- The state of a file channel. `files` maps each announced file to its id, which grows with each file; `positions`
--- maps each consumer to the id of the last file that it has acked. A file that all consumers have acked moves to
+-- The state of a file channel. `files` maps the description of each announced file to its id, which grows with each
+-- file; `positions` maps each consumer to the id of the last file that it has acked. A file that all consumers have acked moves to
 -- `trash`, where it stays until its blocks, which are in another slot, are deleted. `state` is a hash:
 --
 --   used     bytes reserved for the file being written, the announced files, and those in the trash
@@ -10,6 +10,7 @@
 --   writing, size, source   the file being written: its id, its bytes, and the identity of the source file
 --   news, space   newest entries of the streams, for which consumers and the publisher wait
 --   final    1: no further file will be announced; closed    1: and all files are freed
+--   run      a number: after the end of a channel, one of the same name has another one
 --
 -- `consumers` maps 'f' and a name to the fence of the consumer's lease, 's' and a name to the ms at which it was
 -- last seen; the latter is kept when a consumer has left a final channel. The fence of the publisher is 'f' without a
@@ -19,7 +20,7 @@
 
 local IDLE_TTL = 30 * 86400000 -- ms for which an idle channel is kept
 
--- Returns the next number, which is greater than all before, also those of an earlier channel of this name.
+-- Returns the next number, which is greater than all before.
 local function next_number(state)
   local number = digits(math.max(tonumber(redis.call('HGET', state, 'number') or 0) + 1, microseconds()))
   redis.call('HSET', state, 'number', number)
@@ -57,7 +58,7 @@ local function free_acked(state, positions, files, trash)
   local freed = redis.call('ZRANGEBYSCORE', files, '-inf', acked, 'WITHSCORES', 'LIMIT', 0, 500)
   for at = 1, #freed, 2 do
     local id = freed[at + 1]
-    redis.call('ZADD', trash, id, id .. ' ' .. string.match(freed[at], '^%d+'))
+    redis.call('ZADD', trash, id, id .. ' ' .. string.match(freed[at], '^%d+ (%d+)'))
     redis.call('ZREM', files, freed[at])
   end
 end

@@ -19,6 +19,9 @@ local state, consumers, positions, files, trash = KEYS[1], KEYS[2], KEYS[3], KEY
 local published, news = KEYS[6], KEYS[7]
 local fence, id, record, identity, remembered = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
+if redis.call('ZCOUNT', files, id, id) > 0 then -- a repeat after a lost reply
+  return 1
+end
 local latest = redis.call('HGET', consumers, 'f')
 if latest and latest ~= fence then
   return -1
@@ -26,7 +29,7 @@ end
 if redis.call('HGET', state, 'writing') ~= id then
   return redis.call('ZSCORE', published, identity) and 1 or 0
 end
-redis.call('ZADD', files, id, record)
+redis.call('ZADD', files, id, id .. ' ' .. record)
 redis.call('ZADD', published, digits(milliseconds()), identity)
 redis.call('ZREMRANGEBYRANK', published, 0, -remembered - 1)
 redis.call('HDEL', state, 'writing', 'size', 'source')

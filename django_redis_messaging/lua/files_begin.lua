@@ -11,45 +11,63 @@
 -- KEYS  7 news
 -- ARGV  1 fence of the publisher's lease
 -- ARGV  2 number of consumers, whatever their names; 0 if they are named
--- ARGV  3… names of consumers
--- Returns {'stale'}; {'consumers', name…}: the channel has other consumers, these; or {'final', member…} or
--- {'ok', member…} with members of the trash
+-- ARGV  3 1: begin anew if the last file was published and all files are freed, else 0
+-- ARGV  4… names of consumers
+-- Returns {'stale'}; {'consumers', places, name…}: the channel has other consumers, these, and expects some more; or
+-- {'final', member…} or {'ok', member…} with members of the trash
 local state, consumers, positions, files, trash = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local published, news = KEYS[6], KEYS[7]
-local fence, expected = ARGV[1], tonumber(ARGV[2])
+local fence, expected, reopen = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local names, is_named = {}, {}
-for at = 3, #ARGV do
+for at = 4, #ARGV do
   names[#names + 1], is_named[ARGV[at]] = ARGV[at], true
 end
 
 if is_stale(consumers, '', fence) then
   return {'stale'}
 end
-local final, closed = unpack(redis.call('HMGET', state, 'final', 'closed'))
-if closed then -- all consumers have received all files: what follows is new
+local final, closed, run, number = unpack(redis.call('HMGET', state, 'final', 'closed', 'run', 'number'))
+local is_freed = redis.call('ZCARD', files) == 0 and redis.call('ZCARD', trash) == 0
+if closed or (final and reopen and is_freed) then -- all consumers have received all files: what follows is new
   redis.call('HDEL', state, 'final', 'closed', 'places')
   redis.call('DEL', positions, consumers)
   redis.call('HSET', consumers, 'f', fence)
+  run = nil
+  if closed then
+    redis.call('DEL', published)
+  end
 elseif final then
   discard_written(state, trash)
   return with_trash({'final'}, trash)
 end
-local known = redis.call('ZRANGE', positions, 0, -1)
-local missing = expected > 0 and #known > expected
+
+local known, added, is_known = redis.call('ZRANGE', positions, 0, -1), {}, {}
+local places = tonumber(redis.call('HGET', state, 'places') or 0)
+local is_complete = true -- whether the channel's consumers are named or counted
 for _, name in ipairs(known) do
-  missing = missing or (expected == 0 and not is_named[name])
+  is_known[name] = true
+  is_complete = is_complete and (expected > 0 or is_named[name])
 end
-if missing then
-  table.insert(known, 1, 'consumers')
-  return known
+for _, name in ipairs(names) do
+  if not is_known[name] then
+    added[#added + 1] = name
+  end
+end
+if not is_complete or (expected > 0 and expected - #known or #added) < places then
+  return {'consumers', places, unpack(known)}
+end
+
+-- Ids must grow even if the clock was set back since the end of an earlier channel: the fence did.
+redis.call('HSET', state, 'number', digits(math.max(tonumber(number or 0), tonumber(fence))))
+if not run then
+  redis.call('HSET', state, 'run', next_number(state))
 end
 local last = redis.call('HGET', state, 'last') or '0'
-for _, name in ipairs(names) do
-  redis.call('ZADD', positions, 'NX', last, name)
+for at, name in ipairs(added) do
+  redis.call('ZADD', positions, at <= places and '0' or last, name)
 end
 redis.call('HSET', state, 'places', expected > 0 and expected - #known or 0)
 discard_written(state, trash)
-free_acked(state, positions, files, trash) -- fewer consumers may be expected than before
 wake(state, news, 'news')
 expire_when_idle(state, files, trash, {consumers, positions, published, news})
 return with_trash({'ok'}, trash)

@@ -8,14 +8,15 @@
 -- KEYS  6 news
 -- KEYS  7 space
 -- ARGV  1 consumer
+-- ARGV  2 run of the channel
 -- Returns 1 if it deleted the channel, else 0
 local state, consumers, positions, files = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local published, news, space = KEYS[5], KEYS[6], KEYS[7]
-local consumer = ARGV[1]
+local consumer, run = ARGV[1], ARGV[2]
 
-local final, closed, places = unpack(redis.call('HMGET', state, 'final', 'closed', 'places'))
+local final, closed, places, current = unpack(redis.call('HMGET', state, 'final', 'closed', 'places', 'run'))
 local position = redis.call('ZSCORE', positions, consumer)
-if not final or not position or redis.call('ZCOUNT', files, '(' .. position, '+inf') > 0 then
+if not final or current ~= run or not position or redis.call('ZCOUNT', files, '(' .. position, '+inf') > 0 then
   return 0 -- it has left before, or this is a new channel of the same name
 end
 redis.call('ZREM', positions, consumer)

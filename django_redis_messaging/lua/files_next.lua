@@ -9,20 +9,24 @@
 -- KEYS  5 trash
 -- ARGV  1 consumer
 -- ARGV  2 fence of the consumer's lease
--- Returns {'stale'}; {'unknown', name…}: the channel has other consumers, these; {'end'}; {'file', id, record}; or
--- {'wait', entry, member…}: no file, the newest entry of the stream `news`, members of the trash
+-- ARGV  3 run of the channel, as of the first reply; empty before
+-- Returns {'stale'}; {'unknown', name…}: the channel has other consumers, these; {'end', run}, without a
+-- run if the consumer has left; {'file', run, id, record}; or {'wait', run, entry, member…}: no file, the newest entry of the stream `news`, members of the trash
 local state, consumers, positions, files, trash = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local consumer, fence = ARGV[1], ARGV[2]
+local consumer, fence, run = ARGV[1], ARGV[2], ARGV[3]
 
 redis.call('HDEL', state, '') -- a full server refuses no write after this one
 if redis.call('EXISTS', state) == 0 then -- nothing was published yet
-  return {'wait', '0'}
+  return run == '' and {'wait', '', '0'} or {'end', ''}
 end
-local final, places, news = unpack(redis.call('HMGET', state, 'final', 'places', 'news'))
+local final, places, news, current = unpack(redis.call('HMGET', state, 'final', 'places', 'news', 'run'))
+if run ~= '' and run ~= current then -- the consumer has received all files of an earlier channel of this name
+  return {'end', ''}
+end
 local position = redis.call('ZSCORE', positions, consumer)
 if not position then
   if final and redis.call('HEXISTS', consumers, 's' .. consumer) == 1 then -- it has left
-    return {'end'}
+    return {'end', ''}
   elseif tonumber(places or 0) > 0 then
     position = '0'
     redis.call('ZADD', positions, position, consumer)
@@ -31,8 +35,6 @@ if not position then
     if ttl >= 0 then
       redis.call('PEXPIRE', positions, ttl)
     end
-  elseif final then -- it was released, or is not needed
-    return {'end'}
   else
     local known = redis.call('ZRANGE', positions, 0, -1)
     table.insert(known, 1, 'unknown')
@@ -45,6 +47,6 @@ end
 redis.call('HSET', consumers, 's' .. consumer, digits(milliseconds()))
 local found = redis.call('ZRANGEBYSCORE', files, '(' .. position, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 if found[1] then
-  return {'file', found[2], found[1]}
+  return {'file', current, found[2], found[1]}
 end
-return final and {'end'} or with_trash({'wait', news}, trash)
+return final and {'end', current} or with_trash({'wait', current, news}, trash)

@@ -13,8 +13,8 @@
 -- ARGV  3 size of the file: bytes
 -- ARGV  4 maximum number of bytes in the channel
 -- ARGV  5 maximum number of files in the channel
--- Returns {'stale'}; {'known'}: it was published before; {'final'}: the channel takes no further files;
--- {'ok', id}; or {'wait', entry, member…}: no space, the newest entry of the stream `space`, members of the trash
+-- Returns {'stale'}; {'known'}: it was published before; {'final'}: the channel takes no further files,
+-- {'finished'}: and all are freed; {'ok', id}; or {'wait', entry, member…}: no space, the newest entry of the stream `space`, members of the trash
 local state, consumers, positions, files, trash, published = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local fence, identity, size = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local limit, max_files = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -23,12 +23,13 @@ if not is_publisher(consumers, fence) then
   return {'stale'}
 end
 if redis.call('ZSCORE', published, identity) then
+  redis.call('ZADD', published, digits(milliseconds()), identity)
   return {'known'}
 end
 local final, writing, source, used, space =
   unpack(redis.call('HMGET', state, 'final', 'writing', 'source', 'used', 'space'))
 if final then
-  return {'final'}
+  return {redis.call('ZCARD', files) == 0 and redis.call('ZCARD', trash) == 0 and 'finished' or 'final'}
 end
 if writing and source == identity then -- a repeat after a lost reply
   return {'ok', writing}

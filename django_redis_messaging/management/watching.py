@@ -25,22 +25,22 @@ class Watch:
         self._settle = settle
         #: when each file was found first as it is now
         self._since: dict[Source, float] = {}
-        self._published: dict[str, Source] = {}
+        self._done: dict[str, Source] = {}
 
     def settled(self, now: float) -> list[Source]:
         """The files that have settled and are not published, in order. Raises OSError."""
         present = list(self._find())
         paths = {file.path for file in present}
-        self._published = {path: file for path, file in self._published.items() if path in paths}
-        found = [file for file in present if self._published.get(file.path) != file]
+        self._done = {path: file for path, file in self._done.items() if path in paths}
+        found = [file for file in present if self._done.get(file.path) != file]
         self._since = {file: self._since.get(file, now) for file in found}
         return [file for file, since in self._since.items() if now - since >= self._settle]
 
-    def mark_published(self, file: Source) -> None:
+    def mark_done(self, file: Source) -> None:
         """Leave this file out from now on, until it changes."""
-        if file.path in self._published:
+        if file.path in self._done:
             logger.warning("%r had changed since it was published: published again.", file.path)
-        self._published[file.path] = file
+        self._done[file.path] = file
 
     def forget(self, file: Source) -> None:
         """Let this file settle again."""

@@ -129,7 +129,7 @@ def test_consumers_continue_until_the_end(fill: Fill, client: redis.Redis, logs:
         file.ack()
     publisher.join(30)
     assert found == [(name, SIZE) for name in "abc"]
-    assert reports == [Report(files=3, bytes=3 * SIZE, skipped=0)]
+    assert reports == [Report(files=3, bytes=3 * SIZE, skipped=0, completed=True)]
     assert (channel_keys(client), block_keys(client)) == ([], set())
 
 
@@ -157,7 +157,7 @@ def failing(tmp_path: Path, connect: Connect) -> Iterator[EmbeddedServer]:
     data = tmp_path / "data"
     data.mkdir()
     with EmbeddedServer(options={"save": "3600 1", "dir": str(data)}) as server:
-        connect(server, FILES_BLOCK_BYTES=1000, COMMAND_DEADLINE=0.3)
+        connect(server, FILES_BLOCK_BYTES=1000, COMMAND_DEADLINE=0.1)
         yield server
         server.kill()  # it would not stop before it has saved its data
 
@@ -180,7 +180,7 @@ def test_full_disk(
             client.config_set("stop-writes-on-bgsave-error", "no")
 
         with pytest.raises(Unavailable, match="MISCONF"):
-            channel.publish(logs, consumers=["ann"], max_bytes=LIMIT, on_progress=fail, lease=0.3)
+            channel.publish(logs, consumers=["ann"], max_bytes=LIMIT, on_progress=fail, lease=0.1)
         with pytest.raises(Unavailable):
             next(iter(channel.consume("ann")))
         recover()

@@ -58,12 +58,12 @@ async def consume(channel: FileChannel, call_style: str, most: int) -> list[tupl
 async def distribute(channel: FileChannel, call: Call, call_style: str, logs: Path) -> None:
     """Publish, consume, and end a channel."""
     names = ["ann", "bob"]
-    report = Report(files=3, bytes=253, skipped=0)
+    report = Report(files=3, bytes=253, skipped=0, completed=True)
     assert await call(channel, "publish", logs, consumers=names, max_bytes=253) == report
     assert await consume(channel, call_style, len(CONTENTS)) == [*CONTENTS.items()]
     await call(channel, "release", "bob")
     assert (await call(channel, "stats")).bytes == 0
-    report = Report(files=0, bytes=0, skipped=3)
+    report = Report(files=0, bytes=0, skipped=3, completed=True)
     assert await call(channel, "publish", logs, consumers=["ann"], max_bytes=253, final=True) == report
     assert await consume(channel, call_style, len(CONTENTS)) == []
 

@@ -79,7 +79,7 @@ def keys() -> FileChannelKeys:
 
 def channel_keys() -> list[str]:
     """The keys of channels and files, without those of leases, which expire by themselves."""
-    return [key for key in all_keys() if "{lock:" not in key]
+    return [key for key in all_keys() if "{lease:" not in key]
 
 
 def block_keys() -> list[str]:
@@ -153,7 +153,7 @@ class TestPublishing:
         self, call: Call, call_style: str, channel: FileChannel, logs: Path
     ) -> None:
         report = await call(channel, "publish", logs, consumers=["ann", "bob"])
-        assert report == Report(files=3, bytes=size_of(logs), skipped=0)
+        assert report == Report(files=3, bytes=size_of(logs), skipped=0, completed=True)
         for consumer in ("ann", "bob"):
             names, lines = [], []
             async for file in each(call_style, channel, consumer):
@@ -213,7 +213,9 @@ class TestPublishing:
     def test_a_final_publish_without_files_ends_waiting_consumers(self, channel: FileChannel) -> None:
         with in_thread(received, channel, "ann") as ann:
             until(lambda: any("ann" in key for key in all_keys()))
-            assert channel.publish([], consumers=["ann"], final=True) == Report(files=0, bytes=0, skipped=0)
+            assert channel.publish([], consumers=["ann"], final=True) == Report(
+                files=0, bytes=0, skipped=0, completed=True
+            )
         assert ann.result() == []
         until(lambda: channel_keys() == [])
 
@@ -241,7 +243,8 @@ class TestPublishing:
         def show(progress: Progress) -> None:
             stop.stopped = not progress.name and progress.waiting
 
-        channel.publish(logs / "a.log", consumers=["ann"], final=True, on_progress=show, stop=stop)
+        report = channel.publish(logs / "a.log", consumers=["ann"], final=True, on_progress=show, stop=stop)
+        assert not report.completed
         with pytest.raises(FileChannelError, match="last file of the channel 'logs' has been published"):
             channel.publish(logs, consumers=["ann"])
         # the same files again: the publisher was killed while it waited
@@ -329,8 +332,7 @@ class TestSpace:
     def test_publishing_waits_for_space_and_is_woken(
         self, channel: FileChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(file_steps, "WAIT", 3600)
-        monkeypatch.setattr("django_redis_messaging.services.files.publishing.WAIT", 3600)
+        monkeypatch.setattr("django_redis_messaging.services.files.publishing.MAX_WAIT", 3600)
         folder = write(tmp_path / "files", 10, 10)
         shown: list[Progress] = []
         with in_thread(
@@ -373,7 +375,8 @@ class TestSpace:
         folder = write(tmp_path / "files", 10, 10)
         channel.publish(folder / "0.log", consumers=["ann"], max_bytes=15)
         file = first(channel, "ann")
-        ack = steps(channel._ack, "ann", file._session.fence + 1, file.id)
+        file._session.fence += 1
+        ack = steps(channel._ack, file._session, file.id)
         perform(conf.alias(), one_step(ack))  # the consumer dies before it deletes the blocks
         assert stored_bytes() == 10
         assert channel.publish(folder / "1.log", consumers=["ann"], max_bytes=15).files == 1
@@ -396,7 +399,9 @@ class TestBadInput:
     def test_a_file_above_the_limit_is_an_error_before_anything_is_sent(
         self, channel: FileChannel, logs: Path
     ) -> None:
-        with pytest.raises(LimitExceeded, match=r"b\.log' \(bytes\): 11 is over the limit of 10") as caught:
+        with pytest.raises(
+            LimitExceeded, match=r"b\.log' \(bytes; see max_bytes\): 11 is over the limit of 10"
+        ) as caught:
             channel.publish(logs, consumers=["ann"], max_bytes=10)
         assert (caught.value.limit, caught.value.actual) == (10, 11)
         assert all_keys() == []
@@ -569,9 +574,8 @@ class TestConsuming:
             one.ack()
             one.ack()
             other = next(files)
-            session = other._session
             with pytest.raises(FileChannelError, match="ack the files in order"):
-                channel._ack("ann", session.fence, other.id + 10_000_000)
+                channel._ack(other._session, other.id + 10_000_000)
             other.ack()
             one.ack()
             assert next(files).name == "c.log.gz"
@@ -580,14 +584,14 @@ class TestConsuming:
     def test_a_consumer_may_come_first_and_is_woken(
         self, channel: FileChannel, logs: Path, monkeypatch: pytest.MonkeyPatch, wait: float
     ) -> None:
-        monkeypatch.setattr(file_steps, "WAIT", wait)
+        monkeypatch.setattr(file_steps, "MAX_WAIT", wait)
         with in_thread(received, channel, "ann") as ann:
             until(lambda: any("ann" in key for key in all_keys()))
             channel.publish(logs, consumers=["ann"], final=True)
         assert len(ann.result()) == 3
 
     def test_stop_ends_a_waiting_consumer(self, channel: FileChannel, monkeypatch: Any) -> None:
-        monkeypatch.setattr(file_steps, "WAIT", 0.01)
+        monkeypatch.setattr(file_steps, "MAX_WAIT", 0.01)
         stop = Stopper()
         with in_thread(received, channel, "ann", stop=stop) as ann:
             until(lambda: any("ann" in key for key in all_keys()))

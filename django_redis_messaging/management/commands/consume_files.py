@@ -14,15 +14,23 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from ... import Aggregator, FileChannel, FileCorrupt, LeaseLost, LimitExceeded, LockError, MessagingError
+from ... import (
+    Aggregator,
+    FileChannel,
+    FileCorrupt,
+    LimitExceeded,
+    MessagingError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from ...services.files import File
 from ..loops import Stopping, imported_function
 from ..progress import ConsumingDisplay
 
 logger = logging.getLogger(__name__)
 
-#: errors of a file, not of Redis or of the consumer
-UNREADABLE = (FileCorrupt, LimitExceeded)
+#: beginning of the settings that limit files
+FILE_SETTINGS = "FILES_"
 
 
 class HandlerFailed(Exception):
@@ -76,13 +84,6 @@ class Command(BaseCommand):
             self._say(f"Consuming {options['channel']!r} as {options['consumer']!r}. Ctrl-C ends it.")
             with display:
                 consumer.run()
-        except LeaseLost as error:
-            raise CommandError(str(error)) from error
-        except LockError as error:
-            raise CommandError(
-                f"Another process consumes {options['channel']!r} as {options['consumer']!r}, or one that "
-                f"was killed has a longer --lease than {options['lease']:g} s."
-            ) from error
         except MessagingError as error:
             raise CommandError(str(error)) from error
         self._say(display.summary())
@@ -174,9 +175,11 @@ class FileConsumer:
 
     def _fail(self, file: File, error: Exception) -> None:
         """Log that a file can't be processed; raises unless such files are skipped."""
-        if isinstance(error, MessagingError) and not isinstance(error, UNREADABLE):
-            raise error
         cause = error.__cause__ if isinstance(error, HandlerFailed) else error
+        if isinstance(cause, Unavailable | OutcomeUnknown):
+            raise cause  # also of the handler: with an unavailable Redis, no file can be processed
+        if isinstance(error, MessagingError) and not _is_unreadable(error):
+            raise error
         skips = self._options["skip_failed"]
         logger.error(
             "Processing file %d (%r) of channel %r failed, %s.",
@@ -197,7 +200,13 @@ def is_async(handler: Callable[..., Any]) -> bool:
 
 def _reason(error: BaseException | None) -> str:
     """What to tell of an exception; the text of a handler's exception may contain lines, so only its type."""
-    return str(error).rstrip(".") if isinstance(error, UNREADABLE) else type(error).__name__
+    return str(error).rstrip(".") if _is_unreadable(error) else type(error).__name__
+
+
+def _is_unreadable(error: BaseException | None) -> bool:
+    """Whether this is an error of a file, not of Redis, the consumer or an aggregate."""
+    is_limit = isinstance(error, LimitExceeded) and error.setting.startswith(FILE_SETTINGS)
+    return is_limit or isinstance(error, FileCorrupt)
 
 
 def _check(handler: Callable[..., Any], options: dict[str, Any]) -> None:

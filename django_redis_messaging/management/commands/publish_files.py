@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from django.core.management.base import BaseCommand, CommandError
 
-from ... import FileChanged, FileChannel, LockError, MessagingError
+from ... import FileChanged, FileChannel, LimitExceeded, MessagingError
 from ...services.files import Progress, Report
 from ...services.files.sources import Source
 from ..loops import MAX_SECONDS, Stopping
@@ -83,22 +83,23 @@ class Command(BaseCommand):
         display = PublishingDisplay(stream, options["channel"], silent=silent)
         stop = Stopping(display.interrupt)
         try:
-            publisher = Publisher(FileChannel(options["channel"]), options, stop, display)
+            run = PublishRun(FileChannel(options["channel"]), options, stop, display)
             stop.listen()
             with display:
                 if options["watch"] is None:
-                    publisher.publish(paths)
+                    completed = run.publish(paths).completed
                 else:
-                    publisher.watch(Watch(paths, options["settle"]))
-        except LockError as error:
-            raise CommandError(f"Another process publishes to {options['channel']!r}: {error}") from error
+                    run.watch(Watch(paths, options["settle"]))
+                    completed = True  # it always ends by a signal
         except (MessagingError, OSError) as error:
             raise CommandError(str(error)) from error
         if not silent:
-            self.stdout.write(publisher.summary())
+            self.stdout.write(run.summary())
+        if not completed:
+            raise CommandError("A signal ended the command before everything was done: run it again.")
 
 
-class Publisher:
+class PublishRun:
     """Publishes files and counts them."""
 
     def __init__(
@@ -140,15 +141,21 @@ class Publisher:
             self._pause()
 
     def _publish_settled(self, watch: Watch, file: Source, current: Round) -> None:
-        """Publish one file; leave one that is changed or deleted meanwhile for later."""
+        """Publish one file; leave one that is changed or deleted meanwhile for later, and one that can't be
+        published until it changes."""
         try:
             report = self.publish([file.path], lambda progress: self._display.update(current.add(progress)))
         except (FileChanged, FileNotFoundError) as error:
             logger.warning("Publishing %r failed, trying again when it has settled: %s", file.path, error)
             watch.forget(file)
+        except (LimitExceeded, OSError) as error:
+            if isinstance(error, LimitExceeded) and error.setting:  # not the size of this file
+                raise
+            logger.error("Publishing %r failed, trying again when it has changed: %s", file.path, error)
+            watch.mark_done(file)
         else:
-            if report.files or report.skipped:  # else a signal ended it before
-                watch.mark_published(file)
+            if report.completed:  # else a signal ended it before
+                watch.mark_done(file)
 
     def _pause(self) -> None:
         ends = time.monotonic() + self._options["watch"]

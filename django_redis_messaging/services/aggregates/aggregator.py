@@ -17,8 +17,8 @@ from .counting import Counting, check_pair
 from .keys import AggregateKeys
 from .values import Count, CountableFile, Counted, Flush, Parse
 
-#: lines that are read at a time
-BATCH = 1000
+#: lines that are read at a time: with the longest possible lines, 100 MiB
+BATCH = 100
 #: ms; how long a marker is kept at least: a file that is delivered again later may be counted again
 MARKER_TTL = 400 * 86_400_000
 #: maximum number of markers: pairs of a channel and a consumer

@@ -10,12 +10,12 @@ from ...core.operations import Command, Script, Steps, asynchronous, operation
 from ...core.retry import deadline
 from ...errors import FileChannelError, MessagingError
 from ..arguments import Duration, Stop, milliseconds
-from ..locks.keys import lock_key
-from .file import File, Session
-from .keys import lease_name
+from .file import File
+from .keys import lease_key
+from .leases import aleased, leased
 from .publishing import Publication, Publisher
 from .sources import Paths
-from .steps import Announced
+from .steps import Session
 from .values import STATS_HEAD, FileStats, Progress, Report, parse_stats
 
 #: seconds; the deadline for discarding a file after an error
@@ -30,7 +30,7 @@ class FileChannel(Publisher):
     >>> _ = log.write_text("GET /\\nGET /about\\n")
     >>> channel = FileChannel("logs")
     >>> channel.publish(log, consumers=["counter"])
-    Report(files=1, bytes=17, skipped=0)
+    Report(files=1, bytes=17, skipped=0, completed=True)
     >>> for file in channel.consume("counter"):
     ...     print(file.name, list(file.lines()))
     ...     file.ack()
@@ -62,19 +62,23 @@ class FileChannel(Publisher):
         `consumers` are names, or the number of consumers, which then may have any name. Consumers may be
         added later: they receive the files that are published from then on. With `final`, no file follows:
         each `consume` ends after its last file, and this call returns when all consumers have acked all
-        files. `on_progress` is called after each block. `stop` ends the call before the next file.
+        files. `on_progress` is called after each block. `stop` ends the call before the next file, and while
+        it waits: the report then says that it is not `completed`.
 
         A file that was published to the channel before, with the same absolute path, size and time of
         modification, is skipped: after a crash, repeat the call. The channel remembers this until a final
         call returns, for the latest 100,000 files, and for 30 days without files.
 
-        Raises OSError for a file that can't be read, and LimitExceeded for one larger than `max_bytes`,
-        before anything is published; FileChanged for a file that changes while it is read; FileChannelError
-        if the channel has other consumers, or its last file was published before; LockError if another
-        process is publishing; LeaseLost.
+        Raises FileNotFoundError or PermissionError, and LimitExceeded for a file larger than `max_bytes` or
+        for more than 100,000 files, before anything is published; FileChanged for a file that changes while
+        it is read; FileChannelError if the channel has other consumers, or its last file was published and
+        not all are acked; LockError if another process is publishing; LeaseLost.
         """
         run = Publication(paths, consumers, max_bytes, final, on_progress, stop)
-        with self._lease("", _seconds(lease), run.lose_lease) as lock:
+        lock = self._lease("", lease_seconds(lease), run.lose_lease)
+        with leased(lock, self._publishing, stop) as is_held:
+            if not is_held:
+                return run.report
             try:
                 return self._publish(run, lock.fence)
             except BaseException:  # also interrupts
@@ -95,7 +99,10 @@ class FileChannel(Publisher):
     ) -> Report:
         """An async version of `publish`; it reads the files block by block, without a thread."""
         run = Publication(paths, consumers, max_bytes, final, on_progress, stop)
-        async with self._lease("", _seconds(lease), run.lose_lease) as lock:
+        lock = self._lease("", lease_seconds(lease), run.lose_lease)
+        async with aleased(lock, self._publishing, stop) as is_held:
+            if not is_held:
+                return run.report
             try:
                 return await self._apublish(run, lock.fence)
             except GeneratorExit:
@@ -105,48 +112,55 @@ class FileChannel(Publisher):
                     await self._aabandon(lock.fence)
                 raise
 
+    @property
+    def _publishing(self) -> str:
+        """What the holder of the publisher's lease does."""
+        return f"publishes to the channel {self.channel!r}"
+
     def consume(
         self, consumer: str, *, lease: Duration = 10, stop: Stop | None = None
     ) -> Generator[File, None, None]:
         """Yield each file that this consumer has not acked, in order; wait for further files.
 
-        Ends after the last file of a final channel, or when `stop` is set. It may be called before anything
-        is published. The loop must ack each file before it goes on. If it raises or breaks, the file is
+        Ends after the last file of a final channel, or when `stop` is set. Waits if nothing was published to
+        the channel yet. The loop must ack each file before it goes on. If it raises or breaks, the file is
         delivered again by the next call.
 
         Raises UnknownConsumer if the channel has other consumers; LockError if another process consumes under
         this name; LeaseLost; FileChannelError if a file was not acked.
         """
-        return self._consume(checked(consumer, "consumer"), _seconds(lease), stop)
+        return self._consume(checked(consumer, "consumer"), lease_seconds(lease), stop)
 
     def _consume(self, consumer: str, lease: float, stop: Stop | None) -> Generator[File, None, None]:
-        session = Session(self, consumer)
-        with self._lease(consumer, lease, session.lose_lease) as lock:
-            session.fence = lock.fence
-            while session.goes_on and not (stop and stop.is_set()):
-                found = self._next(consumer, session.fence)
-                if isinstance(found, Announced):
-                    file = File(session, found)
+        session = Session(consumer)
+        lock = self._lease(consumer, lease, session.lose_lease)
+        with leased(lock, self._consuming(consumer), stop) as is_held:
+            session.fence, session.may_continue = lock.fence, is_held
+            while session.may_continue and not (stop and stop.is_set()):
+                found = self._next(session)
+                if found is not None:
+                    file = File(self, session, found)
                     yield file
                     _check_acked(file)
-                else:
-                    session.goes_on = found
 
     async def aconsume(
         self, consumer: str, *, lease: Duration = 10, stop: Stop | None = None
     ) -> AsyncGenerator[File, None]:
         """An async version of `consume`. A loop that may break must close it: `async with aclosing(...)`."""
-        session = Session(self, checked(consumer, "consumer"))
-        async with self._lease(consumer, _seconds(lease), session.lose_lease) as lock:
-            session.fence = lock.fence
-            while session.goes_on and not (stop and stop.is_set()):
-                found = await self._anext(consumer, session.fence)
-                if isinstance(found, Announced):
-                    file = File(session, found)
+        session = Session(checked(consumer, "consumer"))
+        lock = self._lease(consumer, lease_seconds(lease), session.lose_lease)
+        async with aleased(lock, self._consuming(consumer), stop) as is_held:
+            session.fence, session.may_continue = lock.fence, is_held
+            while session.may_continue and not (stop and stop.is_set()):
+                found = await self._anext(session)
+                if found is not None:
+                    file = File(self, session, found)
                     yield file
                     _check_acked(file)
-                else:
-                    session.goes_on = found
+
+    def _consuming(self, consumer: str) -> str:
+        """What the holder of a consumer's lease does."""
+        return f"consumes the channel {self.channel!r} as {consumer!r}"
 
     @operation
     def release(self, consumer: str | None) -> Steps[bool]:
@@ -177,16 +191,16 @@ class FileChannel(Publisher):
         reply = yield Script("files_stats", [keys.state, keys.consumers, keys.positions, keys.files])
         if reply is None:
             return None
-        leases = [
-            lock_key(self._prefix, lease_name(self.channel, name.decode())) for name in reply[STATS_HEAD::3]
-        ]
+        names = [name.decode() for name in reply[STATS_HEAD::3]]
+        leases = [lease_key(self._prefix, self.channel, name) for name in names]
         locks = yield [Command("EXISTS", key, reads=True) for key in leases]
         return parse_stats(reply, [bool(held) for held in locks])
 
     astats = asynchronous(stats)
 
 
-def _seconds(lease: Duration) -> float:
+def lease_seconds(lease: Duration) -> float:
+    """The lease in seconds, at least 0.1."""
     return milliseconds(lease, "lease", minimum=100) / 1000
 
 

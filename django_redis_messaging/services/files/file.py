@@ -8,30 +8,16 @@ from itertools import chain
 from typing import Any, overload
 
 from ...core.operations import Command, Steps, asynchronous, operation
-from ...errors import FileCorrupt, LeaseLost
+from ...errors import FileChannelError, FileCorrupt
 from ..moments import to_datetime
 from .checksums import new_checksum
 from .decompression import decompressor
 from .keys import FileKeys, file_name
 from .lines import Batcher, LineSplitter, iter_lines
-from .steps import Announced, ChannelSteps
+from .steps import Announced, ChannelSteps, Session
 
-
-class Session:
-    """A call of `consume`: the lease of a consumer."""
-
-    def __init__(self, channel: ChannelSteps, consumer: str) -> None:
-        self.channel = channel
-        self.consumer = consumer
-        #: fence of the lease
-        self.fence = 0
-        self.lost: LeaseLost | None = None
-        #: whether there may be further files
-        self.goes_on = True
-
-    def lose_lease(self, error: LeaseLost) -> None:
-        """Called, in another thread, if the lease is lost."""
-        self.lost = error
+#: what to do about a file that was damaged in Redis
+ADVICE = "Ack the file to skip it; `touch` the original and publish it again."
 
 
 class Verifier:
@@ -52,17 +38,17 @@ class Verifier:
     def finish(self) -> None:
         """Raise FileCorrupt if the blocks are not those that were published."""
         if self.read != self._size:
-            raise FileCorrupt(f"{self._name!r} has {self.read} bytes instead of {self._size}.")
+            raise FileCorrupt(f"{self._name!r} has {self.read} bytes instead of {self._size}. {ADVICE}")
         if self._checksum.hexdigest() not in (self._digest, ""):
-            raise FileCorrupt(f"The checksum of {self._name!r} differs: it was damaged.")
+            raise FileCorrupt(f"The checksum of {self._name!r} differs. {ADVICE}")
 
 
 class File:
     """A file that `FileChannel.consume` yields: read it, then `ack` it."""
 
-    def __init__(self, session: Session, announced: Announced) -> None:
-        self._session = session
-        self._using = session.channel._using
+    def __init__(self, channel: ChannelSteps, session: Session, announced: Announced) -> None:
+        self._steps, self._session = channel, session
+        self._using = channel._using
         description = announced.description
         #: greater than that of every earlier file of the channel; never used again
         self.id = announced.id
@@ -72,10 +58,10 @@ class File:
         self.size = description.size
         #: the compression: "gzip", "zstd" or ""
         self.encoding = description.encoding
-        self.channel = session.channel.channel
+        self.channel = channel.channel
         self.consumer = session.consumer
         self._count, self._sum = description.blocks, description.checksum
-        self._key = FileKeys(session.channel._prefix, file_name(self.channel, self.id)).blocks
+        self._key = FileKeys(channel._prefix, file_name(self.channel, self.id)).blocks
         #: bytes that were read so far, as stored, by the latest iteration
         self.bytes_read = 0
         self.acked = False
@@ -111,7 +97,7 @@ class File:
     @overload
     def lines(self, encoding: str) -> Iterator[str]: ...
     def lines(self, encoding: str | None = None) -> Iterator[Any]:
-        """The lines of the file, decompressed, without their endings ("\\\\n" or "\\\\r\\\\n").
+        r"""The lines of the file, decompressed, without their endings ("\n" or "\r\n").
 
         They are bytes, or str if an `encoding` is given. Raises the errors of `blocks`; FileCorrupt for a
         truncated or damaged compressed file; LimitExceeded for a line of more than FILES_MAX_LINE_BYTES, and
@@ -157,15 +143,15 @@ class File:
 
         Raises LeaseLost if another process has taken over.
         """
-        session = self._session
-        session.goes_on = session.channel._ack(self.consumer, session.fence, self.id)
-        self.acked = True
+        if not self.acked:
+            self._steps._ack(self._session, self.id)
+            self.acked = True
 
     async def aack(self) -> None:
         """An async version of `ack`."""
-        session = self._session
-        session.goes_on = await session.channel._aack(self.consumer, session.fence, self.id)
-        self.acked = True
+        if not self.acked:
+            await self._steps._aack(self._session, self.id)
+            self.acked = True
 
     def _pieces(self) -> Iterator[bytes]:
         """The content of the file, decompressed."""
@@ -194,15 +180,15 @@ class File:
 
     @operation
     def _read(self, number: int) -> Steps[bytes]:
-        lost = self._session.lost
-        if lost is None:
-            block: bytes | None = yield Command("HGET", self._key, number, reads=True)
-            if block is not None:
-                return block
-            lost = self._session.lost
-            channel = self._session.channel
-            if not (yield from channel._is_latest(self.consumer, self._session.fence)):
-                channel._check_lease(b"stale")  # the successor has acked it
-        raise lost or FileCorrupt(f"Redis has lost block {number} of {self.name!r}.")
+        if self._session.lost is not None:
+            raise self._session.lost
+        block: bytes | None = yield Command("HGET", self._key, number, reads=True)
+        if block is not None:
+            return block
+        if self.acked:
+            raise FileChannelError(f"{self.name!r} was acked and may be deleted: read it before ack().")
+        if not (yield from self._steps._is_latest(self.consumer, self._session.fence)):
+            raise self._steps._lease_lost()  # the successor has acked it
+        raise FileCorrupt(f"Redis has lost block {number} of {self.name!r}. {ADVICE}")
 
     _aread = asynchronous(_read)

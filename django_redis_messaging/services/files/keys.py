@@ -1,4 +1,4 @@
-"""The keys of file channels and their files, and the names of their leases."""
+"""The keys of file channels, their files and their leases."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class FileChannelKeys:
 
     @property
     def files(self) -> str:
-        """ZSET "size description" → id: announced files that not all consumers have acked. FILES_MAX_WAITING
-        at most."""
+        """ZSET "id size description" → id: announced files that not all consumers have acked. At most
+        FILES_MAX_WAITING."""
         return self.tag + ":files"
 
     @property
@@ -102,13 +102,14 @@ def file_name(channel: str, file_id: int) -> str:
     return f"{channel}/{file_id}"
 
 
-def lease_name(channel: str, consumer: str = "") -> str:
-    """The name of the lock that the consumer of a channel holds; without a consumer, the publisher.
+def lease_key(prefix: str, channel: str, consumer: str = "") -> str:
+    """The key of the lock that the consumer of a channel holds; without a consumer, the publisher.
 
-    >>> lease_name("logs"), lease_name("logs", "country:day")
-    ('files:logs', 'files:logs:country%3Aday')
+    >>> lease_key("site", "logs"), lease_key("site", "logs", "country:day")
+    ('site:1:{lease:files%3Alogs}', 'site:1:{lease:files%3Alogs%3Acountry%253Aday}')
     """
-    name = ":".join(["files", encoded(channel), *([encoded(consumer)] if consumer else [])])
-    if len(name.encode()) <= MAX_NAME_BYTES:
-        return name
-    return f"files:{hashlib.sha256(name.encode()).hexdigest()}"
+    parts = [encoded(channel), *([encoded(consumer)] if consumer else [])]
+    key = tag(prefix, "lease", ":".join(["files", *parts]))
+    if len(key.encode()) <= MAX_NAME_BYTES:
+        return key
+    return tag(prefix, "lease", f"files:{hashlib.sha256(key.encode()).hexdigest()}")

@@ -12,11 +12,13 @@ from ..arguments import Stop, count, flag, integer, sequence
 from .checksums import configured_kind, new_checksum
 from .decompression import detect_encoding
 from .sources import Paths, Source, find_sources
-from .steps import WAIT, ChannelSteps, Full
+from .steps import MAX_WAIT, ChannelSteps, MustWait
 from .values import Description, Progress, Report
 
 #: bytes; the maximum of max_bytes, which keeps all sums in the range of exact floats
 MAX_BYTES = 2**52
+#: bytes at the beginning of a file that show how it is compressed
+HEAD_BYTES = 4
 
 
 class Publication:
@@ -43,15 +45,15 @@ class Publication:
         self._total = sum(source.size for source in self.sources)
         self._done = self._files = self._bytes = self._skipped = 0
         self._name = ""
+        self.completed = False
         self._lost: LeaseLost | None = None
 
     @property
     def report(self) -> Report:
         """What was published so far."""
-        return Report(files=self._files, bytes=self._bytes, skipped=self._skipped)
+        return Report(files=self._files, bytes=self._bytes, skipped=self._skipped, completed=self.completed)
 
-    @property
-    def must_stop(self) -> bool:
+    def check_stop(self) -> bool:
         """Whether to end before the next file. Raises LeaseLost if the publisher's lease is lost."""
         if self._lost is not None:
             raise self._lost
@@ -64,12 +66,12 @@ class Publication:
     def start(self, name: str) -> None:
         """Begin with a file, or, with an empty name, wait for the end."""
         self._name = name
-        self.show()
+        self.report_progress()
 
     def advance(self, size: int) -> None:
         """A block of this size is stored."""
         self._done += size
-        self.show()
+        self.report_progress()
 
     def finish(self, source: Source, *, skipped: bool) -> None:
         """A file is announced, or was published before."""
@@ -79,9 +81,9 @@ class Publication:
         else:
             self._files += 1
             self._bytes += source.size
-        self.show()
+        self.report_progress()
 
-    def show(self, *, waiting: bool = False) -> None:
+    def report_progress(self, *, waiting: bool = False) -> None:
         """Call `on_progress`."""
         if self._on_progress is not None:
             progress = Progress(
@@ -104,8 +106,7 @@ class Publisher(ChannelSteps):
         for source in run.sources:
             if not (yield from self._publish_file(run, source, fence)):
                 return run.report
-        if run.final:
-            yield from self._wait_for_consumers(run, fence)
+        run.completed = not run.final or (yield from self._wait_for_consumers(run, fence))
         return run.report
 
     _apublish = asynchronous(_publish)
@@ -114,15 +115,17 @@ class Publisher(ChannelSteps):
         """Publish a file, as soon as there is space, unless it was published before. Returns False if it
         has to stop before."""
         run.start(source.name)
-        while not run.must_stop:
+        while not run.check_stop():
             reserved = yield from self._reserve(fence, source.identity, source.size, run.limit)
-            if isinstance(reserved, Full):
+            if isinstance(reserved, MustWait):
                 yield from self._wait(run, reserved)
-                continue
-            if reserved is not None:
-                yield from self._copy(run, source, reserved, fence)
-            run.finish(source, skipped=reserved is None)
-            return True
+            elif reserved == "finished":
+                yield from self._begin(fence, run.names, run.number, reopen=True)
+            else:
+                if isinstance(reserved, int):
+                    yield from self._copy(run, source, reserved, fence)
+                run.finish(source, skipped=reserved == "known")
+                return True
         return False
 
     def _copy(self, run: Publication, source: Source, file_id: int, fence: int) -> Steps[None]:
@@ -134,7 +137,7 @@ class Publisher(ChannelSteps):
             for block in source.read_blocks(file, run.block_size):
                 yield from self._write(blocks, number, block)
                 checksum.update(block)
-                number, head = number + 1, head or block
+                number, head = number + 1, (head + block[:HEAD_BYTES])[:HEAD_BYTES]
                 run.advance(len(block))
         digest = checksum.hexdigest()
         description = Description(
@@ -146,19 +149,21 @@ class Publisher(ChannelSteps):
         )
         yield from self._announce(fence, file_id, description, source.identity)
 
-    def _wait_for_consumers(self, run: Publication, fence: int) -> Steps[None]:
-        """Declare the last file published, and wait until all consumers have acked all files."""
+    def _wait_for_consumers(self, run: Publication, fence: int) -> Steps[bool]:
+        """Declare the last file published, and wait until all consumers have acked all files. Returns
+        False if it has to stop before."""
         run.start("")
-        while not run.must_stop:
+        while not run.check_stop():
             unfreed = yield from self._close(fence)
             if unfreed is None:
-                return
+                return True
             yield from self._wait(run, unfreed)
+        return False
 
-    def _wait(self, run: Publication, full: Full) -> Steps[None]:
-        """Wait until a file is freed, at most WAIT seconds."""
-        run.show(waiting=True)
-        yield Listen(self._keys.space, full.entry, seconds=WAIT)
+    def _wait(self, run: Publication, unfreed: MustWait) -> Steps[None]:
+        """Wait until a file is freed, at most MAX_WAIT seconds."""
+        run.report_progress(waiting=True)
+        yield Listen(self._keys.space, unfreed.entry, seconds=MAX_WAIT)
 
 
 def _checked_consumers(consumers: Sequence[str] | int) -> tuple[list[str], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -11,6 +12,8 @@ from typing import BinaryIO
 
 from ...errors import FileChanged, InvalidArgument, LimitExceeded
 
+#: number of source files that a channel remembers as published
+REMEMBERED = 100_000
 #: a path, or several of them
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -71,15 +74,26 @@ class Source:
 def find_sources(paths: Paths, limit: int) -> list[Source]:
     """The files to publish, in order: of a directory, its files by name, without hidden ones.
 
-    Raises FileNotFoundError; InvalidArgument for anything else that is no regular file; LimitExceeded for a
-    file of more than `limit` bytes.
+    Raises FileNotFoundError and PermissionError; InvalidArgument for anything else that is no regular file;
+    LimitExceeded for a file of more than `limit` bytes.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    found = [_source(path) for name in given for path in expand(os.path.abspath(os.fspath(name)))]
+    given = [paths] if isinstance(paths, str | bytes | os.PathLike) else list(paths)
+    found = [_source(path) for name in given for path in expand(_absolute(name))]
+    if len(found) > REMEMBERED:
+        raise LimitExceeded("files of one call", limit=REMEMBERED, actual=len(found))
     for source in found:
         if source.size > limit:
-            raise LimitExceeded(f"{source.path!r} (bytes)", limit=limit, actual=source.size)
+            raise LimitExceeded(f"{source.path!r} (bytes; see max_bytes)", limit=limit, actual=source.size)
     return found
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"paths must be str or Path, not {type(text).__name__}.")
+    if not text or "\0" in text:
+        raise InvalidArgument(f"paths contains {text!r}, which is not the name of a file or a directory.")
+    return os.path.abspath(text)
 
 
 def expand(path: str) -> list[str]:
@@ -95,4 +109,6 @@ def _source(path: str) -> Source:
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise InvalidArgument(f"{path!r} is not a regular file: only files and directories are published.")
+    if not os.access(path, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     return Source(path, found.st_size, found.st_mtime_ns)

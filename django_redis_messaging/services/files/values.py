@@ -40,6 +40,8 @@ class Report:
     """Their size."""
     skipped: int
     """Number of files that had been published to this channel before."""
+    completed: bool
+    """Whether everything is done: False if `stop` ended the call before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,15 +89,16 @@ class Description:
     encoding: str
 
     def dump(self) -> str:
-        """The description as it is announced: the size, which scripts read, and JSON."""
+        """The description as it is announced: the size, which scripts read, and JSON. A script puts the id
+        before it."""
         return f"{self.size} " + payloads.dumps(
             {"name": self.name, "blocks": self.blocks, "sum": self.checksum, "encoding": self.encoding}
         )
 
 
 def parse_description(record: bytes) -> Description:
-    """The opposite of `Description.dump`."""
-    size, _, encoded = record.partition(b" ")
+    """The description of an announced file, which follows its id."""
+    _, size, encoded = record.split(b" ", 2)
     found: dict[str, Any] = json.loads(encoded)
     return Description(
         name=found["name"],
