@@ -15,7 +15,8 @@ import redis.asyncio.connection
 from redis.connection import UnixDomainSocketConnection
 
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.sockets import CHUNK, AsyncConnection, BlockingConnection, Target
+from django_redis_messaging.core.sockets import AsyncConnection, BlockingConnection, Target
+from django_redis_messaging.core.sockets.blocking import CHUNK
 from tests.core.test_retry import frozen
 
 #: versions of redis-py with which all tests of this folder have passed
