@@ -43,7 +43,7 @@ end
 
 local known, added, is_known = redis.call('ZRANGE', positions, 0, -1), {}, {}
 local places = tonumber(redis.call('HGET', state, 'places') or 0)
-local is_complete = true -- whether the channel's consumers are named or counted
+local is_complete = true -- whether the given consumers include the known ones
 for _, name in ipairs(known) do
   is_known[name] = true
   is_complete = is_complete and (expected > 0 or is_named[name])

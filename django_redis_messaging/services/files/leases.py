@@ -11,11 +11,10 @@ from time import monotonic
 from ...errors import LockError
 from ..arguments import Stop
 from ..locks import Lock
+from .steps import MAX_WAIT
 
 logger = logging.getLogger(__name__)
 
-#: seconds that an attempt to acquire a lease waits before it checks whether it has to stop
-MAX_WAIT = 1.0
 #: seconds by which the last attempt is longer than the lease of a predecessor that was killed
 MARGIN = 1.0
 
