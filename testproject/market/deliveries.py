@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from django.db import connection, transaction
 from django.utils import timezone
+from people.background import start_thread
 
 from django_redis_messaging import DelayQueue, Job, fenced_update
 
@@ -70,15 +71,7 @@ def _store(sale_id: int, fence: int) -> bool:
 
 def start() -> Callable[[], None]:
     """Start a thread that delivers; returns a function that stops it."""
-    stop = threading.Event()
-    thread = threading.Thread(target=_run, args=(stop,), name="market-deliveries", daemon=True)
-    thread.start()
-
-    def stop_thread() -> None:
-        stop.set()
-        thread.join()
-
-    return stop_thread
+    return start_thread(_run, "market-deliveries")
 
 
 def _run(stop: threading.Event) -> None:

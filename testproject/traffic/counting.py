@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
+from people.background import start_thread
+
 from django_redis_messaging import Aggregator, FileChannel, MessagingError, Report
 
 from .access_log import find_log, parse_line
@@ -71,15 +73,7 @@ def wait_until_counted(seconds: float) -> bool:
 
 def start() -> Callable[[], None]:
     """Start a thread that counts; returns a function that stops it."""
-    stop = threading.Event()
-    thread = threading.Thread(target=_run, args=(stop,), name="traffic", daemon=True)
-    thread.start()
-
-    def stop_thread() -> None:
-        stop.set()
-        thread.join()
-
-    return stop_thread
+    return start_thread(_run, "traffic")
 
 
 def _run(stop: threading.Event) -> None:
