@@ -23,7 +23,8 @@ for at = 4, #ARGV do
   names[#names + 1], is_named[ARGV[at]] = ARGV[at], true
 end
 
-if is_stale(consumers, '', fence) then
+-- A late publisher that opens a channel again must not revive one that was deleted since.
+if reopen and not is_publisher(consumers, fence) or is_stale(consumers, '', fence) then
   return {'stale'}
 end
 local final, closed, run, number = unpack(redis.call('HMGET', state, 'final', 'closed', 'run', 'number'))

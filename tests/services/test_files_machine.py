@@ -96,7 +96,7 @@ class Model:
         self.run: int | None = None
 
     def begin(self, reply: Any, fence: int, number: int, reopen: int, *names: str) -> str:
-        if self.fences.get("", 0) > fence:
+        if self.fences.get("", 0) > fence or (reopen and self.fences.get("") != fence):
             return "stale"
         self.fences[""] = fence
         if self.closed or (self.final and reopen and not self.files and not self.trash):
