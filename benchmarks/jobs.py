@@ -112,6 +112,7 @@ def popping(rounds: int) -> list[list[str]]:
 def polling(rounds: int, count: int = 100) -> list[list[str]]:
     """Promote due jobs to the ready queue. Returns rows of the summary."""
     from django_redis_messaging import DelayQueue
+    from django_redis_messaging.core.operations import perform
     from django_redis_messaging.services.polling import delay_queues
 
     queue, original = DelayQueue("polling"), Original()
@@ -122,10 +123,10 @@ def polling(rounds: int, count: int = 100) -> list[list[str]]:
         time.sleep(0.002)  # not timed: until they are due
 
     due()
-    *_, sweep = delay_queues()  # the queue that was registered last is the last one
+    *_, last = delay_queues()  # the queue that was registered last is the last one
     contest = Contest(f"promote {count} due jobs", rounds)
     contest.add(PING, driver().ping)
-    contest.add("sweep", sweep, prepare=due)
+    contest.add("sweep", lambda: perform(last.using, last.steps()), prepare=due)
     contest.add(ORIGINAL, lambda: original.poll(count), prepare=lambda: original.delay(count))
     results = contest.run()
     print(results)

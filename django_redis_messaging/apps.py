@@ -1,6 +1,7 @@
 """The configuration of the app."""
 
 from django.apps import AppConfig
+from django.core.checks import CheckMessage, register
 from django.utils.translation import gettext_lazy as _
 
 
@@ -12,4 +13,18 @@ class MessagingConfig(AppConfig):
     verbose_name = _("Messaging")
 
     def ready(self) -> None:
-        from . import checks  # noqa: F401  (registers them)
+        from . import checks
+
+        register(_check_tasks, checks.TAG)
+
+
+def _check_tasks(**_: object) -> list[CheckMessage]:
+    """Check the periodic tasks, where Django's Tasks are installed."""
+    # not at the top: most processes run no checks
+    from .management.loops import tasks_installed
+
+    if not tasks_installed():
+        return []
+    from .tasks.checks import check_periodic_tasks
+
+    return check_periodic_tasks()

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from playwright.sync_api import Playwright, expect
 from django_redis_messaging import handlers
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.tasks import periodic
 from django_redis_messaging.testing import Prefix, close_connections
 
 from . import gate
@@ -47,9 +49,11 @@ def own_prefix(messaging_prefix: str) -> str:
 
 @pytest.fixture(autouse=True)
 def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test starts without handlers for timers and key events."""
+    """Each test starts without handlers for timers and key events, and without periodic tasks."""
     monkeypatch.setattr(handlers, "timers", {})
     monkeypatch.setattr(handlers, "key_events", [])
+    # the module, whose name in the package is that of the function
+    monkeypatch.setattr(sys.modules[periodic.__module__], "_registered", {})
 
 
 @pytest_asyncio.fixture

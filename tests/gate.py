@@ -42,6 +42,7 @@ def configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # workers of pytest-xdist report to this process, which ends them
         config.pluginmanager.register(FlakyTests(config.getoption("--flaky-list")), "flaky-tests")
         config.pluginmanager.register(LeftThreads(), "left-threads")
+        config.pluginmanager.register(MissingSources(), "missing-sources")
     # the duration of an example depends on the machine, not on the code
     settings.register_profile(
         "any machine",
@@ -108,6 +109,16 @@ class FlakyTests:
             with Path(self._path).open("a") as listed:
                 for nodeid, report in flaky.items():
                     listed.write(f"FLAKY {nodeid}\n{report.longreprtext}\n")
+
+
+class MissingSources:
+    """Says which packages' own tests did not run because their source is missing; see compat/sources.py."""
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for report in terminalreporter.stats.get("skipped", []):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+            if "only in its source distribution" in reason:
+                terminalreporter.write_line(reason.removeprefix("Skipped: "), yellow=True)
 
 
 class LeftThreads:

@@ -66,7 +66,10 @@ def test_each_id_is_documented_and_used_once() -> None:
     listed = re.findall(r"messaging\.([EW]\d{3})", str(checks.__doc__))
     used = re.findall(
         r'id="messaging\.([EW]\d{3})"',
-        "".join(path.read_text(encoding="utf-8") for path in sorted(package.glob("*.py"))),
+        "".join(
+            path.read_text(encoding="utf-8")
+            for path in (*package.glob("*.py"), package.parent / "tasks" / "checks.py")
+        ),
     )
     assert sorted(listed) == sorted(set(used))
     assert len(listed) == len(set(listed))
@@ -303,7 +306,7 @@ class OwnCache(RedisCache):  # type: ignore[misc]  # the driver has no types
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
     """A server with suitable settings, except during some tests."""
-    with EmbeddedServer(append_only=True) as started:
+    with EmbeddedServer(append_only=True, options={"lazyfree-lazy-expire": "yes"}) as started:
         yield started
 
 
@@ -367,6 +370,15 @@ class TestServer:
         setting("appendonly", "no")
         setting("save", "3600 1")
         assert found(deploy=True) == []
+
+    def test_server_that_frees_expired_keys_in_the_foreground(
+        self, server: EmbeddedServer, deployed: EmbeddedServer, setting: Callable[[str, str], None]
+    ) -> None:
+        setting("lazyfree-lazy-expire", "no")
+        assert ids(deploy=True) == ["W012"]
+        assert "lazyfree-lazy-expire to yes" in str(only(deploy=True).hint)
+        with as_user(server, "+@all -config"):
+            assert found(deploy=True) == []
 
     def test_forbidden_config_is_reported(
         self, server: EmbeddedServer, setting: Callable[[str, str], None]

@@ -6,7 +6,9 @@ import doctest
 import importlib
 import pkgutil
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from django.core.management import BaseCommand, load_command_class
@@ -39,8 +41,10 @@ def run_examples(text: str, where: str, names: dict[str, object]) -> int:
 
 
 @pytest.mark.parametrize("document", PAGES, ids=lambda document: document.name)
-def test_examples_of_pages_run(document: Path) -> None:
-    names: dict[str, object] = {"__name__": document.stem}
+def test_examples_of_pages_run(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType(document.stem)
+    monkeypatch.setitem(sys.modules, document.stem, module)  # tasks are found by the names of their modules
+    names = vars(module)
     for block in PYTHON.findall(document.read_text(encoding="utf-8")):
         if ">>>" in block:
             run_examples(block, document.name, names)

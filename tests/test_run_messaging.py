@@ -33,7 +33,7 @@ EXPIRIES = """
 import time
 from pathlib import Path
 from django_redis_messaging import on_expiry
-from django_redis_messaging.services.polling import register
+from django_redis_messaging.services.polling import Round, register
 
 @on_expiry("order")
 def unpaid(expired):
@@ -42,12 +42,13 @@ def unpaid(expired):
 
 @register
 def rounds():
-    return [broken]
+    return [Round("broken", "messaging", broken)]
 
 def broken():
     if Path({switch!r}).exists():
         raise RuntimeError("a mistake of the site")
     return 0.05
+    yield
 """
 
 
@@ -246,7 +247,7 @@ class WaitingLoop:
 class EndingLoop:
     """A loop that ends at once: normally, with an exception, or after logging a failure."""
 
-    def __init__(self, error: Exception | None = None, *, failed: bool = False) -> None:
+    def __init__(self, error: BaseException | None = None, *, failed: bool = False) -> None:
         self.error, self.failed = error, failed
 
     def run(self) -> None:
@@ -271,6 +272,7 @@ class TestTogether:
         [
             (EndingLoop(), []),
             (EndingLoop(ValueError("x")), ["ending"]),
+            (EndingLoop(SystemExit("x")), ["ending"]),
             (EndingLoop(failed=True), ["ending"]),
         ],
     )

@@ -1,4 +1,4 @@
-"""System checks of the settings, the cache alias, the handlers and the server.
+"""System checks of the settings, the cache alias, the handlers, the periodic tasks and the server.
 
     messaging.E001  REDIS_MESSAGING is not a dict      messaging.W001  it has an unknown key
     messaging.E002  a setting has an invalid value     messaging.W002  the site's default cache is used
@@ -7,6 +7,9 @@
     messaging.E005  its backend is not django-redis
     messaging.E006  its client shards keys             messaging.W009  a handler selects keys of this app
     messaging.E009  a namespace has two handlers       messaging.W010  a handler selects an unknown event
+    messaging.E010  a schedule is invalid (*)          messaging.W013  a periodic task is never enqueued (*)
+
+(*) in tasks/checks.py, since this package imports nothing of the layers above.
 
 Only `check --deploy` queries the server:
 
@@ -15,6 +18,7 @@ Only `check --deploy` queries the server:
                                                        messaging.W007  it doesn't persist data
                                                        messaging.W008  some property could not be read
                                                        messaging.W011  it doesn't publish a handler's events
+                                                       messaging.W012  it frees expired keys in the foreground
 """
 
 from django.core.checks import register

@@ -1,5 +1,5 @@
-"""Checks that the server has the required version and keeps its data. Only in `check --deploy`, since it
-queries the server."""
+"""Checks that the server has the required version, keeps its data, and frees expired keys in the background.
+Only in `check --deploy`, since it queries the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Info = dict[str, str]
 
 
 def check_server(**_: object) -> list[CheckMessage]:
-    """Check the server's version, eviction policy and persistence."""
+    """Check the server's version, eviction policy, persistence and lazy expiry."""
     alias = chosen_alias()
     if alias is None or any(message.is_serious() for message in check_alias()):
         return []
@@ -40,7 +40,12 @@ def _unreachable(alias: str, error: MessagingError, hint: str) -> CheckMessage:
 
 def _check_info(alias: str) -> list[CheckMessage]:
     info = _parse_info(clients.execute(alias, Command("INFO", reads=True)))
-    found = (_check_version(alias, info), _check_eviction(alias, info), _check_disk(alias, info))
+    found = (
+        _check_version(alias, info),
+        _check_eviction(alias, info),
+        _check_disk(alias, info),
+        _check_lazy_expiry(alias),
+    )
     return [message for message in found if message is not None]
 
 
@@ -88,18 +93,38 @@ def _check_eviction(alias: str, info: Info) -> CheckMessage | None:
 def _check_disk(alias: str, info: Info) -> CheckMessage | None:
     if info.get("aof_enabled") == "1":
         return None
-    try:
-        setting = clients.execute(alias, Command("CONFIG", "GET", "save", reads=True))
-    except MessagingError:
+    snapshots = _read_setting(alias, "save")
+    if snapshots is None:
         hint = "The user may not call CONFIG. Make sure that appendonly or snapshots (save) are enabled."
         return _unknown(alias, "whether it persists data on disk", hint)
-    if len(setting) == 2 and setting[1]:
+    if snapshots:
         return None
     return Warning(
         f"The Redis of CACHES[{alias!r}] doesn't persist data on disk: a restart deletes all chats.",
         hint="Set its appendonly to yes.",
         id="messaging.W007",
     )
+
+
+def _check_lazy_expiry(alias: str) -> CheckMessage | None:
+    """No message if the setting can't be read: most managed servers refuse CONFIG."""
+    if _read_setting(alias, "lazyfree-lazy-expire") != "no":
+        return None
+    return Warning(
+        f"The Redis of CACHES[{alias!r}] frees expired keys in the foreground: it doesn't reply while it "
+        "frees a large one, such as the request ids of many pushes.",
+        hint="Set its lazyfree-lazy-expire to yes.",
+        id="messaging.W012",
+    )
+
+
+def _read_setting(alias: str, name: str) -> str | None:
+    """A setting of the server; empty if it has no such setting, None if it can't be read."""
+    try:
+        found = clients.execute(alias, Command("CONFIG", "GET", name, reads=True))
+    except MessagingError:
+        return None
+    return found[1].decode() if len(found) == 2 else ""
 
 
 def _unknown(alias: str, what: str, hint: str) -> CheckMessage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -14,11 +15,13 @@ MAX_DEPTH = 100
 #: the types that a payload may contain
 type_names = "None, bool, int, float, str, and lists and str-keyed dicts of these"
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_make_encoder = partial(json.JSONEncoder, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_encode = _make_encoder().encode
+_encode_sorted = _make_encoder(sort_keys=True).encode
 
 
-def dumps(value: Any, what: str = "payload") -> str:
-    """`value` as compact JSON.
+def dumps(value: Any, what: str = "payload", *, sort_keys: bool = False) -> str:
+    """`value` as compact JSON. With `sort_keys`, equal values have the same text.
 
     >>> dumps({"n": 2**53 + 1, "empty": []})
     '{"n":9007199254740993,"empty":[]}'
@@ -28,7 +31,7 @@ def dumps(value: Any, what: str = "payload") -> str:
     """
     try:
         _check(value)
-        encoded = _encode(value)
+        encoded = _encode_sorted(value) if sort_keys else _encode(value)
         if not encoded.isascii():
             encoded.encode()  # raises for a lone surrogate
         return encoded

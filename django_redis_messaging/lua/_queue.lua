@@ -4,6 +4,8 @@
 --
 -- uses _time.lua
 local BAND = 2 ^ 45
+-- Jobs that one script promotes, in all queues together.
+local promotions_left = 500
 
 local function queue_at(keys, at)
   return {ready = keys[at], delayed = keys[at + 1], leased = keys[at + 2], dead = keys[at + 3], bell = keys[at + 4]}
@@ -36,8 +38,29 @@ local function append_ready(queue, ids, priorities)
   redis.call('ZADD', queue.ready, unpack(members))
 end
 
--- Makes a job ready, or delays it until the ms `due`. Wakes a worker if the job is ready, or due first.
-local function enqueue(queue, id, priority, due, now)
+-- Makes due jobs ready, the earliest first.
+local function promote_due(queue, records, now)
+  local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', digits(now), 'LIMIT', 0, promotions_left)
+  if #due == 0 then
+    return
+  end
+  promotions_left = promotions_left - #due
+  local ids, priorities = {}, {}
+  for at, text in ipairs(redis.call('HMGET', records.states, unpack(due))) do
+    if text then
+      ids[#ids + 1] = due[at]
+      priorities[#priorities + 1] = string.match(text, '^%a (%S+)')
+    end
+  end
+  if #ids > 0 then
+    append_ready(queue, ids, priorities)
+  end
+  redis.call('ZREM', queue.delayed, unpack(due))
+end
+
+-- Makes a job ready, behind those that became due before, or delays it until the ms `due`. Wakes a worker if the job
+-- is ready, or due first.
+local function enqueue(queue, records, id, priority, due, now)
   if due > now then
     local head = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')
     redis.call('ZADD', queue.delayed, digits(due), id)
@@ -45,9 +68,15 @@ local function enqueue(queue, id, priority, due, now)
       ring_bell(queue)
     end
   else
+    promote_due(queue, records, now)
     append_ready(queue, {id}, {priority})
     ring_bell(queue)
   end
+end
+
+-- How many jobs wait, ready or delayed.
+local function count_waiting(queue)
+  return redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed)
 end
 
 -- Takes a waiting job out of the queue; returns 0 if it was not waiting.

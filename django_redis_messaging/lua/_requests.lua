@@ -1,11 +1,15 @@
--- Request ids: the answer to a request is recorded for at least one window and at most two, in two hashes used
--- by turns. A hash expires before its next turn. The first answer of a turn sets the expiry of the turn's hash.
--- Only the server's clock counts.
+-- Request ids: the answer to a request is recorded for at least one window (less 2 ms) and at most two, in two hashes
+-- used by turns. A hash expires before its next turn. The first answer of a turn sets the expiry of the turn's hash.
+-- Only the server's clock counts. `keys` are the two hashes. Where many answers are recorded, they are spread over
+-- several pairs whose turns begin at different moments, `keys.offset` ms earlier: Redis deletes a hash that expires
+-- in one go, and the deletion of a large one would delay other clients.
 
 -- Returns the hash of the current turn, the hash of the previous one, and when the former expires (ms).
 local function hashes_at(keys, window, now)
-  local turn = math.floor(now / window)
-  return keys[turn % 2 + 1], keys[(turn + 1) % 2 + 1], (turn + 2) * window
+  local offset = keys.offset or 0
+  local turn = math.floor((now + offset) / window)
+  -- 2 ms early: Redis keeps a key in the ms of its expiry, and its clock may be a ms behind TIME
+  return keys[turn % 2 + 1], keys[(turn + 1) % 2 + 1], (turn + 2) * window - offset - 2
 end
 
 -- Returns the recorded answer to a request; false for a new request.

@@ -1,19 +1,19 @@
--- The end of a job: the log of its attempts, its result, and its deletion.
+-- The end of a job: the log of its attempts, its result, and its deletion. `limits` is that of _leases.lua.
 --
 -- uses _records.lua
 -- uses _time.lua
+-- uses _waiters.lua
 
--- Deletes all records of a job. `unique`: its unique key, nil if it has none.
+-- Jobs that one script removes because they have expired, in all queues together.
+local removals_left = 100
+
+-- Deletes all records of a job. `unique`: its unique key; empty if it has none, nil if it is not known.
 local function delete_job(records, id, unique)
   redis.call('HDEL', records.jobs, id)
   redis.call('HDEL', records.states, id)
   redis.call('HDEL', records.log, id)
-  if unique and unique ~= '' then
-    local others = redis.call('HGET', records.aliases, 'j' .. id)
-    for other in string.gmatch(others or '', '%S+') do
-      redis.call('HDEL', records.aliases, 'a' .. other)
-    end
-    redis.call('HDEL', records.aliases, 'j' .. id)
+  if unique ~= '' then
+    delete_aliases(records, id)
   end
 end
 
@@ -24,37 +24,98 @@ local function release_unique(records, id, unique)
   end
 end
 
--- Deletes the first `count` jobs of a ZSET whose score is at most `moment`.
-local function delete_expired(records, zset, moment, count)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', zset, '-inf', moment, 'LIMIT', 0, count)) do
-    local state = read_state(records, id)
-    delete_job(records, id, state and state.unique)
-    redis.call('ZREM', zset, id)
+-- Deletes the results that expire at the ms `from` or later, and at `till` or before: the first `count`. Returns how
+-- many these are.
+local function delete_results(records, from, till, count)
+  local ids = redis.call('ZRANGEBYSCORE', records.finished, from, till, 'LIMIT', 0, count)
+  for _, id in ipairs(ids) do
+    delete_job(records, id)
+    redis.call('ZREM', records.finished, id)
   end
+  return #ids
 end
 
--- Appends a line to the log of a job's attempts. Of a long log, the newest lines stay.
+-- Deletes up to `count` results that are over the limit: those that expire first, but of tasks with a shorter TTL
+-- than others only when there are no others. Returns how many these are.
+local function trim_results(records, count, now, limits)
+  local over = math.min(redis.call('ZCARD', records.finished) - limits.results, count)
+  if over <= 0 then
+    return 0
+  end
+  local deleted = delete_results(records, digits(now + limits.result_ttl / 2), '+inf', over)
+  if deleted < over then
+    delete_results(records, '-inf', '+inf', over - deleted)
+  end
+  return over
+end
+
+-- Keeps a result until the ms `expires`. Deletes some that have expired, or are over the limit.
+local function keep_result(records, id, expires, now, limits)
+  redis.call('ZADD', records.finished, digits(expires), id)
+  delete_results(records, '-inf', digits(now), 2)
+  trim_results(records, 2, now, limits)
+end
+
+-- Removes the first `count` dead jobs that died at the ms `moment` or before; returns how many these are. Their
+-- results are kept for as long as those of other jobs.
+local function remove_dead(queue, records, moment, count, now, limits)
+  local found = redis.call('ZRANGEBYSCORE', queue.dead, '-inf', moment, 'WITHSCORES', 'LIMIT', 0, count)
+  for at = 1, #found, 2 do
+    local id, expires = found[at], tonumber(found[at + 1]) + limits.result_ttl
+    redis.call('ZREM', queue.dead, id)
+    if expires > now then
+      keep_result(records, id, expires, now, limits)
+    else
+      delete_job(records, id)
+    end
+  end
+  return #found / 2
+end
+
+-- Removes results that have expired or are over the limit, and jobs that have been dead for too long. Returns whether
+-- there may be more.
+local function remove_expired(queues, records, now, limits)
+  removals_left = removals_left - delete_results(records, '-inf', digits(now), removals_left)
+  removals_left = removals_left - trim_results(records, removals_left, now, limits)
+  for _, queue in ipairs(queues) do
+    local before = digits(now - limits.age)
+    removals_left = removals_left - remove_dead(queue, records, before, removals_left, now, limits)
+  end
+  return removals_left == 0
+end
+
+-- The log of a job's attempts with a line more. Of a long log, the newest lines stay.
 local MAX_LOG_BYTES = 65536
 
-local function append_log(records, id, line)
+local function with_line(log, line)
   if line == '' then
-    return
+    return log or ''
+  elseif log and #log > MAX_LOG_BYTES then
+    log = string.match(log, '\n(.*)$', -MAX_LOG_BYTES)
   end
-  local before = redis.call('HGET', records.log, id)
-  if before and #before > MAX_LOG_BYTES then
-    before = string.match(before, '\n(.*)$', -MAX_LOG_BYTES)
-  end
-  redis.call('HSET', records.log, id, before and before .. '\n' .. line or line)
+  return log and log ~= '' and log .. '\n' .. line or line
 end
 
--- Ends a job. Its result is kept for `ttl` ms, 0: not at all.
-local function finish_job(records, id, state, status, now, ttl)
+local function append_log(records, id, line)
+  if line ~= '' then
+    redis.call('HSET', records.log, id, with_line(redis.call('HGET', records.log, id), line))
+  end
+end
+
+-- Ends a job, with a last line of its log. Its result is kept for `ttl` ms, 0: not at all.
+local function finish_job(records, id, state, status, line, ttl, now, limits)
   release_unique(records, id, state.unique)
+  wake_waiters(records, id, state)
   if ttl <= 0 then
     return delete_job(records, id, state.unique)
   end
   state.status, state.moment, state.token = status, digits(now), '-'
-  write_state(records, id, state)
-  redis.call('ZADD', records.finished, digits(now + ttl), id)
-  delete_expired(records, records.finished, digits(now), 2)
+  local payload, log = redis.call('HGET', records.jobs, id), redis.call('HGET', records.log, id)
+  local record = {format_state(state), payload or '', with_line(log, line)}
+  redis.call('HSET', records.states, id, table.concat(record, '\n'))
+  redis.call('HDEL', records.jobs, id)
+  if log then
+    redis.call('HDEL', records.log, id)
+  end
+  keep_result(records, id, now + ttl, now, limits)
 end

@@ -30,5 +30,5 @@ if not id or remove_timer(queue, id) == 0 then
 end
 redis.call('DEL', timer)
 release_unique(records, id, unique)
-delete_job(records, id)
+delete_job(records, id, '')
 return 1

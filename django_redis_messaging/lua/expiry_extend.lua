@@ -38,11 +38,9 @@ local due, last = timer_due(us, after)
 if redis.call('PEXPIREAT', timer, last) == 0 then
   redis.call('SET', timer, string.match(redis.call('HGET', records.jobs, id), '\n(.*)$'), 'PXAT', last)
 end
-if state.status == 'r' then -- the lease of the listener that has claimed it is stale now
-  uncount_attempt(state)
-end
+uncount_attempt(state) -- of the listener that has claimed it, whose lease is stale now
 state.status, state.token, state.moment = 'w', '-', digits(due)
 write_state(records, id, state)
 redis.call('ZADD', namespaces, 'GT', digits(due), namespace)
-enqueue(queue, id, state.priority, due, math.floor(us / 1000))
+enqueue(queue, records, id, state.priority, due, math.floor(us / 1000))
 return 1

@@ -1,5 +1,6 @@
 -- Takes out a job that has not started.
 --
+-- uses _leases.lua
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _requests.lua
@@ -20,15 +21,19 @@
 -- KEYS  12 dead
 -- KEYS  13 bell
 -- ARGV  1 id
--- ARGV  2 ms to keep the cancellation as the job's result; 0: delete the job, dead ones too
+-- ARGV  2 ms to keep the cancellation as the job's result; 0: delete the job
 -- ARGV  3 line for the log of attempts
 -- ARGV  4 request id
 -- ARGV  5 request window: ms
+-- ARGV  6 limits, as in _leases.lua
+-- ARGV  7 whether a dead job is cancelled, too: 1 or 0
 -- Returns 1, also to a repeat; 0 if the job has started, has ended, or doesn't exist
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
 local records, queue = records_at(KEYS), queue_at(KEYS, 9)
 local requests = {KEYS[7], KEYS[8]}
 local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
+local limits, with_dead = parse_limits(ARGV[6]), ARGV[7] == '1'
 local now = milliseconds()
 if find_answer(request, requests, window, now) then
   return 1
@@ -38,13 +43,12 @@ local state = read_state(records, id)
 local removed = 0
 if state and state.status == 'w' then
   removed = remove_waiting(queue, id)
-elseif state and state.status == 'd' and ttl == 0 then
+elseif state and state.status == 'd' and with_dead then
   removed = redis.call('ZREM', queue.dead, id)
 end
 if removed == 0 then
   return 0
 end
-append_log(records, id, line)
-finish_job(records, id, state, 'c', now, ttl)
+finish_job(records, id, state, 'c', line, ttl, now, limits)
 record_answer(request, '1', requests, window, now)
 return 1

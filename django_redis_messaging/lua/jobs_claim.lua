@@ -20,16 +20,16 @@
 -- ARGV  3 length of the new leases: ms; 0: the jobs are deleted at once
 -- ARGV  4 number of jobs
 -- ARGV  5 age that a job must have: ms since it became due
--- ARGV  6 dead jobs that a queue keeps at most
--- ARGV  7 age at which a dead job is deleted: ms
--- ARGV  8… leases to settle, each: queue (1, 2 …), id, fence, token, then outcome, ms, line as in jobs_settle.lua
+-- ARGV  6 limits, as in _leases.lua
+-- ARGV  7… leases to settle, each: queue (1, 2 …), id, fence, token, then outcome, ms, line as in jobs_settle.lua
 -- Returns {now, due, settled, jobs}: the server's clock (ms); the ms until something is due, or -1; for each
 -- settled lease 1, or 0 if it was stale; for each job queue, id, payload, state (flat: Redis converts each table of
 -- a reply at the cost of a command)
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
 local records = records_at(KEYS)
 local new_lease = {token = ARGV[1], worker = ARGV[2], length = tonumber(ARGV[3])}
 local wanted, min_age = tonumber(ARGV[4]), tonumber(ARGV[5])
-local dead_limits = {count = tonumber(ARGV[6]), age = tonumber(ARGV[7])}
+local limits = parse_limits(ARGV[6])
 local us = microseconds()
 local now = math.floor(us / 1000)
 local queues = {}
@@ -41,13 +41,13 @@ end
 redis.call('DEL', queues[1].bell)
 
 local function settle_all()
-  local FIRST, FIELDS = 8, 7
+  local FIRST, FIELDS = 7, 7
   local settled = {}
   for at = FIRST, #ARGV, FIELDS do
     local number, id, fence, token, kind, ms, line = unpack(ARGV, at, at + FIELDS - 1)
     local lease = {id = id, fence = fence, token = token}
     local outcome = {kind = kind, ms = tonumber(ms), line = line}
-    settled[#settled + 1] = settle(queues[tonumber(number)], records, lease, outcome, now, dead_limits)
+    settled[#settled + 1] = settle(queues[tonumber(number)], records, lease, outcome, now, limits)
   end
   return settled
 end
@@ -85,22 +85,21 @@ local function take_old(queue, count, before)
   return ids, young
 end
 
--- Leases a job, or deletes it where no lease is wanted; returns its state as text.
+-- Leases a job, or deletes it where no lease is wanted; returns its state as text. A job whose lease has expired
+-- before is held: jobs_begin.lua starts it.
 local function lease_job(queue, id, state)
-  state.attempts = state.attempts + 1
+  if state.lost > 0 then
+    state.status = 'h'
+  else
+    count_attempt(state, new_lease.worker, now)
+  end
   if new_lease.length == 0 then
     release_unique(records, id, state.unique)
     delete_job(records, id, state.unique)
     return format_state(state)
   end
-  state.status = 'r'
   state.fence = digits(math.max(tonumber(state.fence) + 1, us))
   state.token = new_lease.token
-  state.last = digits(now)
-  state.first = state.first == '0' and state.last or state.first
-  if new_lease.worker ~= '-' then
-    state.workers = state.workers == '-' and new_lease.worker or state.workers .. ',' .. new_lease.worker
-  end
   local text = format_state(state)
   redis.call('HSET', records.states, id, text)
   redis.call('ZADD', queue.leased, digits(now + new_lease.length), id)
@@ -129,7 +128,7 @@ local function serve(number, queue)
   if number > 1 then
     redis.call('DEL', queue.bell)
   end
-  local next_due, next_end = sweep(queue, records, now, dead_limits)
+  local next_due, next_end = sweep(queue, records, now, limits)
   local ids, young = {}, nil
   if min_age > 0 then
     ids, young = take_old(queue, wanted - taken, now - min_age)
@@ -155,7 +154,7 @@ for number, queue in ipairs(queues) do
     soonest = moment and math.min(soonest or moment, moment) or soonest
   end
 end
-if wanted == 0 then
-  delete_expired(records, records.finished, digits(now), 100)
+if wanted == 0 and remove_expired(queues, records, now, limits) then
+  soonest = now
 end
 return {now, soonest and math.max(soonest - now, 0) or -1, settled, jobs}

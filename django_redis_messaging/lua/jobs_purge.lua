@@ -5,6 +5,7 @@
 -- uses _requests.lua
 -- uses _results.lua
 -- uses _time.lua
+-- uses _waiters.lua
 --
 -- KEYS  1 jobs
 -- KEYS  2 states
@@ -23,6 +24,7 @@
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
 -- Returns the number of deleted jobs; a repeat gets the first answer
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
 local records, queue = records_at(KEYS), queue_at(KEYS, 9)
 local requests = {KEYS[7], KEYS[8]}
 local count, request, window = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
@@ -39,6 +41,9 @@ for _, zset in ipairs({queue.ready, queue.delayed, queue.leased, queue.dead}) do
     local state = read_state(records, id)
     local unique = state and state.unique or ''
     release_unique(records, id, unique)
+    if state then
+      wake_waiters(records, id, state)
+    end
     delete_job(records, id, unique)
     redis.call('ZREM', zset, id)
   end

@@ -20,15 +20,18 @@
 -- KEYS  13 bell
 -- ARGV  1 request id; empty if the ids of the jobs are new, and their records outlive all repeats
 -- ARGV  2 request window: ms
--- ARGV  3 limit of waiting jobs in the queue
--- ARGV  4… jobs: id, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key
+-- ARGV  3 offset of the request windows: ms
+-- ARGV  4 limit of waiting jobs in the queue
+-- ARGV  5 ids that may stand for one job: those of pushes with a unique key in use; 0 if the ids were not given out
+-- ARGV  6… jobs: id, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key
 -- Returns "pushed" (ms), and a NUL and an id for each job with a unique key, and for a single job: the id of the
 -- job in force. If the limit is exceeded: the number of jobs that would wait, with nothing done. A job whose id
 -- exists stays as it is, unless it is dead: then it is replaced.
 local records, queue = records_at(KEYS), queue_at(KEYS, 9)
-local requests = {KEYS[7], KEYS[8]}
-local request, window, max_waiting = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local FIRST, FIELDS = 4, 6
+local requests = {KEYS[7], KEYS[8], offset = tonumber(ARGV[3])}
+local request, window = ARGV[1], tonumber(ARGV[2])
+local max_waiting, max_aliases = tonumber(ARGV[4]), tonumber(ARGV[5])
+local FIRST, FIELDS = 6, 6
 local count = (#ARGV - FIRST + 1) / FIELDS
 local us = microseconds()
 local now = math.floor(us / 1000)
@@ -38,30 +41,16 @@ if before then
 end
 
 -- A job that stays as it is takes no more room.
-local waiting = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed) + count
+local waiting = count_waiting(queue) + count
 for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
   local known = redis.call('HGET', records.states, ARGV[at])
-  if known and (request == '' or status_of(known) ~= 'd') then
+  local unique = ARGV[at + FIELDS - 1]
+  if known and (request == '' or status_of(known) ~= 'd') or (unique ~= '' and unique_holder(records, unique)) then
     waiting = waiting - 1
   end
 end
 if waiting > max_waiting then
   return waiting
-end
-
--- The job that has a unique key, or false.
-local function unique_holder(unique)
-  local id = redis.call('HGET', records.uniques, unique)
-  return id and redis.call('HEXISTS', records.states, id) == 1 and id
-end
-
--- Makes an id that was given out stand for another job.
-local function add_alias(id, job)
-  if redis.call('HGET', records.aliases, 'a' .. id) == job then
-    return
-  end
-  local others = redis.call('HGET', records.aliases, 'j' .. job)
-  redis.call('HSET', records.aliases, 'a' .. id, job, 'j' .. job, others and others .. ' ' .. id or id)
 end
 
 local ready, priorities = {}, {}
@@ -70,20 +59,24 @@ for at = FIRST, #ARGV, FIELDS do
   local id, payload, delay, priority, max_attempts, unique = unpack(ARGV, at, at + FIELDS - 1)
   local known = redis.call('HGET', records.states, id)
   local repeated = known and request == ''
-  local holder = unique ~= '' and not repeated and unique_holder(unique)
+  local holder = unique ~= '' and not repeated
+    and (max_aliases > 0 and aliased_job(records, id) or unique_holder(records, unique))
   if repeated then
     answer[1] = parse_state(known).pushed
   elseif holder then
-    add_alias(id, holder)
+    if max_aliases > 0 then
+      add_alias(records, id, holder, max_aliases)
+    end
   elseif not known or status_of(known) == 'd' then
     local due = math.max(due_after(delay, us), now)
     add_job(records, id, payload, new_state(digits(now), digits(due), priority, max_attempts, unique))
     if known then -- it was dead
       redis.call('ZREM', queue.dead, id)
+      redis.call('ZREM', records.finished, id)
       redis.call('HDEL', records.log, id)
     end
     if due > now then
-      enqueue(queue, id, priority, due, now)
+      enqueue(queue, records, id, priority, due, now)
     else
       ready[#ready + 1], priorities[#priorities + 1] = id, priority
     end
@@ -93,6 +86,7 @@ for at = FIRST, #ARGV, FIELDS do
   end
 end
 if #ready > 0 then
+  promote_due(queue, records, now) -- these became due before
   append_ready(queue, ready, priorities)
   ring_bell(queue)
 end

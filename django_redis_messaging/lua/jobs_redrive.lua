@@ -41,15 +41,16 @@ end
 
 local function redrive(id)
   local state = read_state(records, id)
-  if not state or state.status ~= 'd' or tonumber(state.moment) <= since then
+  if not state or tonumber(state.moment) <= since or not redis.call('ZSCORE', queue.dead, id) then
     return false
   end
   if state.unique ~= '' and redis.call('HSETNX', records.uniques, state.unique, id) == 0 then
     return false
   end
-  state.status, state.attempts, state.moment = 'w', 0, digits(now)
+  state.status, state.moment, state.attempts, state.lost = 'w', digits(now), 0, 0
+  state.first, state.last, state.workers = '0', '0', '-'
   write_state(records, id, state)
-  enqueue(queue, id, state.priority, now, now)
+  enqueue(queue, records, id, state.priority, now, now)
   redis.call('ZREM', queue.dead, id)
   return true
 end
@@ -65,7 +66,7 @@ end
 local count = 0
 if #ids > 0 then
   for _, id in ipairs(ids) do
-    count = count + (redrive(id) and 1 or 0)
+    count = count + (redrive(resolve_alias(records, id)) and 1 or 0)
   end
   return answer(count, '')
 end
@@ -74,7 +75,9 @@ end
 local till, moment, last = string.match(position, '^(%d+) (%-?%d+) (.*)$')
 till, moment, last = tonumber(till or now), moment or digits(since), last or ''
 local rank = last ~= '' and redis.call('ZSCORE', queue.dead, last) == moment and redis.call('ZRANK', queue.dead, last)
-local from = rank and rank + 1 or redis.call('ZCOUNT', queue.dead, '-inf', moment)
+-- If that one has gone meanwhile, the page begins with the first job that died in the same ms.
+local before = last ~= '' and '(' .. moment or moment
+local from = rank and rank + 1 or redis.call('ZCOUNT', queue.dead, '-inf', before)
 local page = redis.call('ZRANGE', queue.dead, from, from + page_size - 1, 'WITHSCORES')
 for at = 1, #page, 2 do
   if tonumber(page[at + 1]) > till then

@@ -34,6 +34,6 @@ local now = math.floor(us / 1000)
 local due = due_after(delay, us)
 state.moment = digits(math.max(due, now))
 write_state(records, id, state)
-enqueue(queue, id, state.priority, due, now)
+enqueue(queue, records, id, state.priority, due, now)
 append_log(records, id, line)
 return 1

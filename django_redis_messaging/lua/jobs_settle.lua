@@ -18,17 +18,17 @@
 -- KEYS  11 leased
 -- KEYS  12 dead
 -- KEYS  13 bell
--- ARGV  1 dead jobs that the queue keeps at most
--- ARGV  2 age at which a dead job is deleted: ms
--- ARGV  3 lease: id
--- ARGV  4 lease: fence
--- ARGV  5 lease: token
--- ARGV  6 outcome: done, retry, release or dead
--- ARGV  7 outcome: ms to keep the result, or to delay the next attempt
--- ARGV  8 outcome: line for the log of attempts
+-- ARGV  1 limits, as in _leases.lua
+-- ARGV  2 lease: id
+-- ARGV  3 lease: fence
+-- ARGV  4 lease: token
+-- ARGV  5 outcome: done, retry, release or dead
+-- ARGV  6 outcome: ms to keep the result, or to delay the next attempt
+-- ARGV  7 outcome: line for the log of attempts
 -- Returns 1, or 0 if the lease is stale
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
 local records, queue = records_at(KEYS), queue_at(KEYS, 9)
-local dead_limits = {count = tonumber(ARGV[1]), age = tonumber(ARGV[2])}
-local lease = {id = ARGV[3], fence = ARGV[4], token = ARGV[5]}
-local outcome = {kind = ARGV[6], ms = tonumber(ARGV[7]), line = ARGV[8]}
-return settle(queue, records, lease, outcome, milliseconds(), dead_limits)
+local limits = parse_limits(ARGV[1])
+local lease = {id = ARGV[2], fence = ARGV[3], token = ARGV[4]}
+local outcome = {kind = ARGV[5], ms = tonumber(ARGV[6]), line = ARGV[7]}
+return settle(queue, records, lease, outcome, milliseconds(), limits)

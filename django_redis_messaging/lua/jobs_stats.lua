@@ -18,10 +18,11 @@
 -- KEYS  11 leased
 -- KEYS  12 dead
 -- KEYS  13 bell
--- ARGV  1 age at which a dead job is deleted: ms
+-- ARGV  1 age at which a dead job is removed: ms
+-- ARGV  2 expired leases at which a job is dead, 0 if these count as failures
 -- Returns ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1
 local records, queue = records_at(KEYS), queue_at(KEYS, 9)
-local max_age = tonumber(ARGV[1])
+local max_age, max_lost = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = milliseconds()
 local due = redis.call('ZCOUNT', queue.delayed, '-inf', now)
 local expired = redis.call('ZCOUNT', queue.leased, '-inf', now)
@@ -36,7 +37,10 @@ local dying = 0
 local leases = redis.call('ZRANGEBYSCORE', queue.leased, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 500)
 for at = 1, #leases, 2 do
   local state = read_state(records, leases[at])
-  if state and state.attempts >= state.max_attempts then
+  if state then
+    count_expired(state, max_lost)
+  end
+  if state and not has_attempts_left(state, max_lost) then
     dying = dying + 1
   else
     note_due(tonumber(leases[at + 1]))

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures.thread
+import logging
+import os
+import re
 import signal
+import sys
+import threading
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -14,16 +22,26 @@ from django.utils import autoreload
 from django.utils.module_loading import import_string
 
 from .. import handlers
+from ..core import keys
+from ..errors import InvalidArgument, MessagingError
 from ..services.expiries import polling as _expiries  # noqa: F401  (registers its round)
 from ..services.jobs.limits import Limits
+from ..services.jobs.order import MAX_WEIGHT
 from ..services.listening import Listener
 from ..services.polling import Poller
 
 if TYPE_CHECKING:
     from ..tasks.backend import RedisBackend
 
+logger = logging.getLogger(__name__)
+
+#: seconds that the process gets to end after its loop has ended
+EXIT_TIMEOUT = 2.0
 #: seconds that an option may be at most
 MAX_SECONDS = 86_400
+
+#: a weight as it is written in --queue
+_WEIGHT = re.compile(r"[0-9]{1,4}")
 
 NO_HANDLERS = "No handlers found: define some in expiries.py of an installed app."
 NO_TASKS = "Tasks need Django 6.0 or the backport: pip install 'django-redis-messaging[tasks]'."
@@ -55,6 +73,18 @@ class Stopping:
 class LoopCommand(BaseCommand, ABC):
     """A command that runs a loop until a signal ends it; with --reload, until its code changes."""
 
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run the command, then end the process, also if threads of tasks or handlers still run."""
+        code: Any = 1  # of an unexpected error
+        try:
+            super().run_from_argv(argv)
+            code = 0
+        except SystemExit as exiting:
+            code = exiting.code
+            raise
+        finally:
+            exit_within(EXIT_TIMEOUT, code if isinstance(code, int) else int(code is not None))
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the loop; with --reload, restart it when code changes."""
         if options.get("reload"):
@@ -73,6 +103,32 @@ class LoopCommand(BaseCommand, ABC):
             self.stdout.flush()
 
 
+def exit_within(seconds: float, code: int) -> None:
+    """End the process after this time if it still waits for threads. At its end, Python joins all threads of
+    executors, such as those of `asyncio.to_thread`; they can't be interrupted."""
+    joined: list[bool] = []
+    atexit.register(joined.append, True)  # called after the threads were joined
+
+    def leave() -> None:
+        sleep(seconds)
+        if joined:
+            return
+        names = [one.name for one in threading.enumerate() if _is_joined(one)]
+        logger.warning("Exiting though these threads have not ended: %s.", ", ".join(names))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+    threading.Thread(target=leave, name="exit", daemon=True).start()
+
+
+def _is_joined(thread: threading.Thread) -> bool:
+    """Whether Python waits for this thread before it ends: not for daemons, unless they are of executors."""
+    if thread is threading.main_thread():
+        return False
+    return not thread.daemon or thread in concurrent.futures.thread._threads_queues
+
+
 def add_reload(parser: ArgumentParser) -> None:
     """Add --reload."""
     parser.add_argument("--reload", action="store_true", help="restart when code changes (development)")
@@ -83,7 +139,8 @@ def add_queues(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--queue",
         action="append",
-        help="a queue to serve; repeat for more, the first is served first (default: all)",
+        help="a queue to serve, or NAME=WEIGHT; repeat for more. Without weights, the first is served first; "
+        "with weights, each has its share (default: all)",
     )
 
 
@@ -160,21 +217,46 @@ def chosen_backend(alias: str) -> RedisBackend:
     return found[alias]
 
 
-def chosen_queues(backend: RedisBackend, named: Sequence[str] | None) -> list[str]:
-    """The queues that a worker serves: the named ones, or all."""
-    queues = list(named or backend.queue_names)
-    if not queues:
+def chosen_queues(backend: RedisBackend, named: Sequence[str] | None) -> list[str] | dict[str, int]:
+    """The queues that a worker serves: the named ones, with their weights if there are any, or all."""
+    pairs = [_weighted(backend, one) for one in named or backend.queue_names]
+    weights = dict(pairs)
+    if named and len(weights) < len(pairs):
+        raise CommandError("--queue must name each queue once.")
+    if not weights:
         raise CommandError("QUEUES of this backend is empty: name the queues to serve with --queue.")
-    unknown = set(queues) - backend.queues if backend.queues else set()
+    unknown = weights.keys() - backend.queues if backend.queues else set()
     if unknown:
         raise CommandError(f"This backend has no queue {sorted(unknown)[0]!r}: add it to QUEUES.")
-    return queues
+    if not any(weights.values()):
+        return list(weights)
+    return {queue: weight or 1 for queue, weight in weights.items()}
+
+
+def _weighted(backend: RedisBackend, text: str) -> tuple[str, int]:
+    """A queue and its weight, 0 if none was given. A queue's name may contain the sign, too."""
+    queue, sign, weight = text.rpartition("=")
+    if not sign or text in backend.queues:
+        queue, weight = text, ""
+    elif not _WEIGHT.fullmatch(weight) or not 1 <= int(weight) <= MAX_WEIGHT:
+        raise CommandError(f"--queue {text[:300]}: the weight must be a number between 1 and {MAX_WEIGHT}.")
+    try:
+        keys.name(queue, "--queue: the name of a queue")
+    except InvalidArgument as error:
+        raise CommandError(str(error)) from error
+    return queue, int(weight or 0)
 
 
 def poller() -> Poller:
-    """A poller with the rounds of all capabilities."""
+    """A poller with the rounds of all capabilities; raises CommandError for invalid periodic tasks."""
     if tasks_installed():
         from ..tasks import polling  # noqa: F401  (registers its rounds)
+        from ..tasks.periodic import discover
+
+        try:
+            discover()
+        except MessagingError as error:
+            raise CommandError(str(error)) from error
     return Poller()
 
 

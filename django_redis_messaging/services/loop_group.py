@@ -80,7 +80,7 @@ class LoopGroup:
         loop = self._loops[name]
         try:
             loop.run()
-        except Exception:
+        except BaseException:  # SystemExit too: its thread would end without an error
             logger.exception("The %s failed; stopping the other loops.", name)
             self.failed.append(name)
         else:

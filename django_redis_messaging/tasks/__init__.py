@@ -4,6 +4,8 @@ TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend", "QU
 """
 
 from .backend import RedisBackend
+from .periodic import periodic
 from .task import RedisTask, task
+from .waiting import await_for_result, wait_for_result
 
-__all__ = ["RedisBackend", "RedisTask", "task"]
+__all__ = ["RedisBackend", "RedisTask", "await_for_result", "periodic", "task", "wait_for_result"]

@@ -5,28 +5,27 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
-from inspect import isclass
+from time import monotonic
 from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage
-from django.db import connections, transaction
 
 from .. import conf
 from ..core.keys import checked_prefix
 from ..core.operations import Steps, aperform, perform
-from ..core.steps import batched
-from ..errors import InvalidArgument
-from ..services.arguments import count, milliseconds, request, window
-from ..services.jobs.engine import PAGE, Engine, Push, check_attempts
+from ..core.retry import deadline
+from ..errors import InvalidArgument, OutcomeUnknown, Unavailable
+from ..services.arguments import milliseconds, request, window
+from ..services.jobs.engine import Engine, Push, check_attempts
 from ..services.jobs.leases import JobRecord
+from ..services.jobs.pages import pages
 from ..services.jobs.registry import register_queue, registered_queues
-from ..services.moments import to_datetime
-from ..services.semaphores.steps import MAX_PERMITS
 from . import records
+from .commits import COMMIT_DEADLINE, REPEATED_DEADLINE, log_unsent, send_on_commit
 from .compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -37,7 +36,7 @@ from .compat import (
     task_enqueued,
 )
 from .control import Call
-from .names import check_source
+from .fields import check_fields
 from .options import OPTIONS, problems
 from .results import RedisTaskResult
 from .task import Default, RedisTask
@@ -45,13 +44,24 @@ from .task import Default, RedisTask
 #: the first character of every id: results may be in several slots one day
 SHARD = "0"
 
+#: RESULT_MAX from which on no result is removed while its push may still be repeated
+MIN_RESULTS = 100_000
+#: ids, given out before a commit, that may stand for one call that has their unique key
+MAX_ALIASES = 30
+
 #: a call that is about to be enqueued
 Prepared = tuple[TaskResult, Push]
 
 
+class TaskEngine(Engine):
+    """The lease engine of one backend."""
+
+    counts_lost = True
+
+
 @functools.lru_cache(maxsize=256)
-def _engine(alias: str, prefix: str) -> Engine:
-    return Engine(checked_prefix(prefix), "tasks", alias)
+def _engine(alias: str, prefix: str, max_results: int, result_ttl: int) -> TaskEngine:
+    return TaskEngine(checked_prefix(prefix), "tasks", alias, max_results=max_results, result_ttl=result_ttl)
 
 
 class RedisBackend(BaseTaskBackend):
@@ -68,6 +78,8 @@ class RedisBackend(BaseTaskBackend):
         #: in the order in which workers serve them; empty: any queue is allowed
         self.queue_names = list(params.get("QUEUES", ["default"]))
         self.chosen = {**OPTIONS, **self.options}
+        #: when enqueueing after a commit failed last; monotonic
+        self._failed_at = -COMMIT_DEADLINE
 
     @property
     def using(self) -> str:
@@ -77,7 +89,7 @@ class RedisBackend(BaseTaskBackend):
     @property
     def engine(self) -> Engine:
         """The lease engine of its jobs. Looked up anew each time: PREFIX may be a callable (tenants)."""
-        return _engine(self.alias, conf.prefix())
+        return _engine(self.alias, conf.prefix(), self.chosen["RESULT_MAX"], self.result_ttl)
 
     def serving(self) -> list[str]:
         """The names of its queues: QUEUES, or if that is empty, those that something was enqueued to."""
@@ -85,21 +97,28 @@ class RedisBackend(BaseTaskBackend):
 
     @property
     def result_ttl(self) -> int:
-        """How long a result is kept: ms."""
+        """How long a result is kept, unless its task has a result_ttl of its own: ms."""
         return milliseconds(self.chosen["RESULT_TTL"], "RESULT_TTL")
+
+    def result_ttl_of(self, task: Task) -> int:
+        """How long the result of a task is kept after it succeeded or was cancelled: ms."""
+        seconds: float | None = getattr(task, "result_ttl", None)
+        return self.result_ttl if seconds is None else milliseconds(seconds, "result_ttl")
 
     def timeout(self, task: Task) -> float | None:
         """The seconds that an attempt at a task may take; None: no timeout."""
         seconds: float | Default | None = getattr(task, "timeout", Default.TIMEOUT)
-        default: float | None = self.chosen["TIMEOUT"]
-        return default if isinstance(seconds, Default) else seconds
+        if not isinstance(seconds, Default):
+            return seconds
+        default: float | timedelta | None = self.chosen["TIMEOUT"]
+        return default.total_seconds() if isinstance(default, timedelta) else default
 
     def validate_task(self, task: Task) -> None:
         """Raise InvalidTask if the task can't be enqueued."""
         super().validate_task(task)
         if isinstance(task, RedisTask):
             try:
-                _check_fields(task)
+                check_fields(task)
             except (TypeError, ValueError) as error:
                 raise InvalidTask(str(error)) from error
 
@@ -110,8 +129,8 @@ class RedisBackend(BaseTaskBackend):
         return prepared[0][0]
 
     async def aenqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-        """The async version of enqueue(). It waits only for transactions of its own thread: not for one in
-        which async_to_sync() was called."""
+        """The async version of enqueue(). It sends the call at once, also with ENQUEUE_ON_COMMIT: a coroutine
+        has database connections of its own, and Django has no transactions for these."""
         prepared = [self._prepared(task, args, kwargs)]
         await self._asend_or_wait(task, prepared)
         return prepared[0][0]
@@ -136,21 +155,27 @@ class RedisBackend(BaseTaskBackend):
         """The async version of get_result()."""
         return self._result(result_id, await aperform(self.using, self.engine.get(str(result_id))))
 
-    def cancel(self, queue_name: str, result_id: str) -> bool:
+    def cancel(self, task: Task, result_id: str) -> bool:
         """Cancel a task that has not started: its result is FAILED then."""
-        return perform(self.using, self._cancel(queue_name, result_id))
+        return perform(self.using, self._cancel(task, result_id))
 
-    async def acancel(self, queue_name: str, result_id: str) -> bool:
+    async def acancel(self, task: Task, result_id: str) -> bool:
         """The async version of cancel()."""
-        return await aperform(self.using, self._cancel(queue_name, result_id))
+        return await aperform(self.using, self._cancel(task, result_id))
 
-    def reschedule(self, queue_name: str, result_id: str, run_after: datetime) -> bool:
+    def reschedule(self, task: Task, result_id: str, run_after: datetime) -> bool:
         """Change when a task that has not started runs."""
-        return perform(self.using, self._reschedule(queue_name, result_id, run_after))
+        return perform(self.using, self._reschedule(task, result_id, run_after))
 
-    async def areschedule(self, queue_name: str, result_id: str, run_after: datetime) -> bool:
+    async def areschedule(self, task: Task, result_id: str, run_after: datetime) -> bool:
         """The async version of reschedule()."""
-        return await aperform(self.using, self._reschedule(queue_name, result_id, run_after))
+        return await aperform(self.using, self._reschedule(task, result_id, run_after))
+
+    def prepared(self, task: Task, result_id: str, args: Sequence[Any] = ()) -> Prepared:
+        """The result and the job of a call with this id."""
+        result, job = self._prepared(task, args, {})
+        object.__setattr__(result, "id", result_id)
+        return result, job._replace(id=result_id)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Problems of its settings."""
@@ -193,40 +218,66 @@ class RedisBackend(BaseTaskBackend):
         )
 
     def _send_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:
-        send = partial(self._send, prepared)
-        if not _send_on_commit(self._on_commit(task), send):
-            send()
+        if not send_on_commit(self._on_commit(task), partial(self._send_committed, prepared)):
+            for page in pages(prepared, _payload):
+                perform(self.using, self._push(page))
+                for result, _ in page:
+                    task_enqueued.send(type(self), task_result=result)
 
     async def _asend_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:
-        if _send_on_commit(self._on_commit(task), partial(self._send, prepared)):
+        if send_on_commit(self._on_commit(task), partial(self._send_committed, prepared)):
             return
-        for page in batched(prepared, PAGE):
-            _set_enqueued_at(page, await aperform(self.using, self._push(page)))
+        for page in pages(prepared, _payload):
+            await aperform(self.using, self._push(page))
             for result, _ in page:
                 await task_enqueued.asend(type(self), task_result=result)
 
-    def _send(self, prepared: Sequence[Prepared]) -> None:
-        for page in batched(prepared, PAGE):
-            _set_enqueued_at(page, perform(self.using, self._push(page)))
-            for result, _ in page:
-                task_enqueued.send(type(self), task_result=result)
+    def _send_committed(self, prepared: Sequence[Prepared]) -> None:
+        """Send calls after a commit. An error is logged, not raised: the transaction is committed, and other
+        functions that wait for the commit must run."""
+        has_failed = monotonic() - self._failed_at < COMMIT_DEADLINE
+        try:
+            for page in pages(prepared, _payload):
+                with deadline(REPEATED_DEADLINE if has_failed else COMMIT_DEADLINE):
+                    perform(self.using, self._push(page, MAX_ALIASES))
+                for result, _ in page:
+                    task_enqueued.send_robust(type(self), task_result=result)
+        except Exception as error:
+            if isinstance(error, Unavailable | OutcomeUnknown):
+                self._failed_at = monotonic()
+            log_unsent([result for result, _ in prepared], error)
 
-    def _push(self, page: Sequence[Prepared]) -> Steps[int]:
-        """Push the jobs of one page, and register their queue if any is allowed. Returns when (ms)."""
+    def _push(self, page: Sequence[Prepared], max_aliases: int = 0) -> Steps[None]:
+        """Push the jobs of one page, complete their results, and register their queue."""
         queue = page[0][0].task.queue_name
         # the ids are new: if their records outlive all repeats, no request id is needed
-        kept = min(self.result_ttl, int(conf.current().JOB_DEAD_TTL * 1000))
-        request_id = "" if kept >= window() else request(None)
-        pushed, _ = yield from self.engine.push(queue, request_id, [job for _, job in page])
+        request_id = "" if self._outlives_repeats(page[0][0].task) else request(None)
+        jobs = [job for _, job in page]
+        pushed, ids = yield from self.engine.push(queue, request_id, jobs, max_aliases=max_aliases)
+        _complete(page, pushed, ids)
+        yield from self._register(queue, jobs[0].delay)
+
+    def _outlives_repeats(self, task: Task) -> bool:
+        """Whether the record of a call is kept for as long as its push may be repeated, however it ends."""
+        kept = min(self.result_ttl, self.result_ttl_of(task), int(conf.current().JOB_DEAD_TTL * 1000))
+        return kept >= window() and self.chosen["RESULT_MAX"] >= MIN_RESULTS
+
+    def _cancel(self, task: Task, result_id: str) -> Steps[bool]:
+        ttl = self.result_ttl_of(task)
+        return self.engine.cancel(task.queue_name, result_id, ttl=ttl, line=records.CANCELLED)
+
+    def _reschedule(self, task: Task, result_id: str, run_after: datetime) -> Steps[bool]:
+        moment = _at(run_after)
+        line = records.rescheduled(run_after)
+        done = yield from self.engine.reschedule(task.queue_name, result_id, moment, line)
+        if done:
+            yield from self._register(task.queue_name, moment)
+        return done
+
+    def _register(self, queue: str, delay: int | str) -> Steps[None]:
+        """Register a queue until a job is due, if QUEUES allows any."""
         if not self.queue_names:
-            yield from register_queue(self.using, self.engine.keys.queues, queue)
-        return pushed
-
-    def _cancel(self, queue: str, result_id: str) -> Steps[bool]:
-        return self.engine.cancel(queue, result_id, ttl=self.result_ttl, line=records.CANCELLED)
-
-    def _reschedule(self, queue: str, result_id: str, run_after: datetime) -> Steps[bool]:
-        return self.engine.reschedule(queue, result_id, _at(run_after), records.rescheduled(run_after))
+            yield from register_queue(self.using, self.engine.keys.queues, queue, delay)
 
     def _result(self, result_id: str, record: JobRecord | None) -> TaskResult:
         if record is None:
@@ -234,29 +285,17 @@ class RedisBackend(BaseTaskBackend):
         return records.result(self.alias, record)
 
 
-def _check_fields(task: RedisTask) -> None:
-    if task.max_attempts is not None:
-        check_attempts(task.max_attempts, "max_attempts")
-    if task.timeout is not None and not isinstance(task.timeout, Default):
-        milliseconds(task.timeout, "timeout", minimum=1)
-    kinds = task.retry_on or ()
-    if not isinstance(kinds, tuple) or not all(
-        isclass(kind) and issubclass(kind, BaseException) for kind in kinds
-    ):
-        raise TypeError("retry_on must be a tuple of exceptions.")
-    if task.lock is not None:
-        check_source(task.lock, "lock", task.func, task.takes_context)
-    if task.concurrency is not None:
-        count(task.concurrency, "concurrency", maximum=MAX_PERMITS)
-    if task.concurrency_key is not None:
-        if task.concurrency is None:
-            raise InvalidArgument("concurrency_key needs concurrency: the number of calls that may run.")
-        check_source(task.concurrency_key, "concurrency_key", task.func, task.takes_context)
+def _payload(prepared: Prepared) -> str:
+    return prepared[1].payload
 
 
-def _set_enqueued_at(page: Sequence[Prepared], pushed: int) -> None:
-    for result, _ in page:
-        object.__setattr__(result, "enqueued_at", to_datetime(pushed))
+def _complete(page: Sequence[Prepared], pushed: int, ids: Sequence[str]) -> None:
+    """Set when results were enqueued (ms), and the ids in force of those with a unique key."""
+    in_force = iter(ids)
+    for result, job in page:
+        object.__setattr__(result, "enqueued_at", records.moment(pushed))
+        if job.unique:
+            object.__setattr__(result, "id", next(in_force))
 
 
 def _at(run_after: datetime) -> str:
@@ -266,22 +305,3 @@ def _at(run_after: datetime) -> str:
     if settings.USE_TZ and run_after.tzinfo is None:
         raise InvalidArgument("run_after must be aware, as django.utils.timezone.now() is.")
     return f"@{max(math.ceil(run_after.timestamp() * 1000), 0)}"
-
-
-def _send_on_commit(when: bool | str, send: Callable[[], None]) -> bool:
-    """Have `send` called when the open transactions it has to wait for are committed. False, with nothing
-    done, if there are none."""
-    if when is False:
-        return False
-    aliases = list(connections) if when is True else [when]
-    awaited = {alias for alias in aliases if connections[alias].in_atomic_block}
-
-    def committed(alias: str) -> None:
-        awaited.discard(alias)
-        if not awaited:
-            send()
-
-    # one hook for each transaction: after a rollback, its hook is never called, and nothing is sent
-    for alias in sorted(awaited):
-        transaction.on_commit(partial(committed, alias), using=alias)
-    return bool(awaited)

@@ -110,10 +110,6 @@ class Guards:
                 if not acquired:
                     return self._defer(part, running)
                 held.append(part)
-            if running.released or running.lease_lost:  # another worker may have the job by now
-                running.deferred = True
-                return None
-            running.started = monotonic()  # the timeout does not include acquiring
             return attempt(next((part.fence for part in held if isinstance(part, Lock)), 0))
         finally:
             for part in reversed(held):
@@ -128,7 +124,6 @@ class Guards:
         self, part: Lock | Semaphore, running: RunningJob, error: MessagingError | None = None
     ) -> Settlement:
         """Release the job, uncounted; it is ready again after a delay."""
-        running.deferred = True
         now = monotonic()
         retry_at = self._retries.advance((type(part), part.name), now + RETRY_DELAY, RETRY_INTERVAL)
         seconds = retry_at - now

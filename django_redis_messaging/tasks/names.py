@@ -75,6 +75,24 @@ def call_name(
     return checked(name, what)
 
 
+def as_bound(
+    func: Callable[..., Any], takes_context: bool, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments of a call, by position where the function allows it; unchanged if they don't fit it."""
+    if not kwargs:
+        return args, kwargs
+    try:
+        bound = _signature(func, takes_context).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return args, kwargs
+    return bound.args, bound.kwargs
+
+
+def check_argument(func: Callable[..., Any], takes_context: bool) -> None:
+    """Raise TypeError if a function can't be called with one positional argument."""
+    _signature(func, takes_context).bind(None)
+
+
 @functools.lru_cache(maxsize=1024)
 def _signature(func: Callable[..., Any], takes_context: bool) -> Signature:
     """The signature of a task's function, without the context and without annotations: these may refer to

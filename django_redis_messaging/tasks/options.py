@@ -10,8 +10,11 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
-from ..services.arguments import milliseconds
+from ..services.arguments import integer, milliseconds
 from ..services.jobs.engine import check_attempts
+
+#: greatest RESULT_MAX
+MAX_RESULTS = 1_000_000_000
 
 #: the options with their defaults
 OPTIONS: dict[str, Any] = {
@@ -23,6 +26,8 @@ OPTIONS: dict[str, Any] = {
     "TIMEOUT": None,
     # seconds that a result is kept after its task has ended
     "RESULT_TTL": 86_400,
+    # maximum number of results of tasks that have ended; the ones that expire first are removed first
+    "RESULT_MAX": 1_000_000,
     # False: at once; True: when all open transactions are committed; or a database alias
     "ENQUEUE_ON_COMMIT": False,
 }
@@ -32,6 +37,7 @@ CHECKED: dict[str, Callable[[Any], object]] = {
     "MAX_ATTEMPTS": partial(check_attempts, what="MAX_ATTEMPTS"),
     "TIMEOUT": partial(milliseconds, what="TIMEOUT", minimum=1),
     "RESULT_TTL": partial(milliseconds, what="RESULT_TTL"),
+    "RESULT_MAX": partial(integer, what="RESULT_MAX", minimum=1, maximum=MAX_RESULTS),
 }
 
 
@@ -52,6 +58,7 @@ def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
             hint="ENQUEUE_ON_COMMIT must be False, True or an alias of DATABASES.",
             id="messaging.E101",
         )
+    yield from _without_autocommit(alias, databases)
     using = chosen["USING"]
     if using is not None and using not in settings.CACHES:
         yield Error(
@@ -60,7 +67,19 @@ def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
         )
     for name, check in CHECKED.items():
         try:
-            if chosen[name] is not None:
+            if chosen[name] is not None or OPTIONS[name] is not None:
                 check(chosen[name])
         except (TypeError, ValueError) as error:
             yield Error(f"TASKS[{alias!r}]: {error}", id="messaging.E102")
+
+
+def _without_autocommit(alias: str, databases: Any) -> Iterator[CheckMessage]:
+    """Databases that are to be awaited, but on whose commits Django calls nothing."""
+    for name in connections:
+        if databases in (True, name) and not connections[name].settings_dict["AUTOCOMMIT"]:
+            yield Error(
+                f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, but DATABASES[{name!r}] has "
+                "AUTOCOMMIT=False: Django runs no function after its commits.",
+                hint="Name a database with autocommit in ENQUEUE_ON_COMMIT, or set it to False.",
+                id="messaging.E101",
+            )

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from ..services.polling import Round, register, sweep, sweep_registered
+from ..core.steps import batched
+from ..services.polling import PAGE, Round, register, rounds_of_slot
 from .backend import RedisBackend
 from .compat import task_backends
+from .occurrences import enqueue_due, tasks_of
+from .periodic import PeriodicTask
+from .periodic import periodic_tasks as all_periodic_tasks
 
 
 def our_backends() -> list[RedisBackend]:
@@ -15,18 +19,29 @@ def our_backends() -> list[RedisBackend]:
     return [one for one in map(task_backends.__getitem__, task_backends) if isinstance(one, RedisBackend)]
 
 
+def never_enqueued() -> list[PeriodicTask]:
+    """The periodic tasks that no poller enqueues, since their backend is not a RedisBackend."""
+    ours = {backend.alias for backend in our_backends()}
+    return [one for one in all_periodic_tasks() if one.task.backend not in ours]
+
+
+@register
+def periodic_tasks() -> Iterable[Round]:
+    """One round for each backend that has periodic tasks."""
+    for backend in our_backends():
+        if found := tasks_of(backend):
+            key, steps = backend.engine.keys.periodic, partial(enqueue_due, backend, found)
+            # not once a second: with its own duration added, that skips an occurrence of every=1 at times
+            yield Round(key, backend.using, steps, min_interval=0)
+
+
 @register
 def tasks() -> Iterable[Round]:
-    """One round for each backend over all of its queues; for each queue, if a backend allows any."""
-    return [one for backend in our_backends() for one in _rounds(backend)]
-
-
-def _rounds(backend: RedisBackend) -> list[Round]:
-    using, engine = backend.using, backend.engine
-    if backend.queue_names:
-        return [partial(sweep, using, partial(engine.sweep, backend.queue_names))]
-    registry = engine.keys.queues
-    return [
-        partial(sweep, using, partial(sweep_registered, engine, name, using, registry, name))
-        for name in backend.serving()
-    ]
+    """One round for each page of a backend's queues: QUEUES, or if that is empty, those that something was
+    enqueued to."""
+    for backend in our_backends():
+        using, engine = backend.using, backend.engine
+        if not backend.queue_names:
+            yield from rounds_of_slot(using, engine, engine.keys.queues)
+        for page in batched(backend.queue_names, PAGE):
+            yield Round((engine.keys.tag, page), using, partial(engine.sweep, page))

@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 from traceback import format_exception
 from typing import Any
 
+from django.conf import settings
 from django.utils.module_loading import import_string
 
 from .. import conf
 from ..core import payloads
 from ..errors import LimitExceeded
 from ..services.jobs.leases import JobRecord, State
-from ..services.moments import to_datetime
+from . import exceptions
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from .names import Needs
 from .results import RedisTaskResult
@@ -27,6 +28,7 @@ from .task import Default, RedisTask
 MAX_TRACEBACK = 8000
 _STATUS = {
     "w": TaskResultStatus.READY,
+    "h": TaskResultStatus.READY,
     "r": TaskResultStatus.RUNNING,
     "s": TaskResultStatus.SUCCESSFUL,
     "d": TaskResultStatus.FAILED,
@@ -35,7 +37,19 @@ _STATUS = {
 #: the log line of a cancellation
 CANCELLED = "C"
 #: fields beyond Django's that the worker needs, with their defaults
-_DEFAULTS = {"timeout": Default.TIMEOUT, "max_attempts": None, "retry_on": None}
+_DEFAULTS = {
+    "timeout": Default.TIMEOUT,
+    "max_attempts": None,
+    "retry_on": None,
+    "result_ttl": None,
+    "then": None,
+}
+#: fields of a follow-up that are stored if using() has changed them
+_CHANGEABLE = ("unique", "lock", "concurrency", "concurrency_key")
+
+
+class UnknownTask(InvalidTask):
+    """This code doesn't define the task of a job, or an option of its call; newer code may define it."""
 
 
 def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], needs: Needs | None = None) -> str:
@@ -58,8 +72,32 @@ def _options(task: Task) -> dict[str, Any]:
         return {}
     options = {key: getattr(task, key) for key, default in _DEFAULTS.items() if getattr(task, key) != default}
     if "retry_on" in options:
-        options["retry_on"] = _paths(options["retry_on"])
+        options["retry_on"] = _stored_exceptions(task, options["retry_on"])
+    if "then" in options:
+        options["then"] = _stored_follow_up(options["then"])
     return options
+
+
+def _stored_follow_up(task: RedisTask) -> list[Any]:
+    """The task `then` as it is stored with a call."""
+    own = find_task(task.module_path)
+    changed = {key: getattr(task, key) for key in _CHANGEABLE if getattr(task, key) != getattr(own, key)}
+    for key, value in changed.items():
+        if callable(value):
+            raise InvalidTask(
+                f"{key} of {task.module_path!r} in then is a function given to using(), which can't be "
+                "stored: use a str, or give the function to @task."
+            )
+    return [task.module_path, task.backend, task.queue_name, task.priority, {**_options(task), **changed}]
+
+
+def _found_follow_up(stored: list[Any]) -> Task:
+    """The task `then`, from its stored form."""
+    path, backend, queue, priority, options = stored
+    changed = {key: value for key, value in options.items() if key in _CHANGEABLE}
+    others = {key: value for key, value in options.items() if key not in _CHANGEABLE}
+    task = _as_enqueued(find_task(path), priority, queue, backend, None, others, None)
+    return task.using(**changed) if changed else task
 
 
 def _changed_limit(task: Task) -> int | None:
@@ -72,12 +110,22 @@ def _changed_limit(task: Task) -> int | None:
     return None if limit == getattr(own, "concurrency", None) else limit
 
 
-def _paths(kinds: Sequence[type[BaseException]]) -> list[str]:
-    return [_path(kind) for kind in kinds]
+def _stored_exceptions(task: Task, kinds: Sequence[type[BaseException]]) -> list[str]:
+    """The exceptions `retry_on` as they are stored with a call. Only those of the decorator may have no path
+    that leads to them: a call for which none is found has those of its decorator."""
+    unfound = [kind for kind in kinds if not exceptions.can_be_found(kind)]
+    if unfound and kinds != getattr(find_task(task.module_path), "retry_on", None):
+        raise InvalidTask(
+            f"{unfound[0].__qualname__!r} in retry_on can't be imported by its name, so it can't be stored "
+            "with a call: define it at the top level of a module, or give it to @task."
+        )
+    return [exceptions.path(kind) for kind in kinds]
 
 
-def _path(kind: type[BaseException]) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+def run_after(payload: bytes) -> float:
+    """The run_after of a stored call, in ms since the epoch; 0 for none."""
+    after: float | None = payloads.loads_all([payload])[0][2]
+    return (after or 0.0) * 1000
 
 
 def returned(value: Any) -> str:
@@ -100,7 +148,7 @@ def _error_fields(error: BaseException) -> tuple[str, str]:
     trace = "".join(format_exception(error))
     # a lone surrogate, which UTF-8 can't encode, must not keep an error from being stored
     trace = trace[-MAX_TRACEBACK:].encode(errors="backslashreplace").decode()
-    return _path(type(error)), trace
+    return exceptions.path(type(error)), trace
 
 
 def _limited(encoded: str, what: str) -> str:
@@ -113,19 +161,18 @@ def _limited(encoded: str, what: str) -> str:
 
 
 def find_task(path: str) -> Task:
-    """The task that the code defines under this path. Nothing but a task is ever called."""
-    found = _imported(path, "task")
-    if not isinstance(found, Task) or found.module_path != path:
-        raise InvalidTask(f"{path!r} is not a task: decorate it with @task.")
-    return found
-
-
-def _imported(path: str, what: str) -> Any:
+    """The task that the code defines under this path. Nothing but a task is ever called. Raises UnknownTask
+    if there is none, InvalidTask if its module can't be imported for another reason."""
     try:
-        return import_string(path)
+        found = import_string(path)
+    except ImportError as error:
+        raise UnknownTask(f"The task {path!r} can't be imported: was it renamed? ({error!r})") from error
     except Exception as error:
         # a module may raise anything while it is imported
-        raise InvalidTask(f"The {what} {path!r} can't be imported: was it renamed? ({error})") from error
+        raise InvalidTask(f"The task {path!r} can't be imported: {error!r}") from error
+    if not isinstance(found, Task) or found.module_path != path:
+        raise UnknownTask(f"{path!r} is not a task: decorate it with @task.")
+    return found
 
 
 def result(backend: str, record: JobRecord) -> TaskResult:
@@ -147,9 +194,9 @@ def call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | None]:
         task=task,
         id=record.id,
         status=_STATUS[state.status],
-        enqueued_at=to_datetime(state.pushed),
+        enqueued_at=moment(state.pushed),
         started_at=_moment(state.first),
-        finished_at=to_datetime(state.moment) if ended else None,
+        finished_at=moment(state.moment) if ended else None,
         last_attempted_at=_moment(state.last),
         args=args,
         kwargs=kwargs,
@@ -172,28 +219,45 @@ def _as_enqueued(
     needs: Needs | None,
 ) -> Task:
     """The task with the values it was enqueued with; unchanged if those are its own."""
-    changed = _changes(_options(task), options)
+    changed = _changes(task, options)
     if needs is not None and needs.limit is not None:
         changed["concurrency"] = needs.limit
     if after is None and (task.priority, task.queue_name, task.backend) == (priority, queue, backend):
         return task.using(**changed) if changed else task
-    run_after = None if after is None else datetime.fromtimestamp(after, UTC)
+    run_after = None if after is None else _from_timestamp(after)
     return task.using(priority=priority, queue_name=queue, backend=backend, run_after=run_after, **changed)
 
 
-def _changes(own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _changes(task: Task, options: dict[str, Any]) -> dict[str, Any]:
     """The values it was enqueued with that differ from the task's own."""
+    own = _options(task)
+    if unknown := options.keys() - _DEFAULTS.keys():
+        raise UnknownTask(f"A call of {task.module_path!r} has unknown options: {sorted(unknown)}.")
     both = own.keys() | options.keys()
     changed: dict[str, Any] = {
         key: options.get(key, _DEFAULTS[key]) for key in both if own.get(key, ...) != options.get(key, ...)
     }
     if changed.get("retry_on") is not None:
-        changed["retry_on"] = tuple(_imported(path, "exception") for path in changed["retry_on"])
+        changed["retry_on"] = exceptions.found(changed["retry_on"], task.module_path)
+        if changed["retry_on"] is None:
+            del changed["retry_on"]
+    if changed.get("then") is not None:
+        changed["then"] = _found_follow_up(changed["then"])
     return changed
 
 
+def moment(ms: float) -> datetime:
+    """Milliseconds of the server's clock as `timezone.now()` would return them."""
+    return _from_timestamp(ms / 1000)
+
+
 def _moment(ms: int) -> datetime | None:
-    return to_datetime(ms) if ms else None
+    return moment(ms) if ms else None
+
+
+def _from_timestamp(seconds: float) -> datetime:
+    """An aware datetime, or with USE_TZ=False a naive one in local time."""
+    return datetime.fromtimestamp(seconds, UTC if settings.USE_TZ else None)
 
 
 def _apply(line: str, found: TaskResult, state: State) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -22,9 +23,20 @@ _REFRESHED = (
 )
 
 
+def follow_up_id(result_id: str) -> str:
+    """The id of the call that follows a call: the same one whenever it is computed."""
+    return result_id[0] + hashlib.sha256(result_id.encode()).hexdigest()[:31]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisTaskResult(TaskResult):
     """What enqueue() and get_result() return."""
+
+    @property
+    def then_id(self) -> str | None:
+        """The id of the call of the task `then`, which may not be enqueued yet; None if there is no such
+        task."""
+        return None if getattr(self.task, "then", None) is None else follow_up_id(self.id)
 
     def refresh(self) -> None:
         """Read the current state."""
@@ -36,23 +48,19 @@ class RedisTaskResult(TaskResult):
 
     def cancel(self) -> bool:
         """Cancel the task if it has not started: its result is FAILED then."""
-        return self._backend.cancel(self.task.queue_name, self.id)
+        return self._backend.cancel(self.task, self.id)
 
     async def acancel(self) -> bool:
         """See cancel()."""
-        return await self._backend.acancel(self.task.queue_name, self.id)
+        return await self._backend.acancel(self.task, self.id)
 
     def reschedule(self, run_after: datetime) -> bool:
         """Change when the task runs, if it has not started."""
-        return self._rescheduled(
-            run_after, self._backend.reschedule(self.task.queue_name, self.id, run_after)
-        )
+        return self._rescheduled(run_after, self._backend.reschedule(self.task, self.id, run_after))
 
     async def areschedule(self, run_after: datetime) -> bool:
         """See reschedule()."""
-        return self._rescheduled(
-            run_after, await self._backend.areschedule(self.task.queue_name, self.id, run_after)
-        )
+        return self._rescheduled(run_after, await self._backend.areschedule(self.task, self.id, run_after))
 
     @property
     def _backend(self) -> Control:

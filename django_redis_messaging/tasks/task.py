@@ -1,4 +1,4 @@
-"""Tasks with more than Django's fields: retries, timeouts, unique keys, locks, enqueueing on
+"""Tasks with more than Django's fields: retries, timeouts, results, unique keys, locks, enqueueing on
 commit."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..core import payloads
 from ..core.keys import name as checked
 from .compat import Task, TaskResult, task_backends
 from .control import Call, Control, control_of
-from .names import SEMAPHORE_PREFIX, NameSource, Needs, call_name
+from .names import SEMAPHORE_PREFIX, NameSource, Needs, as_bound, call_name
 
 
 class Default(Enum):
@@ -36,12 +36,17 @@ class RedisTask(Task):
     retry_on: tuple[type[BaseException], ...] | None = None
     #: seconds an attempt may take; None: no timeout; not given: the backend's TIMEOUT
     timeout: float | Default | None = Default.TIMEOUT
+    #: seconds that the result is kept after the task succeeded or was cancelled; 0: it is not stored; None:
+    #: the backend's RESULT_TTL
+    result_ttl: float | None = None
     #: key that only one waiting or running call may have: True: the arguments; a str; or a function of the
     #: arguments that returns the key
     unique: bool | str | Callable[..., str] = False
     #: when the call is sent: False: at once; True: when all open transactions are committed; a database
     #: alias: when the transaction of that database is committed
     on_commit: bool | str | None = None
+    #: task that is enqueued when a call succeeds, with the return value as its only argument
+    then: Task | None = None
     #: name of the Lock that a call holds while it runs: a str with parameters in braces, or a function of the
     #: arguments
     lock: NameSource | None = None
@@ -74,7 +79,7 @@ class RedisTask(Task):
         return replace(self, on_commit=using)
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
-        """Enqueue a call for each `(args, kwargs)`, 200 in a round trip."""
+        """Enqueue a call for each `(args, kwargs)`: up to 200 calls or 1 MiB in a round trip."""
         return self._backend.enqueue_many(self, list(calls))
 
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
@@ -83,19 +88,19 @@ class RedisTask(Task):
 
     def cancel(self, result_id: str) -> bool:
         """Cancel a call that has not started: its result is FAILED then."""
-        return self._backend.cancel(self.queue_name, result_id)
+        return self._backend.cancel(self, result_id)
 
     async def acancel(self, result_id: str) -> bool:
         """See cancel()."""
-        return await self._backend.acancel(self.queue_name, result_id)
+        return await self._backend.acancel(self, result_id)
 
     def reschedule(self, result_id: str, run_after: datetime) -> bool:
         """Change when a call that has not started runs."""
-        return self._backend.reschedule(self.queue_name, result_id, run_after)
+        return self._backend.reschedule(self, result_id, run_after)
 
     async def areschedule(self, result_id: str, run_after: datetime) -> bool:
         """See reschedule()."""
-        return await self._backend.areschedule(self.queue_name, result_id, run_after)
+        return await self._backend.areschedule(self, result_id, run_after)
 
     @property
     def retries(self) -> tuple[type[BaseException], ...]:
@@ -109,11 +114,12 @@ class RedisTask(Task):
         if self.unique is False:
             return ""
         if self.unique is True:
-            # the same arguments in any order
-            chosen: Any = [list(args), sorted(kwargs.items())]
+            # arguments that the function can't distinguish have one key, however they were passed
+            positional, named = as_bound(self.func, self.takes_context, args, kwargs)
+            chosen: Any = [list(positional), sorted(named.items())]
         else:
             chosen = self.unique if isinstance(self.unique, str) else self.unique(*args, **kwargs)
-        key = payloads.dumps([self.module_path, chosen], "unique key")
+        key = payloads.dumps([self.module_path, chosen], "unique key", sort_keys=True)
         return hashlib.sha256(key.encode()).hexdigest()[:32]
 
     def needs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Needs | None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+import logging
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
 
 from django.db import close_old_connections
+from django.dispatch import Signal
 from django.utils import timezone
 
-from ..errors import TaskTimeout
+from ..core import payloads
 from ..services.jobs import worker as jobs_worker
 from ..services.jobs.consuming import retry_delay
-from ..services.jobs.leases import JobRecord, Outcome, Settlement
+from ..services.jobs.event_loop import EventLoopEnded
+from ..services.jobs.leases import HELD, JobRecord, LeasedJob, Outcome, Settlement
 from ..services.jobs.limits import DEFAULT_LIMITS, Limits
 from ..services.jobs.running import RunningJob
 from . import records
@@ -29,10 +32,15 @@ from .compat import (
     task_finished,
     task_started,
 )
+from .follow_ups import prepare_follow_up
 from .guards import Guards
+from .names import Needs
 from .task import RedisTask
+from .unknown import settle_unknown
 
 __all__ = ["Limits", "Worker"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +73,35 @@ class Runner:
     def __call__(self, running: RunningJob) -> Settlement | None:
         """Call the task of a job, unless its lock or permit is not free; returns the settlement of its lease,
         or None if the worker has released it."""
-        leased = running.leased
+        if running.leased.state.status == HELD and not _is_imported(running.leased.payload):
+            with running.start():  # the import may be what ended the other worker
+                return self._run_job(running)
+        return self._run_job(running)
+
+    def _run_job(self, running: RunningJob) -> Settlement | None:
         try:
-            record = JobRecord(leased.lease.id, leased.payload, leased.state, b"")
-            result, needs = records.call(self._backend.alias, record)
+            result, needs = self._read(running.leased)
             guard = None if needs is None else self._guards.guard(needs, result.task)
-        except Exception as error:  # whatever was stored: an unreadable task must not stop the others
+        except records.UnknownTask as error:
+            return settle_unknown(running, error)
+        except BaseException as error:  # of an unreadable task, or of a module that exits when it is imported
             return running.settled(Outcome.DEAD, line=records.failed(error))
         if guard is None:
-            return self._run(result, running)
-        return self._guards.run(guard, running, partial(self._run, result, running))
+            return self._start(result, running)
+        return self._guards.run(guard, running, partial(self._start, result, running))
 
-    def _run(self, result: TaskResult, running: RunningJob, lock_fence: int = 0) -> Settlement:
+    def _read(self, leased: LeasedJob) -> tuple[TaskResult, Needs | None]:
+        record = JobRecord(leased.lease.id, leased.payload, leased.state, b"")
+        return records.call(self._backend.alias, record)
+
+    def _start(self, result: TaskResult, running: RunningJob, lock_fence: int = 0) -> Settlement:
+        claimed = running.leased
+        with running.start():
+            if running.leased is not claimed:  # it was held: now the attempt counts
+                result, _ = self._read(running.leased)
+            return self._run(result, running, lock_fence)
+
+    def _run(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
         close_old_connections()
         try:
             return self._attempt(result, running, lock_fence)
@@ -85,62 +110,74 @@ class Runner:
 
     def _attempt(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
         task = result.task
-        running.timeout = self._backend.timeout(task)
-        task_started.send_robust(type(self._backend), task_result=result)
+        _send(task_started, result, self._backend)
         try:
             value = normalize_json(self._call(result, running, lock_fence))
             line = records.returned(value)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+            follow_up = prepare_follow_up(self._backend, result, value)
+        except BaseException as error:  # SystemExit and KeyboardInterrupt end the attempt, not the lane
             return self._failed(result, running, error)
         object.__setattr__(result, "_return_value", value)
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL)
-        task_finished.send_robust(type(self._backend), task_result=result)
-        return running.settled(Outcome.DONE, self._backend.result_ttl, line)
+        _send(task_finished, result, self._backend)
+        settlement = running.settled(Outcome.DONE, self._backend.result_ttl_of(task), line)
+        return settlement._replace(follow_up=follow_up)
 
     def _call(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Any:
-        task = result.task
+        task, timeout = result.task, self._backend.timeout(result.task)
         args: list[Any] = []
         if task.takes_context:
             args = [Context(task_result=result, running=running, lock_fence=lock_fence)]
         args += result.args
         if iscoroutinefunction(task.func):
-            return running.run_coroutine(_within(task.func(*args, **result.kwargs), running.timeout))
-        return running.call(lambda: task.func(*args, **result.kwargs))
+            return running.call_async(task.func(*args, **result.kwargs), timeout)
+        return running.call(lambda: task.func(*args, **result.kwargs), timeout)
 
     def _failed(self, result: TaskResult, running: RunningJob, error: BaseException) -> Settlement:
         """Called while `error` is handled, so that receivers of the signal can log it."""
         state, line = running.leased.state, records.failed(error)
-        if running.released:
+        if running.released or isinstance(error, EventLoopEnded):
             return running.settled(Outcome.RELEASE)
-        if isinstance(error, _retries(result.task)) and state.attempts < state.max_attempts:
-            return running.settled(Outcome.RETRY, round(retry_delay(state.attempts) * 1000), line)
+        if isinstance(error, _retries(result.task)) and state.failures < state.max_attempts:
+            return running.settled(Outcome.RETRY, round(retry_delay(state.failures) * 1000), line)
         result.errors.append(records.task_error(error))
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "status", TaskResultStatus.FAILED)
-        task_finished.send_robust(type(self._backend), task_result=result)
+        _send(task_finished, result, self._backend)
         return running.settled(Outcome.DEAD, line=line)
+
+
+def _send(signal: Signal, result: TaskResult, backend: RedisBackend) -> None:
+    """Send a signal. Whatever a receiver raises is logged: the attempt doesn't depend on it."""
+    try:
+        signal.send_robust(type(backend), task_result=result)  # logs exceptions, but lets SystemExit pass
+    except BaseException:
+        logger.exception(
+            "A receiver of a signal of task id=%s failed; further ones were not called.", result.id
+        )
 
 
 def _retries(task: Task) -> tuple[type[BaseException], ...]:
     return task.retries if isinstance(task, RedisTask) else ()
 
 
-async def _within(coroutine: Any, seconds: float | None) -> Any:
-    limit = asyncio.timeout(seconds)
+def _is_imported(payload: bytes) -> bool:
+    """Whether the module of a job's task is imported; True for an unreadable payload."""
     try:
-        async with limit:
-            return await coroutine
-    except TimeoutError as error:
-        if limit.expired():
-            raise TaskTimeout(f"The task took longer than {seconds:g} s.") from error
-        raise
+        path: str = payloads.loads_all([payload])[0][0]
+        return path.rpartition(".")[0] in sys.modules
+    except Exception:
+        return True
 
 
 class Worker(jobs_worker.Worker):
     """Runs the tasks of one backend until it is stopped."""
 
-    def __init__(self, backend: RedisBackend, queues: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        backend: RedisBackend,
+        queues: Sequence[str] | Mapping[str, int],
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         super().__init__(backend.engine, backend.using, queues, Runner(backend, limits.lease), limits)

@@ -10,6 +10,7 @@ import redis
 
 from django_redis_messaging import Unavailable, conf
 from django_redis_messaging.services.jobs import DelayQueue, Job, QueueStats
+from tests.engines import Performed
 
 #: seconds: longer than any test
 LONG = 1000
@@ -171,6 +172,27 @@ class TestDueJobs:
             assert queue.pop() == []
         assert queue.pop() == []
         assert len(queue.dead()) == 4
+
+
+def test_lost_job_is_held_started_and_settled(queue: DelayQueue, fill: Fill) -> None:
+    """As by a worker of tasks."""
+    queue._engine.counts_lost = True
+    queue.pop(1, lease=0.001)
+    queue.pop(2)
+    fill()
+    [job] = queue.pop(1, wait=10)
+    lease = queue._lease(job)
+    state = Performed(queue._engine, conf.alias()).begin(lease, "worker")
+    assert (job.attempts, state.status, state.attempts, state.lost) == (1, "r", 2, 1)
+    assert queue.ack(job)
+
+
+@pytest.mark.usefixtures("jobs")
+def test_heartbeats_of_workers_continue(queue: DelayQueue, client: redis.Redis) -> None:
+    engine = Performed(queue._engine, conf.alias())
+    for _ in range(2):
+        engine.beat("worker", consumed=True, started=0, running=1, done=2)
+    assert client.hkeys(queue._engine.keys.workers) == [b"worker"]
 
 
 async def test_work_continues(queue: DelayQueue, fill: Fill) -> None:

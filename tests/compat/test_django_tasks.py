@@ -1,12 +1,11 @@
 """Django's own tests of its Tasks that apply to any backend, run with our backend.
 
-They exist only in Django's source distribution: DJANGO_SOURCE is the directory where it is unpacked. Imports
-of Django's two backends are replaced by ours; nothing else is changed.
+They exist only in Django's source distribution: see sources.py. Imports of Django's backends are replaced by
+ours; nothing else is changed.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import unittest
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -16,9 +15,11 @@ from types import ModuleType
 import django
 import pytest
 
+from .sources import find_source, missing_source
+
 pytestmark = pytest.mark.versions
 
-SOURCE = Path(os.environ.get("DJANGO_SOURCE", ""))
+SOURCE = find_source("django") or Path()
 HERE = "tests.compat.backends"
 #: replacements in the text of the tests
 REPLACEMENTS = {
@@ -26,9 +27,17 @@ REPLACEMENTS = {
     "from django.tasks.backends.immediate import ImmediateBackend": (
         f"from {HERE} import Immediate as ImmediateBackend"
     ),
+    "from django.tasks.backends.base import BaseTaskBackend": (
+        "from django_redis_messaging.tasks import RedisBackend as BaseTaskBackend"
+    ),
+    "from django.tasks import Task, default_task_backend, task, task_backends": (
+        "from django.tasks import default_task_backend, task, task_backends\n"
+        "from django_redis_messaging.tasks import RedisTask as Task"
+    ),
     "django.tasks.backends.dummy.DummyBackend": f"{HERE}.Dummy",
     "django.tasks.backends.immediate.ImmediateBackend": f"{HERE}.Immediate",
 }
+MODULES = ("test_tasks", "test_dummy_backend", "test_immediate_backend", "test_custom_backend")
 #: tests that do not apply, and why
 SKIPPED = {
     "DummyBackendTestCase": {
@@ -41,6 +50,10 @@ SKIPPED = {
         "test_cannot_refresh_result": "our backend supports it",
         "test_cannot_pass_run_after": "our backend supports it",
     },
+    "CustomBackendTestCase": {
+        "test_backend_does_not_support_priority": "our backend supports it",
+        "test_no_enqueue": "a subclass of our backend inherits enqueue()",
+    },
 }
 
 
@@ -48,12 +61,7 @@ def missing() -> str | None:
     """The reason why the tests can't run, if any."""
     if find_spec("django.tasks") is None:
         return f"Django {django.__version__} has no Tasks: its tests begin with 6.0."
-    if "DJANGO_SOURCE" not in os.environ:
-        return (
-            "DJANGO_SOURCE is not set: unpack the source distribution of Django "
-            f"{django.__version__} (pip download --no-deps --no-binary django) and name its directory."
-        )
-    return None
+    return missing_source("django")
 
 
 def package(name: str) -> ModuleType:
@@ -84,7 +92,7 @@ def cases() -> dict[str, type[unittest.TestCase]]:
     """The test cases by name."""
     package("tasks")
     found: dict[str, type[unittest.TestCase]] = {}
-    for name in ("test_tasks", "test_dummy_backend", "test_immediate_backend"):
+    for name in MODULES:
         for key, case in vars(load(name)).items():
             if key.endswith("TestCase") and case.__module__ == f"tasks.{name}":
                 found[key] = case
@@ -103,7 +111,9 @@ if REASON is None:
 @pytest.mark.skipif(REASON is not None, reason=REASON or "")
 def test_all_of_djangos_test_cases_are_collected() -> None:
     found = {name for name in globals() if name.endswith("TestCase")}
-    assert found == {
+    new = {"CustomTaskTestCase"} if django.VERSION >= (6, 1) else set()
+    assert found == new | {
+        "CustomBackendTestCase",
         "TaskTestCase",
         "DummyBackendTestCase",
         "DummyBackendTransactionTestCase",

@@ -1,12 +1,11 @@
 """redis-py's own tests of its Lock, sync and async, run with our lock.
 
-They exist only in redis-py's source distribution: REDIS_SOURCE is the directory where it is unpacked. The
-import of their Lock is replaced by ours; nothing else is changed.
+They exist only in redis-py's source distribution: see sources.py. The import of their Lock is replaced by
+ours; nothing else is changed.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import redis.asyncio
 from django_redis_messaging.core import clients
 
 from . import locks
+from .sources import find_source, missing_source
 
 HERE = "tests.compat.locks"
 #: replacements in the text of the tests
@@ -34,17 +34,12 @@ REPLACEMENTS = {
 #: why tests that replace the clock and the sleep of redis-py's module are skipped
 SLEEPS = "it tests how redis-py's lock sleeps between two polls; our lock does not poll"
 
-REASON = (
-    None
-    if "REDIS_SOURCE" in os.environ
-    else f"REDIS_SOURCE is not set: unpack the source distribution of redis {redis.__version__} (pip "
-    "download --no-deps --no-binary redis) and name its directory."
-)
+REASON = missing_source("redis")
 
 
 def cases(path: str, name: str) -> dict[str, type]:
     """The test classes of one module, with our lock, under names of their own."""
-    source = Path(os.environ["REDIS_SOURCE"]) / "tests" / path
+    source = (find_source("redis") or Path()) / "tests" / path
     text = source.read_text(encoding="utf-8")
     for old, new in REPLACEMENTS.items():
         text = text.replace(old, new)

@@ -24,7 +24,7 @@ PATIENCE = 10.0
 
 
 def job(name: str) -> LeasedJob:
-    return LeasedJob(Lease("default", name, 7, "t"), b"[]", parse_state(b"r 0 1 5 7 t 1 1 1 1 - "))
+    return LeasedJob(Lease("default", name, 7, "t"), b"[]", parse_state(b"r 0 1 0 5 7 t 1 1 1 1 - 0 "))
 
 
 class Counter:

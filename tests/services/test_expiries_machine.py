@@ -229,7 +229,7 @@ PLANTS: dict[str, Plant] = {
     "claimed timers stay leased": ("_timers", " + redis.call('ZREM', queue.leased, id)", ""),
     "extended timers are not delayed": (
         "expiry_extend",
-        "enqueue(queue, id, state.priority, due, ",
+        "enqueue(queue, records, id, state.priority, due, ",
         "math.max(due, ",
     ),
 }

@@ -439,7 +439,7 @@ class TestLeases:
         queue.push("x", job_id="x")
         queue.release(pop_one(queue))
         words = server().hget(keys(queue).states, "x").decode().split(" ")
-        words[4] = str(ahead := server_us() + 10**9)
+        words[5] = str(ahead := server_us() + 10**9)
         server().hset(keys(queue).states, "x", " ".join(words))
         assert pop_one(queue).fence == ahead + 1
 

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import Expiry, conf, handlers, on_key_event
-from django_redis_messaging.services.listening import dispatch
+from django_redis_messaging.handlers import TimerHandler
+from django_redis_messaging.services.listening import Listener, dispatch
 from django_redis_messaging.services.listening.dispatch import Dispatcher
 from django_redis_messaging.services.listening.keys import dispatch_key
+from tests.tasks.jobs import break_event_loop
 
 from .asking import server, until
-from .listening import NOTIFY, Received, is_dispatcher, key_handler, listening
+from .listening import NOTIFY, PATIENCE, Received, is_dispatcher, key_handler, listening, ready
 
 pytestmark = [
     pytest.mark.worlds,
@@ -167,6 +169,19 @@ class TestHandlers:
             server().set(f"{site}a", 1)
             until(lambda: received)
 
+    def test_failed_event_loop_ends_the_listener(self, site: str, caplog: pytest.LogCaptureFixture) -> None:
+        timer = TimerHandler("order", Received(), None)
+        listener = Listener({"order": timer}, [key_handler(f"{site}*", break_event_loop.func)])
+        thread = threading.Thread(target=listener.run, daemon=True)
+        thread.start()
+        events = listener.events
+        assert events is not None
+        until(lambda: events.channels and all(map(ready, events.channels.values())))
+        server().set(f"{site}a", 1)
+        thread.join(PATIENCE)
+        assert (thread.is_alive(), listener.failed) == (False, True)
+        assert "the selector failed" in caplog.text
+
     def test_functions_that_return_a_coroutine(self, site: str) -> None:
         received = Received()
 
@@ -277,7 +292,7 @@ class TestRegistration:
 
 
 def test_closed_dispatcher_calls_waiting_handlers() -> None:
-    from django_redis_messaging.services.jobs.running import EventLoop
+    from django_redis_messaging.services.jobs.event_loop import EventLoop
 
     received = Received()
     handler = key_handler("a", received)

@@ -14,8 +14,9 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.sockets import BlockingConnection
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.expiries.firing import Firing
+from django_redis_messaging.services.jobs.event_loop import EventLoop
 from django_redis_messaging.services.jobs.leases import Outcome
-from django_redis_messaging.services.jobs.running import EventLoop, RunningJob
+from django_redis_messaging.services.jobs.running import RunningJob
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.listening import channel as channels
 from django_redis_messaging.services.listening.dispatch import DispatchLease

@@ -11,7 +11,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -151,6 +151,7 @@ class Conformance:
         [
             (jobs.fail, ValueError, "ValueError: no\n"),
             (jobs.raise_system_exit, SystemExit, "SystemExit: bye\n"),
+            (jobs.async_raise_system_exit, SystemExit, "SystemExit: bye\n"),
         ],
     )
     def test_exception_is_stored_as_error(self, task: Any, kind: type, end: str) -> None:
@@ -192,13 +193,6 @@ class Conformance:
             with pytest.raises(TypeError, match="Unsupported type"):
                 await asyncio.to_thread(self.of(jobs.echo).enqueue, key=object())
         assert signals == []
-
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-    def test_interrupted_task_is_not_marked_as_failed(self) -> None:
-        with recording_signals() as signals, suppress(KeyboardInterrupt):
-            self.of(jobs.interrupt).enqueue()
-            self.work()
-        assert [each.name for each in signals] == ["enqueued", "started"]
 
     def test_signals_are_sent_on_success(self) -> None:
         with recording_signals() as signals:
@@ -299,6 +293,25 @@ class Queued(Conformance):
         backend = self.backend
         flags = backend.supports_defer, backend.supports_priority, backend.supports_get_result
         assert (*flags, backend.supports_async_task) == (True, True, True, True)
+
+    @pytest.mark.parametrize(
+        ("task", "kind"),
+        [
+            (jobs.interrupt, KeyboardInterrupt),
+            (jobs.async_interrupt, KeyboardInterrupt),
+            (jobs.raise_system_exit, SystemExit),
+            (jobs.async_raise_system_exit, SystemExit),
+        ],
+    )
+    def test_worker_continues_after_any_exception(self, task: Any, kind: type) -> None:
+        """KeyboardInterrupt is an error like others: it was raised by the task, not by Ctrl+C."""
+        result = self.of(task).enqueue()
+        others = [self.of(other).enqueue() for other in (jobs.echo, jobs.aecho)]
+        with recording_signals() as signals:
+            assert self.refreshed(result).status == FAILED
+        assert [error.exception_class for error in result.errors] == [kind]
+        assert [each.name for each in signals if each.id == result.id] == ["started", "finished"]
+        assert [self.refreshed(other).status for other in others] == [SUCCESSFUL, SUCCESSFUL]
 
     def test_enqueued_task_is_ready(self) -> None:
         result = self.of(jobs.echo).enqueue(1, two=2)

@@ -7,11 +7,16 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+from asgiref.sync import sync_to_async
+from django.db import connection
 from django_redis import get_redis_connection
 
 from django_redis_messaging import Lock, conf
+from django_redis_messaging.core.operations import perform
+from django_redis_messaging.errors import TaskTimeout
 from django_redis_messaging.tasks import task
 
 
@@ -72,6 +77,14 @@ def kill_worker() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@task
+def kill_worker_after(marker: str, lines: int) -> None:
+    """Kill the worker when a file has this many lines."""
+    while len(Path(marker).read_text().splitlines()) < lines:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def no_task() -> None:
     raise AssertionError("only tasks are called")
 
@@ -94,6 +107,11 @@ def note_attempt(context: Any) -> None:
     notes.append(context.task_result.id)
 
 
+@task(takes_context=True)
+def note_occurrence(context: Any) -> None:
+    notes.append(context.task_result.task.run_after)
+
+
 @task
 def note_and_enqueue(value: Any, queue: str) -> None:
     notes.append(value)
@@ -106,6 +124,12 @@ def wait() -> str:
     if not go.wait(30):
         raise TimeoutError("go was not set in time")
     return "went"
+
+
+@task
+def wait_and_fail() -> None:
+    wait.func()
+    raise ValueError("late")
 
 
 @task(takes_context=True)
@@ -162,7 +186,117 @@ def interrupt() -> None:
 
 
 @task
+async def async_raise(name: str) -> None:
+    raise {"KeyboardInterrupt": KeyboardInterrupt, "SystemExit": SystemExit}[name](name)
+
+
+@task
+async def raise_in_child(name: str) -> None:
+    await asyncio.create_task(async_raise.func(name))
+
+
+@task
+async def stop_event_loop() -> None:
+    """Stop the loop of the worker, then use it."""
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0.01)
+
+
+@task
+async def break_event_loop(*_: object) -> None:
+    """Make the next iteration of the worker's loop fail."""
+
+    def fail_unexpectedly() -> None:
+        raise RuntimeError("the selector failed")
+
+    asyncio.get_running_loop()._run_once = fail_unexpectedly  # type: ignore[attr-defined]
+    await asyncio.Event().wait()
+
+
+@task
+async def note_connection() -> None:
+    await sync_to_async(lambda: notes.append(_open_connection()))()
+
+
+def _open_connection() -> Any:
+    connection.ensure_connection()
+    return connection.connection
+
+
+@task
+async def break_connection() -> None:
+    """Leave a connection that its server has closed."""
+    await sync_to_async(lambda: _open_connection().close())()
+
+
+@task
+async def query() -> int:
+    return await sync_to_async(_query)()
+
+
+def _query() -> int:
+    with connection.cursor() as cursor:
+        [value] = cursor.execute("SELECT 7").fetchone()
+    return int(value)
+
+
+@task
+async def query_while_others_end() -> int:
+    """Use one cursor before and after another task has ended."""
+    cursor = await sync_to_async(lambda: connection.cursor().execute("SELECT 7 UNION SELECT 8"))()
+    notes.append("waits")
+    await asyncio.to_thread(go.wait, 30)
+    return len(await sync_to_async(cursor.fetchall)())
+
+
+@task
+async def close_connection() -> None:
+    await sync_to_async(lambda: connection.close())()
+
+
+@task
+async def wait_in_sync_call() -> None:
+    await sync_to_async(go.wait)(30)
+
+
+@task
+async def sleep_in_thread(marker: str, seconds: float) -> None:
+    """Write the process ID to a file, then sleep in a thread that can't be interrupted."""
+    await asyncio.to_thread(pid_after.func, marker, seconds)
+
+
+@task
+def note_timeout(seconds: float) -> None:
+    """Sleep, and note after how many seconds the timeout was raised."""
+    began = time.monotonic()
+    try:
+        sleep.func(seconds)
+    except TaskTimeout:
+        notes.append(time.monotonic() - began)
+        raise
+
+
+@task
+async def async_note_timeout(seconds: float) -> None:
+    began = time.monotonic()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        notes.append(time.monotonic() - began)
+
+
+@task
+async def async_interrupt() -> None:
+    raise KeyboardInterrupt("stop")
+
+
+@task
 def raise_system_exit() -> None:
+    raise SystemExit("bye")
+
+
+@task
+async def async_raise_system_exit() -> None:
     raise SystemExit("bye")
 
 
@@ -187,7 +321,18 @@ def take_no_context(other: Any) -> None: ...
 
 @task
 def raise_by_name(name: str) -> None:
-    raise {"KeyError": KeyError, "ValueError": ValueError, "SystemExit": SystemExit}[name](name)
+    kinds = KeyError, ValueError, SystemExit, KeyboardInterrupt
+    raise {kind.__name__: kind for kind in kinds}[name](name)
+
+
+class Order:
+    class DoesNotExist(Exception):
+        """As of a model: its qualified name has a dot."""
+
+
+@task
+def raise_nested_error() -> None:
+    raise Order.DoesNotExist
 
 
 @task(max_attempts=3, retry_on=(LookupError,))
@@ -205,6 +350,10 @@ def succeed_on_third_attempt(context: Any) -> int:
 @task(unique=True)
 def unique_echo(*args: Any, **kwargs: Any) -> Any:
     return [args, kwargs]
+
+
+@task(unique=True)
+def unique_report(year: int, options: Any = None) -> None: ...
 
 
 @task(unique=True)
@@ -301,3 +450,26 @@ def enter(order_id: int, number: int) -> None:
 def sleep_in_first_attempt(context: Any, marker: str, seconds: float) -> int:
     """Write the process ID to a file; in the first attempt, sleep then."""
     return int(pid_after.func(marker, seconds if context.attempt == 1 else 0))
+
+
+@task(then=note)
+def double(number: int) -> int:
+    return 2 * number
+
+
+@task(unique=lambda value: f"value {value}")
+def unique_note(value: Any) -> None:
+    notes.append(value)
+
+
+@task(unique="one at a time", max_attempts=3)
+def unique_double(number: int) -> int:
+    return 2 * number
+
+
+@task(takes_context=True)
+def purge_queue(context: Any) -> str:
+    """Delete all jobs of the queue, this one too."""
+    backend = context.task_result.task.get_backend()
+    perform(backend.using, backend.engine.purge(context.task_result.task.queue_name))
+    return "purged"

@@ -4,9 +4,10 @@ validation."""
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,14 +23,17 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.steps import batched
 from django_redis_messaging.errors import LimitExceeded, TaskCancelled, Unavailable
-from django_redis_messaging.services.jobs.engine import Push
-from django_redis_messaging.services.jobs.leases import Outcome
-from django_redis_messaging.tasks import RedisTask, task
+from django_redis_messaging.services.jobs.engine import Engine, Push
+from django_redis_messaging.services.jobs.leases import Outcome, Settlement
+from django_redis_messaging.services.jobs.running import RunningJob
+from django_redis_messaging.tasks import RedisTask, records, task, unknown
 from django_redis_messaging.tasks.compat import (
     InvalidTask,
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
+    task_enqueued,
+    task_finished,
 )
 from tests.services.conftest import messaging_alias
 
@@ -137,8 +141,39 @@ class TestRetries:
         run_to_end(more, fewer, listed, other, none)
         assert [each.attempts for each in (more, fewer, listed, other, none)] == [2, 1, 4, 1, 1]
 
+    def test_nested_exceptions_are_retried(self) -> None:
+        result = jobs.raise_nested_error.using(max_attempts=2, retry_on=(jobs.Order.DoesNotExist,)).enqueue()
+        assert (run_to_end(result), result.attempts) == ([FAILED], 2)
+        assert result.task.retry_on == (jobs.Order.DoesNotExist,)
+
+    @pytest.mark.parametrize(
+        ("stored", "kept"),
+        [
+            (["builtins.KeyError", "tests.tasks.jobs.Renamed"], (KeyError,)),
+            (["tests.gone.Error", "tests.tasks.jobs.make.<locals>.Error", "os.getcwd"], (LookupError,)),
+            ([], ()),
+        ],
+    )
+    def test_exceptions_that_the_code_does_not_define_are_ignored(
+        self, stored: list[str], kept: tuple[type[Exception]], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A deploy may rename exceptions of waiting calls. If none is left, those of the decorator apply."""
+        options = json.dumps({"max_attempts": 3, "retry_on": stored})
+        path = jobs.retry_lookups.module_path
+        job_id = push_raw(f'["{path}","default",null,["KeyError"],{{}},{options}]', max_attempts=3)
+        result = backend().get_result(job_id)
+        assert result.task.retry_on == kept
+        assert (run_to_end(result), result.attempts) == ([FAILED], 3 if kept else 1)
+        assert all(path in caplog.text for path in stored if path != "builtins.KeyError")
+
     def test_default_max_attempts_applies_if_only_errors_are_listed(self, configure: Configure) -> None:
         configure(MAX_ATTEMPTS=2)
+
+        class Local(Exception):
+            """Can't be found by its name."""
+
+        with pytest.raises(InvalidTask, match="can't be imported by its name"):
+            jobs.raise_by_name.using(retry_on=(Local,)).enqueue("KeyError")
         result = jobs.raise_by_name.using(retry_on=(KeyError,)).enqueue("KeyError")
         assert (run_to_end(result), result.attempts) == ([FAILED], 2)
 
@@ -167,6 +202,10 @@ class TestRetries:
             {"timeout": 0},
             {"timeout": -1},
             {"timeout": float("nan")},
+            {"timeout": timedelta(seconds=1)},
+            {"result_ttl": -1},
+            {"result_ttl": "1 day"},
+            {"result_ttl": timedelta(days=1)},
             {"retry_on": [KeyError]},
             {"retry_on": KeyError},
             {"retry_on": ("KeyError",)},
@@ -195,8 +234,7 @@ class TestUnique:
             jobs.unique_echo.enqueue(2),
         )
         assert count_waiting() == 2
-        assert len({first.id, second.id, other.id}) == 3
-        assert backend().get_result(second.id).id == first.id
+        assert second.id == first.id != other.id
         run_to_end(first, second, other)
         assert first.return_value == second.return_value == [[1], {}]
         assert (first.attempts, first.worker_ids) == (1, second.worker_ids)
@@ -205,6 +243,23 @@ class TestUnique:
         for args, kwargs in [((1, 2), {"a": 1, "b": 2}), ((1, 2), {"b": 2, "a": 1}), ((2, 1), {})]:
             jobs.unique_echo.enqueue(*args, **kwargs)
         assert count_waiting() == 2
+
+    def test_equal_arguments_have_one_key(self) -> None:
+        nested = {"where": [{"a": 1, "b": 2}], "limit": 5}
+        other = {"limit": 5, "where": [{"b": 2, "a": 1}]}
+        for args, kwargs in [
+            ((2026, nested), {}),
+            ((2026, other), {}),
+            ((2026,), {"options": other}),
+            ((), {"options": nested, "year": 2026}),
+        ]:
+            jobs.unique_report.enqueue(*args, **kwargs)
+        assert count_waiting() == 1
+        jobs.unique_report.enqueue(2026, {"limit": 5, "where": [{"b": 1, "a": 2}]})
+        jobs.unique_report.enqueue(2026, [5, 6])
+        jobs.unique_report.enqueue(2026, [6, 5])
+        jobs.unique_report.enqueue(2026, options=nested, unknown=1)  # arguments that don't fit the function
+        assert count_waiting() == 5
 
     def test_keys_of_different_tasks_do_not_collide(self) -> None:
         jobs.unique_echo.enqueue(1)
@@ -309,6 +364,30 @@ class TestMany:
         with recording_signals() as signals:
             burst(max_tasks=5)
         assert [each.id for each in signals if each.name == "started"] == [each.id for each in results[:5]]
+
+    async def test_pages_are_limited_by_bytes(
+        self, monkeypatch: pytest.MonkeyPatch, settings: Settings
+    ) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_BYTES": 2**21}
+        sizes: list[int] = []
+        push = Engine.push
+
+        def push_page(self: Engine, queue: str, request_id: str, page: Sequence[Push], **more: Any) -> Any:
+            sizes.append(sum(len(one.payload.encode()) for one in page))
+            return push(self, queue, request_id, page, **more)
+
+        monkeypatch.setattr(Engine, "push", push_page)
+        texts = ["x" * 2**18] * 6 + ["ä" * 2**17, "small", "x" * (2**19 - 1000), "small"]
+        results = await jobs.echo.aenqueue_many([([text], {}) for text in texts])
+        assert len(sizes) == 3 and max(sizes) <= 2**20
+        more = await asyncio.to_thread(jobs.echo.enqueue_many, [([text], {}) for text in texts])
+        assert len(sizes) == 6 and max(sizes) <= 2**20
+        assert [backend().get_result(each.id).args for each in results + more] == [
+            [text] for text in texts
+        ] * 2
+
+        await jobs.echo.aenqueue_many([(["x" * 2**20], {}), ([1], {})])  # a page has at least one call
+        assert len(sizes) == 8
 
     async def test_enqueue_many_asynchronously(self) -> None:
         with recording_signals() as signals:
@@ -432,10 +511,65 @@ class TestCommits:
         configure(ENQUEUE_ON_COMMIT=True)
         with transaction.atomic():
             first, second = jobs.unique_echo.enqueue(), jobs.unique_echo.enqueue()
+            given_out = [first.id, second.id]
             assert stored_keys() == set()
             meanwhile = jobs.unique_echo.using(on_commit=False).enqueue()
-        assert {backend().get_result(each.id).id for each in (first, second)} == {meanwhile.id}
+        assert {first.id, second.id} == {meanwhile.id}
+        assert {backend().get_result(each).id for each in given_out} == {meanwhile.id}
         assert count_waiting() == 1
+
+    @pytest.mark.parametrize("option", [True, "second"])
+    def test_databases_without_autocommit_are_rejected(
+        self, option: bool | str, configure: Configure
+    ) -> None:
+        """Django runs no function after the commit of a transaction that was begun by hand."""
+        configure(ENQUEUE_ON_COMMIT=option)
+        connection = transaction.get_connection("second")
+        connection.set_autocommit(False)
+        try:
+            for enqueue in (jobs.noop.enqueue, lambda: jobs.noop.enqueue_many([([], {})])):
+                with pytest.raises(transaction.TransactionManagementError, match=r"'second'.*on_commit"):
+                    enqueue()
+            assert count_waiting() == 0
+            jobs.noop.using(on_commit=False).enqueue()
+            jobs.noop.using(on_commit="default").enqueue()
+            assert count_waiting() == 2
+            with transaction.atomic("second"):
+                jobs.noop.enqueue()
+            connection.commit()
+            assert count_waiting() == 2
+        finally:
+            connection.set_autocommit(True)
+        assert count_waiting() == 3
+
+    def test_failing_receiver_does_not_stop_other_functions(self, configure: Configure) -> None:
+        configure(ENQUEUE_ON_COMMIT=True)
+        committed: list[str] = []
+
+        def fail(**_: object) -> None:
+            raise KeyError("receiver")
+
+        task_enqueued.connect(fail)
+        try:
+            with transaction.atomic():
+                jobs.noop.enqueue_many([([], {})] * 201)
+                transaction.on_commit(lambda: committed.append("yes"))
+        finally:
+            task_enqueued.disconnect(fail)
+        assert (committed, count_waiting()) == (["yes"], 201)
+
+    def test_full_queue_at_the_commit_is_logged(
+        self, configure: Configure, settings: Settings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        configure(ENQUEUE_ON_COMMIT=True)
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_WAITING": 250}
+        with transaction.atomic():
+            results = jobs.noop.enqueue_many([([], {})] * 310)
+        [record] = caplog.records
+        assert "110 calls of tests.tasks.jobs.noop were not enqueued" in record.getMessage()
+        assert f"{results[200].id}, {results[201].id}" in record.getMessage()
+        assert f"{results[299].id} and 10 more" in record.getMessage()
+        assert count_waiting() == 200
 
     def test_invalid_arguments_are_rejected_before_commit(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
@@ -476,6 +610,12 @@ class TestRetention:
         burst()
         assert server().hlen(keys().states) <= 5
 
+    def test_a_result_takes_less_than_half_a_kib(self) -> None:
+        results = jobs.echo.enqueue_many([([number, "text"], {}) for number in range(200)])
+        assert run_to_end(*results) == [SUCCESSFUL] * 200
+        used = sum(server().memory_usage(key, samples=0) for key in (keys().states, keys().finished))
+        assert used / 200 < 512
+
     def test_default_result_ttl_is_one_day(self) -> None:
         result = jobs.noop.enqueue()
         burst()
@@ -483,12 +623,29 @@ class TestRetention:
         assert 86_390 < left <= 86_400
 
     def test_zero_result_ttl_stores_no_result(self, configure: Configure) -> None:
+        of_task = jobs.noop.using(result_ttl=0).enqueue()
+        cancelled = jobs.noop.using(result_ttl=0).enqueue()
+        assert cancelled.cancel()
+        burst()
         configure(RESULT_TTL=0)
         result = jobs.noop.enqueue()
         burst()
-        with pytest.raises(TaskResultDoesNotExist):
-            result.refresh()
+        for each in (of_task, cancelled, result):
+            with pytest.raises(TaskResultDoesNotExist):
+                each.refresh()
         assert stored_keys() == set()
+
+    def test_tasks_have_their_own_result_ttl(self) -> None:
+        def seconds_left(result: TaskResult) -> float:
+            return float(server().zscore(keys().finished, result.id) / 1000 - time.time())
+
+        longer, failed = jobs.noop.using(result_ttl=3 * 86_400), jobs.fail.using(result_ttl=0)
+        done, dead, cancelled = longer.enqueue(), failed.enqueue(), longer.using(queue_name="other").enqueue()
+        assert cancelled.cancel()
+        assert run_to_end(done, dead) == [SUCCESSFUL, FAILED]
+        assert done.task == longer and done.task.result_ttl == 3 * 86_400
+        for result in (done, cancelled):
+            assert 3 * 86_400 - 10 < seconds_left(result) <= 3 * 86_400
 
 
 class TestCancelAndReschedule:
@@ -592,14 +749,27 @@ class TestDead:
         assert engine().redrive("default", None) == 0
         assert engine().stats("default")[:4] == [453, 0, 0, 450]
 
-    def test_expired_dead_jobs_are_removed(self, settings: Settings) -> None:
+    def test_expired_dead_jobs_are_removed(self, settings: Settings, configure: Configure) -> None:
         result = jobs.fail.enqueue()
         assert run_to_end(result) == [FAILED]
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_DEAD_TTL": 0.02}
         until(lambda: engine().stats("default")[3] == 0)
-        with pytest.raises(TaskResultDoesNotExist):
-            result.refresh()
         assert engine().redrive("default", None) == engine().redrive("default", [result.id]) == 0
+        engine().sweep(["default"])
+        result.refresh()
+        assert result.status == FAILED  # until RESULT_TTL
+        configure(RESULT_TTL=0.02)
+        other = jobs.fail.enqueue()
+        with pytest.raises(TaskResultDoesNotExist):
+            until(lambda: run_to_end(other) == [])
+        assert engine().sweep(["default"]) is None
+        assert other.id.encode() not in server().hkeys(keys().states)
+
+    def test_cancel_does_not_touch_a_dead_letter(self) -> None:
+        result = jobs.fail.using(result_ttl=0).enqueue()
+        assert run_to_end(result) == [FAILED]
+        assert not result.cancel()
+        assert engine().redrive("default", None) == 1
 
 
 class TestAnyQueue:
@@ -694,10 +864,10 @@ class TestPayloads:
         assert (signals, count_waiting()) == ([], 2)
 
 
-def push_raw(payload: str) -> str:
+def push_raw(payload: str, max_attempts: int = 1) -> str:
     """Push a job as a foreign client could have pushed it; its ID."""
     job_id = "0" + "f" * 31
-    engine().push("default", "", [Push(job_id, payload, 0, 0, 1)])
+    engine().push("default", "", [Push(job_id, payload, 0, 0, max_attempts)])
     return job_id
 
 
@@ -738,7 +908,7 @@ class TestRepeats:
     def test_repeat_returns_the_same_unique_winner(self) -> None:
         assert self.push("a", unique="k")[1] == self.push("a", unique="k")[1] == ["a"]
         assert self.push("b", unique="k")[1] == self.push("b", unique="k")[1] == ["a"]
-        assert server().hgetall(keys().aliases) == {b"ab": b"a", b"ja": b"b"}
+        assert not server().exists(keys().aliases)
 
     def test_repeat_keeps_its_own_result_after_the_key_changed_owner(self) -> None:
         self.push("a", unique="k")
@@ -750,13 +920,20 @@ class TestRepeats:
 
     def test_request_id_is_stored_if_the_result_expires_before_a_repeat(self, configure: Configure) -> None:
         def count_requests() -> int:
-            return sum(server().hlen(key) for key in keys().requests)
+            return sum(server().hlen(key) for key in server().scan_iter(f"{keys().tag}:requests:*"))
 
         jobs.noop.enqueue()
         assert count_requests() == 0
+        jobs.noop.using(result_ttl=0).enqueue()
+        assert count_requests() == 1
         configure(RESULT_TTL=0)
         jobs.noop.enqueue()
-        assert count_requests() == 1
+        assert count_requests() == 2
+        jobs.noop.using(result_ttl=3600).enqueue()  # its result is not kept if it fails
+        assert count_requests() == 3
+        configure(RESULT_MAX=10)  # other results may displace it
+        jobs.noop.enqueue()
+        assert count_requests() == 4
 
 
 class TestForeignJobs:
@@ -774,16 +951,57 @@ class TestForeignJobs:
             "",
         ],
     )
-    def test_only_tasks_run_and_only_by_their_own_path(self, path: str) -> None:
+    def test_only_tasks_run_and_only_by_their_own_path(
+        self, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(unknown, "UNKNOWN_TASK_WINDOW", 0)
         job_id = push_raw(f'["{path}","default",null,[],{{}},{{}}]')
         with recording_signals() as signals:
             burst()
         assert signals == []
         [dead] = engine().dead("default", 10)
         assert dead.id == job_id
-        assert b"InvalidTask" in dead.log
+        assert b"UnknownTask" in dead.log
         with pytest.raises(InvalidTask):
             backend().get_result(job_id)
+
+    @pytest.mark.parametrize("newer", ["task", "option"])
+    def test_tasks_of_newer_code_are_retried(
+        self, newer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """In a rolling deploy, workers with the old code may claim them. No attempt counts."""
+        result = jobs.noop.using(result_ttl=60).enqueue()
+        with monkeypatch.context() as old_code:
+            if newer == "task":
+                old_code.delattr(jobs, "noop")
+            else:
+                old_code.delitem(records._DEFAULTS, "result_ttl")
+            for _ in range(3):
+                assert burst(max_tasks=1).done == 0
+                assert engine().reschedule("default", result.id, 0)
+        assert caplog.text.count(result.id) == 3 and "retrying in 1.0 s" in caplog.text
+        assert run_to_end(result) == [SUCCESSFUL]
+        assert (result.attempts, result.errors) == (1, [])
+
+    @pytest.mark.parametrize("run_after", [False, True])
+    def test_unknown_tasks_are_retried_less_and_less(self, run_after: bool) -> None:
+        after = round(time.time()) + 3600 if run_after else None
+        job_id = push_raw(f'["tests.tasks.jobs.renamed","default",{json.dumps(after)},[],{{}},{{}}]')
+        [leased] = engine().claim(["default"], 1, 60_000).jobs
+        since = after * 1000 if after else leased.state.pushed
+
+        def settled_after(seconds: float) -> Settlement:
+            state = leased.state._replace(last=since + round(seconds * 1000))
+            running = RunningJob(leased._replace(state=state), asyncio.run)
+            return unknown.settle_unknown(running, records.UnknownTask("renamed"))
+
+        ages = (0.0, 1, 2, 40, 1000, 3599, 3600)
+        assert [settled_after(age)[1:3] for age in ages] == [
+            *[(Outcome.RELEASE, ms) for ms in (1000, 1000, 2000, 40_000, 60_000, 60_000)],
+            (Outcome.DEAD, 0),
+        ]
+        assert engine().settle(settled_after(3600))
+        assert [dead.id for dead in engine().dead("default", 10)] == [job_id]
 
     def test_failing_import_does_not_end_the_worker(
         self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
@@ -856,16 +1074,68 @@ class TestUnavailable:
         await clients.aclose()
 
     @pytest.mark.django_db(transaction=True)
-    def test_outage_on_commit_loses_the_task_but_not_the_transaction(self, fragile: EmbeddedServer) -> None:
+    def test_outage_on_commit_is_logged_and_loses_nothing_else(
+        self,
+        fragile: EmbeddedServer,
+        settings: Settings,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 60}
+        monkeypatch.setattr("django_redis_messaging.tasks.backend.COMMIT_DEADLINE", 0.5)
         fragile.stop()
         committed: list[str] = []
-        with pytest.raises(Unavailable), transaction.atomic():
-            transaction.on_commit(lambda: committed.append("yes"))
-            result = jobs.noop.enqueue_on_commit().enqueue()
-        assert committed == ["yes"]
-        assert result.enqueued_at is None
+        with transaction.atomic():
+            transaction.on_commit(lambda: committed.append("before"))
+            results = [jobs.noop.enqueue_on_commit().enqueue() for _ in range(3)]
+            transaction.on_commit(lambda: committed.append("after"))
+            began = time.monotonic()
+        assert time.monotonic() - began < 30, "a commit waits for one deadline, and a short one"
+        assert committed == ["before", "after"]
+        assert [result.enqueued_at for result in results] == [None] * 3
+        logged = [record.getMessage() for record in caplog.records]
+        assert all("1 calls of tests.tasks.jobs.noop" in line for line in logged)
+        assert [result.id in line for result, line in zip(results, logged, strict=True)] == [True] * 3
         fragile.start()
         assert count_waiting() == 0
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+class TestTimeZones:
+    """With USE_TZ=False, all moments are naive, in local time, as those of Django's own backends."""
+
+    @pytest.fixture(autouse=True)
+    def in_new_york(self, use_tz: bool, messaging_alias: str, settings: Settings) -> None:
+        settings.USE_TZ = use_tz
+        settings.TIME_ZONE = "America/New_York"
+
+    def test_moments_are_comparable(self, use_tz: bool) -> None:
+        finished: list[TaskResult] = []
+        before = timezone.now() - timedelta(milliseconds=1)  # the server's clock has ms
+
+        def receive(task_result: TaskResult, **_: object) -> None:
+            finished.append(task_result)
+
+        task_finished.connect(receive)
+        try:
+            result = jobs.noop.enqueue()
+            assert result.enqueued_at >= before
+            assert run_to_end(result, jobs.fail.enqueue()) == [SUCCESSFUL, FAILED]
+        finally:
+            task_finished.disconnect(receive)
+        for each in (*finished, result):
+            moments = before, each.enqueued_at, each.started_at, each.last_attempted_at, each.finished_at
+            assert list(moments) == sorted(moments)
+            assert all(timezone.is_aware(moment) is use_tz for moment in moments)
+
+    def test_stored_and_enqueued_results_are_equal(self, use_tz: bool) -> None:
+        moment = timezone.now() + timedelta(hours=1, microseconds=1)
+        for result in (jobs.echo.enqueue(1, a=2), jobs.echo.using(run_after=moment).enqueue()):
+            assert backend().get_result(result.id) == result
+        assert result.reschedule(moment + timedelta(days=200))
+        assert backend().get_result(result.id).task == result.task
+        assert result.reschedule(timezone.now() - timedelta(seconds=1))
+        assert run_to_end(result) == [SUCCESSFUL]
 
 
 class TestChecks:
@@ -877,6 +1147,7 @@ class TestChecks:
         [
             {},
             {"ENQUEUE_ON_COMMIT": True},
+            {"RESULT_MAX": 1, "RESULT_TTL": 0},
             {"ENQUEUE_ON_COMMIT": "second", "RESULT_TTL": 60, "TIMEOUT": 5, "MAX_ATTEMPTS": 1, "USING": None},
         ],
     )
@@ -895,11 +1166,22 @@ class TestChecks:
         configure(ENQUEUE_ON_COMMIT=alias)
         assert [message.id for message in self.messages()] == ["messaging.E101"]
 
+    @pytest.mark.parametrize(("option", "count"), [(True, 1), ("second", 1), ("default", 0), (False, 0)])
+    def test_databases_without_autocommit_are_errors(
+        self, option: bool | str, count: int, configure: Configure, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(transaction.get_connection("second").settings_dict, "AUTOCOMMIT", False)
+        configure(ENQUEUE_ON_COMMIT=option)
+        assert [message.id for message in self.messages()] == ["messaging.E101"] * count
+
     @pytest.mark.parametrize(
         "options",
         [
             {"RESULT_TTL": -1},
             {"RESULT_TTL": "a day"},
+            {"RESULT_TTL": None},
+            {"RESULT_MAX": 0},
+            {"RESULT_MAX": 1.5},
             {"MAX_ATTEMPTS": 0},
             {"MAX_ATTEMPTS": "3"},
             {"TIMEOUT": 0},

@@ -20,6 +20,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import DelayQueue
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.management.loops import chosen_backend, chosen_queues
 from django_redis_messaging.tasks.compat import BaseTaskBackend, TaskResultStatus
 from tests.processes import Start, commands
 
@@ -69,6 +70,16 @@ class TestWorker:
         assert "serves default." in output_of("run_worker", "--queue", "default", "--burst")
         assert server().zcard(keys().queue("other").ready) == 1
 
+    def test_queues_with_weights(self, settings: Settings) -> None:
+        assert "serves other, default." in output_of(
+            "run_worker", "--queue", "other=3", "--queue", "default", "--burst"
+        )
+        backend = chosen_backend("default")
+        assert chosen_queues(backend, ["other=3", "default"]) == {"other": 3, "default": 1}
+        assert chosen_queues(backend, ["other", "default"]) == ["other", "default"]
+        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["default", "a=2"]}}
+        assert chosen_queues(chosen_backend("default"), ["default", "a=2"]) == ["default", "a=2"]
+
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_first_signal_drains(self, number: signal.Signals, start: Start, tmp_path: Path) -> None:
         marker = tmp_path / "begun"
@@ -95,6 +106,28 @@ class TestWorker:
         assert process.returncode == 0
         assert time.monotonic() - began < 20
         assert (state(result).status, state(result).attempts, state(result).workers) == ("w", 0, [])
+
+    @pytest.mark.timing
+    def test_second_signal_ends_the_process_while_threads_of_tasks_run(
+        self, start: Start, tmp_path: Path
+    ) -> None:
+        marker = tmp_path / "begun"
+        result = jobs.sleep_in_thread.enqueue(str(marker), 600.0)
+        process = start("run_worker")
+        until(has_begun(marker))
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+        assert (process.returncode, "ended after" in out) == (0, True)
+        assert "Exiting though these threads have not ended: asyncio_0." in errors
+        assert (state(result).status, state(result).attempts) == ("w", 0)
+
+    def test_worker_that_fails_sets_the_exit_code(self, start: Start) -> None:
+        jobs.break_event_loop.enqueue()
+        process = start("run_worker")
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 1
+        assert "CommandError: The worker ended by an error; see the log.\n" in errors
 
     @pytest.mark.timing
     def test_unfinished_tasks_are_released_after_the_drain_time(self, start: Start, tmp_path: Path) -> None:
@@ -147,6 +180,13 @@ class TestWorker:
         [
             (["--queue", "nope"], "no queue 'nope': add it to QUEUES"),
             (["--queue", "default", "--queue", "nope"], "no queue 'nope'"),
+            (["--queue", "nope=3"], "no queue 'nope'"),
+            (["--queue", "default=0"], "--queue default=0: the weight must be a number between 1 and 1000"),
+            (["--queue", "default="], "the weight must be a number"),
+            (["--queue", "default=1.5"], "the weight must be a number"),
+            (["--queue", "default=" + 5000 * "1"], "the weight must be a number"),
+            (["--queue", "=3"], "the name of a queue is empty"),
+            (["--queue", "default", "--queue", "default=3"], "--queue must name each queue once."),
             (["--concurrency", "0"], "--concurrency must be at least 1"),
             (["--lease", "0.5"], "--lease between 1 and"),
             (["--lease", "nan"], "--lease between 1 and"),

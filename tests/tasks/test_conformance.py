@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pytest_django import Settings
 
 from django_redis_messaging.tasks.compat import BaseTaskBackend
 from tests.services.conftest import messaging_alias
 
-from .conformance import Conformance, Queued
+from . import jobs
+from .conformance import Conformance, Queued, recording_signals
 from .working import burst
 
 pytestmark = pytest.mark.versions
@@ -33,3 +36,9 @@ class TestDjangos(Conformance):
     def messaging_alias(self) -> str:
         """Django's backend does not use Redis."""
         return "messaging"
+
+    @pytest.mark.parametrize("task", [jobs.interrupt, jobs.async_interrupt])
+    def test_interrupt_is_raised_in_the_caller(self, task: Any) -> None:
+        with recording_signals() as signals, pytest.raises(KeyboardInterrupt):
+            self.of(task).enqueue()
+        assert [each.name for each in signals] == ["enqueued", "started"]

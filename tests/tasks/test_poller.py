@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
+from queue import Empty
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.utils import timezone
 from pytest_django import Settings
 
 import django_redis_messaging.tasks.polling  # noqa: F401  (registers the rounds of tasks)
 from django_redis_messaging import DelayQueue, conf
+from django_redis_messaging.core.clients import execute
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.operations import Steps, perform
+from django_redis_messaging.management import loops
 from django_redis_messaging.services import polling as polling_module
-from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys
-from django_redis_messaging.services.polling import Poller
+from django_redis_messaging.services.jobs import registry as registry_module
+from django_redis_messaging.services.jobs.engine import Engine
+from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys, queues_key
+from django_redis_messaging.services.jobs.registry import check_registration, registered_queues
+from django_redis_messaging.services.polling import Poller, Round
+from tests.engines import Performed
 
 from . import jobs
-from .working import PATIENCE, burst, engine, keys, running, sent_in, server, server_ms, until
+from .working import PATIENCE, backend, burst, engine, keys, running, sent, sent_in, server, server_ms, until
 
+#: ms
+DAY = 86_400_000
 #: seconds: longest time between two polls, plus a margin
 SOON = 5.0
 
@@ -124,6 +138,66 @@ class TestTasks:
             until(lambda: not server().exists(keys().states, keys().jobs, keys().finished))
 
 
+class TestRegistry:
+    """31 days after a queue was registered."""
+
+    @pytest.mark.parametrize("kind", ["queue", "tasks"])
+    def test_queue_with_a_delayed_job_is_kept_and_an_empty_one_removed(
+        self, kind: str, settings: Settings
+    ) -> None:
+        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
+        later = timezone.now() + timedelta(days=40)
+        for name in ("delayed", "empty"):
+            if kind == "queue":
+                DelayQueue(name).push("job", delay=40 * 86_400)
+            else:
+                jobs.noop.using(queue_name=name, run_after=later).enqueue()
+        registry = queues_key(conf.prefix()) if kind == "queue" else keys().queues
+        registered = dict(server().zrange(registry, 0, -1, withscores=True))
+        assert min(registered.values()) > server_ms() + 39 * DAY
+        Performed(Engine(conf.prefix(), "queue", "empty"), conf.alias()).purge("jobs")
+        engine().purge("empty")
+        server().zadd(registry, dict.fromkeys(registered, server_ms() - 31 * DAY))
+        assert sorted(names_in(registry)) == ["delayed", "empty"]
+        with polling():
+            until(lambda: names_in(registry) == ["delayed"])
+            until(lambda: server().zscore(registry, "delayed") > server_ms() - DAY)
+
+    def test_later_jobs_and_moved_ones_register_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        queue, registry = DelayQueue("q"), queues_key(conf.prefix())
+        job_id = queue.push("job")
+        queue.push("job", delay=3600)
+        assert server().zscore(registry, "q") <= server_ms()  # no new registration for each job
+        queue.push_many(["job"], delay=40 * 86_400)
+        assert server().zscore(registry, "q") > server_ms() + 39 * DAY
+        queue.reschedule(job_id, 80 * 86_400)
+        assert server().zscore(registry, "q") > server_ms() + 79 * DAY
+        monkeypatch.setattr(registry_module, "_registered", {})  # as another process
+        queue.push("job", delay=10)
+        assert server().zscore(registry, "q") > server_ms() + 79 * DAY
+
+    def test_moved_tasks_register_again(self, settings: Settings) -> None:
+        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
+        result = jobs.noop.enqueue()
+        assert result.reschedule(timezone.now() + timedelta(days=40))
+        assert server().zscore(keys().queues, "default") > server_ms() + 39 * DAY
+
+    def test_queue_that_is_registered_meanwhile_is_not_removed(self) -> None:
+        DelayQueue("q").push("job", job_id="one")
+        registry = queues_key(conf.prefix())
+        server().zadd(registry, {"q": server_ms() - 31 * DAY})
+        DelayQueue("q").cancel("one")
+        checking = check_registration(Engine(conf.prefix(), "queue", "q"), "jobs", registry, "q")
+        forget = checking.send(execute(conf.alias(), next(checking)))
+        server().zadd(registry, {"q": server_ms()})
+        assert execute(conf.alias(), forget) == 0
+
+
+def names_in(registry: str) -> list[str]:
+    """The queues that the poller and the statistics know."""
+    return list(perform(conf.alias(), registered_queues(registry)))
+
+
 class TestSeveral:
     def test_each_job_becomes_ready_once(self) -> None:
         queue, count = DelayQueue("q"), 1200
@@ -161,37 +235,106 @@ def test_poller_survives_an_outage(
         until(lambda: stored(of("q")) == (2, 0, 0))
 
 
+@pytest.mark.parametrize("state", ["frozen", "stopped"])
 def test_stopped_poller_abandons_its_round_and_starts_no_other(
-    own_server: EmbeddedServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    state: str, own_server: EmbeddedServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each round would take COMMAND_DEADLINE, which is longer here than `running` waits."""
-    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 1.5 * PATIENCE}
+    """Each call would take COMMAND_DEADLINE, which is longer here than `running` waits."""
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 4 * PATIENCE}
     begun = []
 
-    def first_round() -> None:
-        begun.append("first")
-        DelayQueue("q").stats()
+    def sweep(number: int) -> Steps[float | None]:
+        begun.append(number)
+        return (yield from engine().engine.sweep(["default"]))
 
-    def second_round() -> None:
-        begun.append("second")
+    def rounds() -> list[Round]:
+        return [Round(number, conf.alias(), partial(sweep, number)) for number in range(2)]
 
-    monkeypatch.setattr(polling_module, "_registered", [lambda: [first_round, second_round]])
-    own_server.stop()
-    with polling():
-        until(lambda: begun)
-    assert begun == ["first"]
+    monkeypatch.setattr(polling_module, "_registered", [rounds])
+    DelayQueue("q").stats()  # opens a connection
+    own_server.freeze() if state == "frozen" else own_server.stop()
+    try:
+        with polling():
+            until(lambda: begun)
+            stopped = time.monotonic()
+        assert time.monotonic() - stopped < 5
+    finally:
+        if state == "frozen":
+            own_server.thaw()
+    until(lambda: "poller" not in {thread.name for thread in threading.enumerate()})
+    assert begun == [0]
 
 
-@pytest.mark.parametrize("queues", [12, *(pytest.param(few, marks=pytest.mark.long) for few in (0, 1))])
+class Clock:
+    """A clock that only the waits of a poller and its rounds move forward."""
+
+    def __init__(self, poller: Poller, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.5
+        monkeypatch.setattr(polling_module, "monotonic", lambda: self.now)
+        monkeypatch.setattr(poller, "_wake", self)
+
+    def get(self, timeout: float) -> None:
+        """As the poller's queue, to which nothing is added."""
+        self.now += timeout
+        raise Empty
+
+    def put(self, item: None) -> None: ...
+
+
+@pytest.mark.parametrize(("expires", "kept"), [(1, 0), (9_000_000_000_000, 1000)])
+def test_backlog_is_worked_off_faster(
+    expires: int, kept: int, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    """2,000 results have expired, or are over the limit, which was lowered; a script removes 100."""
+    options = {"RESULT_MAX": 1000}
+    settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": options}}
+    results = {f"r{number}": expires for number in range(2000 + kept)}
+    server().hset(keys().states, mapping=dict.fromkeys(results, "s"))
+    server().zadd(keys().finished, results)
+    clock = Clock(poller := Poller(), monkeypatch)
+
+    def rounds() -> Iterator[Round]:
+        if server().zcard(keys().finished) == kept or clock.now > 1100:
+            poller.stop()
+        yield Round("tasks", conf.alias(), partial(backend().engine.sweep, ["default"]))
+
+    monkeypatch.setattr(polling_module, "_registered", [rounds])
+    poller._do_all()
+    assert server().hlen(keys().states) == kept
+    assert clock.now < 1000.5 + 20 * 0.05 + 2
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("a mistake of the site")])
+def test_poller_that_fails_logs_it_and_sets_the_exit_code(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rounds() -> list[Round]:
+        raise error
+
+    monkeypatch.setattr(polling_module, "_registered", [rounds])
+    monkeypatch.setattr(loops, "at_signals", lambda stop: None)
+    with pytest.raises(CommandError, match="The poller ended by an error; see the log"):
+        call_command("run_poller", verbosity=0)
+    [record] = [one for one in caplog.records if one.getMessage() == "The poller failed; stopping."]
+    assert record.exc_info
+    assert record.exc_info[1] is error
+
+
+@pytest.mark.parametrize("queues", [200, *(pytest.param(few, marks=pytest.mark.long) for few in (0, 1))])
 @pytest.mark.timing
 def test_idle_poller_sends_few_commands(
     queues: int, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Although something of the last queue is due every 10 ms."""
     monkeypatch.setattr(polling_module, "MAX_RATE", 2.0)
     for number in range(queues):
         DelayQueue(f"q{number}").push("job", delay=3600)
-    with polling(), own_server.client() as client:
-        until(lambda: client.info("commandstats").get("cmdstat_zremrangebyscore"))
-        sent, seconds = sent_in(client, 3.0)
-    # two a second, plus a round that had already begun
-    assert sent <= 2 * seconds + max(2, queues + 2)
+    for number in range(600 if queues else 0):
+        DelayQueue(f"q{queues - 1}").push("job", delay=1 + number / 100)
+    with own_server.client() as client:
+        before = sent(client)
+        with polling():
+            until(lambda: sent(client) >= before + queues + 3)  # the first round over each queue
+            count, seconds = sent_in(client, 2.0)
+    # two a second, and one for the busy queue, with a margin for their random intervals
+    assert count <= 3 * seconds + 8

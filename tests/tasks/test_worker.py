@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
+from django.db import connections
 from django.utils import timezone
 from pytest_django import Settings
 
+from django_redis_messaging import Lock
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.services.jobs import alone, event_loop
+from django_redis_messaging.services.jobs import running as jobs_running
+from django_redis_messaging.services.jobs import worker as jobs_worker
 from django_redis_messaging.services.jobs.leases import Claimed, LeasedJob, Outcome, Settlement
+from django_redis_messaging.services.loop_group import LoopGroup
+from django_redis_messaging.tasks import guards
 from django_redis_messaging.tasks import worker as running_module
 from django_redis_messaging.tasks.compat import TaskResultStatus, task_finished, task_started
-from django_redis_messaging.tasks.worker import Worker
+from django_redis_messaging.tasks.worker import Limits, Worker
+from tests.processes import forked
 
 from . import jobs
 from .working import (
     PATIENCE,
     at_work,
+    backend,
     burst,
     ended,
     engine,
@@ -77,6 +91,14 @@ class TestOrder:
         burst("default", "other")
         assert jobs.notes == ["a", "by a", "b", "by b"]
 
+    def test_weights_share_the_worker(self) -> None:
+        for _ in range(8):
+            for queue in ("default", "other"):
+                jobs.note.using(queue_name=queue).enqueue(queue)
+        Worker(backend(), {"default": 1, "other": 3}, Limits(concurrency=1, burst=True)).run()
+        assert [jobs.notes[:8].count(queue) for queue in ("default", "other")] == [2, 6]
+        assert len(jobs.notes) == 16  # the last ones of `default` did not wait for `other`
+
     def test_other_queues_are_not_served(self) -> None:
         jobs.note.using(queue_name="other").enqueue("other")
         assert burst("default").done == 0
@@ -118,6 +140,18 @@ class TestLimits:
         assert runner.done == 2
         assert jobs.notes == [0, 1]
         assert counts() == [3, 0, 0, 0]
+
+    @pytest.mark.timing
+    def test_idle_lanes_send_nothing_while_the_last_task_runs(self, own_server: EmbeddedServer) -> None:
+        for _ in range(3):
+            jobs.wait.enqueue()
+        with at_work(concurrency=4, max_tasks=1) as runner, own_server.client() as client:
+            until(lambda: jobs.notes)
+            commands, _ = sent_in(client, 1.0)
+            jobs.go.set()
+            until(lambda: not runner._lanes)
+        assert commands <= 2  # a wait that had begun, and the first heartbeat
+        assert (runner.done, counts()) == (1, [2, 0, 0, 0])
 
     def test_worker_ends_above_max_memory(self) -> None:
         for number in range(3):
@@ -184,6 +218,7 @@ class TestLeases:
                 server().zadd(keys().queue("default").leased, {result.id: 1})
                 claimed += engine().claim(["default"], 1, 60_000, worker="other").jobs
             [other] = claimed
+            assert engine().begin(other.lease, "other")
             until(lambda: len(jobs.notes) == 2)
             until(lambda: "refused" in caplog.text)
             result.refresh()
@@ -200,6 +235,118 @@ class TestLeases:
         jobs.fail.enqueue()
         burst()
         assert jobs.notes == ["closed", "task", "closed", "closed", "closed"]
+
+
+class TestLostWorkers:
+    """A task whose worker was lost runs alone in its process."""
+
+    def lose(self, result: jobs.Any) -> None:
+        """Start the task, as a worker that is lost then."""
+        [leased] = engine().claim(["default"], 1, 1, worker="lost").jobs
+        assert leased.lease.id == result.id
+        until(lambda: counts() == [1, 0, 0, 0])
+
+    def test_it_waits_for_the_others_which_start_no_more(self) -> None:
+        lost = jobs.note.enqueue("lost")
+        self.lose(lost)
+        first = jobs.wait.using(priority=10).enqueue()
+        with at_work(concurrency=3, lease=1.0) as runner:
+            until(lambda: state(lost).status == "h" and runner._admission._exclusive and jobs.notes)
+            after = [jobs.note.enqueue("after") for _ in range(3)]
+            lease_ends = server().zscore(keys().queue("default").leased, lost.id)
+            # its lease is extended while it waits
+            until(lambda: server().zscore(keys().queue("default").leased, lost.id) > lease_ends)
+            assert (jobs.notes, counts()) == (["waits"], [3, 0, 2, 0])
+            jobs.go.set()
+            assert {ended(one).status for one in (first, lost, *after)} == {SUCCESSFUL}
+        assert jobs.notes == ["waits", "lost", "after", "after", "after"]
+        assert (lost.attempts, lost.worker_ids) == (2, ["lost", runner.id])
+        assert [error.exception_class.__name__ for error in lost.errors] == ["LeaseLost"]
+
+    def test_its_wait_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """After a wait in vain, an idle worker gets it, and the lanes of the busy one claim others."""
+        monkeypatch.setattr(alone, "FIRST_WAIT", 0.2)
+        lost = jobs.note.enqueue("lost")
+        self.lose(lost)
+        busy = jobs.wait.using(priority=10).enqueue()
+        with at_work(concurrency=2) as runner:
+            until(lambda: state(lost).status == "h")
+            until(lambda: counts()[1] == 1)  # released with a delay
+            assert (state(lost).attempts, state(lost).lost) == (1, 1)
+            assert ended(jobs.note.enqueue("other")).status == SUCCESSFUL
+            until(lambda: runner._starts._waits.get(lost.id, 0) >= 0.8)  # the second wait was longer
+            with at_work() as idle:
+                assert ended(lost).worker_ids == ["lost", idle.id]
+            jobs.go.set()
+            assert ended(busy).status == SUCCESSFUL
+        assert jobs.notes == ["waits", "other", "lost"]
+
+    def test_it_acquires_its_lock_before_it_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(guards, "RETRY_DELAY", 600.0)
+        lost = jobs.locked_note.enqueue(7, "lost")
+        self.lose(lost)
+        jobs.wait.using(priority=10).enqueue()
+        with Lock("order:7", timeout=60), at_work(concurrency=2):
+            until(lambda: counts()[1] == 1)
+            assert (state(lost).attempts, jobs.notes) == (1, ["waits"])
+            jobs.go.set()
+
+    def test_its_module_is_imported_in_the_attempt(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Otherwise, a module that ends the process would do so again and again, uncounted."""
+        (tmp_path / "exits_in_attempt.py").write_text("import sys\n\nsys.exit(3)\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        lost = jobs.noop.enqueue()
+        stored = server().hget(keys().jobs, lost.id)
+        server().hset(keys().jobs, lost.id, stored.replace(b"tests.tasks.jobs", b"exits_in_attempt"))
+        self.lose(lost)
+        burst()
+        assert (state(lost).status, state(lost).attempts) == ("d", 2)
+
+    def test_several_run_one_after_the_other(self) -> None:
+        results = [jobs.sleep.enqueue(0.05) for _ in range(3)]
+        engine().claim(["default"], 3, 1)
+        until(lambda: counts() == [3, 0, 0, 0])
+        burst(concurrency=3)
+        times = sorted((ended(one).last_attempted_at, one.finished_at) for one in results)
+        assert all(begun >= done for (_, done), (begun, _) in itertools.pairwise(times))
+
+    def test_stop_ends_its_wait(self) -> None:
+        lost = jobs.note.enqueue("lost")
+        self.lose(lost)
+        first = jobs.wait.using(priority=10).enqueue()
+        with at_work(concurrency=2) as runner:
+            until(lambda: state(lost).status == "h")
+            runner.stop()
+            until(lambda: state(lost).status == "w")
+            jobs.go.set()
+            assert ended(first).status == SUCCESSFUL  # a second stop would release it
+        assert (jobs.notes, runner.done, counts()) == (["waits"], 1, [1, 0, 0, 0])
+        assert (state(lost).attempts, state(lost).lost) == (1, 1)
+
+    def test_lost_attempts_are_not_failures(self) -> None:
+        lost = jobs.fail_three_times.using(max_attempts=2).enqueue()
+        self.lose(lost)
+        burst()
+        assert (state(lost).status, state(lost).attempts, state(lost).failures) == ("w", 2, 1)
+
+    @pytest.mark.timing
+    def test_task_that_kills_its_worker_takes_no_others_with_it(
+        self, settings: Settings, tmp_path: Path
+    ) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_LOST": 2}
+        marker = tmp_path / "begun"
+        marker.touch()
+        others = [jobs.pid_after.enqueue(str(marker), 0.3) for _ in range(3)]
+        killer = jobs.kill_worker_after.using(max_attempts=10).enqueue(str(marker), 3)
+        for _ in range(2):
+            with forked(lambda: burst(concurrency=4, lease=1.0).done == 4) as ended_well:
+                assert not ended_well()
+            until(lambda: counts()[2] == 0)
+        burst(concurrency=4)
+        assert [ended(one).status for one in (*others, killer)] == [SUCCESSFUL] * 3 + [FAILED]
+        assert [len(one.errors) for one in (*others, killer)] == [1, 1, 1, 2]
 
 
 @pytest.mark.timing
@@ -238,6 +385,50 @@ class TestTimeouts:
         result = task.using(timeout=10).enqueue(0.05)
         burst()
         assert ended(result).status == SUCCESSFUL
+
+    def test_timeouts_do_not_wait_for_redis(self, own_server: EmbeddedServer) -> None:
+        tasks = jobs.note_timeout.using(timeout=0.5), jobs.async_note_timeout.using(timeout=0.5)
+        with at_work(concurrency=2, lease=1.0):
+            results = [task.enqueue(20) for task in tasks]
+            until(lambda: {state(result).status for result in results} == {"r"})
+            own_server.freeze()  # heartbeats wait
+            try:
+                until(lambda: len(jobs.notes) == 2)
+            finally:
+                own_server.thaw()
+        assert max(jobs.notes) < 3
+
+    @pytest.mark.parametrize("part", ["import", "receiver"])
+    def test_timeout_is_that_of_the_call(
+        self, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def receive(**_: object) -> None:
+            if part == "receiver":
+                time.sleep(0.5)
+
+        for interval in ("TIMEOUT_INTERVAL", "IDLE_INTERVAL"):
+            monkeypatch.setattr(jobs_running, interval, 0.01)
+        imports = "import time\nfrom tests.tasks.jobs import task\n\ntime.sleep(0.5)\n\n"
+        function = "@task\ndef noop():\n    time.sleep(0.1)\n"
+        (tmp_path / f"slow_{part}.py").write_text(imports + function)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        result = jobs.noop.using(timeout=0.4).enqueue()
+        stored = server().hget(keys().jobs, result.id)
+        server().hset(keys().jobs, result.id, stored.replace(b"tests.tasks.jobs", f"slow_{part}".encode()))
+        task_started.connect(receive)
+        try:
+            burst()
+        finally:
+            task_started.disconnect(receive)
+        assert counts() == [0, 0, 0, 0]  # a task that failed would be dead
+
+    def test_short_timeout_does_not_wait_for_the_next_check(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(jobs_running, "TIMEOUT_INTERVAL", 10.0)
+        monkeypatch.setattr(jobs_running, "IDLE_INTERVAL", 10.0)
+        with at_work():
+            jobs.note_timeout.using(timeout=0.1).enqueue(20)
+            until(lambda: jobs.notes)
+        assert jobs.notes[0] < 5
 
     def test_default_timeout_comes_from_the_backend(self, settings: Settings) -> None:
         settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"TIMEOUT": 0.2}}}
@@ -327,11 +518,199 @@ class TestStopping:
         until(lambda: "refused" in caplog.text)
 
     @pytest.mark.timing
+    def test_running_tasks_are_released_within_one_deadline(
+        self, own_server: EmbeddedServer, settings: Settings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 0.5}
+        for _ in range(8):
+            jobs.wait.enqueue()
+        with at_work(concurrency=8) as runner:
+            until(lambda: len(jobs.notes) == 8)
+            own_server.freeze()
+            runner.stop()
+            runner.stop()
+            began = time.monotonic()
+        seconds = time.monotonic() - began
+        own_server.thaw()
+        assert seconds < 3
+        [record] = [one for one in caplog.records if "delivered again" in one.getMessage()]
+        assert record.getMessage().partition(": Redis")[0].count(", ") == 7
+
+    @pytest.mark.timing
+    def test_refused_lane_backs_off_while_stopping(
+        self, own_server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        result = jobs.wait.enqueue()
+        with at_work(concurrency=2, drain=1.0) as runner, own_server.client() as client:
+            until(lambda: jobs.notes)
+            client.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval", "-bzpopmin")
+            runner.stop()
+            until(runner._stopping.is_set)
+            jobs.go.set()
+            until(lambda: not runner._lanes)
+            client.execute_command("ACL", "SETUSER", "default", "+@all")
+        warnings = [one for one in caplog.records if one.name == jobs_worker.__name__]
+        assert 2 <= len(warnings) < 20, [one.getMessage() for one in warnings]
+        assert state(result).status == "r"
+
+    @pytest.mark.parametrize("grouped", [False, True])
+    def test_stop_is_safe_at_any_moment(self, grouped: bool) -> None:
+        """A signal handler runs between two instructions of the main thread, which may have a lock."""
+        runner: Any = worker(concurrency=2)
+        if grouped:
+            runner = LoopGroup({"worker": runner})
+        called: list[str] = []
+
+        def stop_inside_threading(frame: FrameType, *_: object) -> Any:
+            if frame.f_code.co_filename == threading.__file__:
+                called.append(frame.f_code.co_name)
+                runner.stop()
+            return stop_inside_threading
+
+        before = sys.gettrace()
+        sys.settrace(stop_inside_threading)
+        try:
+            runner.run()
+        finally:
+            sys.settrace(before)
+        assert len(called) > 20
+
+    @pytest.mark.timing
+    def test_idle_worker_stops_quickly_without_redis(self, own_server: EmbeddedServer) -> None:
+        with at_work(concurrency=4) as runner:
+            until(lambda: liveness(runner))
+            own_server.freeze()
+            began = time.monotonic()
+        seconds = time.monotonic() - began
+        own_server.thaw()
+        assert seconds < 5  # 2 s on an idle machine
+
+    @pytest.mark.timing
     def test_idle_worker_stops_quickly(self) -> None:
         with at_work(concurrency=4) as runner:
             until(lambda: liveness(runner))
             began = time.monotonic()
         assert time.monotonic() - began < 5
+
+
+class TestExits:
+    """SystemExit and KeyboardInterrupt end the attempt, not its lane, the event loop or the worker."""
+
+    @pytest.mark.parametrize("name", ["KeyboardInterrupt", "SystemExit"])
+    @pytest.mark.parametrize("task", [jobs.raise_by_name, jobs.async_raise, jobs.raise_in_child])
+    def test_task_fails_and_its_lane_continues(self, task: jobs.Any, name: str) -> None:
+        results = [task.enqueue(name) for _ in range(2)]
+        after = [jobs.noop.enqueue(), jobs.aecho.enqueue("after")]
+        with at_work() as runner:
+            errors = [ended(result).errors for result in results]
+            assert {ended(result).status for result in after} == {SUCCESSFUL}
+        assert [[error.exception_class.__name__ for error in one] for one in errors] == [[name], [name]]
+        assert (runner.failed, runner.done) == (False, 4)
+
+    def test_module_that_exits_at_import_fails_the_task(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "exits_at_import.py").write_text("import sys\n\nsys.exit(3)\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        result, after = jobs.noop.enqueue(), jobs.noop.enqueue()
+        stored = server().hget(keys().jobs, result.id)
+        server().hset(keys().jobs, result.id, stored.replace(b"tests.tasks.jobs", b"exits_at_import"))
+        runner = burst()
+        assert (runner.failed, ended(after).status, counts()) == (False, SUCCESSFUL, [0, 0, 0, 1])
+
+    @pytest.mark.parametrize("sent", [task_started, task_finished])
+    def test_exiting_signal_receiver_is_ignored(self, sent: jobs.Any) -> None:
+        def leave(**_: object) -> None:
+            raise SystemExit("a receiver exits")
+
+        sent.connect(leave, dispatch_uid="leave")
+        try:
+            results = [jobs.noop.enqueue(), jobs.noop.enqueue()]
+            runner = burst()
+        finally:
+            sent.disconnect(dispatch_uid="leave")
+        assert {ended(result).status for result in results} == {SUCCESSFUL}
+        assert not runner.failed
+
+    def test_stopped_event_loop_continues(self, caplog: pytest.LogCaptureFixture) -> None:
+        results = [jobs.stop_event_loop.enqueue(), jobs.aecho.enqueue()]
+        burst()
+        assert {ended(result).status for result in results} == {SUCCESSFUL}
+        assert "stopped the event loop" in caplog.text
+
+    def test_failed_event_loop_ends_the_worker(self, caplog: pytest.LogCaptureFixture) -> None:
+        result, other = jobs.wait_forever.enqueue(), jobs.break_event_loop.enqueue()
+        runner = worker(concurrency=2)
+        runner.run()
+        assert (runner.failed, counts()) == (True, [2, 0, 0, 0])
+        assert [state(one).attempts for one in (result, other)] == [0, 0]
+        assert "the selector failed" in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+class TestConnections:
+    """The database connections of async tasks."""
+
+    def test_connections_are_closed_after_their_maximum_age(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for seconds in (0, 60):
+            monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", seconds)
+            for task in (jobs.note_connection, jobs.note_connection, jobs.close_connection):
+                task.enqueue()
+            burst()
+        first, second, third, fourth = jobs.notes
+        assert (first is second, third is fourth) == (False, True)
+
+    def test_connection_that_became_too_old_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0.2)
+        with at_work():
+            ended(jobs.note_connection.enqueue())
+            too_old = time.monotonic() + 0.2
+            until(lambda: time.monotonic() > too_old)
+            for task in (jobs.note_connection, jobs.close_connection):
+                ended(task.enqueue())
+        first, second = jobs.notes
+        assert first is not second
+
+    def test_broken_connection_is_replaced(self) -> None:
+        jobs.break_connection.enqueue()
+        result = jobs.query.enqueue()
+        burst()
+        assert ended(result).return_value == 7
+
+    def test_task_that_ends_closes_no_connection_of_others(self) -> None:
+        result = jobs.query_while_others_end.enqueue()
+        with at_work(concurrency=2):
+            until(lambda: jobs.notes)
+            assert ended(jobs.query.enqueue()).return_value == 7
+            jobs.go.set()
+            assert ended(result).return_value == 2
+
+    @pytest.mark.timing
+    def test_abandoned_call_delays_no_other_task(self) -> None:
+        """Its task timed out; the thread in which it waits is the one of the lane's next task, at first."""
+        first = jobs.wait_in_sync_call.using(timeout=0.2).enqueue()
+        second = jobs.query.enqueue()
+        with at_work():
+            assert ended(second).return_value == 7
+            assert second.finished_at - second.enqueued_at < timedelta(seconds=10)
+            assert (ended(first).status, jobs.go.is_set()) == (FAILED, False)
+            jobs.go.set()
+
+    @pytest.mark.timing
+    def test_too_many_abandoned_threads_end_the_worker(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(event_loop, "MAX_ABANDONED", 1, raising=False)
+        monkeypatch.setattr(event_loop, "ABANDONED_AFTER", 0.05)
+        for _ in range(3):
+            jobs.wait_in_sync_call.using(timeout=0.05).enqueue()
+        runner = worker()
+        with running(runner.run, runner.stop) as thread:
+            thread.join(PATIENCE / 4)
+            assert not thread.is_alive()
+            jobs.go.set()
+        assert (runner.failed, counts()) == (True, [1, 0, 0, 2])
+        assert "1 such threads now" in caplog.text and "2 such threads now" in caplog.text
 
 
 class TestAsync:
@@ -456,7 +835,7 @@ class TestEnding:
         assert run_worker(8, max_tasks=5).done == 5
         assert counts() == [35, 0, 0, 0]
 
-    @pytest.mark.parametrize("part", ["_claim", "_keep_leases"])
+    @pytest.mark.parametrize("part", ["_claim", "_heartbeat.keep_leases"])
     def test_unexpected_error_in_a_thread_ends_the_worker(
         self, part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -465,20 +844,11 @@ class TestEnding:
         def fail_unexpectedly(*_: object) -> None:
             raise RuntimeError("unexpected error")
 
-        monkeypatch.setattr(runner, part, fail_unexpectedly)
+        *path, name = part.split(".")
+        monkeypatch.setattr(functools.reduce(getattr, path, runner), name, fail_unexpectedly)
         runner.run()
         assert runner.failed
         assert "unexpected error" in caplog.text
-
-    def test_interrupted_task_ends_the_worker_and_stays_leased(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        result = jobs.interrupt.enqueue()
-        runner = worker(concurrency=2)
-        runner.run()
-        assert not runner.failed
-        assert "was interrupted" in caplog.text
-        assert (state(result).status, counts()) == ("r", [0, 0, 1, 0])
 
     def test_worker_stopped_before_start_runs_nothing(self) -> None:
         jobs.note.enqueue("never")
@@ -491,14 +861,14 @@ class TestEnding:
         def refuse(**_: object) -> None:
             raise RuntimeError("a receiver failed")
 
-        for signal in (task_started, task_finished):
-            signal.connect(refuse, dispatch_uid="refuse")
+        for sent in (task_started, task_finished):
+            sent.connect(refuse, dispatch_uid="refuse")
         try:
             results = [jobs.noop.enqueue(), jobs.fail.enqueue()]
             runner = burst()
         finally:
-            for signal in (task_started, task_finished):
-                signal.disconnect(dispatch_uid="refuse")
+            for sent in (task_started, task_finished):
+                sent.disconnect(dispatch_uid="refuse")
         for result in results:
             result.refresh()
         assert [result.status for result in results] == [SUCCESSFUL, FAILED]
@@ -513,18 +883,26 @@ class TestEnding:
         assert good.status == SUCCESSFUL
         assert counts() == [0, 0, 0, 1]
 
-    def test_released_task_sends_no_finished_signal(self) -> None:
-        signals: list[object] = []
-        task_finished.connect(signals.append, weak=False, dispatch_uid="signals")
+    @pytest.mark.parametrize("task", [jobs.wait_and_fail, jobs.wait_forever])
+    def test_released_task_that_raises_sends_no_finished_signal(
+        self, task: jobs.Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        finished: list[str] = []
+
+        def receive(task_result: jobs.Any, **_: object) -> None:
+            finished.append(task_result.id)
+
+        task_finished.connect(receive)
         try:
-            result = jobs.async_sleep.enqueue(60)
-            with at_work(drain=0) as runner:
-                until(lambda: state(result).status == "r")
-            assert runner.done <= 1
+            result = task.enqueue()
+            with at_work(drain=0):
+                until(lambda: jobs.notes)
+            jobs.go.set()
+            until(lambda: "refused" in caplog.text)  # the lane has settled the released task
         finally:
-            task_finished.disconnect(dispatch_uid="signals")
+            task_finished.disconnect(receive)
         result.refresh()
-        assert (result.status, result.attempts, signals) == (TaskResultStatus.READY, 0, [])
+        assert (result.status, result.attempts, finished) == (TaskResultStatus.READY, 0, [])
 
 
 def run_worker(concurrency: int, **limits: int) -> Worker:

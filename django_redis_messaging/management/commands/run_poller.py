@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
+from django.core.management.base import CommandError
+
 from .. import loops
 
 
@@ -22,3 +24,5 @@ class Command(loops.LoopCommand):
         loops.at_signals(poller.stop)
         self.say(options, "Polling. Ctrl-C ends it.")
         poller.run()
+        if poller.failed:
+            raise CommandError("The poller ended by an error; see the log.")

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.operations import Script, Steps
-from ...core.steps import batched
 from ..jobs.engine import Engine
 from ..jobs.leases import Claimed, LeasedJob
 from ..jobs.registry import registered_queues
 from .keys import TIMERS, namespaces_key, timer_key
 
-#: namespaces that one script sweeps
-PAGE = 100
-
 
 class TimerEngine(Engine):
     """The timers of a prefix."""
+
+    counts_lost = True
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix, *TIMERS)
@@ -36,14 +34,5 @@ class TimerEngine(Engine):
         return int((yield Script("expiry_confirm", keys, (job_id, fence, token))))
 
     def namespaces(self) -> Steps[list[str]]:
-        """The namespaces that have or had timers, the latest last."""
+        """The namespaces that have or had timers."""
         return registered_queues(namespaces_key(self._prefix))
-
-    def sweep_all(self) -> Steps[float | None]:
-        """Do what is due by time in all namespaces; returns the seconds until something is due, or None."""
-        soonest: float | None = None
-        for page in batched((yield from self.namespaces()), PAGE):
-            due_in = yield from self.sweep(page)
-            if due_in is not None:
-                soonest = min(due_in, soonest if soonest is not None else due_in)
-        return soonest

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from inspect import iscoroutine
-from time import monotonic
 from typing import Any
 
 from django.db import close_old_connections
@@ -16,6 +14,7 @@ from ...core.operations import perform
 from ...errors import MessagingError, TaskTimeout
 from ...handlers import Expired, TimerHandler, title
 from ..jobs.consuming import retry_delay
+from ..jobs.event_loop import EventLoopEnded
 from ..jobs.leases import LeasedJob, Outcome, Settlement
 from ..jobs.running import RunningJob
 from ..moments import to_datetime
@@ -41,6 +40,12 @@ class Firing:
         except (TypeError, ValueError) as error:  # an unreadable timer must not stop the others
             logger.error("Timer id=%s of %r can't be decoded; moved to dead letters.", job_id, namespace)
             return running.settled(Outcome.DEAD, line=_failure(f"The timer can't be decoded: {error}"))
+        with running.start():
+            return self._fire(running, name, payload)
+
+    def _fire(self, running: RunningJob, name: str, payload: Any) -> Settlement | None:
+        leased = running.leased
+        namespace, job_id = leased.lease.queue, leased.lease.id
         try:
             delay = perform(self._using, self._engine.confirm(leased, name))
         except MessagingError as error:
@@ -68,35 +73,28 @@ def _decode(leased: LeasedJob) -> tuple[str, Any]:
 
 
 def _call(handler: TimerHandler, expired: Expired, running: RunningJob) -> None:
-    running.started, running.timeout = monotonic(), handler.timeout
-    result = running.call(lambda: handler.function(expired))
+    result = running.call(lambda: handler.function(expired), handler.timeout)
     if iscoroutine(result):
-        running.run_coroutine(_within(result, handler.timeout))
-
-
-async def _within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> None:
-    async with asyncio.timeout(seconds):
-        await coroutine
+        running.call_async(result, handler.timeout)
 
 
 def _failed(handler: TimerHandler, running: RunningJob, error: BaseException) -> Settlement:
-    if running.released:
+    if running.released or isinstance(error, EventLoopEnded):
         return running.settled(Outcome.RELEASE)
     leased = running.leased
-    attempts = leased.state.attempts
     reason = type(error).__name__
-    if isinstance(error, TaskTimeout | TimeoutError) and running.overdue >= 0:
+    if isinstance(error, TaskTimeout) and running.overdue >= 0:
         reason = f"{reason}: took longer than {handler.timeout} s"
     logger.warning(
         "Timer id=%s of %r: %s failed in attempt %d.",
         leased.lease.id,
         leased.lease.queue,
         title(handler.function),
-        attempts,
+        leased.state.attempts,
         exc_info=error,
     )
     line = _failure(f"{title(handler.function)}: {reason}")
-    return running.settled(Outcome.RETRY, round(retry_delay(attempts) * 1000), line)
+    return running.settled(Outcome.RETRY, round(retry_delay(leased.state.failures) * 1000), line)
 
 
 def _failure(reason: str) -> str:

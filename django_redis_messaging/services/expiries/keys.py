@@ -25,5 +25,6 @@ def timer_name(namespace: str, name: str) -> str:
 
 
 def namespaces_key(prefix: str) -> str:
-    """ZSET namespace → ms at which the last of its timers is due. Pruned by age when read."""
+    """ZSET namespace → ms at which the last of its timers is due. The poller removes old names of empty
+    namespaces."""
     return tag(prefix, *TIMERS) + ":namespaces"

@@ -10,7 +10,7 @@ from ...core import keys, payloads
 from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...errors import LimitExceeded
 from ..arguments import Duration, milliseconds, request, settled, window
-from ..jobs.keys import JobKeys
+from ..jobs.keys import JobKeys, request_offset
 from .keys import TIMERS, namespaces_key, timer_key, timer_name
 
 
@@ -65,8 +65,10 @@ class Expiry(Service):
         # one request id may start timers of several names
         request_key = f"{unique}:{request(request_id)}"
         job = (job_id, payloads.string(name), stored, settings.JOB_MAX_ATTEMPTS)
-        words = (request_key, window(), limit, self.namespace, unique, ms, *job)
-        reply = yield Script("expiry_start", self._keys(name), words)
+        offset = request_offset(request_key, window())
+        words = (request_key, window(), offset, limit, self.namespace, unique, ms, *job)
+        changed = [*self._jobs.for_request(request_key, self.namespace), *self._timer_keys(name)]
+        reply = yield Script("expiry_start", changed, words)
         if isinstance(reply, int):
             raise LimitExceeded(
                 "timers waiting in a namespace", limit=limit, actual=reply, setting="JOB_MAX_WAITING"
@@ -115,8 +117,10 @@ class Expiry(Service):
 
     def _keys(self, name: str) -> list[str]:
         """The keys of a change, in the order of the scripts."""
+        return [*self._jobs.queue(self.namespace).with_records, *self._timer_keys(name)]
+
+    def _timer_keys(self, name: str) -> list[str]:
         return [
-            *self._jobs.queue(self.namespace).with_records,
             timer_key(self._prefix, self.namespace, keys.name(name, "name")),
             namespaces_key(self._prefix),
         ]

@@ -7,7 +7,7 @@ from time import monotonic
 from ... import conf
 from ...core.keys import name as checked
 from ...core.operations import Service, Steps, asynchronous, operation
-from ...errors import InvalidArgument
+from ...errors import InvalidArgument, OutcomeUnknown, Unavailable
 from ..arguments import Duration, count, milliseconds
 from .encoding import decode_jobs, failure_line
 from .engine import POLL_INTERVAL, Engine, check_attempts
@@ -57,7 +57,10 @@ class LeaseQueue(Service):
             if claimed.jobs or left <= 0:
                 return decode_jobs(claimed.jobs, self.name)
             due_in = POLL_INTERVAL if claimed.due_in is None else claimed.due_in
-            yield from self._engine.wait([ONLY_QUEUE], min(left, due_in), linger=left)
+            try:
+                yield from self._engine.wait([ONLY_QUEUE], min(left, due_in), linger=left)
+            except (Unavailable, OutcomeUnknown):
+                continue  # only a wake-up was lost; the next claim tells whether Redis is reachable
 
     apop = asynchronous(pop)
 

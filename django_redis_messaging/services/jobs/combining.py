@@ -29,7 +29,7 @@ class Claim:
         self.job: LeasedJob | None = None
         #: seconds until something is due
         self.due_in: float | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         #: whether this lane serves all that wait, itself included
         self.is_leader = False
         self._served = threading.Lock()
@@ -72,7 +72,7 @@ class Combiner:
             claims, self._waiting = self._waiting, []
         try:
             self._share(claims)
-        except Exception as error:
+        except BaseException as error:  # raised in the lane of each claim
             for one in claims:
                 one.error = error
         finally:

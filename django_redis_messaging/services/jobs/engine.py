@@ -19,11 +19,20 @@ from ...core.operations import Command, PopHint, Script, Steps
 from ...core.steps import Argument, Wait, batched
 from ...errors import LimitExceeded
 from ..arguments import integer, request, settled, window
-from .keys import JobKeys
-from .leases import Claimed, JobRecord, Lease, Settlement, parse_claim, parse_record
+from .keys import JobKeys, request_offset
+from .leases import (
+    Claimed,
+    FollowUp,
+    JobRecord,
+    Lease,
+    Settlement,
+    State,
+    parse_claim,
+    parse_record,
+    parse_state,
+)
+from .pages import PAGE
 
-#: jobs that one script pushes, redrives or deletes at most
-PAGE = 200
 #: seconds after which a waiting client polls, though no wake-up came
 POLL_INTERVAL = 1.0
 #: attempts that a job may have at most
@@ -53,20 +62,32 @@ class Push(NamedTuple):
 class Engine:
     """The jobs of one slot: one queue, or several that share their records."""
 
-    def __init__(self, prefix: str, kind: str, value: str) -> None:
-        self.keys = JobKeys(prefix, kind, value)
+    #: whether expired leases are counted apart from failures, with JOB_MAX_LOST as their limit
+    counts_lost = False
 
-    def push(self, queue: str, request_id: str, jobs: Sequence[Push]) -> Steps[tuple[int, list[str]]]:
+    def __init__(
+        self, prefix: str, kind: str, value: str, *, max_results: int = 0, result_ttl: int = 0
+    ) -> None:
+        """`max_results`: results that are kept at most; `result_ttl`: how long the result of a dead job is
+        kept at least, in ms."""
+        self.keys = JobKeys(prefix, kind, value)
+        self._result_limits = max_results, result_ttl
+
+    def push(
+        self, queue: str, request_id: str, jobs: Sequence[Push], *, max_aliases: int = 0
+    ) -> Steps[tuple[int, list[str]]]:
         """Add jobs.
 
         Returns when (ms), and the id in force of each job with a unique key, and of a single job.
-        `request_id` may be empty if the ids are new and their records outlive all repeats.
+        `request_id` may be empty if the ids are new and their records outlive all repeats. `max_aliases`: if
+        the ids were given out, how many may stand for one job, that has their unique key.
         """
         limit = conf.current().JOB_MAX_WAITING
-        words: list[Argument] = [request_id, window(), limit]
+        offset = request_offset(request_id, window())
+        words: list[Argument] = [request_id, window(), offset, limit, max_aliases]
         for job in jobs:
             words += job
-        reply = yield Script("jobs_push", self.keys.queue(queue).with_records, words)
+        reply = yield Script("jobs_push", self.keys.for_request(request_id, queue), words)
         if isinstance(reply, int):
             raise LimitExceeded(
                 "jobs waiting in a queue", limit=limit, actual=reply, setting="JOB_MAX_WAITING"
@@ -87,7 +108,7 @@ class Engine:
         """Settle leases, do what is due by time, and lease up to `count` jobs for `lease` ms (0: the jobs are
         deleted at once). A lost reply is not requested again: its jobs come back when their leases end."""
         numbers = {queue: number for number, queue in enumerate(queues, 1)}
-        words: list[Argument] = [os.urandom(6).hex(), worker, lease, count, min_age, *_dead_limits()]
+        words: list[Argument] = [os.urandom(6).hex(), worker, lease, count, min_age, self._limits()]
         for one in settlements:
             words += (numbers[one.lease.queue], *one.words)
         keys = [*self.keys.records, *(key for queue in queues for key in self.keys.queue(queue).all)]
@@ -106,8 +127,25 @@ class Engine:
     def settle(self, settlement: Settlement) -> Steps[bool | None]:
         """Settle one lease. False where it is stale, None where a lost reply leaves that open."""
         keys = self.keys.queue(settlement.lease.queue).with_records
-        reply = yield Script("jobs_settle", keys, (*_dead_limits(), *settlement.words), settles=True)
+        reply = yield Script("jobs_settle", keys, (self._limits(), *settlement.words), settles=True)
         return settled(reply)
+
+    def settle_and_push(self, settlement: Settlement, follow_up: FollowUp) -> Steps[int | None]:
+        """Settle one lease as DONE and push another job, together. JOB_MAX_WAITING doesn't apply to it.
+
+        Returns when (ms), also to a repeat; 0, with nothing pushed, where the lease is stale; None where a
+        lost reply leaves that open, since no result is kept.
+        """
+        keys = [*self.keys.queue(settlement.lease.queue).with_records, *self.keys.queue(follow_up.queue).all]
+        words = (self._limits(), *settlement.words, follow_up.max_aliases, *follow_up.job)
+        moment: int | None = yield Script("jobs_settle_push", keys, words, settles=True)
+        return moment
+
+    def begin(self, lease: Lease, worker: str) -> Steps[State | None]:
+        """Start an attempt at a job that was held when it was claimed. Returns its state; None if the lease
+        is stale."""
+        reply = yield Script("jobs_begin", self.keys.records, (*lease[1:], worker))
+        return parse_state(reply) if reply else None
 
     def extend(self, leases: Sequence[Lease], ms: int) -> Steps[list[bool]]:
         """Make leases end `ms` from now, if that is later. For each, whether it is in force."""
@@ -118,9 +156,12 @@ class Engine:
         reply = yield Script("jobs_extend", keys, words)
         return [bool(flag) for flag in reply]
 
-    def cancel(self, queue: str, job_id: str, *, ttl: int = 0, line: str = "") -> Steps[bool]:
-        """Take out a job that has not started. With a `ttl` (ms), the cancellation is its result."""
-        words = (job_id, ttl, line, request(None), window())
+    def cancel(
+        self, queue: str, job_id: str, *, ttl: int = 0, line: str = "", dead: bool = False
+    ) -> Steps[bool]:
+        """Take out a job that has not started; with `dead`, a dead one, too. With a `ttl` (ms), the
+        cancellation is its result."""
+        words = (job_id, ttl, line, request(None), window(), self._limits(), int(dead))
         return bool((yield Script("jobs_cancel", self.keys.queue(queue).with_records, words)))
 
     def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[bool]:
@@ -130,25 +171,38 @@ class Engine:
 
     def get(self, job_id: str) -> Steps[JobRecord | None]:
         """The record of a job, or None."""
-        _, max_age = _dead_limits()
-        reply = yield Script("jobs_get", self.keys.records, (job_id, max_age))
+        reply = yield Script("jobs_get", self.keys.records, (job_id, self._result_age()))
+        return parse_record(reply) if reply else None
+
+    def await_end(self, job_id: str) -> Steps[JobRecord | str | None]:
+        """Have the end of a job add an entry to its stream `ended`. Returns the id of the job, to which an
+        alias is resolved; its record, if the job has ended; None if it doesn't exist."""
+        reply = yield Script("tasks_await", self.keys.records, (job_id, self._result_age()))
+        if len(reply) == 1:
+            in_force: str = reply[0].decode()
+            return in_force
         return parse_record(reply) if reply else None
 
     def stats(self, queue: str) -> Steps[list[int]]:
         """Ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1."""
-        _, max_age = _dead_limits()
-        reply: list[int] = yield Script("jobs_stats", self.keys.queue(queue).with_records, (max_age,))
+        words = _dead_ttl(), self._max_lost()
+        reply: list[int] = yield Script("jobs_stats", self.keys.queue(queue).with_records, words)
         return reply
+
+    def is_empty(self, queue: str) -> Steps[bool]:
+        """Whether nothing is stored of a queue, and no results of its slot."""
+        ready, delayed, leased, dead, _ = self.keys.queue(queue).all
+        zsets = (ready, delayed, leased, dead, self.keys.finished)
+        return not any((yield [Command("ZCARD", zset) for zset in zsets]))
 
     def dead(self, queue: str, limit: int) -> Steps[list[JobRecord]]:
         """Dead jobs, the latest first."""
-        _, max_age = _dead_limits()
-        reply = yield Script("jobs_dead", self.keys.queue(queue).with_records, (limit, max_age))
+        reply = yield Script("jobs_dead", self.keys.queue(queue).with_records, (limit, _dead_ttl()))
         return [parse_record(one) for one in reply]
 
     def redrive(self, queue: str, job_ids: Sequence[str] | None) -> Steps[int]:
         """Requeue dead jobs: the given ones, or all that are dead by now. Returns how many."""
-        keys, (_, max_age) = self.keys.queue(queue).with_records, _dead_limits()
+        keys, max_age = self.keys.queue(queue).with_records, _dead_ttl()
         total: int = 0
         if job_ids is not None:
             for page in batched(job_ids, PAGE):
@@ -180,8 +234,20 @@ class Engine:
         """Remove the heartbeat of a worker that ends."""
         yield Command("HDEL", self.keys.workers, worker)
 
+    def _limits(self) -> str:
+        """The limits of the slot, as lua/_leases.lua parses them."""
+        max_results, result_ttl = self._result_limits
+        max_dead = conf.current().JOB_MAX_DEAD
+        return f"{max_dead} {_dead_ttl()} {self._max_lost()} {max_results} {result_ttl}"
 
-def _dead_limits() -> tuple[int, int]:
-    """How many dead jobs a queue keeps, and for how long (ms)."""
-    settings = conf.current()
-    return settings.JOB_MAX_DEAD, int(settings.JOB_DEAD_TTL * 1000)
+    def _result_age(self) -> int:
+        """How long the result of a dead job is kept: ms."""
+        return max(_dead_ttl(), self._result_limits[1])
+
+    def _max_lost(self) -> int:
+        return conf.current().JOB_MAX_LOST if self.counts_lost else 0
+
+
+def _dead_ttl() -> int:
+    """How long a dead job is kept: ms."""
+    return int(conf.current().JOB_DEAD_TTL * 1000)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
+from zlib import crc32
 
 from ...core.keys import FORMAT, encoded, tag
 from ...core.steps import Hint
+
+#: pairs of hashes over which the request ids of pushes are spread: to delete one hash of a million ids in one
+#: go would delay other clients by half a second
+REQUEST_SHARDS = 64
 
 
 class JobKeys:
@@ -17,13 +22,14 @@ class JobKeys:
 
     @functools.cached_property
     def jobs(self) -> str:
-        """HASH job id → payload, opaque. A field is deleted with its job: acked, cancelled, purged, or when
-        the result expires."""
+        """HASH job id → payload, opaque. A field is deleted with its job: acked, cancelled, purged; or when
+        the job has a result, whose state includes the payload."""
         return self.tag + ":jobs"
 
     @functools.cached_property
     def states(self) -> str:
-        """HASH job id → state, in the format of lua/_records.lua. Deleted with the payload."""
+        """HASH job id → state, in the format of lua/_records.lua. A field is deleted with its job, or when
+        the result expires."""
         return self.tag + ":states"
 
     @functools.cached_property
@@ -33,7 +39,8 @@ class JobKeys:
 
     @functools.cached_property
     def finished(self) -> str:
-        """ZSET job id → ms until which its result is kept. Each insertion deletes some that have expired."""
+        """ZSET job id → ms until which its result is kept. Each insertion deletes some that have expired, or
+        are over the limit."""
         return self.tag + ":finished"
 
     @functools.cached_property
@@ -43,8 +50,8 @@ class JobKeys:
 
     @functools.cached_property
     def aliases(self) -> str:
-        """HASH a + id → id of the job that it stands for; j + job id → the ids that stand for it. Deleted
-        with the job."""
+        """HASH a + id → id of the job that it stands for; n + job id → how many ids stand for it; the
+        number of one of them, a space and the job id → that id. Deleted with the job."""
         return self.tag + ":aliases"
 
     @functools.cached_property
@@ -53,30 +60,44 @@ class JobKeys:
         turn begins."""
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
+    def requests_of(self, request: str) -> list[str]:
+        """Two HASHes as `requests`, for the pushes whose request ids have the same shard."""
+        return [f"{self.tag}:requests:{request_shard(request)}:{turn}" for turn in (0, 1)]
+
     @functools.cached_property
     def workers(self) -> str:
         """HASH worker id → heartbeat, in the format of lua/workers_beat.lua. A worker removes its own; each
         heartbeat removes those that are too old."""
         return self.tag + ":workers"
 
+    def ended(self, job_id: str) -> str:
+        """STREAM of one entry: the job has ended. The script that ends a job for which clients wait computes
+        the key (lua/_waiters.lua). Expires ten seconds later."""
+        return f"{self.tag}:ended:{job_id}"
+
     @functools.cached_property
     def queues(self) -> str:
-        """ZSET name → ms of a recent push or sweep: the queues of a backend that allows any. Pruned by age
-        when read."""
+        """ZSET name → ms of a recent push, or of the last due time: the queues of a backend that allows any.
+        The poller removes old names of empty queues."""
         return self.tag + ":queues"
+
+    @functools.cached_property
+    def periodic(self) -> str:
+        """HASH name of a periodic task → how far its occurrences are handled, in the format of
+        lua/_periodic.lua. A field stays when its task is removed from the code: about 100 bytes."""
+        return self.tag + ":periodic"
 
     @functools.cached_property
     def records(self) -> list[str]:
         """The first KEYS of every job script, in this order."""
-        return [
-            self.jobs,
-            self.states,
-            self.log,
-            self.finished,
-            self.uniques,
-            self.aliases,
-            *self.requests,
-        ]
+        return [*self._state(), *self.requests]
+
+    def for_request(self, request: str, queue: str) -> list[str]:
+        """The KEYS of a script about one queue that records the answer to a push."""
+        return [*self._state(), *self.requests_of(request), *self.queue(queue).all]
+
+    def _state(self) -> list[str]:
+        return [self.jobs, self.states, self.log, self.finished, self.uniques, self.aliases]
 
     def queue(self, value: str) -> QueueKeys:
         """The keys of one of its queues."""
@@ -125,6 +146,17 @@ class QueueKeys:
         return [self.ready, self.delayed, self.leased, self.dead, self.bell]
 
 
+def request_shard(request: str) -> int:
+    """The pair of hashes for this request id."""
+    return crc32(request.encode()) % REQUEST_SHARDS
+
+
+def request_offset(request: str, window: int) -> int:
+    """How much earlier than the first one the windows of its pair begin: ms."""
+    return request_shard(request) * window // REQUEST_SHARDS
+
+
 def queues_key(prefix: str) -> str:
-    """ZSET name → ms of a recent push or sweep: the delay queues. Pruned by age when read."""
+    """ZSET name → ms of a recent push, or of the last due time: the delay queues. The poller removes old
+    names of empty queues."""
     return f"{prefix}:{FORMAT}:{{queues}}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 from ...core.steps import batched
+
+#: status of a job that was claimed after a lease of it had expired, before its attempt is started
+HELD = "h"
 
 
 class Outcome(Enum):
@@ -36,6 +39,18 @@ class Lease(NamedTuple):
         return Settlement(self, outcome, ms, line)
 
 
+class FollowUp(NamedTuple):
+    """A job that the script that settles another one pushes."""
+
+    queue: str
+    #: the fields of a Push
+    job: Sequence[str | int]
+    #: see Engine.push
+    max_aliases: int
+    #: called after the push, with its moment (ms); after a failure it may be called again
+    pushed: Callable[[int], None]
+
+
 class Settlement(NamedTuple):
     """A lease with its outcome, which the engine applies unless the lease is stale."""
 
@@ -45,6 +60,8 @@ class Settlement(NamedTuple):
     ms: int = 0
     #: line for the log of attempts, opaque to the engine
     line: str = ""
+    #: with DONE
+    follow_up: FollowUp | None = None
 
     @property
     def words(self) -> tuple[str, int, str, str, int, str]:
@@ -59,6 +76,8 @@ class State(NamedTuple):
     status: str
     priority: int
     attempts: int
+    #: attempts whose lease expired, where these are counted apart from failures
+    lost: int
     max_attempts: int
     fence: int
     token: str
@@ -67,7 +86,14 @@ class State(NamedTuple):
     last: int
     moment: int
     workers: list[str]
+    #: whether a client may wait for the end of the job
+    awaited: bool
     unique: str
+
+    @property
+    def failures(self) -> int:
+        """The attempts that count towards `max_attempts`, the current one included."""
+        return self.attempts - self.lost
 
 
 class LeasedJob(NamedTuple):
@@ -102,12 +128,14 @@ class Claimed(NamedTuple):
 
 def parse_state(raw: bytes) -> State:
     """The state in a reply."""
-    parts = raw.decode().split(" ", 11)
-    status, priority, attempts, max_attempts, fence, token, *moments, workers, unique = parts
+    parts = raw.decode().split(" ", 13)
+    if len(parts) < 14:  # as before `lost` and `awaited` were added
+        parts[3:3], parts[-1:-1] = ["0"], ["0"]
+    status, priority, attempts, lost, max_attempts, fence, token, *moments, workers, awaited, unique = parts
     pushed, first, last, moment = map(int, moments)
     names = [] if workers == "-" else workers.split(",")
-    numbers = int(priority), int(attempts), int(max_attempts), int(fence)
-    return State(status, *numbers, token, pushed, first, last, moment, names, unique)
+    numbers = int(priority), int(attempts), int(lost), int(max_attempts), int(fence)
+    return State(status, *numbers, token, pushed, first, last, moment, names, awaited == "1", unique)
 
 
 def parse_record(raw: list[bytes]) -> JobRecord:

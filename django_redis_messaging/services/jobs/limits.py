@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,13 @@ class Limits:
     max_time: float | None = None
     #: seconds that running jobs get to finish when the worker is stopped
     drain: float = 30.0
+
+    def reached(self, done: int) -> bool:
+        """Whether the worker must start no more jobs, after so many."""
+        if self.max_memory is not None and (used := resident_memory()) > self.max_memory:
+            logger.info("Using %d MiB, more than %d MiB; stopping.", used, self.max_memory)
+            return True
+        return self.max_tasks is not None and done >= self.max_tasks
 
 
 DEFAULT_LIMITS = Limits()

@@ -8,13 +8,13 @@ from typing import Any
 
 from ...core.keys import name as checked
 from ...core.operations import Steps, asynchronous, operation
-from ...core.steps import batched
 from ..arguments import Duration, Stop, count, integer, milliseconds, request, sequence
 from . import consuming
 from .base import MAX_JOBS, ONLY_QUEUE, LeaseQueue
 from .encoding import decode_dead, encode, new_ids
-from .engine import PAGE, Push
+from .engine import Push
 from .keys import queues_key
+from .pages import pages
 from .registry import register_queue
 from .values import DeadJob, QueueStats
 
@@ -74,8 +74,8 @@ class DelayQueue(LeaseQueue):
     ) -> Steps[list[str]]:
         """Add a job for each of `items`, in their order; returns their ids.
 
-        One script adds some hundreds; after an error, the ones before it have been added, and a repeat with
-        the same `request_id` adds the rest.
+        One script adds up to 200, or 1 MiB; after an error, the ones before it have been added, and a
+        repeat with the same `request_id` adds the rest.
 
         >>> len(DelayQueue("mail").push_many(["one", "two"]))
         2
@@ -85,13 +85,14 @@ class DelayQueue(LeaseQueue):
         request_key = request(request_id)
         payloads = [encode(item) for item in items]
         ids = new_ids(request_id, len(payloads))
-        for number, page in enumerate(batched(zip(ids, payloads, strict=True), PAGE)):
-            jobs = [
-                Push(job_id, payload, wait, checked_priority, self._max_attempts) for job_id, payload in page
-            ]
+        jobs = [
+            Push(job_id, payload, wait, checked_priority, self._max_attempts)
+            for job_id, payload in zip(ids, payloads, strict=True)
+        ]
+        for number, page in enumerate(pages(jobs, lambda job: job.payload)):
             # no other request has this id: a caller's id has no NUL
-            yield from self._engine.push(ONLY_QUEUE, f"{request_key}\0{number}", jobs)
-        yield from self._register()
+            yield from self._engine.push(ONLY_QUEUE, f"{request_key}\0{number}", page)
+        yield from self._register(wait)
         return ids
 
     apush_many = asynchronous(push_many)
@@ -99,7 +100,7 @@ class DelayQueue(LeaseQueue):
     @operation
     def cancel(self, job_id: str) -> Steps[bool]:
         """Delete a job that waits or is dead. False if it runs or doesn't exist."""
-        return (yield from self._engine.cancel(ONLY_QUEUE, checked(job_id, "job_id")))
+        return (yield from self._engine.cancel(ONLY_QUEUE, checked(job_id, "job_id"), dead=True))
 
     acancel = asynchronous(cancel)
 
@@ -107,7 +108,10 @@ class DelayQueue(LeaseQueue):
     def reschedule(self, job_id: str, delay: Duration) -> Steps[bool]:
         """Make a waiting job ready after `delay`. False if it doesn't wait."""
         wait = milliseconds(delay, "delay")
-        return (yield from self._engine.reschedule(ONLY_QUEUE, checked(job_id, "job_id"), wait))
+        done = yield from self._engine.reschedule(ONLY_QUEUE, checked(job_id, "job_id"), wait)
+        if done:
+            yield from self._register(wait)
+        return done
 
     areschedule = asynchronous(reschedule)
 
@@ -195,8 +199,8 @@ class DelayQueue(LeaseQueue):
         place = integer(priority, "priority", minimum=-100, maximum=100)
         job = Push(job_id, encode(data), wait, place, self._max_attempts)
         _, [in_force] = yield from self._engine.push(ONLY_QUEUE, request_key, [job])
-        yield from self._register()
+        yield from self._register(wait)
         return in_force
 
-    def _register(self) -> Steps[None]:
-        return register_queue(self._using, queues_key(self._prefix), self.name)
+    def _register(self, delay: int) -> Steps[None]:
+        return register_queue(self._using, queues_key(self._prefix), self.name, delay)

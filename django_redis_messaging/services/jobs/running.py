@@ -1,4 +1,4 @@
-"""What a worker runs: jobs, with their timeouts; and the event loop on which their coroutines run."""
+"""What a worker runs: jobs, with their timeouts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from ...core import clients
 from ...errors import TaskTimeout
 from .leases import LeasedJob, Outcome, Settlement
 
@@ -24,8 +24,15 @@ IDLE_INTERVAL = 1.0
 TIMEOUT_INTERVAL = 0.5
 #: seconds between two checks, at least
 MIN_INTERVAL = 0.01
-#: seconds that coroutines get to end when they are cancelled
-CLOSING_TIMEOUT = 5.0
+
+
+class NotStarted(Exception):
+    """An attempt can't be started, now or at all."""
+
+    def __init__(self, settlement: Settlement | None) -> None:
+        #: of the lease; None if another worker may have it
+        self.settlement = settlement
+        super().__init__(settlement)
 
 
 @dataclass(eq=False)
@@ -35,16 +42,19 @@ class RunningJob:
     leased: LeasedJob
     #: runs a coroutine on the worker's event loop and returns its result
     run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]
+    #: the block in which an attempt runs; raises NotStarted
+    starting: Callable[[RunningJob], AbstractContextManager[object]] = nullcontext
+    #: called when a call with a short timeout has begun
+    on_short_timeout: Callable[[], object] = lambda: None
     thread: int = field(default_factory=threading.get_ident)
-    started: float = field(default_factory=monotonic)
-    #: seconds it may take; None: any time
+    #: when the call began: monotonic; None before
+    started: float | None = None
+    #: seconds the call may take; None: any time
     timeout: float | None = None
     #: whether another worker may have the job now
     lease_lost: bool = False
     #: whether the worker released the job because the worker ends
     released: bool = False
-    #: whether the attempt ended before the call: the job doesn't count as done
-    deferred: bool = False
     #: prevents a timeout from being raised after the call
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _is_calling: bool = False
@@ -57,17 +67,38 @@ class RunningJob:
     @property
     def overdue(self) -> float:
         """Seconds since the timeout; negative before, and without a timeout."""
-        return -1.0 if self.timeout is None else monotonic() - self.started - self.timeout
+        if self.timeout is None or self.started is None:
+            return -1.0
+        return monotonic() - self.started - self.timeout
 
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Call a function; a timeout raises TaskTimeout in it."""
+    @contextmanager
+    def start(self) -> Iterator[None]:
+        """Make the attempt in this block; raises NotStarted. Nothing that the job calls runs before it."""
+        with self.starting(self):
+            if self.released or self.lease_lost:  # another worker may have the job by now
+                raise NotStarted(None)
+            yield
+
+    def call(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Call a function; after `timeout` seconds, TaskTimeout is raised in it."""
         with self._guard:
+            self._count_from_now(timeout)
             self._is_calling = True
+        if timeout is not None and timeout < IDLE_INTERVAL:
+            self.on_short_timeout()
         try:
             return function()
         finally:
             with self._guard:
                 self._is_calling = False
+
+    def call_async(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
+        """Run a coroutine; after `timeout` seconds it is cancelled, and this raises TaskTimeout."""
+        self._count_from_now(timeout)
+        return self.run_coroutine(_within(coroutine, timeout))
+
+    def _count_from_now(self, timeout: float | None) -> None:
+        self.started, self.timeout = monotonic(), timeout
 
     def interrupt(self) -> None:
         """Raise TaskTimeout in the thread that calls, once. A call that waits inside the system notices when
@@ -78,6 +109,17 @@ class RunningJob:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self.thread), ctypes.py_object(TaskTimeout)
                 )
+
+
+async def _within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await coroutine
+    except TimeoutError as error:
+        if limit.expired():
+            raise TaskTimeout(f"The call took longer than {seconds:g} s.") from error
+        raise
 
 
 class RunningJobs:
@@ -124,53 +166,3 @@ class RunningJobs:
             if job in self._jobs and not job.lease_lost:
                 job.lease_lost = True
                 logger.warning("Job id=%s lost its lease while it ran.", job.leased.lease.id)
-
-
-class EventLoop:
-    """One event loop, in a thread that starts with the first coroutine."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine there, and return its result."""
-        with self._lock:
-            if self._running is None:
-                loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=_run_forever, args=(loop,), name="event loop", daemon=True)
-                thread.start()
-                self._running = loop, thread
-            loop, _ = self._running
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
-
-    def close(self) -> None:
-        """Stop the loop, after cancelling what still runs there."""
-        if self._running is None:
-            return
-        loop, thread = self._running
-        try:
-            asyncio.run_coroutine_threadsafe(_end(loop), loop).result(CLOSING_TIMEOUT)
-        except TimeoutError:
-            logger.warning(
-                "A coroutine did not end within %g s after it was cancelled; its thread keeps running.",
-                CLOSING_TIMEOUT,
-            )
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-
-
-async def _end(loop: asyncio.AbstractEventLoop) -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for one in others:
-        one.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await clients.aclose()
-    await loop.shutdown_asyncgens()

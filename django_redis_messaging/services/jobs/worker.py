@@ -1,9 +1,8 @@
 """The worker: lanes that claim and run jobs, while their leases are kept.
 
 Each lane is a thread that settles its last job and claims the next in one round trip, shared with the lanes
-that arrive at the same time. If no job is ready, one lane at a time waits for a wake-up (leader and
-followers), so that an idle worker calls Redis once a second. Coroutines run on one event loop, while their
-lane waits for them. The thread that calls `run` supervises: stop signals, timeouts, the drain.
+that arrive at the same time. Coroutines run on one event loop, while their lane waits for them. The thread
+that calls `run` supervises and never waits for Redis: stop signals, timeouts, the drain.
 """
 
 from __future__ import annotations
@@ -13,67 +12,85 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TypeVar
 
+from ... import conf
 from ...core.backoff import backoff
-from ...core.operations import Steps, perform
-from ...errors import MessagingError
-from ..renewing import Renewal
+from ...core.operations import perform
+from ...core.retry import deadline, time_left
+from ...core.steps import batched
+from ...errors import MessagingError, OutcomeUnknown
+from .admission import Admission
+from .alone import LoneStarts
 from .combining import Claim, Combiner
 from .engine import POLL_INTERVAL, Engine
+from .event_loop import EventLoop
+from .heartbeat import Heartbeat
 from .leases import Claimed, LeasedJob, Outcome, Settlement
-from .limits import DEFAULT_LIMITS, Limits, resident_memory
-from .running import EventLoop, RunningJob, RunningJobs
+from .limits import DEFAULT_LIMITS, Limits
+from .order import QueueOrder
+from .pages import PAGE
+from .running import NotStarted, RunningJob, RunningJobs
+from .settling import Settler, log_lost_lease, log_unsettled
+from .wakeups import Wakeups
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-#: makes an attempt at a job; returns the settlement, or None if the lease is lost
+#: makes an attempt at a job, within `RunningJob.start`; returns the settlement, or None if the lease is lost
 Attempt = Callable[[RunningJob], Settlement | None]
+
+#: seconds that lanes without a job get to end: an idle one notices a stop within POLL_INTERVAL
+IDLE_DRAIN = 1.2
+#: seconds for the calls to Redis at the end of a worker on which no job depends
+LAST_DEADLINE = 0.8
 
 
 class Worker:
-    """Runs the jobs of some queues of one slot until it is stopped."""
+    """Runs the jobs of some queues of one slot until it is stopped. Queues with weights share it; without,
+    the first queue is served first."""
 
     def __init__(
         self,
         engine: Engine,
         using: str,
-        queues: Sequence[str],
+        queues: Sequence[str] | Mapping[str, int],
         attempt: Attempt,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.id = f"{socket.gethostname()[:40]}-{os.getpid()}-{os.urandom(3).hex()}"
-        #: jobs that were started and ended
-        self.done = 0
-        #: whether a lane ended by an unexpected error
+        #: whether a part of it ended by an unexpected error
         self.failed = False
         self._engine = engine
         self._using = using
-        self._queues = list(queues)
+        self._order = QueueOrder(queues)
         self._attempt = attempt
         self._limits = limits
         self._combiner = Combiner(self._exchange)
-        self._leader = threading.Lock()
-        #: when an idle lane polled last; monotonic
-        self._polled_at = 0.0
+        self._settler = Settler(engine, using)
         #: True: stop; False: a lane ended. Not an Event, whose set() in a signal handler could deadlock.
         self._signals: SimpleQueue[bool] = SimpleQueue()
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._running = RunningJobs()
-        #: jobs that may still be started
-        self._remaining = threading.Semaphore(limits.max_tasks) if limits.max_tasks else None
-        #: start of the worker by the server's clock: ms; 0 before the first heartbeat
-        self._started = 0
-        self._consumed = False
-        self._event_loop = EventLoop()
+        self._admission = Admission(limits.max_tasks)
+        self._starts = LoneStarts(engine, using, self.id, self._admission)
+        self._wakeups = Wakeups(engine, using, self._order.queues, self._stopping)
+        self._heartbeat = Heartbeat(
+            engine, using, self.id, self._running, limits.lease, lambda: self.done, self._fail
+        )
+        self._event_loop = EventLoop(self._fail)
         #: threads of lanes that have not ended
         self._lanes: set[threading.Thread] = set()
+        #: those that run a job, or have to settle one
+        self._busy: set[threading.Thread] = set()
+
+    @property
+    def done(self) -> int:
+        """Jobs that were started and ended."""
+        return self._admission.done
 
     def stop(self) -> None:
         """Start no more jobs; at the second call, release the running ones. Safe in a signal handler."""
@@ -82,36 +99,36 @@ class Worker:
     def run(self) -> None:
         """Work until stopped, or until a limit is reached; then wait for running jobs, and release those that
         don't finish in time."""
-        keeper = Renewal(self._keep_leases_or_stop, self._limits.lease / 3, f"worker {self.id}")
-        keeper.start(at_once=True)
+        self._heartbeat.start()
         self._read_signal(0)
         closes = monotonic() + (self._limits.max_time or math.inf)
         for number in range(self._limits.concurrency):
-            lane = threading.Thread(target=self._guard, args=(self._run_lane,), name=f"lane {number}")
-            lane.daemon = True
+            lane = threading.Thread(target=self._guard, name=f"lane {number}", daemon=True)
             self._lanes.add(lane)
         for lane in list(self._lanes):
             lane.start()
-        self._supervise(closes, until_stopped=True)
-        self._stopping.set()
-        self._supervise(monotonic() + self._limits.drain)
-        self._release_running()
+        self._supervise(closes, self._stopping.is_set)
+        self._begin_stop()
+        self._supervise(monotonic() + self._limits.drain, lambda: not self._busy)
+        if not self._busy:
+            self._supervise(monotonic() + IDLE_DRAIN, lambda: False)
         self._ended.set()
-        keeper.stop(None)  # before remove_worker(): a later heartbeat would add the worker again
-        self._join_idle_lanes()
+        with deadline(conf.current().COMMAND_DEADLINE):  # for all that follows, should Redis not reply
+            self._release_running()
+        with deadline(LAST_DEADLINE):
+            self._heartbeat.stop()  # before remove_worker(): a later heartbeat would add the worker again
+            self._join_idle_lanes()
         self._event_loop.close()
-        with suppress(MessagingError):  # without a heartbeat it counts as ended, too
-            self._perform(self._engine.remove_worker(self.id))
+        with (
+            deadline(LAST_DEADLINE / 2),
+            suppress(MessagingError),
+        ):  # without a heartbeat it counts as ended, too
+            perform(self._using, self._engine.remove_worker(self.id))
 
-    def _perform(self, steps: Steps[T]) -> T:
-        return perform(self._using, steps)
-
-    def _supervise(self, ends: float, *, until_stopped: bool = False) -> None:
-        """Until then, or until a stop, or the end of all lanes: read signals, and interrupt jobs whose time
-        is up."""
-        while self._lanes and not self._ended.is_set():
-            if until_stopped and self._stopping.is_set():
-                return
+    def _supervise(self, ends: float, has_ended: Callable[[], bool]) -> None:
+        """Until then, or until `has_ended`, or a second stop, or the end of all lanes: read signals, and
+        interrupt jobs whose time is up."""
+        while self._lanes and not self._ended.is_set() and not has_ended():
             left = ends - monotonic()
             if left <= 0:
                 return
@@ -125,25 +142,29 @@ class Worker:
                 return
             if self._stopping.is_set():
                 self._ended.set()
-            self._stopping.set()
+            self._begin_stop()
 
-    def _guard(self, body: Callable[[], None]) -> None:
+    def _begin_stop(self) -> None:
+        """Let no lane claim another job."""
+        self._stopping.set()
+        self._admission.close()
+
+    def _guard(self) -> None:
         """Run a lane. An unexpected error ends the whole worker, so that its supervisor notices."""
         try:
-            body()
-        except KeyboardInterrupt:
-            logger.warning("%s of worker %s was interrupted; stopping.", _thread_name(), self.id)
-            self._stopping.set()
-        except Exception:
-            self._fail(_thread_name())
+            self._run_lane()
+        except BaseException:  # SystemExit too: the other lanes must not go on as if nothing had happened
+            logger.exception("%s of worker %s failed; stopping.", threading.current_thread().name, self.id)
+            self._fail()
         finally:
             self._lanes.discard(threading.current_thread())
+            self._busy.discard(threading.current_thread())
             self._signals.put(False)
 
-    def _fail(self, part: str) -> None:
-        logger.exception("%s of worker %s failed; stopping.", part, self.id)
+    def _fail(self) -> None:
+        """End because of an unexpected error, which was logged."""
         self.failed = True
-        self._stopping.set()
+        self._begin_stop()
         self._signals.put(False)
 
     def _run_lane(self) -> None:
@@ -154,23 +175,30 @@ class Worker:
             try:
                 if self._stopping.is_set():
                     if settlement is not None:
-                        self._settle(settlement)
+                        self._settler.settle(settlement)
                     return
                 claim = self._claim(settlement)
                 settlement, failures = None, 0
+                if claim is None or claim.job is None:
+                    self._busy.discard(threading.current_thread())
             except MessagingError as error:
                 failures += 1
-                settlement = self._settle_alone(settlement)
+                settlement = self._settler.try_settle(settlement)
+                if self._ended.is_set():
+                    if settlement is not None:
+                        log_unsettled([settlement], error)
+                    return
                 self._pause(failures, error)
                 continue
-            if claim.job is not None and self._stopping.is_set():
-                settlement = claim.job.lease.settled(Outcome.RELEASE)
-            elif claim.job is not None:
+            if claim is None:
+                continue
+            if claim.job is not None:
+                self._busy.add(threading.current_thread())
                 settlement = self._run_job(claim.job)
             elif self._limits.burst:
                 return  # other lanes go on while they find jobs
             else:
-                self._wait(claim.due_in)
+                self._wakeups.wait(claim.due_in)
 
     def _pause(self, failures: int, error: MessagingError) -> None:
         """Wait before the next attempt to reach Redis."""
@@ -179,142 +207,77 @@ class Worker:
         until = self._ended if self._stopping.is_set() else self._stopping
         until.wait(seconds)
 
-    def _claim(self, settlement: Settlement | None) -> Claim:
-        """Settle the last job and claim the next."""
-        wants_job = self._remaining is None or self._remaining.acquire(blocking=False)
+    def _claim(self, settlement: Settlement | None) -> Claim | None:
+        """Settle the last job and claim the next; None if it only settled, or the worker stops. Without a job
+        to settle, wait until one may be claimed."""
+        if settlement is not None and settlement.follow_up is not None:
+            self._settler.settle(settlement)  # alone: a claim has no keys for the queue of the other job
+            return None
+        admitted = self._admission.enter(wait=settlement is None)
+        if settlement is None and not admitted:
+            return None
         has_job = False
         try:
-            claim = self._combiner.claim(settlement, wants_job)
+            claim = self._combiner.claim(settlement, wants_job=admitted)
             has_job = claim.job is not None
         finally:
-            if self._remaining is not None and wants_job and not has_job:
-                self._remaining.release()
+            if admitted and not has_job:
+                self._admission.leave(started=False)
         if settlement is not None and not claim.settled:
-            _log_lost_lease(settlement)
-        return claim
+            log_lost_lease(settlement)
+        return claim if admitted else None
 
     def _exchange(self, settlements: Sequence[Settlement], count: int) -> Claimed:
         lease = round(self._limits.lease * 1000)
-        claimed = self._perform(
-            self._engine.claim(self._queues, count, lease, worker=self.id, settlements=settlements)
-        )
-        self._consumed = True
+        queues = self._order.next() if count else self._order.queues
+        steps = self._engine.claim(queues, count, lease, worker=self.id, settlements=settlements)
+        claimed = perform(self._using, steps)
+        self._heartbeat.consumed = True
         return claimed
 
-    def _wait(self, due_in: float | None) -> None:
-        """Wait for a wake-up as the leader, or for the leader as a follower; no longer than `due_in`."""
-        ends = monotonic() + (due_in if due_in is not None and due_in < POLL_INTERVAL else math.inf)
-        while not self._leader.acquire(timeout=min(POLL_INTERVAL, max(ends - monotonic(), 0))):
-            if self._stopping.is_set() or monotonic() >= ends:
-                return
-        try:
-            left = min(ends, self._polled_at + POLL_INTERVAL) - monotonic()
-            if left > 0 and not self._stopping.is_set():
-                self._perform(self._engine.wait(self._queues, left))
-            # this lane polls next: the lane that leads now may wait
-            self._polled_at = monotonic()
-        except MessagingError as error:
-            logger.warning("Waiting for jobs failed, polling instead: %s", error)
-            self._stopping.wait(POLL_INTERVAL)
-        finally:
-            self._leader.release()
-
     def _run_job(self, leased: LeasedJob) -> Settlement | None:
-        running = RunningJob(leased, self._event_loop.run)
+        if self._stopping.is_set():
+            self._admission.leave(started=False)
+            return leased.lease.settled(Outcome.RELEASE)
+        running = RunningJob(leased, self._event_loop.run, self._starts.start, self._wake)
         self._running.add(running)
         try:
             return self._attempt(running)
+        except NotStarted as reason:
+            return reason.settlement
         finally:
             self._running.discard(running)
-            if not running.deferred:
-                self.done += 1
-                self._stop_at_limits()
-            elif self._remaining is not None:
-                self._remaining.release()
+            was_called = running.started is not None
+            self._admission.leave(started=was_called)
+            if was_called and self._limits.reached(self.done):
+                self._begin_stop()
 
-    def _stop_at_limits(self) -> None:
-        limits = self._limits
-        if limits.max_tasks is not None and self.done >= limits.max_tasks:
-            self._stopping.set()
-        if limits.max_memory is not None and resident_memory() > limits.max_memory:
-            logger.info("Worker %s uses more than %d MiB; stopping.", self.id, limits.max_memory)
-            self._stopping.set()
-
-    def _settle(self, settlement: Settlement) -> None:
-        if self._perform(self._engine.settle(settlement)) is False:
-            _log_lost_lease(settlement)
-
-    def _settle_alone(self, settlement: Settlement | None) -> Settlement | None:
-        """Settle without a claim, after a claim failed; returns what the next claim has to settle."""
-        if settlement is None:
-            return None
-        try:
-            self._settle(settlement)
-        except MessagingError:
-            return settlement
-        return None
+    def _wake(self) -> None:
+        """Let the supervisor plan its next check for timeouts anew."""
+        self._signals.put(False)
 
     def _release_running(self) -> None:
         """Release the jobs that still run: other workers get them at once."""
-        for running in self._running:
-            running.released = True
+        for page in batched(list(self._running), PAGE):
+            for running in page:
+                running.released = True
+            self._release([running.settled(Outcome.RELEASE) for running in page])
+
+    def _release(self, settlements: Sequence[Settlement]) -> None:
+        while True:
             try:
-                self._perform(self._engine.settle(running.settled(Outcome.RELEASE)))
+                self._exchange(settlements, 0)
+                return
             except MessagingError as error:
-                lease = running.leased.lease
-                logger.warning(
-                    "Releasing job id=%s failed; it is delivered again when its lease ends: %s",
-                    lease.id,
-                    error,
-                )
+                # without a reply, a repeat is harmless: leases that were released are stale
+                if not isinstance(error, OutcomeUnknown) or time_left() <= 0:
+                    log_unsettled(settlements, error)
+                    return
 
     def _join_idle_lanes(self) -> None:
         """Wait a moment for lanes that run nothing: a lane that has just claimed a job releases it."""
-        ends = monotonic() + POLL_INTERVAL
+        ends = monotonic() + min(POLL_INTERVAL, time_left())
         busy = {running.thread for running in self._running}
         for lane in list(self._lanes):
             if lane.ident not in busy:
                 lane.join(max(ends - monotonic(), 0))
-
-    def _keep_leases_or_stop(self) -> bool:
-        """For the renewal: always True. An unexpected error ends the worker; leases are kept until then."""
-        try:
-            self._keep_leases()
-        except MessagingError as error:
-            if not self._ended.is_set():
-                interval = self._limits.lease / 3
-                logger.warning("Heartbeat failed, retrying in %.1f s: %s", interval, error)
-        except Exception:
-            if not self.failed:
-                self._fail("The heartbeat")
-        return True
-
-    def _keep_leases(self) -> None:
-        """Extend the leases of running jobs, and send a heartbeat."""
-        length = self._limits.lease
-        if kept := self._running.with_leases(length):
-            leases = [running.leased.lease for running in kept]
-            in_force = self._perform(self._engine.extend(leases, round(length * 1000)))
-            self._running.mark_lost([one for one, kept_on in zip(kept, in_force, strict=True) if not kept_on])
-        if self._ended.is_set():
-            return
-        now = self._perform(
-            self._engine.beat(
-                self.id,
-                consumed=self._consumed,
-                started=self._started,
-                running=len(self._running),
-                done=self.done,
-            )
-        )
-        self._started = self._started or now
-        self._consumed = False
-
-
-def _thread_name() -> str:
-    return threading.current_thread().name
-
-
-def _log_lost_lease(settlement: Settlement) -> None:
-    job_id, outcome = settlement.lease.id, settlement.outcome.value
-    logger.warning("Job id=%s ended (%s), but its lease was lost; refused.", job_id, outcome)

@@ -13,7 +13,7 @@ from django.db import close_old_connections
 
 from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...handlers import KeyEvent, KeyHandler, title
-from ..jobs.running import EventLoop
+from ..jobs.event_loop import EventLoop
 from .keys import dispatch_key
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -24,8 +24,8 @@ from ...core.primaries import Primaries, Primary
 from ...handlers import KeyHandler, TimerHandler
 from ..expiries.engine import TimerEngine
 from ..expiries.firing import Firing
+from ..jobs.event_loop import EventLoop
 from ..jobs.limits import DEFAULT_LIMITS, Limits
-from ..jobs.running import EventLoop
 from ..jobs.worker import Worker
 from .channel import Channel
 from .dispatch import Dispatcher
@@ -50,7 +50,11 @@ class Listener:
         configure: bool = False,
     ) -> None:
         self._worker = _timer_worker(timers, limits) if timers else None
-        self._events = Events(key_events, configure=configure, drain=limits.drain) if key_events else None
+        self._events = None
+        if key_events:
+            self._events = Events(
+                key_events, configure=configure, drain=limits.drain, on_failure=self._stop_worker
+            )
 
     @property
     def done(self) -> int:
@@ -60,7 +64,7 @@ class Listener:
     @property
     def failed(self) -> bool:
         """Whether it ended by an unexpected error."""
-        return self._worker is not None and self._worker.failed
+        return any(part is not None and part.failed for part in (self._worker, self._events))
 
     @property
     def events(self) -> Events | None:
@@ -87,6 +91,10 @@ class Listener:
             if self._events is not None:
                 self._events.close()
 
+    def _stop_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+
 
 def _timer_worker(timers: Mapping[str, TimerHandler], limits: Limits) -> Worker:
     using, engine = conf.alias(), TimerEngine(current_prefix())
@@ -97,8 +105,15 @@ class Events:
     """Listens to all primaries, and follows changes of the topology."""
 
     def __init__(
-        self, handlers: Sequence[KeyHandler], *, configure: bool = False, drain: float = DEFAULT_LIMITS.drain
+        self,
+        handlers: Sequence[KeyHandler],
+        *,
+        configure: bool = False,
+        drain: float = DEFAULT_LIMITS.drain,
+        on_failure: Callable[[], object] = lambda: None,
     ) -> None:
+        #: whether it ended by an unexpected error
+        self.failed = False
         #: the channel of each primary
         self.channels: dict[Primary, Channel] = {}
         self._handlers = handlers
@@ -106,7 +121,8 @@ class Events:
         self._endpoint = Endpoint(conf.alias())
         self._primaries = Primaries(self._endpoint)
         self._token = os.urandom(9).hex()
-        self._loop = EventLoop()
+        self._loop = EventLoop(self._fail)
+        self._on_failure = on_failure
         self._dispatchers: dict[Primary, Dispatcher] = {}
         self._drain = drain
         self._drained_by = math.inf
@@ -147,6 +163,12 @@ class Events:
                 pass  # a second signal may come in between
             dispatcher.abandon()
         self._loop.close()
+
+    def _fail(self) -> None:
+        """Stop because the event loop ended by an unexpected error, which was logged."""
+        self.failed = True
+        self.stop()
+        self._on_failure()
 
     def _run(self) -> None:
         while not self._stopped:

@@ -1,0 +1,56 @@
+-- Enqueues an occurrence of a periodic task, unless it has been handled. It is left out if it was missed, or if
+-- another job has its unique key.
+--
+-- uses _periodic.lua
+-- uses _queue.lua
+-- uses _records.lua
+-- uses _time.lua
+--
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- KEYS  14 periodic
+-- ARGV  1 name
+-- ARGV  2 fingerprint of the schedule
+-- ARGV  3 occurrence: ms
+-- ARGV  4 age from which it was missed: ms; 0: it is enqueued at any age
+-- ARGV  5 limit of waiting jobs in the queue
+-- ARGV  6 id
+-- ARGV  7 payload
+-- ARGV  8 priority
+-- ARGV  9 max attempts
+-- ARGV  10 unique key
+-- Returns when it was enqueued (ms); 0 if it was handled before, or left out; if the limit is exceeded, minus the
+-- number of jobs that would wait, with nothing done
+local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 9), KEYS[14]
+local name, schedule, moment, max_age = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local max_waiting, id, payload = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local priority, max_attempts, unique = ARGV[8], ARGV[9], ARGV[10]
+local now = milliseconds()
+local handled, _, enqueued = read_periodic(periodic, name)
+if handled and moment <= handled then
+  return 0
+end
+local missed = max_age > 0 and now - moment >= max_age
+if missed or (unique ~= '' and unique_holder(records, unique)) or redis.call('HEXISTS', records.states, id) == 1 then
+  write_periodic(periodic, name, moment, schedule, enqueued)
+  return 0
+end
+local waiting = count_waiting(queue) + 1
+if waiting > max_waiting then
+  return -waiting
+end
+write_periodic(periodic, name, moment, schedule, moment)
+add_job(records, id, payload, new_state(digits(now), digits(now), priority, max_attempts, unique))
+enqueue(queue, records, id, priority, now, now)
+return now

@@ -1,0 +1,595 @@
+"""Periodic tasks: schedules, and occurrences that are enqueued once."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.core.checks import ERROR, WARNING
+from django.core.management import CommandError, call_command
+from pytest_django import Settings
+
+from django_redis_messaging import ConfigurationError, InvalidArgument, Unavailable
+from django_redis_messaging.core.clients import execute
+from django_redis_messaging.core.operations import Steps, perform
+from django_redis_messaging.management import loops
+from django_redis_messaging.services import polling as polling_module
+from django_redis_messaging.services.polling import Poller
+from django_redis_messaging.tasks import occurrences, periodic
+from django_redis_messaging.tasks import polling as tasks_polling
+from django_redis_messaging.tasks.compat import BaseTaskBackend, task_enqueued
+from django_redis_messaging.tasks.occurrences import Seen, enqueue_due, occurrence_id, read, tasks_of
+from django_redis_messaging.tasks.schedules import Cron, Every, Schedule
+from tests.processes import commands
+from tests.test_checks import found
+
+from . import jobs
+from .test_poller import Clock, polling
+from .working import at_work, backend, burst, engine, keys, server, server_ms, until
+
+#: the module, whose name in the package is that of the function
+module = sys.modules[periodic.__module__]
+#: ms
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+BERLIN = ZoneInfo("Europe/Berlin")
+#: a backend of Django or of the backport, not of this package
+DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins as a process that has just started."""
+    monkeypatch.setattr(occurrences, "_began", {})
+
+
+def ms(text: str, zone: ZoneInfo = BERLIN) -> int:
+    """A local time as ms; `fold=1` after it means the second pass of a repeated hour."""
+    text, _, fold = text.partition(" fold=")
+    return int(datetime.fromisoformat(text).replace(tzinfo=zone, fold=int(fold or 0)).timestamp() * 1000)
+
+
+def times(schedule: Schedule, since: str, until: str) -> list[str]:
+    """The occurrences after a local time and until another one: hour, minute and offset from UTC."""
+    found, end, after = [], ms(until), schedule.next(ms(since))
+    while after is not None and after <= end:
+        local = datetime.fromtimestamp(after / 1000, BERLIN)
+        found.append(f"{local:%H:%M}{local:%z}"[:8])
+        after = schedule.next(after)
+    return found
+
+
+SPRING = ("2026-03-29T00:59", "2026-03-29T04:00")
+AUTUMN = ("2026-10-25T00:59", "2026-10-25T04:00")
+
+
+class TestClockChanges:
+    """In spring the hour from 02:00 is skipped, in autumn it is repeated."""
+
+    @pytest.mark.parametrize(
+        ("cron", "spring", "autumn"),
+        [
+            ("30 2 * * *", ["03:00+02"], ["02:30+02"]),
+            ("0 3 * * *", ["03:00+02"], ["03:00+01"]),
+            ("15 1-3 * * *", ["01:15+01", "03:00+02", "03:15+02"], ["01:15+02", "02:15+02", "03:15+01"]),
+            (
+                "0 * * * *",
+                ["01:00+01", "03:00+02", "04:00+02"],
+                ["01:00+02", "02:00+02", "02:00+01", "03:00+01", "04:00+01"],
+            ),
+            (
+                "*/40 1-2 * * *",
+                ["01:00+01", "01:40+01"],
+                ["01:00+02", "01:40+02", "02:00+02", "02:40+02", "02:00+01", "02:40+01"],
+            ),
+        ],
+    )
+    def test_cron(self, cron: str, spring: list[str], autumn: list[str]) -> None:
+        schedule = Cron(cron, "Europe/Berlin")
+        assert (times(schedule, *SPRING), times(schedule, *AUTUMN)) == (spring, autumn)
+
+    def test_interval_counts_elapsed_time(self) -> None:
+        schedule = Every(timedelta(hours=1))
+        assert times(schedule, *SPRING) == ["01:00+01", "03:00+02", "04:00+02"]
+        assert times(schedule, *AUTUMN) == ["01:00+02", "02:00+02", "02:00+01", "03:00+01", "04:00+01"]
+        assert times(Every(DAY / 1000), "2026-03-28T00:00", "2026-03-30T12:00") == [
+            "01:00+01", "01:00+01", "02:00+02",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("cron", ["30 2 * * *", "15 1-3 * * *", "*/40 1-2 * * *", "0,30 2,3 * * *"])
+    @pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25"])
+    def test_all_pollers_agree_wherever_they_begin(self, cron: str, day: str) -> None:
+        schedule = Cron(cron, "Europe/Berlin")
+        first, last, every = ms(f"{day}T00:00"), ms(f"{day}T06:00"), [0]
+        while (following := schedule.next(every[-1] or first)) and following <= last:
+            every.append(following)
+        for moment in range(first, last, 7 * MINUTE):
+            after = [one for one in every if one > moment]
+            assert not after or schedule.next(moment) == after[0]
+            before = [one for one in every if first < one <= moment]
+            assert schedule.latest(first, moment) == (before[-1] if before else None)
+
+
+class TestSchedules:
+    def test_occurrence_belongs_to_the_interval_that_it_ends(self) -> None:
+        for schedule in (Every(60), Cron("* * * * *", "UTC")):
+            assert schedule.next(MINUTE) == 2 * MINUTE
+            assert schedule.next(2 * MINUTE - 1) == 2 * MINUTE
+            assert schedule.latest(MINUTE, 2 * MINUTE) == 2 * MINUTE
+            assert schedule.latest(MINUTE, 2 * MINUTE - 1) is None
+
+    @pytest.mark.parametrize("years", [0.001, 0.01, 0.1, 1, 20])
+    def test_latest_occurrence_of_a_long_time(self, years: float) -> None:
+        until = ms("2026-06-15T12:34", BERLIN)
+        since = until - int(years * 366 * DAY)
+        for cron, latest in (
+            ("*/5 * * * *", "2026-06-15T12:30"),
+            ("0 7 * * *", "2026-06-15T07:00"),
+            ("0 0 1 * *", "2026-06-01T00:00"),
+            ("0 0 1 1 *", "2026-01-01T00:00"),
+            ("0 0 29 2 *", "2024-02-29T00:00"),
+        ):
+            expected = ms(latest) if ms(latest) > since else None
+            assert Cron(cron, "Europe/Berlin").latest(since, until) == expected
+
+    def test_default_time_zone_is_that_of_the_site(self, settings: Settings) -> None:
+        schedule = Cron("0 3 * * *")
+        settings.TIME_ZONE = "Europe/Berlin"
+        assert schedule.next(ms("2026-06-15T00:00")) == ms("2026-06-15T03:00")
+        settings.TIME_ZONE = "Asia/Tokyo"
+        tokyo = ZoneInfo("Asia/Tokyo")
+        assert schedule.next(ms("2026-06-15T00:00", tokyo)) == ms("2026-06-15T03:00", tokyo)
+
+
+class TestDecorator:
+    def test_task_stays_as_it_is(self) -> None:
+        assert periodic(every=60)(jobs.noop) is jobs.noop
+        assert [one.name for one in tasks_of(backend())] == ["tests.tasks.jobs.noop"]
+
+    @pytest.mark.parametrize(
+        ("options", "error", "text"),
+        [
+            ({}, InvalidArgument, "either cron or every"),
+            ({"cron": "* * * * *", "every": 60}, InvalidArgument, "either cron or every"),
+            ({"cron": "* * * *"}, InvalidArgument, "5 fields"),
+            ({"cron": "0 * * * * *"}, InvalidArgument, "5 fields"),
+            ({"cron": "61 * * * *"}, InvalidArgument, "61.*Bad minute"),
+            ({"cron": "0 0 31 2 *"}, InvalidArgument, "Bad day-of-month"),
+            ({"cron": "* * */20 * 1L"}, InvalidArgument, "never occurs"),
+            ({"cron": 5}, TypeError, "cron must be a str"),
+            ({"cron": "0 3 * * *", "tz": "Europe/Nowhere"}, InvalidArgument, "time zone.*Nowhere"),
+            ({"cron": "0 3 * * *", "tz": "../etc/passwd"}, InvalidArgument, "time zone"),
+            ({"cron": "0 3 * * *", "tz": BERLIN}, TypeError, "tz must be the name"),
+            ({"every": 60, "tz": "Europe/Berlin"}, InvalidArgument, "tz needs cron"),
+            ({"every": 0.5}, InvalidArgument, "every must be between 1 s"),
+            ({"every": "60"}, TypeError, "every must be seconds"),
+            ({"every": 60, "missed": "all"}, InvalidArgument, "'once' or 'none'"),
+        ],
+    )
+    def test_invalid_schedule(self, options: dict[str, Any], error: type[Exception], text: str) -> None:
+        with pytest.raises(error, match=text):
+            periodic(**options)
+
+    def test_invalid_task(self) -> None:
+        with pytest.raises(TypeError, match="above @task"):
+            periodic(every=60)(jobs.noop.func)
+        with pytest.raises(InvalidArgument, match=r"jobs\.note has parameters without defaults.*'value'"):
+            periodic(every=60)(jobs.note)
+        periodic(every=60)(jobs.note_attempt)
+        with pytest.raises(InvalidArgument, match="has a schedule already"):
+            periodic(every=60)(jobs.note_attempt)
+        with pytest.raises(InvalidArgument, match="has a schedule already"):
+            periodic(every=5)(jobs.note_attempt.using(priority=5))
+
+    def test_reloaded_module_replaces_its_schedules(self) -> None:
+        periodic(every=60)(jobs.noop)
+        func = FunctionType(jobs.noop.func.__code__, jobs.noop.func.__globals__)
+        func.__module__, func.__qualname__ = jobs.noop.func.__module__, jobs.noop.func.__qualname__
+        periodic(every=5)(replace(jobs.noop, func=func))
+        assert [str(one.schedule) for one in tasks_of(backend())] == ["every 0:00:05"]
+
+    def test_cron_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "cronsim", None)
+        periodic(every=60)(jobs.noop)
+        with pytest.raises(ConfigurationError, match=r"pip install 'django-redis-messaging\[periodic\]'"):
+            periodic(cron="* * * * *")
+
+
+def poll() -> float | None:
+    """Do a poller's round over the periodic tasks."""
+    return perform(backend().using, enqueue_due(backend(), tasks_of(backend())))
+
+
+def handle_until(moment: int) -> None:
+    """As if pollers had handled all occurrences up to a moment, but none after it."""
+    for one in tasks_of(backend()):
+        server().hset(keys().periodic, one.name, f"{moment} {one.fingerprint} 0")
+
+
+def enqueued() -> list[str]:
+    """The ids of the jobs, in the order of their due times."""
+    return sorted(id_.decode() for id_ in server().hkeys(keys().states))
+
+
+NOOP = jobs.noop.module_path
+
+
+@pytest.fixture
+def sent() -> Iterator[list[Any]]:
+    """The results of the calls that the test enqueues, from the signal."""
+    results: list[Any] = []
+
+    def note(task_result: Any, **_: Any) -> None:
+        results.append(task_result)
+
+    task_enqueued.connect(note)
+    yield results
+    task_enqueued.disconnect(note)
+
+
+class TestOccurrences:
+    def test_first_registration_enqueues_no_past_occurrence(self) -> None:
+        periodic(every=timedelta(days=1))(jobs.noop)
+        due_in = poll()
+        assert due_in is not None
+        assert abs(due_in * 1000 - (DAY - server_ms() % DAY)) < 5000
+        poll()
+        assert enqueued() == []
+
+    def test_missed_occurrences_run_once(self) -> None:
+        periodic(every=timedelta(days=1))(jobs.noop)
+        handle_until(server_ms() - 10 * DAY)
+        midnight = server_ms() // DAY * DAY
+        poll()
+        occurrences._began.clear()  # the poller was restarted
+        poll()
+        assert enqueued() == [occurrence_id(NOOP, midnight)]
+        assert perform(backend().using, read(backend(), tasks_of(backend())))[1] == [Seen(midnight, midnight)]
+        result = backend().get_result(occurrence_id(NOOP, midnight))
+        assert result.task.run_after == datetime.fromtimestamp(midnight / 1000, UTC)
+
+    @pytest.mark.parametrize(("missed_after", "count"), [(1, 0), (2 * DAY, 1)])
+    def test_missed_occurrences_are_left_out(
+        self, missed_after: int, count: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A delay that is shorter than MISSED_AFTER is normal."""
+        monkeypatch.setattr(occurrences, "MISSED_AFTER", missed_after)
+        periodic(every=timedelta(days=1), missed="none")(jobs.noop)
+        handle_until(server_ms() - 10 * DAY)
+        poll()
+        monkeypatch.setattr(occurrences, "MISSED_AFTER", 2 * DAY)
+        poll()
+        assert len(enqueued()) == count
+
+    def test_several_pollers_enqueue_an_occurrence_once(self, sent: list[Any]) -> None:
+        periodic(every=timedelta(days=1))(jobs.noop)
+        handle_until(server_ms() - DAY)
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: poll(), range(40)))
+        assert [result.id for result in sent] == enqueued()
+        assert enqueued() == [occurrence_id(NOOP, server_ms() // DAY * DAY)]
+
+    def test_late_poller_enqueues_nothing(self) -> None:
+        """It read what is due, and was suspended for days, while the task ran and its result expired."""
+        periodic(every=timedelta(days=1))(jobs.noop)
+        handle_until(server_ms() - 10 * DAY)
+        late = enqueue_due(backend(), tasks_of(backend()))
+        now, handled = execute(backend().using, next(late))
+        push = late.send([now - 2 * DAY, handled])
+        poll()
+        burst()
+        server().delete(keys().states, keys().jobs, keys().finished)
+        assert execute(backend().using, push) == 0
+        poll()
+        assert enqueued() == []
+
+    def test_waiting_occurrence_is_not_enqueued_twice(self) -> None:
+        """Not even if someone deletes what Redis knows about the task."""
+        periodic(every=timedelta(days=1))(jobs.noop)
+        handle_until(server_ms() - 10 * DAY)
+        late = enqueue_due(backend(), tasks_of(backend()))
+        push = late.send(execute(backend().using, next(late)))
+        poll()
+        server().delete(keys().periodic)
+        assert execute(backend().using, push) == 0
+        assert server().zcard(keys().queue("default").ready) == 1
+
+    def test_clock_that_was_ahead_stops_no_task_for_long(self) -> None:
+        periodic(every=timedelta(days=1))(jobs.noop)
+        handle_until(server_ms() + 5 * MINUTE)
+        poll()
+        assert perform(backend().using, read(backend(), tasks_of(backend())))[1][0].handled > server_ms()
+        handle_until(server_ms() + DAY)
+        poll()
+        assert perform(backend().using, read(backend(), tasks_of(backend())))[1][0].handled <= server_ms()
+
+    @pytest.mark.parametrize(("began", "count"), [(0, 0), (20 * DAY, 1)])
+    def test_changed_schedule_applies_from_the_deployment_on(
+        self, began: int, count: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The new poller begins now; or it began long ago, and an old poller has run beside it since."""
+        periodic(cron="0 0 * * *", tz="Europe/Berlin")(jobs.noop)
+        handle_until(server_ms() - 10 * DAY)
+        monkeypatch.setattr(module, "_registered", {})
+        periodic(cron="0 0 * * *", tz="Asia/Tokyo")(jobs.noop)
+        if began:
+            monkeypatch.setitem(occurrences._began, keys().periodic, server_ms() - began)
+        poll()
+        poll()
+        assert len(enqueued()) == count
+
+    def test_unique_task_is_left_out_while_the_last_occurrence_waits(self) -> None:
+        unique = jobs.noop.using(unique=True)
+        periodic(every=timedelta(days=1))(unique)
+        handle_until(server_ms() - 10 * DAY)
+        unique.enqueue()
+        poll()
+        burst()
+        poll()
+        assert len(enqueued()) == 1
+
+    def test_full_queue_delays_an_occurrence(
+        self, settings: Settings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_WAITING": 1}
+        jobs.noop.enqueue()
+        periodic(every=timedelta(days=1))(jobs.noop)
+        periodic(every=timedelta(days=1))(jobs.note_attempt.using(queue_name="other"))
+        handle_until(server_ms() - 10 * DAY)
+        poll()
+        assert f"Enqueueing the periodic task {NOOP} failed" in caplog.text
+        assert len(enqueued()) == 2
+        burst()
+        server().delete(keys().states)
+        poll()
+        assert len(enqueued()) == 1
+
+    def test_failing_task_does_not_stop_the_others(self, caplog: pytest.LogCaptureFixture) -> None:
+        def fail() -> str:
+            raise RuntimeError("a mistake of the site")
+
+        periodic(every=timedelta(days=1))(jobs.noop.using(unique=fail))
+        periodic(every=timedelta(days=1))(jobs.note_attempt)
+        handle_until(server_ms() - 10 * DAY)
+        poll()
+        assert f"Enqueueing the periodic task {NOOP} failed" in caplog.text
+        assert len(enqueued()) == 1
+
+    def test_queue_that_is_not_listed_is_registered(self, settings: Settings) -> None:
+        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
+        periodic(every=timedelta(days=1))(jobs.noop.using(queue_name="nightly"))
+        handle_until(server_ms() - 10 * DAY)
+        poll()
+        assert backend().serving() == ["nightly"]
+
+    @pytest.mark.parametrize("use_tz", [True, False])
+    def test_run_after_is_the_occurrence(self, use_tz: bool, settings: Settings, sent: list[Any]) -> None:
+        settings.USE_TZ = use_tz
+        periodic(every=timedelta(days=1))(jobs.noop)
+        handle_until(server_ms() - 10 * DAY)
+        poll()
+        [result] = sent
+        midnight = server_ms() // DAY * DAY
+        assert (result.task.run_after.tzinfo is not None) == use_tz
+        assert result.task.run_after.replace(tzinfo=UTC).timestamp() * 1000 == midnight
+        assert result.enqueued_at is not None
+
+    def test_failing_server_is_asked_again_soon(self, caplog: pytest.LogCaptureFixture) -> None:
+        round_ = enqueue_due(backend(), [])
+        next(round_)
+        with pytest.raises(StopIteration) as caught:
+            round_.throw(Unavailable("no reply"))
+        assert caught.value.value == occurrences.RETRY_INTERVAL
+        assert "periodic tasks of the backend 'default' failed, retrying in 2.0 s: no reply" in caplog.text
+
+    def test_tasks_of_other_backends_are_left_out(self, settings: Settings) -> None:
+        settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": DUMMY}}
+        periodic(every=1)(jobs.noop.using(backend="dummy"))
+        assert tasks_of(backend()) == []
+
+
+def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds take 3 ms, so rounds once a second would leave out one second in 333."""
+    poller, schedule = Poller(), Every(1)
+    clock = Clock(poller, monkeypatch)
+    found: list[int | None] = []
+
+    def enqueue(*_: object) -> Steps[float | None]:
+        began = int(clock.now * 1000)
+        found.append(schedule.latest(found[-1] or 0 if found else 0, began))
+        clock.now += 0.003
+        if clock.now > 1700:
+            poller.stop()
+        return (schedule.next(began) - began) / 1000
+        yield
+
+    periodic(every=1)(jobs.noop)
+    monkeypatch.setattr(tasks_polling, "enqueue_due", enqueue)
+    monkeypatch.setattr(polling_module, "_registered", [tasks_polling.periodic_tasks])
+    poller._do_all()
+    assert [one for one in found if one] == list(range(1_000_000, 1_700_001, 1000))
+    assert len(found) < 1000
+
+
+@pytest.mark.timing
+def test_pollers_enqueue_each_occurrence_in_time() -> None:
+    periodic(every=1)(jobs.noop)
+    with polling(3):
+        until(lambda: server().hexists(keys().periodic, NOOP))
+        began = server_ms()
+        until(lambda: len(enqueued()) == 2)
+        assert server_ms() - began < 10_000
+    pushed = sorted(engine().get(id_).state.pushed for id_ in enqueued())
+    moments = [at // 1000 * 1000 for at in pushed]
+    assert sorted(occurrence_id(NOOP, moment) for moment in moments) == enqueued()
+
+
+NOTING = """
+from django_redis_messaging.tasks import periodic
+from tests.tasks.jobs import note_occurrence
+
+periodic(every=1)(note_occurrence)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.promise
+def test_killed_pollers_lose_and_repeat_nothing(tmp_path: Path, settings: Settings) -> None:
+    """While one of three pollers is alive at any time, each occurrence runs once; no result is kept."""
+    settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"RESULT_TTL": 0}}}
+    (tmp_path / "seconds").mkdir()
+    (tmp_path / "seconds" / "__init__.py").touch()
+    (tmp_path / "seconds" / "tasks.py").write_text(NOTING)
+    jobs.notes.clear()
+    with commands() as start, at_work():
+        pollers = [start("run_poller", apps="seconds", path=tmp_path) for _ in range(3)]
+        until(lambda: len(jobs.notes) >= 3)
+        for number in range(30):
+            pollers[number % 2].kill()
+            pollers[number % 2] = start("run_poller", apps="seconds", path=tmp_path)
+            count = len(jobs.notes)
+            until(lambda count=count: len(jobs.notes) > count)
+    began, ended = min(jobs.notes), max(jobs.notes)
+    assert len(jobs.notes) == len(set(jobs.notes)) == (ended - began).total_seconds() + 1 >= 30
+
+
+TASKS = """
+from datetime import timedelta
+from django_redis_messaging.tasks import periodic, task
+
+@periodic(cron="30 2 * * *", tz="Europe/Berlin")
+@task
+def nightly(): ...
+
+@periodic(every=timedelta(minutes=10), missed="none")
+@task(queue_name="other")
+def often(): ...
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An installed app with periodic tasks."""
+    package = tmp_path / "timetable"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "tasks.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "timetable"]
+    yield "timetable.tasks"
+    for name in ("timetable.tasks", "timetable"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+
+
+def listed(*options: str) -> str:
+    out = io.StringIO()
+    call_command("periodic_tasks", *options, stdout=out)
+    return out.getvalue()
+
+
+class TestCheck:
+    def test_valid_tasks(self, app: str) -> None:
+        assert found() == []
+        assert len(tasks_of(backend())) == 2
+
+    def test_task_of_another_backend(self, settings: Settings) -> None:
+        settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": DUMMY}}
+        periodic(every=60)(jobs.noop.using(backend="dummy"))
+        [message] = found()
+        assert (message.id, message.level) == ("messaging.W013", WARNING)
+        assert message.msg.startswith(f"The periodic task {NOOP} is never enqueued: its backend 'dummy'")
+
+    def test_invalid_schedule(self, app: str, tmp_path: Path) -> None:
+        (tmp_path / "timetable" / "tasks.py").write_text(TASKS.replace("30 2", "61 2"))
+        [message] = found()
+        assert (message.id, message.level) == ("messaging.E010", ERROR)
+        assert "Bad minute" in message.msg
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class TestCommand:
+    def test_without_tasks(self) -> None:
+        assert "No periodic tasks found" in listed()
+        assert json.loads(listed("--json")) == []
+
+    def test_json(self, app: str) -> None:
+        nightly, often = json.loads(listed("--json", "--count", "3"))
+        upcoming = [datetime.fromisoformat(one) for one in nightly.pop("next")]
+        assert {(one.astimezone(BERLIN).hour, one.minute) for one in upcoming} <= {(2, 30), (3, 0)}
+        assert timedelta(hours=22) < upcoming[1] - upcoming[0] < timedelta(hours=26)
+        assert nightly == {
+            "task": f"{app}.nightly", "schedule": "30 2 * * *", "time_zone": "Europe/Berlin",
+            "missed": "once", "backend": "default", "queue": "default", "enqueued": None,
+            "problem": None,
+        }  # fmt: skip
+        assert len(often["next"]) == 3
+        assert (often["schedule"], often["time_zone"]) == ("every 0:10:00", "UTC")
+        assert (often["missed"], often["queue"]) == ("none", "other")
+        assert not server().exists(keys().periodic)
+
+    def test_table(self, app: str, settings: Settings) -> None:
+        """Columns are left out if all of their values are the default."""
+        settings.TIME_ZONE = "Europe/Berlin"
+        loops.poller()
+        handle_until(server_ms() - DAY)
+        poll()
+        head, nightly, often = listed().splitlines()
+        assert head.split() == ["task", "schedule", "missed", "queue", "next", "enqueued"]
+        latest = tasks_of(backend())[0].schedule.latest(server_ms() - DAY, server_ms())
+        local = datetime.fromtimestamp((latest or 0) / 1000, BERLIN)
+        year = "" if local.year == datetime.now(BERLIN).year else f" {local.year}"
+        assert f"{app}.nightly  30 2 * * *     once    default  " in nightly
+        assert nightly.endswith(f"  {local:%d %b}{year} {local:%H:%M}")
+        assert f"{app}.often    every 0:10:00  none    other    " in often
+
+    def test_narrow_terminal(self, app: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A task is a block of lines if the table would be wider than the terminal."""
+        monkeypatch.setattr(io, "StringIO", Terminal)
+        monkeypatch.setenv("COLUMNS", "300")
+        assert len(listed().splitlines()) == 3
+        monkeypatch.setenv("COLUMNS", "60")
+        blocks = [part.splitlines() for part in listed().split("\n\n")]
+        nightly, often = (dict(line.split(maxsplit=1) for line in block) for block in blocks)
+        assert nightly["task"] == f"{app}.nightly"
+        assert (often["queue"], often["missed"], often["enqueued"]) == ("other", "none", "-")
+
+    def test_task_of_another_backend(self, settings: Settings) -> None:
+        settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": DUMMY}}
+        periodic(every=60)(jobs.noop.using(backend="dummy"))
+        [row] = json.loads(listed("--json"))
+        assert (row["next"], row["enqueued"], row["backend"]) == ([], None, "dummy")
+        assert row["problem"] == "never enqueued: its backend 'dummy' is not a RedisBackend"
+        assert listed().endswith(f"{NOOP} is {row['problem']}.\n")
+
+    def test_invalid_count(self) -> None:
+        with pytest.raises(CommandError, match="--count must be between 1 and 100"):
+            listed("--count", "0")
+
+    @pytest.mark.parametrize("command", ["run_poller", "run_messaging", "periodic_tasks"])
+    def test_invalid_schedule_is_an_error_of_the_command(
+        self, command: str, app: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "timetable" / "tasks.py").write_text(TASKS.replace("30 2", "61 2"))
+        with pytest.raises(CommandError, match="Bad minute"):
+            call_command(command)
+
+    def test_poller_command_finds_the_tasks(self, app: str, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        loops.poller()
+        assert [one.name for one in tasks_of(backend())] == [f"{app}.nightly", f"{app}.often"]

@@ -1,0 +1,111 @@
+"""Promises of the worker about its limits, timeouts, stops and lost lanes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_redis_messaging.errors import TaskTimeout
+from django_redis_messaging.services.jobs.engine import Engine
+from django_redis_messaging.services.jobs.worker import Worker as JobsWorker
+from django_redis_messaging.tasks import task
+from django_redis_messaging.tasks.compat import TaskResultStatus
+from django_redis_messaging.tasks.worker import Limits
+
+from . import jobs
+from .working import PATIENCE, at_work, backend, burst, engine, liveness, running, state, until, worker
+
+
+@pytest.fixture(autouse=True)
+def reset_jobs() -> Iterator[None]:
+    jobs.notes.clear()
+    jobs.go.clear()
+    yield
+    jobs.go.set()
+
+
+@task(timeout=0.1)
+def resist_timeout() -> str:
+    """Note each interrupt, and go on until the test ends the task."""
+    while not jobs.go.is_set():
+        try:
+            jobs.go.wait(0.01)
+        except TaskTimeout:
+            jobs.notes.append("interrupted")
+    return "done"
+
+
+@task(takes_context=True)
+def fail_with_attempt(context: Any) -> None:
+    raise ValueError(f"attempt {context.attempt}")
+
+
+def test_redriven_task_keeps_its_errors_and_starts_attempts_anew() -> None:
+    result = fail_with_attempt.enqueue()
+    burst()
+    assert engine().redrive("default", None) == 1
+    result.refresh()
+    assert (result.status, len(result.errors)) == (TaskResultStatus.READY, 1)
+    burst()
+    result.refresh()
+    last_lines = [error.traceback.splitlines()[-1] for error in result.errors]
+    assert (result.status, last_lines) == (TaskResultStatus.FAILED, ["ValueError: attempt 1"] * 2)
+
+
+def test_worker_with_max_tasks_still_takes_tasks_after_it_was_idle() -> None:
+    with at_work(concurrency=2, max_tasks=2, lease=0.3) as runner:
+        until(lambda: liveness(runner) and liveness(runner)[1])  # it has asked for tasks
+        for number in range(3):
+            jobs.note.enqueue(number)
+        until(lambda: len(jobs.notes) == 2)
+    assert runner.done == 2
+    assert engine().stats("default")[0] == 1
+
+
+@pytest.mark.timing
+def test_overdue_task_is_interrupted_once_and_its_lease_ends() -> None:
+    """A worker without this limit would keep the lease of a task that never ends."""
+    resist_timeout.enqueue()
+    with at_work(lease=0.6):
+        until(lambda: jobs.notes)
+        interrupted = time.monotonic()
+        until(lambda: engine().claim(["default"], 1, 60_000, worker="other").jobs)
+        # meanwhile the worker checks for timeouts several times
+        until(lambda: time.monotonic() > interrupted + 0.7)
+        assert jobs.notes == ["interrupted"]
+        jobs.go.set()
+
+
+def test_failed_lane_ends_the_worker_while_other_lanes_wait() -> None:
+    def fail_unexpectedly(_: object) -> None:
+        raise RuntimeError("unexpected error")
+
+    runner = JobsWorker(
+        backend().engine, backend().using, ["default"], fail_unexpectedly, Limits(concurrency=2)
+    )
+    jobs.noop.enqueue()
+    with running(runner.run, runner.stop) as thread:
+        thread.join(PATIENCE / 4)
+        assert not thread.is_alive()
+    assert runner.failed
+
+
+def test_nothing_is_run_that_was_claimed_during_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = Engine.claim
+
+    def stop_before_reply(self: Engine, *args: Any, **options: Any) -> Any:
+        claimed = yield from claim(self, *args, **options)
+        if claimed.jobs:
+            runner.stop()
+            until(runner._stopping.is_set)
+        return claimed
+
+    monkeypatch.setattr(Engine, "claim", stop_before_reply)
+    result = jobs.note.enqueue("never")
+    runner = worker()
+    runner.run()
+    assert jobs.notes == []
+    assert (state(result).status, state(result).attempts) == ("w", 0)
