@@ -52,8 +52,13 @@ end
 -- Keeps a result until the ms `expires`. Deletes some that have expired, or are over the limit.
 local function keep_result(records, id, expires, now, limits)
   redis.call('ZADD', records.finished, digits(expires), id)
-  delete_results(records, '-inf', digits(now), 2)
-  trim_results(records, 2, now, limits)
+  local count = redis.call('ZCARD', records.finished)
+  if count % 4 == 0 then
+    delete_results(records, '-inf', digits(now), 8)
+  end
+  if count > limits.results then
+    trim_results(records, 2, now, limits)
+  end
 end
 
 -- Removes the first `count` dead jobs that died at the ms `moment` or before; returns how many these are. Their

@@ -41,7 +41,8 @@ if before then
 end
 
 -- A job that stays as it is takes no more room.
-local waiting = count_waiting(queue) + count
+local delayed = redis.call('ZCARD', queue.delayed)
+local waiting = redis.call('ZCARD', queue.ready) + delayed + count
 for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
   local known = redis.call('HGET', records.states, ARGV[at])
   local unique = ARGV[at + FIELDS - 1]
@@ -86,7 +87,9 @@ for at = FIRST, #ARGV, FIELDS do
   end
 end
 if #ready > 0 then
-  promote_due(queue, records, now) -- these became due before
+  if delayed > 0 then
+    promote_due(queue, records, now) -- these became due before
+  end
   append_ready(queue, ready, priorities)
   ring_bell(queue)
 end

@@ -122,7 +122,7 @@ class Runner:
         object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL)
         _send(task_finished, result, self._backend)
         settlement = running.settled(Outcome.DONE, self._backend.result_ttl_of(task), line)
-        return settlement._replace(follow_up=follow_up)
+        return settlement if follow_up is None else settlement._replace(follow_up=follow_up)
 
     def _call(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Any:
         task, timeout = result.task, self._backend.timeout(result.task)

@@ -25,6 +25,7 @@ from django_redis_messaging.core.operations import aperform, perform
 from django_redis_messaging.services.expiries.engine import TimerEngine
 from django_redis_messaging.services.expiries.keys import namespaces_key
 from django_redis_messaging.services.expiries.polling import timers as timers_round
+from django_redis_messaging.services.jobs.keys import request_shard
 from tests.engines import timers
 
 from .asking import all_keys, change, crash_after, server, server_ms, snapshot, until
@@ -336,7 +337,8 @@ def test_key_of_another_type(operation: str) -> None:
     """An operation that uses the key fails and changes nothing; the others ignore it."""
     function, used = USED_KEYS[operation]
     orders, queue = Expiry("order"), jobs().queue("order")
-    requests = jobs().requests_of(f"order:{'17' if operation == 'restart' else 'new'}:r")
+    request = f"order:{'17' if operation == 'restart' else 'new'}:r"
+    requests = jobs().requests_of(request_shard(request))
     for key in (*jobs().records, *queue.all, *requests, namespaces_key(conf.prefix())):
         for name in all_keys():
             server().delete(name)

@@ -10,7 +10,7 @@ from ...core import keys, payloads
 from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...errors import LimitExceeded
 from ..arguments import Duration, milliseconds, request, settled, window
-from ..jobs.keys import JobKeys, request_offset
+from ..jobs.keys import JobKeys, request_offset, request_shard
 from .keys import TIMERS, namespaces_key, timer_key, timer_name
 
 
@@ -65,9 +65,10 @@ class Expiry(Service):
         # one request id may start timers of several names
         request_key = f"{unique}:{request(request_id)}"
         job = (job_id, payloads.string(name), stored, settings.JOB_MAX_ATTEMPTS)
-        offset = request_offset(request_key, window())
+        shard = request_shard(request_key)
+        offset = request_offset(shard, window())
         words = (request_key, window(), offset, limit, self.namespace, unique, ms, *job)
-        changed = [*self._jobs.for_request(request_key, self.namespace), *self._timer_keys(name)]
+        changed = [*self._jobs.for_request(shard, self.namespace), *self._timer_keys(name)]
         reply = yield Script("expiry_start", changed, words)
         if isinstance(reply, int):
             raise LimitExceeded(

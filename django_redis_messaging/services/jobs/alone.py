@@ -13,7 +13,7 @@ from ...core.operations import perform
 from ...errors import MessagingError
 from .admission import Admission
 from .engine import Engine
-from .leases import HELD, Outcome, State
+from .leases import Outcome, State
 from .running import NotStarted, RunningJob
 
 logger = logging.getLogger(__name__)
@@ -49,12 +49,9 @@ class LoneStarts:
 
     @contextmanager
     def start(self, running: RunningJob) -> Iterator[None]:
-        """Start an attempt in this block. If the job is held, this waits until it is alone, and no other job
-        is started in the block; otherwise, the claim has started it. Raises NotStarted."""
+        """Start an attempt at a held job in this block: when no other job runs; and none is started in the
+        block. Raises NotStarted."""
         leased = running.leased
-        if leased.state.status != HELD:
-            yield
-            return
         seconds = 0.0 if monotonic() < self._no_wait_until else self._wait_of(leased.lease.id)
         with self._admission.alone(seconds) as is_alone:
             if not is_alone:

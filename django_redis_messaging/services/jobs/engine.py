@@ -19,7 +19,7 @@ from ...core.operations import Command, PopHint, Script, Steps
 from ...core.steps import Argument, Wait, batched
 from ...errors import LimitExceeded
 from ..arguments import integer, request, settled, window
-from .keys import JobKeys, request_offset
+from .keys import JobKeys, request_offset, request_shard
 from .leases import (
     Claimed,
     FollowUp,
@@ -83,11 +83,12 @@ class Engine:
         the ids were given out, how many may stand for one job, that has their unique key.
         """
         limit = conf.current().JOB_MAX_WAITING
-        offset = request_offset(request_id, window())
-        words: list[Argument] = [request_id, window(), offset, limit, max_aliases]
+        shard, length = request_shard(request_id), window()
+        offset = request_offset(shard, length)
+        words: list[Argument] = [request_id, length, offset, limit, max_aliases]
         for job in jobs:
             words += job
-        reply = yield Script("jobs_push", self.keys.for_request(request_id, queue), words)
+        reply = yield Script("jobs_push", self.keys.for_request(shard, queue), words)
         if isinstance(reply, int):
             raise LimitExceeded(
                 "jobs waiting in a queue", limit=limit, actual=reply, setting="JOB_MAX_WAITING"

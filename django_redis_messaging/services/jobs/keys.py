@@ -19,6 +19,7 @@ class JobKeys:
     def __init__(self, prefix: str, kind: str, value: str) -> None:
         self.tag = tag(prefix, kind, value)
         self._queues: dict[str, QueueKeys] = {}
+        self._for_requests: dict[tuple[str, int], list[str]] = {}
 
     @functools.cached_property
     def jobs(self) -> str:
@@ -60,9 +61,9 @@ class JobKeys:
         turn begins."""
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
-    def requests_of(self, request: str) -> list[str]:
-        """Two HASHes as `requests`, for the pushes whose request ids have the same shard."""
-        return [f"{self.tag}:requests:{request_shard(request)}:{turn}" for turn in (0, 1)]
+    def requests_of(self, shard: int) -> list[str]:
+        """Two HASHes as `requests`, for the pushes whose request ids are of this shard."""
+        return [f"{self.tag}:requests:{shard}:{turn}" for turn in (0, 1)]
 
     @functools.cached_property
     def workers(self) -> str:
@@ -92,9 +93,13 @@ class JobKeys:
         """The first KEYS of every job script, in this order."""
         return [*self._state(), *self.requests]
 
-    def for_request(self, request: str, queue: str) -> list[str]:
+    def for_request(self, shard: int, queue: str) -> list[str]:
         """The KEYS of a script about one queue that records the answer to a push."""
-        return [*self._state(), *self.requests_of(request), *self.queue(queue).all]
+        found = self._for_requests.get((queue, shard))
+        if found is None:
+            found = [*self._state(), *self.requests_of(shard), *self.queue(queue).all]
+            self._for_requests[queue, shard] = found
+        return found
 
     def _state(self) -> list[str]:
         return [self.jobs, self.states, self.log, self.finished, self.uniques, self.aliases]
@@ -147,13 +152,13 @@ class QueueKeys:
 
 
 def request_shard(request: str) -> int:
-    """The pair of hashes for this request id."""
+    """The number of the pair of hashes for this request id."""
     return crc32(request.encode()) % REQUEST_SHARDS
 
 
-def request_offset(request: str, window: int) -> int:
-    """How much earlier than the first one the windows of its pair begin: ms."""
-    return request_shard(request) * window // REQUEST_SHARDS
+def request_offset(shard: int, window: int) -> int:
+    """How much earlier than the first one the windows of a pair begin: ms."""
+    return shard * window // REQUEST_SHARDS
 
 
 def queues_key(prefix: str) -> str:

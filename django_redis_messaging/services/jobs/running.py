@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from ...errors import TaskTimeout
-from .leases import LeasedJob, Outcome, Settlement
+from .leases import HELD, LeasedJob, Outcome, Settlement
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class RunningJob:
     leased: LeasedJob
     #: runs a coroutine on the worker's event loop and returns its result
     run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]
-    #: the block in which an attempt runs; raises NotStarted
+    #: the block in which an attempt at a held job runs; raises NotStarted
     starting: Callable[[RunningJob], AbstractContextManager[object]] = nullcontext
     #: called when a call with a short timeout has begun
     on_short_timeout: Callable[[], object] = lambda: None
@@ -71,13 +71,22 @@ class RunningJob:
             return -1.0
         return monotonic() - self.started - self.timeout
 
-    @contextmanager
-    def start(self) -> Iterator[None]:
+    def start(self) -> AbstractContextManager[object]:
         """Make the attempt in this block; raises NotStarted. Nothing that the job calls runs before it."""
+        if self.leased.state.status == HELD:
+            return self._start_held()
+        self._check_lease()  # the claim has started it
+        return nullcontext()
+
+    @contextmanager
+    def _start_held(self) -> Iterator[None]:
         with self.starting(self):
-            if self.released or self.lease_lost:  # another worker may have the job by now
-                raise NotStarted(None)
+            self._check_lease()
             yield
+
+    def _check_lease(self) -> None:
+        if self.released or self.lease_lost:  # another worker may have the job by now
+            raise NotStarted(None)
 
     def call(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
         """Call a function; after `timeout` seconds, TaskTimeout is raised in it."""
