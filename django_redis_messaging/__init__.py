@@ -1,139 +1,23 @@
 """Messaging for Django on the Redis a site already runs."""
 
-from .core.observers import observe, unobserve
-from .core.retry import deadline
-from .errors import (
-    ChatExists,
-    ChatNotFound,
-    ConfigurationError,
-    FileChanged,
-    FileChannelError,
-    FileCorrupt,
-    InvalidArgument,
-    LeaseLost,
-    LimitExceeded,
-    LockError,
-    LockNotOwnedError,
-    MessagingError,
-    NotAMember,
-    NotPermitted,
-    OutcomeUnknown,
-    PermitLost,
-    SemaphoreError,
-    Unavailable,
-    UnknownConsumer,
-)
-from .handlers import Expired, KeyEvent, on_expiry, on_key_event
-from .services.aggregates import Aggregator, Count, Counted, Countries
-from .services.broadcasts import Batch, Broadcast, Event
-from .services.chats import Chat, ChatInfo, ChatSummary, Member, Message, Page, Pending
-from .services.contacts import RecentContacts
-from .services.directories import Contact, Directory
-from .services.expiries import Expiry
-from .services.files import (
-    ConsumerStats,
-    File,
-    FileChannel,
-    FileStats,
-    Progress,
-    Report,
-    gunzip,
-    iter_lines,
-    unzstd,
-)
-from .services.forgetting import aforget, forget
-from .services.inboxes import Inbox
-from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
-from .services.locks import Lock, LockInfo, afenced_update, fenced_update
-from .services.mailboxes import Mail, Mailbox, MailboxStatus, MailPage, anotify, notify
-from .services.semaphores import Semaphore, SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
-
-__all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
-    # group chat
-    "Chat",
-    "Inbox",
-    "Message",
-    "Page",
-    "Pending",
-    "ChatSummary",
-    "ChatInfo",
-    "Member",
-    # notifications
-    "Mailbox",
-    "Mail",
-    "MailPage",
-    "MailboxStatus",
-    "notify",
-    "anotify",
-    # broadcast
-    "Broadcast",
-    "Event",
-    "Batch",
-    # contacts
-    "Directory",
-    "RecentContacts",
-    "Contact",
-    # background work
-    "DelayQueue",
-    "Job",
-    "DeadJob",
-    "QueueStats",
-    # locks
-    "Lock",
-    "LockInfo",
-    "fenced_update",
-    "afenced_update",
-    "Semaphore",
-    "SemaphoreInfo",
-    "SemaphoreHolder",
-    "SemaphoreWaiter",
-    # files, and counts of their lines
-    "FileChannel",
-    "File",
-    "Report",
-    "Progress",
-    "FileStats",
-    "ConsumerStats",
-    "iter_lines",
-    "gunzip",
-    "unzstd",
-    "Aggregator",
-    "Counted",
-    "Count",
-    "Countries",
-    # timers and keyspace events
-    "Expiry",
-    "Expired",
-    "on_expiry",
-    "KeyEvent",
-    "on_key_event",
-    # deletion of a user's data
-    "forget",
-    "aforget",
-    # errors
-    "MessagingError",
-    "ConfigurationError",
-    "InvalidArgument",
-    "NotAMember",
-    "NotPermitted",
-    "ChatNotFound",
-    "ChatExists",
-    "LimitExceeded",
-    "LeaseLost",
-    "LockError",
-    "LockNotOwnedError",
-    "SemaphoreError",
-    "PermitLost",
-    "FileChannelError",
-    "UnknownConsumer",
-    "FileChanged",
-    "FileCorrupt",
-    "Unavailable",
-    "OutcomeUnknown",
-    # observation and deadlines
-    "observe",
-    "unobserve",
-    "deadline",
-]
+import importlib
+import typing
 
 __version__ = "0.1.0"
+
+if typing.TYPE_CHECKING:
+    from .api import *  # noqa: F403
+    from .api import __all__ as __all__
+else:  # hidden from type checkers, for which any name would exist
+
+    def __getattr__(name: str) -> typing.Any:
+        """Import the public names at the first use of one of them: pytest imports the package for the plugin
+        in testing.py at each start, also in projects that don't use it."""
+        api = importlib.import_module(".api", __name__)
+        globals().update({public: getattr(api, public) for public in ("__all__", *api.__all__)})
+        if name not in globals():
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -16,6 +16,8 @@ from django.core.signals import setting_changed
 from .errors import ConfigurationError
 
 NAME = "REDIS_MESSAGING"
+#: maps each PREFIX that the settings say to the one in use; None: as it is. The pytest plugin sets it.
+prefix_hook: Callable[[str], str] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,7 @@ class Settings:
     CHAT_MAX_LENGTH: int = 10_000
     #: age at which a message is removed, read or unread; None: never
     CHAT_MAX_AGE: float | None = None
-    #: maximum number of members of a chat
+    #: maximum number of members of a chat; at most 10,000
     CHAT_MAX_MEMBERS: int = 1000
     #: maximum number of chats a user is a member of
     USER_MAX_CHATS: int = 5000
@@ -150,7 +152,8 @@ def alias() -> str:
 def prefix() -> str:
     """The beginning of every key, for an object that is created now."""
     chosen = current().PREFIX
-    return chosen() if callable(chosen) else chosen
+    configured = chosen() if callable(chosen) else chosen
+    return configured if prefix_hook is None else prefix_hook(configured)
 
 
 def _reset(*, setting: str, **_: object) -> None:

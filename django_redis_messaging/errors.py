@@ -3,6 +3,9 @@
 An argument of a wrong type raises a plain `TypeError` before anything is sent.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from redis import exceptions as driver
 
 
@@ -54,7 +57,13 @@ class Unavailable(MessagingError):
 
 class OutcomeUnknown(MessagingError):
     """A request was sent, but no reply arrived: the operation may have been applied, completely or partly.
-    Repeat it with the same `request_id` to make sure that it is applied once."""
+    Repeat it with the same `request_id` to make sure that it is applied once.
+
+    `received` is what other parts of the request returned; only Inbox.pending(ack=True) has any."""
+
+    def __init__(self, *args: object, received: Sequence[Any] = ()) -> None:
+        super().__init__(*args)
+        self.received = list(received)
 
 
 class LeaseLost(MessagingError):

@@ -15,8 +15,8 @@ from playwright.sync_api import Playwright, expect
 from django_redis_messaging import handlers
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.isolation import Prefix, close_connections
 from django_redis_messaging.tasks import periodic
-from django_redis_messaging.testing import Prefix, close_connections
 
 from . import gate
 

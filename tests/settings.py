@@ -68,3 +68,5 @@ TASKS = {
         "QUEUES": ["default", "other"],
     }
 }
+# the pytest plugin gives each test its prefix
+REDIS_MESSAGING = {}

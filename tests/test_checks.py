@@ -130,6 +130,7 @@ class TestSettings:
             ("CHAT_MAX_LENGTH", 0),
             ("CHAT_MAX_LENGTH", "5000"),
             ("CHAT_MAX_AGE", 0),
+            ("CHAT_MAX_MEMBERS", 10_001),
             ("CHAT_MAX_AGE", "1 day"),
             ("SEND_RATE", -60),
             ("OBSERVE", 5),
@@ -156,6 +157,7 @@ class TestSettings:
             ("CHAT_KEEP_LAST", 0),
             ("CHAT_MAX_AGE", None),
             ("CHAT_MAX_AGE", 86400),
+            ("CHAT_MAX_MEMBERS", 10_000),
             ("OBSERVE", None),
             ("OBSERVE", "tests.test_checks.observer"),
             ("IDENTITY", "tests.test_checks.Identity"),
@@ -213,6 +215,11 @@ class TestAlias:
         with site(caches={**GOOD, "messaging": entry}):
             assert ids() == ["E006"]
 
+    def test_suggested_database_is_not_that_of_other_programs(self) -> None:
+        """Programs that name no database use 0."""
+        with site({"ALIAS": "chats"}, {"default": redis("redis://h/3"), "more": redis("redis://h/1")}):
+            assert "redis://h/2" in str(only().hint)
+
     def test_default_cache_with_a_suggested_entry(self) -> None:
         with site(caches={"default": redis("redis://:secret@redis.internal:6380/0")}):
             assert ids() == ["W002"]
@@ -267,6 +274,54 @@ class TestAlias:
     )
     def test_separate_database(self, own_entry: str, other_entry: object) -> None:
         with site(caches={"default": redis(other_entry), "messaging": redis(own_entry)}):
+            assert found() == []
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            {"LOCATION": Path("/cache")},
+            {"LOCATION": 11211},
+            {"LOCATION": b"redis://h/4"},
+            {"LOCATION": [Path("/cache"), None]},
+            {"LOCATION": "redis://[h/4"},
+            {"LOCATION": "redis://h:port/4"},
+            {"LOCATION": "redis://h?db=zero"},
+            {"LOCATION": "redis://h/4", "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": "zero", "port": "x"}}},
+            {"LOCATION": "unix://?db=4", "OPTIONS": {"host": 7, "path": 7, "db": []}},
+            {"LOCATION": "redis://", "OPTIONS": {"host": 7, "port": None, "db": float("inf")}},
+            {"OPTIONS": None},
+            {"LOCATION": "redis://h/5", "OPTIONS": None},
+            {"LOCATION": "redis://h/5", "OPTIONS": ["timeout"]},
+            {"LOCATION": "redis://h/5", "OPTIONS": {"CONNECTION_POOL_KWARGS": None}},
+            {"LOCATION": "redis://h/5", "OPTIONS": {5: 6}},
+            {"BACKEND": ".."},
+            {},
+            None,
+        ],
+        ids=str,
+    )
+    def test_other_entries_may_contain_anything(self, entry: dict[str, Any] | None) -> None:
+        others = {"default": entry, "more": redis("redis://h/3")}
+        with site(caches={**others, "messaging": redis("redis://h/4")}):
+            assert set(ids()) <= {"W003"}
+        with site({"ALIAS": "more"}, caches=others):
+            assert found() == []
+        with site({"ALIAS": "missing"}, caches=others):
+            assert ids() == ["E004"]
+            assert '"missing": {' in str(only().hint)
+
+    def test_own_backend_may_be_anything(self) -> None:
+        with site(caches={"messaging": {"BACKEND": ".."}}):
+            assert ids() == ["E005"]
+
+    def test_databases_of_an_unusual_entry_are_compared(self) -> None:
+        for entry in ({"LOCATION": ("redis://h/4",), "OPTIONS": None}, redis({"redis://h:6379/4"})):
+            with site(caches={"default": entry, "messaging": redis("redis://h", db="4")}):
+                assert ids() == ["W003"]
+
+    @pytest.mark.parametrize("options", [None, {"CONNECTION_POOL_KWARGS": None}, {"db": "zero"}], ids=str)
+    def test_own_entry_with_unusual_options(self, options: object) -> None:
+        with site(caches={"messaging": {**redis(), "OPTIONS": options}}):
             assert found() == []
 
     def test_database_given_as_an_option(self) -> None:

@@ -66,10 +66,10 @@ class TestAlias:
             assert conf.alias() == "chats"
 
 
-def test_prefix_callable_is_called_each_time() -> None:
+def test_prefix_callable_is_called_each_time(own_prefix: str) -> None:
     tenants = iter("ab")
     with override_settings(REDIS_MESSAGING={"PREFIX": lambda: next(tenants)}):
-        assert [conf.prefix(), conf.prefix()] == ["a", "b"]
+        assert [conf.prefix(), conf.prefix()] == [f"{own_prefix}:a", f"{own_prefix}:b"]
 
 
 def test_every_setting_has_a_comment() -> None:

@@ -249,6 +249,7 @@ class TestOtherCommands:
 
     def test_redrive(self) -> None:
         self.add_timers()
+        assert output_of("redrive", "order", "another", "--timers") == "0 requeued in order.\n"
         assert output_of("redrive", "order", "--timers") == "1 requeued in order.\n"
         assert output_of("redrive", "order", "--timers") == "0 requeued in order.\n"
         with pytest.raises(CommandError, match="namespace is empty"):

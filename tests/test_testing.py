@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.test import override_settings
 from django_redis import get_redis_connection
 
-from django_redis_messaging import Chat, Inbox, conf
+from django_redis_messaging import Chat, Inbox, conf, isolation
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.testing import Prefix, remove_keys
+from django_redis_messaging.isolation import Prefix, Redirection, remove_keys
 
 SETTINGS = """
     import os
@@ -55,6 +58,114 @@ TESTS = """
 
     def test_location():
         print("LOCATION", settings.CACHES["messaging"]["LOCATION"])
+"""
+
+GUARDED_SETTINGS = """
+    import os
+    SECRET_KEY = "site"
+    USE_TZ = True
+    INSTALLED_APPS = ["django_redis_messaging"]
+    SITE = os.environ["SITE_REDIS"]
+    CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "pages": {
+            "BACKEND": "pages.OwnCache",
+            "LOCATION": SITE,
+            "KEY_PREFIX": "pages",
+            "OPTIONS": {"SERIALIZER": "django_redis.serializers.json.JSONSerializer"},
+        },
+        "jobs": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": [SITE, SITE],
+            "OPTIONS": {"PASSWORD": "wrong", "SOCKET_TIMEOUT": 5},
+        },
+        "messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": SITE},
+    }
+    REDIS_MESSAGING = {"PREFIX": "site", "CHAT_KEEP_LAST": 7}
+"""
+GUARDED = """
+    import pytest
+    from django.conf import settings as site
+    from django.core.cache import caches
+    from django.test import SimpleTestCase, override_settings
+    from django_redis import get_redis_connection
+    from django_redis_messaging import Chat, DelayQueue, Inbox, Lock, conf
+
+    COPY = {**site.CACHES["messaging"], "KEY_PREFIX": "copy"}
+    WHOLE = {**site.CACHES}
+    ITSELF = site.CACHES["messaging"]
+
+    def parameters(alias):
+        return get_redis_connection(alias).connection_pool.connection_kwargs
+
+    @override_settings(SECRET_KEY="class", REDIS_MESSAGING={"ALIAS": "messaging", "PREFIX": "tenant"})
+    class TestOverridden(SimpleTestCase):
+        def test_1(self):
+            assert site.SECRET_KEY == "class"
+            assert "db=9" in site.SITE and parameters("jobs")["db"] == 9
+
+        @pytest.mark.usefixtures("messaging_prefix")  # the first test with it starts the server
+        def test_2(self):
+            assert parameters("jobs")["db"] != 9
+            Chat.create("ann", ["bob"], "Hello!", chat_id="same")
+
+    @override_settings(CACHES=WHOLE)
+    class TestCopied(SimpleTestCase):
+        @pytest.mark.usefixtures("messaging_prefix")
+        def test_3(self):
+            Chat.create("ann", ["bob"], "Hello!", chat_id="same")
+
+    def test_4_prefix_of_a_test_with_settings(messaging_prefix, settings):
+        assert conf.prefix() == messaging_prefix
+        settings.REDIS_MESSAGING = {"CHAT_KEEP_LAST": 3}
+        assert conf.prefix() == messaging_prefix
+        assert conf.current().CHAT_KEEP_LAST == 3
+        with override_settings(REDIS_MESSAGING={"PREFIX": "site"}):
+            assert conf.prefix() == messaging_prefix
+        with override_settings(REDIS_MESSAGING={"PREFIX": "tenant"}):
+            assert conf.prefix() == f"{messaging_prefix}:tenant"
+            Chat.create("ann", ["bob"], "Hello!", chat_id="same")
+        Chat.create("ann", ["bob"], "Hello!", chat_id="same")
+        assert {key.decode().rpartition(":1:")[0] for key in get_redis_connection("messaging").keys()} == {
+            messaging_prefix, f"{messaging_prefix}:tenant"
+        }
+
+    def test_5_aliases_are_separate(messaging_prefix, messaging_server):
+        for alias in ("jobs", "messaging", "pages"):
+            queue = DelayQueue("calls", using=alias)
+            queue.push(alias)
+            assert queue.stats().ready == 1
+            assert parameters(alias)["path"] == str(messaging_server.socket)
+        caches["pages"].set("key", {"a": 1})
+        assert get_redis_connection("pages").get("pages:1:key") == b'{"a": 1}'
+        assert type(caches["pages"]).__name__ == "OwnCache"
+        caches["pages"].clear()
+        assert DelayQueue("calls").stats().ready == 1
+
+    def test_6_nothing_is_left(messaging_prefix):
+        assert [get_redis_connection(alias).dbsize() for alias in ("messaging", "jobs", "pages")] == [0] * 3
+
+    @pytest.mark.parametrize("turn", range(4))
+    def test_8_broken_isolation(monkeypatch, broken, messaging_prefix, turn):
+        if turn == 0:
+            monkeypatch.setitem(site.CACHES, "jobs", ITSELF)
+        elif turn == 1:
+            monkeypatch.setattr(caches, "settings", {"pages": ITSELF})
+        elif turn == 2:
+            monkeypatch.setattr(conf, "prefix_hook", None)
+
+    @pytest.fixture
+    def broken(monkeypatch, turn):
+        if turn == 3:
+            monkeypatch.setitem(site.CACHES, "new", ITSELF)
+
+    def test_7_copies_of_entries(messaging_prefix, settings):
+        settings.CACHES = {"messaging": COPY, "new": {**COPY, "LOCATION": site.SITE.replace("db=9", "db=8")}}
+        DelayQueue("calls").push("mine")
+        assert DelayQueue("calls", using="new").stats().ready == 0
+        DelayQueue("calls", using="new").push("new")
+        with Lock("nightly", using="new"):
+            pass
 """
 
 
@@ -126,6 +237,44 @@ def test_configured_server_is_left_unchanged(
     assert client.dbsize() == before
 
 
+@pytest.fixture
+def guarded(site: Path, messaging_server: EmbeddedServer, own_prefix: str) -> Iterator[Callable[..., str]]:
+    """Run the site with three aliases on a server to which nothing may be written; returns the output."""
+    (site / "conftest.py").unlink()
+    (site / "settings.py").write_text(textwrap.dedent(GUARDED_SETTINGS), encoding="utf-8")
+    (site / "test_site.py").write_text(textwrap.dedent(GUARDED), encoding="utf-8")
+    (site / "pages.py").write_text(
+        "from django_redis.cache import RedisCache\n\nclass OwnCache(RedisCache):\n    pass\n",
+        encoding="utf-8",
+    )
+    url = messaging_server.url.replace("db=0", "db=9")
+
+    def run_guarded(*args: str) -> str:
+        _, output = run(site, "-p", "no:cacheprovider", *args, env={"SITE_REDIS": url, "COLUMNS": "200"})
+        return output
+
+    yield run_guarded
+    for number in (8, 9):
+        with messaging_server.client(db=number) as client:
+            written = client.keys()
+            client.flushdb()
+        assert written == []
+
+
+def test_no_change_of_the_settings_leads_to_the_server_of_the_site(guarded: Callable[..., str]) -> None:
+    output = guarded()
+    assert "10 passed, 4 errors" in output, output
+    for turn, said in enumerate(
+        (
+            "CACHES['jobs'] leads to the server of the site",
+            "CACHES['pages'] leads to the server of the site",
+            "The test runs without its prefix",
+            "CACHES['new'] leads to the server of the site",
+        )
+    ):
+        assert f"test_8_broken_isolation[{turn}] - Failed: {said}" in output
+
+
 def test_unknown_choice_is_reported(site: Path) -> None:
     code, output = run(site, "-o", "messaging_server=somewhere")
     assert code != 0
@@ -139,9 +288,7 @@ def test_unused_plugin_does_nothing(site: Path) -> None:
             import sys
 
             def test_inert():
-                from django.conf import settings
-                assert not settings.configured
-                assert "django_redis_messaging.core.embedded" not in sys.modules
+                assert {"django", "redis", "django_redis_messaging.api"}.isdisjoint(sys.modules)
         """),
         encoding="utf-8",
     )
@@ -180,15 +327,49 @@ def test_remove_keys_works_in_batches(own_prefix: str, monkeypatch: pytest.Monke
     assert remove_keys("messaging", own_prefix) == 0
 
 
-def test_prefix_may_be_a_callable() -> None:
-    prefix = Prefix(lambda: "tenant")
-    assert prefix() == "tenant"
-    with prefix.instead("inner"):
-        assert prefix() == "inner"
-        with prefix.instead("innermost"):
-            assert prefix() == "innermost"
-        assert prefix() == "inner"
-    assert prefix() == "tenant"
+def test_prefix_of_a_test_replaces_that_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    [*_, of_site] = isolation._layers(conf.NAME)
+    monkeypatch.setitem(of_site, "PREFIX", "site")
+    prefix = Prefix()
+    with override_settings(REDIS_MESSAGING={"PREFIX": "site"}), nothing_hooked(), prefix:
+        assert conf.prefix() == "site"
+        with prefix.instead("inner"):
+            assert [prefix("site"), prefix("messaging"), prefix("tenant")] == [
+                "inner",
+                "inner",
+                "inner:tenant",
+            ]
+            assert [prefix("inner"), prefix("inner:tenant"), prefix("")] == ["inner", "inner:tenant", ""]
+            with prefix.instead("innermost"):
+                assert conf.prefix() == "innermost"
+            assert conf.prefix() == "inner"
+            with override_settings(REDIS_MESSAGING={"PREFIX": lambda: "tenant"}):
+                assert conf.prefix() == "inner:tenant"
+        assert prefix("tenant") == "tenant"
+    assert conf.prefix_hook is not prefix
+
+
+@contextmanager
+def nothing_hooked() -> Iterator[None]:
+    """Restore this run's prefix at the end."""
+    before = conf.prefix_hook
+    try:
+        yield
+    finally:
+        conf.prefix_hook = before
+
+
+def test_entries_are_restored_at_the_end() -> None:
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://elsewhere.invalid:1/0"}
+    other = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    before = {alias: {**values} for alias, values in settings.CACHES.items()}
+    with override_settings(CACHES={"messaging": entry, "default": other}):
+        with Redirection("unix:///private.sock?db=0") as redirection:
+            assert settings.CACHES["messaging"]["LOCATION"] == "unix:///private.sock?db=0"
+            assert settings.CACHES["default"] is other
+            assert redirection.aliases() == ["messaging"]
+        assert {"messaging": entry, "default": other} == settings.CACHES
+    assert before == settings.CACHES
 
 
 def test_private_server_is_used_by_the_alias(messaging_server: EmbeddedServer) -> None:

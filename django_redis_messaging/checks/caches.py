@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from django.conf import settings as django_settings
-from django.core.cache import InvalidCacheBackendError
 from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 from redis.connection import parse_url
@@ -40,13 +39,14 @@ def check_alias(**_: object) -> list[CheckMessage]:
     alias = chosen_alias()
     if alias is None:
         return []
-    caches: dict[str, Entry] = django_settings.CACHES
+    caches: Mapping[str, object] = django_settings.CACHES
     if alias not in caches:
         return [_missing(alias)]
-    unusable = _check_backend(alias, caches[alias]) or _check_client(alias, caches[alias])
+    entry = _mapping(caches[alias])
+    unusable = _check_backend(alias, entry) or _check_client(alias, entry)
     if unusable:
         return [unusable]
-    found = (_check_default(alias), _check_sharing(alias), _check_timeout(alias, caches[alias]))
+    found = (_check_default(alias), _check_sharing(alias), _check_timeout(alias, entry))
     return [message for message in found if message is not None]
 
 
@@ -60,7 +60,7 @@ def _missing(alias: str) -> CheckMessage:
 
 def _check_backend(alias: str, entry: Entry) -> CheckMessage | None:
     backend = entry.get("BACKEND", "")
-    if _is_kind_of(backend, BACKEND):
+    if is_kind_of(backend, BACKEND):
         return None
     return Error(
         f"CACHES[{alias!r}] has the backend {backend!r}; this app needs django-redis.",
@@ -70,8 +70,8 @@ def _check_backend(alias: str, entry: Entry) -> CheckMessage | None:
 
 
 def _check_client(alias: str, entry: Entry) -> CheckMessage | None:
-    client = entry.get("OPTIONS", {}).get("CLIENT_CLASS", "")
-    if not _is_kind_of(client, "django_redis.client.sharded.ShardClient"):
+    client = _mapping(entry.get("OPTIONS")).get("CLIENT_CLASS", "")
+    if not is_kind_of(client, "django_redis.client.sharded.ShardClient"):
         return None
     return Error(
         f"CACHES[{alias!r}] distributes its keys over several servers ({client}); "
@@ -93,7 +93,7 @@ def _check_default(alias: str) -> CheckMessage | None:
 
 
 def _check_sharing(alias: str) -> CheckMessage | None:
-    caches: dict[str, Entry] = django_settings.CACHES
+    caches: Mapping[str, object] = django_settings.CACHES
     ours = set(databases(caches[alias]))
     others = [other for other in caches if other != alias and ours & set(databases(caches[other]))]
     if not others:
@@ -119,30 +119,59 @@ def _check_timeout(alias: str, entry: Entry) -> CheckMessage | None:
     )
 
 
-def databases(entry: Entry) -> Iterator[Database]:
-    """The Redis databases that a CACHES entry of any backend uses."""
-    for options in connections(entry):
-        host = options.get("path") or options.get("host") or "localhost"
-        host = "localhost" if host in {"127.0.0.1", "::1"} else host.lower()
-        yield host, 0 if "path" in options else int(options.get("port", 6379)), int(options.get("db") or 0)
+def databases(entry: object) -> list[Database]:
+    """The Redis databases that a CACHES entry of any backend uses; such an entry may contain anything."""
+    found = [_database(options) for options in connections(entry)]
+    return [database for database in found if database is not None]
 
 
-def connections(entry: Entry) -> Iterator[dict[str, Any]]:
-    """The connection options of an entry, for each of its locations that is a Redis URL."""
-    options = entry.get("OPTIONS", {})
-    common = {**options, **options.get("CONNECTION_POOL_KWARGS", {})}
+def connections(entry: object) -> list[dict[str, Any]]:
+    """The connection options of an entry of any backend, for each of its locations that is a Redis URL."""
+    return [options for _, options in _urls(entry)]
+
+
+def _urls(entry: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    options = _mapping(_mapping(entry).get("OPTIONS"))
+    common = {**options, **_mapping(options.get("CONNECTION_POOL_KWARGS"))}
     common.setdefault("socket_timeout", options.get("SOCKET_TIMEOUT"))
-    for url in _locations(entry):
-        try:
-            yield {**common, **cast("Any", parse_url)(url)}
-        except ValueError:  # not a Redis URL: of locmem, a file, memcached
-            continue
+    for url in _locations(_mapping(entry).get("LOCATION")):
+        own = _parse(url)
+        if own is not None:
+            yield url, {**common, **own}
 
 
-def _locations(entry: Entry) -> list[str]:
-    given = entry.get("LOCATION") or []
-    urls = given.replace(";", ",").split(",") if isinstance(given, str) else given
-    return [str(url).strip() for url in urls]
+def _mapping(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _locations(given: object) -> list[str]:
+    """The URLs in a LOCATION, separated by commas or semicolons, or in a collection."""
+    if isinstance(given, str):
+        given = given.replace(";", ",").split(",")
+    if not isinstance(given, list | tuple | set | frozenset):
+        return []  # such as a Path, of a file-based cache
+    return [url.strip() for url in given if isinstance(url, str)]
+
+
+def _parse(url: str) -> dict[str, Any] | None:
+    """The options in a URL; None if it is no Redis URL: of locmem, a file, memcached."""
+    try:
+        return cast("dict[str, Any]", cast("Any", parse_url)(url))
+    except Exception:
+        return None
+
+
+def _database(options: dict[str, Any]) -> Database | None:
+    """The database of a connection; None if the options are not valid."""
+    path, host = options.get("path"), options.get("host") or "localhost"
+    try:
+        number = int(options.get("db") or 0)
+        if path:
+            return str(path), 0, number
+        host = "localhost" if host in {"127.0.0.1", "::1"} else str(host).lower()
+        return host, int(options.get("port") or 6379), number
+    except Exception:
+        return None
 
 
 def entry_to_paste(alias: str) -> str:
@@ -151,10 +180,10 @@ def entry_to_paste(alias: str) -> str:
 
 
 def _free_location() -> str:
-    caches: dict[str, Entry] = django_settings.CACHES
+    caches: Mapping[str, object] = django_settings.CACHES
     used = {number for entry in caches.values() for _, _, number in databases(entry)} | {0}
     number = next((free for free in range(DATABASES) if free not in used), DATABASES)
-    urls = [url for entry in caches.values() if [*databases(entry)] for url in _locations(entry)]
+    urls = [url for entry in caches.values() for url, _ in _urls(entry)]
     parts = urlsplit(urls[0] if urls else "redis://127.0.0.1:6379")
     if parts.scheme == "unix":
         return f"unix://{parts.path}?db={number}"
@@ -163,12 +192,12 @@ def _free_location() -> str:
     return f"{parts.scheme}://{user.partition(':')[0] + ':...@' if at else ''}{host}/{number}"
 
 
-def _is_kind_of(path: object, base: str) -> bool:
+def is_kind_of(path: object, base: str) -> bool:
     """Whether a dotted path names `base` or a subclass of it."""
     if not path:
         return False
     try:
         kind = import_string(path) if isinstance(path, str) else path
         return isinstance(kind, type) and issubclass(kind, import_string(base))
-    except (ImportError, InvalidCacheBackendError):
+    except Exception:  # whatever another module raises
         return False

@@ -22,6 +22,8 @@ from ..core import keys
 
 #: numbers that may be 0; the others must be greater than 0
 MAY_BE_ZERO = {"CHAT_KEEP_LAST", "TYPING_MAX_MEMBERS"}
+#: the largest number that a setting may be
+MAXIMA = {"CHAT_MAX_MEMBERS": 10_000}
 #: settings that are dotted paths of Python objects
 PATHS = {"OBSERVE", "IDENTITY"}
 
@@ -118,6 +120,8 @@ def _has_kind(value: object, kinds: list[Any]) -> bool:
 
 
 def _expected_number(key: str, value: float) -> str | None:
+    if value > MAXIMA.get(key, math.inf):
+        return f"at most {MAXIMA[key]}"
     if math.isfinite(value) and (value > 0 or (value == 0 and key in MAY_BE_ZERO)):
         return None
     return "0 or more" if key in MAY_BE_ZERO else "greater than 0 and finite"

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from redis.exceptions import NoScriptError
+from redis import exceptions as driver
 
+from ..errors import MessagingError
 from .cluster import ask_target
 from .endpoints import Endpoint
-from .retry import Attempts, seconds_allowed
+from .retry import Attempts, NotSent, seconds_allowed
 from .sockets import Address, Replies
-from .steps import Command, Many, Script, Step, Words
+from .steps import Command, Fan, Many, Script, Step, Words
 
-#: placeholder for a reply that has not arrived yet
-_NO_REPLY = Exception()
+#: the reply to a call that has not been sent yet
+_NOT_SENT = NotSent()
+#: the reply to a call that has been sent, until its reply arrives
+_NO_REPLY = driver.ConnectionError("no reply")
 
 
 class Batch:
     """The calls of a step, and the replies received so far."""
 
-    __slots__ = ("calls", "replies", "split")
+    __slots__ = ("_step", "calls", "replies", "split")
 
     def __init__(self, step: Step, *, split: bool) -> None:
+        self._step = step
         self.split = split
         self.calls = _calls_of(step, split=split)
-        self.replies: Replies = [_NO_REPLY] * len(self.calls)
+        self.replies: Replies = [_NOT_SENT] * len(self.calls)
+
+    def split_up(self) -> Batch:
+        """The step as one call for each resource, for a Cluster, with the replies received so far."""
+        batch = Batch(self._step, split=True)
+        if isinstance(self._step, Fan):
+            batch.replies = self._replies_by_resource(self._step)
+        return batch
 
     def route(self, endpoint: Endpoint) -> dict[Address | None, list[int]]:
         """The indexes of the calls without a reply, or with an error, by server: one pipeline for each."""
@@ -35,6 +46,26 @@ class Batch:
                 found.setdefault(endpoint.route(call), []).append(at)
         return found
 
+    def result(self, *, unanswered: bool) -> Any:
+        """The reply to the step, see the function `result`."""
+        return result(self._step, self.replies, unanswered=unanswered)
+
+    def partial_result(self, error_of: Callable[[Exception, bool], MessagingError]) -> list[Any] | None:
+        """The reply to a Fan that is sent once after some calls have failed finally: each of their resources
+        has the error as its item. None for other steps, or if no call was answered."""
+        if not (isinstance(self._step, Fan) and self._step.once and self.is_partly_applied):
+            return None
+        replies = self._replies_by_resource(self._step)
+        return [error_of(one, self.split) if isinstance(one, Exception) else one[0] for one in replies]
+
+    def _replies_by_resource(self, fan: Fan) -> Replies:
+        """The replies as if each resource had a call of its own."""
+        found: Replies = []
+        for resources, reply in zip(fan.pages(split=self.split), self.replies, strict=True):
+            failed = isinstance(reply, Exception)
+            found += [reply] * len(resources) if failed else [[item] for item in reply]
+        return found
+
     @property
     def is_partly_applied(self) -> bool:
         """Whether some calls that write have been answered, so that they were applied."""
@@ -42,6 +73,10 @@ class Batch:
             not isinstance(reply, Exception) and not call.reads_only
             for call, reply in zip(self.calls, self.replies, strict=True)
         )
+
+    def mark_sent(self, indexes: list[int]) -> None:
+        """Store that these calls may be applied from now on."""
+        self.record(indexes, [_NO_REPLY] * len(indexes))
 
     def words(self, indexes: list[int]) -> list[Words]:
         """The words to send for these calls."""
@@ -54,7 +89,7 @@ class Batch:
 
     def missing_scripts(self, indexes: list[int]) -> tuple[list[int], list[Words]]:
         """Which of these calls name a script that the server doesn't have, and what to send instead."""
-        found = [at for at in indexes if isinstance(self.replies[at], NoScriptError)]
+        found = [at for at in indexes if isinstance(self.replies[at], driver.NoScriptError)]
         return found, [call.in_full for at in found if isinstance(call := self.calls[at], Script)]
 
     def redirected(self, indexes: list[int]) -> dict[Address, list[int]]:

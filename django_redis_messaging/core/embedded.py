@@ -4,9 +4,7 @@
         CACHES = {"messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}}
 
 It listens on a unix socket that only its owner may open. It doesn't outlive the process that started it,
-even if that is killed: a watcher, a shell that reads from a pipe, gets an end of file when the process
-ends, and stops the server. (PR_SET_PDEATHSIG follows the thread that forked, not the process, and exists on
-Linux only; an atexit handler doesn't run after SIGKILL.)
+even if that is killed: see watching.py. Forked children of that process can use it, but not stop it.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ..errors import ConfigurationError
+from .watching import Watcher, exists, no_fork
 
 #: searched on PATH, in this order
 PROGRAMS = ("valkey-server", "redis-server")
@@ -39,9 +38,6 @@ MAX_SOCKET_PATH = 99
 POLL_INTERVAL = 0.01
 #: seconds to wait for a server to stop before it is killed
 STOP_TIMEOUT = 10.0
-
-#: $1: pid of the server, $2: directory to remove. SIGCONT: a frozen server would not see SIGTERM.
-_WATCH = 'while read -r _; do :; done; kill -TERM "$1"; kill -CONT "$1"; [ -z "$2" ] || rm -rf -- "$2"'
 
 
 def find_program() -> str:
@@ -67,6 +63,8 @@ class EmbeddedServer:
     `directory` holds data, log and socket; the default is a temporary directory that `close()` removes.
     `append_only` keeps the data over restarts. `cluster` makes it a Redis Cluster of one node (Redis 7 or
     later). `options` are further lines of the server's configuration: `{"maxmemory": "64mb"}`.
+
+    In a forked child of the process that started it, `stop`, `kill`, `restart` and `close` do nothing.
     """
 
     def __init__(
@@ -88,7 +86,10 @@ class EmbeddedServer:
         #: seconds to wait for the started server
         self.deadline = deadline
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
+        #: the processes that started the server and made the temporary directory
+        self._owner: int | None = None
+        self._maker: int | None = None
 
     @property
     def directory(self) -> Path:
@@ -114,29 +115,24 @@ class EmbeddedServer:
     @property
     def pid(self) -> int:
         """Process id of the running server."""
-        return self._running().pid
+        if self._process is None or not self.running:
+            raise ConfigurationError("The embedded server is not running: call start().")
+        return self._process.pid
 
     @property
     def running(self) -> bool:
         """Whether the process exists, also while it is frozen."""
-        return self._process is not None and self._process.poll() is None
+        if self._process is None:
+            return False
+        return self._process.poll() is None if self._is_ours else exists(self._process.pid)
 
     def start(self) -> None:
         """Start the server and wait until it replies; does nothing if it is running."""
         if self.running:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        lock = self._lock()
-        try:
-            # With the lock held, an existing socket is stale: the server replaces it.
-            with self.log.open("wb") as log:
-                self._process = subprocess.Popen(  # noqa: S603  (a list, no shell)
-                    self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    pass_fds=[lock.fileno()], start_new_session=True,
-                )  # fmt: skip
-        finally:
-            lock.close()  # the server's copy of the descriptor holds the lock until it ends
-        self._watcher = self._watch(self._process.pid)
+        with no_fork:  # a child would keep the lock
+            self._launch()
         try:
             self._wait_until_ready()
         except BaseException:
@@ -158,17 +154,17 @@ class EmbeddedServer:
 
     def freeze(self) -> None:
         """Suspend the server (SIGSTOP): connections stay open without replies."""
-        self._running().send_signal(signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Resume a frozen server."""
-        self._running().send_signal(signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
         """Stop the server and remove its temporary directory."""
         self.stop()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if (directory := self._removable) is not None:
+            shutil.rmtree(directory, ignore_errors=True)
             self._temporary = None
 
     def client(self, **options: Any) -> redis.Redis:
@@ -192,12 +188,32 @@ class EmbeddedServer:
         if self._temporary is None:
             fits = len(os.fsencode(tempfile.gettempdir())) <= MAX_SOCKET_PATH - 32
             self._temporary = Path(tempfile.mkdtemp(prefix="messaging-", dir=None if fits else "/tmp"))  # noqa: S108
+            self._maker = os.getpid()
         return self._temporary
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            raise ConfigurationError("The embedded server is not running: call start().")
-        return self._process
+    @property
+    def _removable(self) -> Path | None:
+        """The temporary directory, unless another process made it."""
+        return self._temporary if self._maker == os.getpid() else None
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether this process may end the server: False in a forked child."""
+        return self._owner in {None, os.getpid()}
+
+    def _launch(self) -> None:
+        lock = self._lock()
+        try:
+            # With the lock held, an existing socket is stale: the server replaces it.
+            with self.log.open("wb") as log:
+                self._process = subprocess.Popen(  # noqa: S603  (a list, no shell)
+                    self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    pass_fds=[lock.fileno()], start_new_session=True,
+                )  # fmt: skip
+        finally:
+            lock.close()  # the server's copy of the descriptor holds the lock until it ends
+        self._owner = os.getpid()
+        self._watcher = Watcher(self._process.pid, self._removable)
 
     def _lock(self) -> IO[bytes]:
         lock = (self.directory / "server.lock").open("ab")
@@ -227,19 +243,12 @@ class EmbeddedServer:
         program = self._program or find_program()
         return [program, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
 
-    def _watch(self, pid: int) -> subprocess.Popen[bytes]:
-        temporary = "" if self._temporary is None else str(self._temporary)
-        return subprocess.Popen(  # noqa: S603  (fixed words)
-            ["/bin/sh", "-c", _WATCH, "sh", str(pid), temporary],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
-
     def _end(self, how: signal.Signals) -> None:
+        if not self._is_ours:
+            return
         if self._watcher is not None:
             # The watcher goes first, while no other process can have the server's pid.
-            self._watcher.kill()
-            self._watcher.communicate()
+            self._watcher.end()
             self._watcher = None
         if self._process is not None:
             _end(self._process, how)

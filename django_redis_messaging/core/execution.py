@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from ..errors import Unavailable
+from ..errors import MessagingError, Unavailable
 from .calls import Batch, attempts_for, is_cross_slot, once, result, single_call
 from .cluster import ASKING, Topology, ask_target
 from .connections import Connections
@@ -93,21 +93,27 @@ class Client:
         """Make all attempts after the first one, which raised `error`; without an error, all attempts."""
         batch = Batch(step, split=self.endpoint.is_cluster)
         attempts = attempts_for(batch.calls, self.endpoint, began)
-        while True:
-            if error is not None:
-                if not batch.split and is_cross_slot(step, error):
-                    self.endpoint.is_cluster = True
-                    batch = Batch(step, split=True)
-                else:
-                    pause = attempts.pause_after(error, partly=batch.is_partly_applied)
-                    await self._refresh_topology(error, known)
-                    await self._world.sleep(pause)
-            known = self.endpoint.topology
-            try:
-                await self._attempt(batch, attempts, fresh=error is not None or once(batch.calls))
-                return result(step, batch.replies, unanswered=attempts.unanswered)
-            except (RedisError, NotSent) as failure:
-                error = failure
+        try:
+            while True:
+                if error is not None:
+                    if not batch.split and is_cross_slot(step, error):
+                        self.endpoint.is_cluster = True
+                        batch = batch.split_up()
+                    else:
+                        pause = attempts.pause_after(error, partly=batch.is_partly_applied)
+                        await self._refresh_topology(error, known)
+                        await self._world.sleep(pause)
+                known = self.endpoint.topology
+                try:
+                    await self._attempt(batch, attempts, fresh=error is not None or once(batch.calls))
+                    return batch.result(unanswered=attempts.unanswered)
+                except (RedisError, NotSent) as failure:
+                    error = failure
+        except MessagingError:
+            partial = batch.partial_result(attempts.error_of)
+            if partial is None:
+                raise
+            return partial
 
     async def _attempt(self, batch: Batch, attempts: Attempts, *, fresh: bool) -> None:
         """Send each call without a reply to its server."""
@@ -128,10 +134,12 @@ class Client:
     ) -> None:
         connection = await self.connections.take(address, attempts.reading_time, fresh=fresh)
         seconds = attempts.reading_time
+        batch.mark_sent(indexes)
         batch.record(indexes, await self._exchange(connection, batch.words(indexes), seconds, asking=asking))
         missing, in_full = batch.missing_scripts(indexes)
         if missing:
             seconds = attempts.reading_time
+            batch.mark_sent(missing)
             batch.record(missing, await self._exchange(connection, in_full, seconds, asking=asking))
         self._give_back(connection, [batch.replies[at] for at in indexes])
 

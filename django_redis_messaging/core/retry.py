@@ -146,13 +146,12 @@ class Attempts:
         """Seconds to wait before the next attempt; raises the final error if this was the last one. `partly`:
         some calls of a pipeline have been applied."""
         cause = error.__cause__ if isinstance(error, NotSent) else error
-        answered = isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
         denial = _denial(error)
         if denial is not None:
             raise self._final(denial_error(denial), cause, partly=partly) from error
         if isinstance(error, driver.ResponseError) and not _is_temporary(error):
             raise self._final(translate_error(error), cause, partly=partly) from error
-        self.unanswered = self.unanswered or not answered
+        self.unanswered = self.unanswered or not _is_answered(error)
         if (self._once and self.unanswered) or self.remaining <= 0 or _is_cancelled.get()():
             raise self._final(self._unavailable(cause), cause, partly=partly) from error
         self._pauses += 1
@@ -160,20 +159,38 @@ class Attempts:
             return 0.0  # the redirect names the server to use
         return min(backoff(self._pauses, first=FIRST_PAUSE, longest=MAX_PAUSE), max(self.remaining, 0))
 
+    def error_of(self, error: Exception, alone: bool) -> MessagingError:
+        """The final error of one call of several, by its own latest error. `alone`: the call is for one
+        resource; else a script that raised an error may have changed some of its resources before."""
+        denial = _denial(error)
+        if denial is not None:
+            return denial_error(denial)
+        if not _is_answered(error):
+            return self._unknown(error, unanswered=True)
+        if not isinstance(error, driver.ResponseError) or _is_temporary(error):
+            return self._unavailable(error.__cause__ if isinstance(error, NotSent) else error)
+        final = translate_error(error)
+        is_whole = alone or isinstance(final, Unavailable)
+        return final if is_whole else self._unknown(error, unanswered=False)
+
     def _final(self, error: MessagingError, cause: BaseException | None, *, partly: bool) -> MessagingError:
         """The error to raise: `error`, or OutcomeUnknown if an unanswered attempt may have been applied."""
         unknown = self.unanswered or (partly and isinstance(error, Unavailable))
         if not (self._writes and unknown):
             return error
-        failure = f"did not reply within {self._seconds:.1f} s" if self.unanswered else "refused a part"
+        return self._unknown(cause, unanswered=self.unanswered)
+
+    def _unknown(self, cause: BaseException | None, *, unanswered: bool) -> OutcomeUnknown:
+        failure = f"did not reply within {self._seconds:.1f} s" if unanswered else "refused a part"
         return OutcomeUnknown(
             f"Redis {failure} ({cause}): the operation may have been applied, completely or partly. Repeat "
             "it with the same request_id to make sure."
         )
 
     def _unavailable(self, cause: BaseException | None) -> Unavailable:
+        reason = "" if cause is None else f" ({cause})"
         return Unavailable(
-            f"Redis was not available for {self._seconds:.1f} s ({cause}): the operation was not applied. "
+            f"Redis was not available for {self._seconds:.1f} s{reason}: the operation was not applied. "
             "Check that the server of the CACHES entry is running."
         )
 
@@ -187,6 +204,11 @@ def denial_error(denial: BaseException) -> ConfigurationError:
     return ConfigurationError(
         f"Redis rejected the user, password or permissions: {denial}. Check the CACHES entry and the ACL."
     )
+
+
+def _is_answered(error: Exception) -> bool:
+    """Whether an attempt that raised `error` was not sent, or was refused by the server."""
+    return isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
 
 
 def _denial(error: BaseException | None) -> BaseException | None:

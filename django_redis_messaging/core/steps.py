@@ -12,6 +12,8 @@ from .scripts import Source, load
 T = TypeVar("T")
 Text = str | bytes
 Argument = Text | int | float
+#: the keys and arguments of one resource
+Resource = tuple[Sequence[str], Sequence[Argument]]
 #: the words of a command as they are sent
 Words = tuple[Text, ...]
 
@@ -184,6 +186,11 @@ class Fan(Many):
     """A script for many resources, each with its keys and arguments, which follow the common `args`.
 
     The script takes any number of resources and replies with a list, one item for each.
+
+    With `once=True`, a call whose reply was lost is not repeated; calls that the server refused are, and the
+    replies to the others are kept. If some calls fail finally, the item of each of their resources is the
+    error: OutcomeUnknown if the call may have been applied, another MessagingError if it was not. If all
+    fail, the step raises.
     """
 
     __slots__ = ("args", "name", "once", "resources")
@@ -193,7 +200,7 @@ class Fan(Many):
     def __init__(
         self,
         name: str,
-        resources: Sequence[tuple[Sequence[str], Sequence[Argument]]],
+        resources: Sequence[Resource],
         args: Sequence[Argument] = (),
         *,
         once: bool = False,
@@ -203,11 +210,14 @@ class Fan(Many):
         self.args = args
         self.once = once
 
-    def calls(self, *, split: bool) -> list[Command | Script]:
-        size = 1 if split else self.SIZE
-        return [self._call(self.resources[at : at + size]) for at in range(0, len(self.resources), size)]
+    def pages(self, *, split: bool) -> Iterator[Sequence[Resource]]:
+        """The resources of each call."""
+        return batched(self.resources, 1 if split else self.SIZE)
 
-    def _call(self, resources: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> Script:
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        return [self._call(page) for page in self.pages(split=split)]
+
+    def _call(self, resources: Sequence[Resource]) -> Script:
         keys = [key for names, _ in resources for key in names]
         args = [arg for _, values in resources for arg in values]
         return Script(self.name, keys, [*self.args, *args], once=self.once)

@@ -1,6 +1,13 @@
--- A user's index of chats: HASH chat id → "token, written at (ms), seen", space-separated. The token is that of
--- the membership; "?" plus the token of a joining in progress; "?" alone if several are in progress. `seen` is the
--- value of the chat's newest when the user had acked all of it, or 0.
+-- A user's index of chats: HASH chat id → "token, written at (ms), seen", space-separated. The token names the
+-- membership, and the joining in progress after a "?":
+--
+--   A     the membership A
+--   A?J   the membership A, which may have ended, and the joining J
+--   ?J    the joining J
+--   A?    the membership A, and several joinings; "?" alone: several joinings
+--
+-- J may end with "+": its index entry was written more than once, by repeats of one request. `seen` is explained in
+-- _seen.lua.
 
 -- Returns token, written at and seen; nil if the chat is not in the index.
 local function read_index_entry(index, chat)
@@ -9,6 +16,12 @@ local function read_index_entry(index, chat)
     return nil
   end
   return string.match(entry, '^(%S+) (%d+) (%S+)$')
+end
+
+-- Returns the membership, '' if there is none, and the joining; nil if there is none, '' if there are several.
+local function split_index_token(token)
+  local membership, joining = string.match(token, '^([^?]*)%?(.*)$')
+  return membership or token, joining
 end
 
 local function write_index_entry(index, chat, token, written, seen)

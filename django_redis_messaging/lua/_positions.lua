@@ -1,68 +1,57 @@
--- A member's position (the id up to which it has acked) and what it has not read. _log.lua explains `count`.
+-- A member's position (the id up to which it has acked) and what it has not read. The ZSET own has the entries that
+-- members have sent while they were behind: the user, NUL and the id, all with the same score. So those of one user
+-- are adjacent, in order, and unread is computed without them.
 --
 -- uses _log.lua
--- uses _memory.lua
-
--- Counts the member's own entries above `id`. The first one found carries its number among the `sent` entries
--- that the member has sent since falling behind. `author` is the member as JSON.
-local function count_own_after(log, first, last, id, author, sent)
-  local at = math.max(id + 1, first)
-  while at <= last do
-    for _, entry in ipairs(redis.call('LRANGE', log, at - first, at - first + 99)) do
-      local count, start = string.match(entry, '^%[%d+,(%d+),%-?%d+,%d+,%d+,()')
-      if string.sub(entry, start, start + #author) == author .. ',' then
-        return sent - count + 1
-      end
-    end
-    at = at + 100
-  end
-  return 0
+local function own_entry(user, id)
+  return user .. '\0' .. string.format('%016.0f', id)
 end
 
--- Returns how many entries the member has sent since falling behind, and how many of them are up to its position.
-local function read_counts(counts, member)
-  local values = redis.call('HMGET', counts, 's' .. member, 'a' .. member)
-  return tonumber(values[1] or 0), tonumber(values[2] or 0)
+-- Moves a member's position forward to `id`. Acks work on a full server: they begin with a removal.
+local function move_position(members, own, user, id)
+  redis.call('ZREMRANGEBYLEX', own, '[' .. user .. '\0', '[' .. own_entry(user, id))
+  redis.call('ZADD', members, id, user)
 end
 
--- Moves a member's position forward to `id`. Acks work on a full server: each branch begins with HDEL.
-local function move_position(members, counts, log, first, last, member, author, id)
-  if id == last then
-    redis.call('HDEL', counts, 's' .. member, 'a' .. member)
-  else
-    allow_writes_when_full(counts)
-    local sent, acked = read_counts(counts, member)
-    if sent > acked then
-      redis.call('HSET', counts, 'a' .. member, sent - count_own_after(log, first, last, id, author, sent))
-    end
-  end
-  redis.call('ZADD', members, id, member)
-end
-
--- Counts the entries above the position that are still in the log, without the member's own.
-local function count_unread(counts, log, first, last, position, member, author)
+-- Counts the entries above the position that are within the limits, without the member's own.
+local function count_unread(own, first, last, position, user)
   local from = math.max(position, first - 1)
   if from >= last then
     return 0
   end
-  local sent, acked = read_counts(counts, member)
-  local own = sent - acked
-  if own > 0 and from > position then
-    own = count_own_after(log, first, last, from, author, sent)
-  end
-  return last - from - own
+  return last - from - redis.call('ZLEXCOUNT', own, '(' .. own_entry(user, from), '(' .. user .. '\1')
 end
 
--- Whether a cursor {id, epoch, ms} still refers to the entry it was made from: same epoch, same time. A bare id
--- has no epoch ('') and is always valid. Only the epoch can be compared if the entry has been removed, or if the
--- cursor was made without an entry (ms 0).
-local function is_cursor_valid(log, first, last, epoch, cursor)
+-- Returns the stamp of an entry, "ms-nonce"; '0-0' if the entry is no longer in the list.
+local function stamp_of(chat, log, stored, id)
+  if id == chat.last and id > 0 then
+    return chat.stamp
+  end
+  local entry = id >= stored and redis.call('LINDEX', log, id - stored)
+  if not entry then
+    return '0-0'
+  end
+  local ms, nonce = string.match(entry, '^%[(%d+),(%d+)')
+  return ms .. '-' .. nonce
+end
+
+-- Whether a cursor {id, epoch, stamp} still refers to the entry it was made from: that entry is there with the
+-- same stamp, or has been removed and is not newer than the first one that is there. A bare id has no epoch ('') and
+-- is always valid; before the first entry, only the epoch counts.
+local function is_cursor_valid(chat, log, stored, cursor)
   if cursor.epoch == '' then
     return true
   end
-  if cursor.epoch ~= epoch or cursor.id > last then
+  if cursor.epoch ~= chat.epoch or cursor.id > chat.last then
     return false
   end
-  return cursor.id < first or cursor.ms == '0'
-    or entry_ms(redis.call('LINDEX', log, cursor.id - first)) == tonumber(cursor.ms)
+  if cursor.id == 0 then
+    return true
+  end
+  if cursor.id == chat.last or cursor.id >= stored then
+    return stamp_of(chat, log, stored, cursor.id) == cursor.stamp
+  end
+  local oldest = redis.call('LINDEX', log, 0)
+  local ms = tonumber(string.match(cursor.stamp, '^%d+'))
+  return ms <= (oldest and entry_ms(oldest) or tonumber(chat.ms))
 end

@@ -1,5 +1,6 @@
 -- Request ids: the answer to a request is recorded for at least one window (less 2 ms) and at most two, in two hashes
--- used by turns. A hash expires before its next turn. The first answer of a turn sets the expiry of the turn's hash.
+-- used by turns. A hash expires before its next turn. An answer extends the expiry of the turn's hash if it is missing or
+-- too early: this is the first answer of the turn, or the window was shorter before.
 -- Only the server's clock counts. `keys` are the two hashes. Where many answers are recorded, they are spread over
 -- several pairs whose turns begin at different moments, `keys.offset` ms earlier: Redis deletes a hash that expires
 -- in one go, and the deletion of a large one would delay other clients.
@@ -18,9 +19,20 @@ local function find_answer(request, keys, window, now)
   return redis.call('HGET', current, request) or redis.call('HGET', previous, request)
 end
 
--- Records the answer to a request. For a repeat, records nothing and returns the first answer. `since` is the time
--- (ms) of the latest recorded answer: it decides whether this one is the first of its turn.
-local function record_answer_once(request, answer, keys, window, now, since)
+-- ms by which an expiry may be later than necessary, after the window was lowered; after the clock was set back, it
+-- may be years
+local MAX_EXCESS = 7 * 86400000
+
+-- Keeps the hash of the current turn until `expires` (ms).
+local function keep_until(expires, current, now)
+  local ttl, needed = redis.call('PTTL', current), expires - now
+  if ttl < needed - 1 or ttl > needed + MAX_EXCESS then -- its clock may be a ms ahead of TIME
+    redis.call('PEXPIREAT', current, string.format('%.0f', expires))
+  end
+end
+
+-- Records the answer to a request. For a repeat, records nothing and returns the first answer.
+local function record_answer_once(request, answer, keys, window, now)
   local current, previous, expires = hashes_at(keys, window, now)
   local earlier = redis.call('HGET', previous, request)
   if earlier then
@@ -33,16 +45,12 @@ local function record_answer_once(request, answer, keys, window, now, since)
   if added == 0 then
     return redis.call('HGET', current, request)
   end
-  if math.floor(since / window) ~= math.floor(now / window) then
-    redis.call('PEXPIREAT', current, string.format('%.0f', expires))
-  end
+  keep_until(expires, current, now)
 end
 
 -- Records the answer to a request that is known to be new.
 local function record_answer(request, answer, keys, window, now)
   local current, _, expires = hashes_at(keys, window, now)
   redis.call('HSET', current, request, answer)
-  if redis.call('HLEN', current) == 1 then
-    redis.call('PEXPIREAT', current, string.format('%.0f', expires))
-  end
+  keep_until(expires, current, now)
 end

@@ -47,7 +47,7 @@ end
 
 local id, us = digits(last + 1), digits(moment)
 local answer = id .. '-' .. us .. '-' .. epoch
-local before = record_answer_once(request, answer, requests, window, clock / 1000, previous / 1000)
+local before = record_answer_once(request, answer, requests, window, clock / 1000)
 if before then
   return before
 end

@@ -5,20 +5,19 @@
 --
 -- KEYS  1 newest
 -- KEYS  2 members
--- KEYS  3 counts
+-- KEYS  3 own
 -- KEYS  4 log
 -- ARGV  1 user
--- ARGV  2 user as JSON
--- ARGV  3 id of the cursor, or a bare id
--- ARGV  4 epoch of the cursor, or '' for a bare id
--- ARGV  5 ms of the cursor, or ''
+-- ARGV  2 id of the cursor, or a bare id
+-- ARGV  3 epoch of the cursor, or '' for a bare id
+-- ARGV  4 stamp of the cursor (ms-nonce), or ''
 -- Returns the position, or 'no chat', 'no member'
-local newest, members, counts, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local user, author = ARGV[1], ARGV[2]
-local cursor = {id = tonumber(ARGV[3]), epoch = ARGV[4], ms = ARGV[5]}
+local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local user = ARGV[1]
+local cursor = {id = tonumber(ARGV[2]), epoch = ARGV[3], stamp = ARGV[4]}
 
-local last, _, epoch, keep = read_newest(newest)
-if not last then
+local chat = read_chat(newest)
+if not chat then
   return 'no chat'
 end
 local position = redis.call('ZSCORE', members, user)
@@ -26,14 +25,11 @@ if not position then
   return 'no member'
 end
 position = tonumber(position)
-local first = first_id(log, last)
-if not is_cursor_valid(log, first, last, epoch, cursor) then
+local stored = first_stored(log, chat.last)
+local id = math.min(cursor.id, chat.last)
+if id <= position or not is_cursor_valid(chat, log, stored, cursor) then
   return position
 end
-local id = math.min(cursor.id, last)
-if id <= position then
-  return position
-end
-move_position(members, counts, log, first, last, user, author, id)
-trim_acked(members, log, first, last, keep)
+move_position(members, own, user, id)
+trim_acked(members, log, stored, chat.last, chat.keep)
 return id

@@ -1,12 +1,13 @@
 -- Creates a chat: its members at position 0, and the first message if there is one.
 --
+-- uses _log.lua
 -- uses _members.lua
 -- uses _requests.lua
 -- uses _time.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 members
--- KEYS  3 counts
+-- KEYS  3 own
 -- KEYS  4 log
 -- KEYS  5 requests, first hash
 -- KEYS  6 requests, second hash
@@ -19,37 +20,42 @@
 -- ARGV  4 title
 -- ARGV  5 open: 1 or 0
 -- ARGV  6 number of entries kept for scroll-back
--- ARGV  7 content of the first entry, or ''
--- ARGV  8… users, without duplicates, the sender first: at most 1000
+-- ARGV  7 content of the first entry (everything after ms), or ''
+-- ARGV  8 maximum age of an entry: ms, 0 for none
+-- ARGV  9… users, without duplicates, the sender first: at most 10,000
 -- Returns {epoch}; for a repeat {epoch, token in force, …}, with '' for a user who is not a member (any more);
 --   or 'exists'
-local newest, members, counts, log, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], {KEYS[5], KEYS[6]}
+local newest, members, own, log, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], {KEYS[5], KEYS[6]}
 local roster, seniority, info = KEYS[7], KEYS[8], KEYS[9]
 local request, window, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local title, open, keep, content = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local users = {unpack(ARGV, 8)}
+local title, open, keep, content, limits = ARGV[4], ARGV[5], ARGV[6], ARGV[7], {age = tonumber(ARGV[8])}
+-- unpack takes less than 8000 values: a command gets the arguments of at most 1000 users.
+local first_user, page = 9, 1000
 
 -- The reply to a repeat. Since the first request, the chat may have been created anew and members may have left.
 local function describe_existing(first_epoch)
-  local reply = {string.match(redis.call('GET', newest) or '', '^%d+%-%d+%-(%d+)') or first_epoch}
-  for at, line in ipairs(redis.call('HMGET', roster, unpack(users))) do
-    reply[at + 1] = line and token_of(line) or ''
+  local reply = {string.match(redis.call('GET', newest) or '', '^%d+%-%d+%-%d+%-(%d+)') or first_epoch}
+  for from = first_user, #ARGV, page do
+    for _, line in ipairs(redis.call('HMGET', roster, unpack(ARGV, from, math.min(from + page - 1, #ARGV)))) do
+      reply[#reply + 1] = line and token_of(line) or ''
+    end
   end
   return reply
 end
 
 local function write_chat(last, now, epoch)
-  redis.call('SET', newest, last .. '-' .. now .. '-' .. epoch .. '-' .. keep)
-  redis.call('HSET', info, 'created', now, 'title', title, 'open', open, 'owners', 1, 'joins', #users, 'edits', 0)
+  local joins = #ARGV - first_user + 1
+  redis.call('SET', newest, newest_value(last, now, content, epoch, keep, limits))
+  redis.call('HSET', info, 'created', now, 'title', title, 'open', open, 'owners', 1, 'joins', joins, 'edits', 0)
 end
 
-local function write_members(now)
+local function write_members(now, from, to)
   local positions, order, lines = {}, {}, {}
-  for at, user in ipairs(users) do
-    local role = at == 1 and 'owner' or 'member'
-    positions[2 * at - 1], positions[2 * at] = 0, user
-    order[2 * at - 1], order[2 * at] = at, user
-    lines[2 * at - 1], lines[2 * at] = user, membership_line(0, now, role, token)
+  for at = from, to do
+    local user, role = ARGV[at], at == first_user and 'owner' or 'member'
+    positions[#positions + 1], positions[#positions + 2] = 0, user
+    order[#order + 1], order[#order + 2] = at - first_user + 1, user
+    lines[#lines + 1], lines[#lines + 2] = user, membership_line(0, now, role, token)
   end
   redis.call('ZADD', members, unpack(positions))
   redis.call('ZADD', seniority, unpack(order))
@@ -57,8 +63,9 @@ local function write_members(now)
 end
 
 local function write_first_entry(now)
-  redis.call('RPUSH', log, '[' .. now .. ',0,' .. content)
-  redis.call('ZADD', members, 1, users[1])
+  redis.call('RPUSH', log, '[' .. now .. ',' .. content)
+  set_expiry(log, '', now, limits)
+  redis.call('ZADD', members, 1, ARGV[first_user])
 end
 
 local us = microseconds()
@@ -69,12 +76,14 @@ local recorded = find_answer(request, requests, window, now)
 if recorded then
   return describe_existing(recorded)
 end
-if redis.call('EXISTS', newest, members, counts, log, roster, seniority, info) > 0 then
+if redis.call('EXISTS', newest, members, own, log, roster, seniority, info) > 0 then
   return 'exists'
 end
-record_answer_once(request, epoch, requests, window, now, 0)
+record_answer_once(request, epoch, requests, window, now)
 write_chat(content == '' and 0 or 1, now, epoch)
-write_members(now)
+for from = first_user, #ARGV, page do
+  write_members(now, from, math.min(from + page - 1, #ARGV))
+end
 if content ~= '' then
   write_first_entry(now)
 end

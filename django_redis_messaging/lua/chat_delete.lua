@@ -1,4 +1,4 @@
--- Deletes a chat with all its contents.
+-- Deletes a chat with all its contents, also if some of its keys were lost.
 --
 -- uses _members.lua
 -- uses _requests.lua
@@ -6,7 +6,7 @@
 --
 -- KEYS  1 newest
 -- KEYS  2 members
--- KEYS  3 counts
+-- KEYS  3 own
 -- KEYS  4 log
 -- KEYS  5 roster
 -- KEYS  6 seniority
@@ -15,18 +15,30 @@
 -- KEYS  9 info
 -- KEYS  10 requests, first hash
 -- KEYS  11 requests, second hash
--- ARGV  1 owner who deletes the chat
+-- ARGV  1 user who deletes the chat: an owner. Without a roster, a member; without members as well, any user:
+--         nobody can read such a chat.
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
 -- Returns {member, token, member, token, …}, empty for a repeat; or 'no chat', 'no member', 'no owner'
-local newest, roster, requests = KEYS[1], KEYS[5], {KEYS[10], KEYS[11]}
-local owner, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local members, roster, requests = KEYS[2], KEYS[5], {KEYS[10], KEYS[11]}
+local user, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+-- Without a roster, the members decide.
+local function refuse_unless_allowed()
+  if redis.call('EXISTS', unpack(KEYS, 1, 9)) == 0 then
+    return 'no chat'
+  end
+  if redis.call('EXISTS', roster) == 1 then
+    return refuse_unless_owner(roster, roster, user)
+  end
+  return redis.call('EXISTS', members) == 1 and refuse_unless_member(members, members, user) or nil
+end
 
 local now = milliseconds()
 if find_answer(request, requests, window, now) then
   return {}
 end
-local refusal = refuse_unless_owner(newest, roster, owner)
+local refusal = refuse_unless_allowed()
 if refusal then
   return refusal
 end
@@ -34,7 +46,7 @@ local tokens = {}
 for at, value in ipairs(redis.call('HGETALL', roster)) do
   tokens[at] = at % 2 == 1 and value or token_of(value)
 end
-redis.call('DEL', unpack(KEYS, 1, 9))
+redis.call('UNLINK', unpack(KEYS, 1, 9))
 -- The recorded answers stay for late repeats.
 record_answer(request, '1', requests, window, now)
 redis.call('PEXPIRE', requests[1], window)

@@ -6,27 +6,32 @@
 -- uses _time.lua
 --
 -- KEYS  1 newest
--- KEYS  2 roster
--- KEYS  3 log
--- KEYS  4 info
+-- KEYS  2 members
+-- KEYS  3 roster
+-- KEYS  4 log
+-- KEYS  5 info
 -- ARGV  1 user
 -- ARGV  2 user as JSON
 -- ARGV  3 id
 -- ARGV  4 new body as JSON
+-- ARGV  5 maximum number of entries in a chat
+-- ARGV  6 maximum age of an entry: ms, 0 for none
 -- Returns {epoch, entry}, {} if the message does not exist (any more), or 'no chat', 'no member', 'no author'
-local newest, roster, log, info = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local newest, members, roster, log, info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local user, author, id, body = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6])}
 
-local last, _, epoch = read_newest(newest)
-if not last then
+local chat = read_chat(newest)
+if not chat then
   return 'no chat'
 end
 local join_id = read_membership(roster, user)
 if not join_id then
   return 'no member'
 end
-local first = first_id(log, last)
-local entry = read_entry(log, first, last, id, join_id)
+local now = milliseconds()
+local first, stored = apply_retention(chat, members, log, now, limits)
+local entry = read_entry(log, stored, math.max(first, join_id + 1), chat.last, id)
 if not entry then
   return {}
 end
@@ -37,8 +42,8 @@ end
 if parsed.edited < 0 then
   return {}
 end
-entry = format_entry(parsed, milliseconds(), body, parsed.after_body)
+entry = format_entry(parsed, now, body, parsed.after_body)
 -- HINCRBY comes first: it fails before anything has changed if info has another type.
 redis.call('HINCRBY', info, 'edits', 1)
-redis.call('LSET', log, id - first, entry)
-return {epoch, entry}
+redis.call('LSET', log, id - stored, entry)
+return {chat.epoch, entry}

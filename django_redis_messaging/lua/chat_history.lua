@@ -14,28 +14,30 @@
 -- ARGV  2 direction: 'newest', 'after' or 'before'
 -- ARGV  3 id of the cursor, or a bare id
 -- ARGV  4 epoch of the cursor, or '' for a bare id
--- ARGV  5 ms of the cursor, or ''
+-- ARGV  5 stamp of the cursor (ms-nonce), or ''
 -- ARGV  6 maximum number of entries on the page
 -- ARGV  7 maximum number of entries in a chat
 -- ARGV  8 maximum age of an entry: ms, 0 for none
--- Returns {epoch, id of the first entry, gap, has_more, reset, role of the user, entry, …}, or 'no chat', 'no member'
+-- Returns {epoch, id of the first entry, stamp of the entry before it if the page is empty, gap, has_more, reset,
+--   role of the user, entry, …}, or 'no chat', 'no member'
 local newest, members, roster, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local user, direction, page_size = ARGV[1], ARGV[2], tonumber(ARGV[6])
-local cursor = {id = tonumber(ARGV[3]), epoch = ARGV[4], ms = ARGV[5]}
+local cursor = {id = tonumber(ARGV[3]), epoch = ARGV[4], stamp = ARGV[5]}
 local limits = {length = tonumber(ARGV[7]), age = tonumber(ARGV[8])}
 
-local last, _, epoch = read_newest(newest)
-if not last then
+local chat = read_chat(newest)
+if not chat then
   return 'no chat'
 end
 local join_id, role = read_membership(roster, user)
 if not join_id then
   return 'no member'
 end
-local first = apply_limits(log, first_id(log, last), last, milliseconds(), limits)
-local reset = not is_cursor_valid(log, first, last, epoch, cursor)
+local last = chat.last
+local first, stored = apply_retention(chat, members, log, milliseconds(), limits)
+local reset = not is_cursor_valid(chat, log, stored, cursor)
 if reset then
-  direction, cursor.id = 'after', tonumber(redis.call('ZSCORE', members, user))
+  direction, cursor.id = 'after', tonumber(redis.call('ZSCORE', members, user) or join_id)
 end
 
 -- ids `from` to `to` are on the page
@@ -54,9 +56,10 @@ else
   gap = more and 0 or math.max(math.min(oldest - 1, to) - join_id, 0)
 end
 
-local page = {epoch, from, gap, more and 1 or 0, reset and 1 or 0, role}
+local stamp = from > to and stamp_of(chat, log, stored, from - 1) or ''
+local page = {chat.epoch, from, stamp, gap, more and 1 or 0, reset and 1 or 0, role}
 if from <= to then
-  for _, entry in ipairs(redis.call('LRANGE', log, from - first, to - first)) do
+  for _, entry in ipairs(redis.call('LRANGE', log, from - stored, to - stored)) do
     page[#page + 1] = entry
   end
 end

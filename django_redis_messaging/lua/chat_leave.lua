@@ -1,5 +1,5 @@
 -- Ends a membership. The last member to leave deletes the chat; if the last owner leaves, the longest-standing
--- member becomes an owner.
+-- member becomes an owner. Also works if some of the chat's keys were lost, so that no repair restores the membership.
 --
 -- uses _log.lua
 -- uses _members.lua
@@ -9,7 +9,7 @@
 --
 -- KEYS  1 newest
 -- KEYS  2 members
--- KEYS  3 counts
+-- KEYS  3 own
 -- KEYS  4 log
 -- KEYS  5 roster
 -- KEYS  6 seniority
@@ -22,8 +22,9 @@
 -- ARGV  2 owner who removes the user, or ''
 -- ARGV  3 request id
 -- ARGV  4 request window: ms
--- Returns the token of the membership that ended, or 'no chat', 'no member', 'no remover', 'no owner'
-local newest, members, counts, log, roster = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- Returns the token of the membership that ended ('' if it was lost), or 'no chat', 'no member', 'no remover',
+--   'no owner'
+local newest, members, own, log, roster = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local seniority, typing, mutes, info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local requests = {KEYS[10], KEYS[11]}
 local user, remover, request, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -43,7 +44,7 @@ local function remove_member()
   redis.call('ZREM', members, user)
   redis.call('HDEL', roster, user)
   redis.call('ZREM', seniority, user)
-  redis.call('HDEL', counts, 's' .. user, 'a' .. user)
+  redis.call('ZREMRANGEBYLEX', own, '[' .. user .. '\0', '(' .. user .. '\1')
   redis.call('ZREM', typing, user)
   redis.call('HDEL', mutes, user)
 end
@@ -52,13 +53,25 @@ end
 local function delete_chat()
   redis.call('PEXPIRE', requests[1], window)
   redis.call('PEXPIRE', requests[2], window)
-  redis.call('DEL', unpack(KEYS, 1, 9))
+  redis.call('UNLINK', unpack(KEYS, 1, 9))
 end
 
 local function make_owner(member)
   local join_id, _, token, joined_at = read_membership(roster, member)
-  write_membership(roster, member, join_id, joined_at, 'owner', token)
-  redis.call('HINCRBY', info, 'owners', 1)
+  if join_id then
+    write_membership(roster, member, join_id, joined_at, 'owner', token)
+    redis.call('HINCRBY', info, 'owners', 1)
+  end
+end
+
+-- Another owner is needed if the last one leaves. Without the number of owners, a repair decides.
+local function remove_owner()
+  if redis.call('HEXISTS', info, 'owners') == 1 and redis.call('HINCRBY', info, 'owners', -1) == 0 then
+    local successor = redis.call('ZRANGE', seniority, 0, 0)[1]
+    if successor then
+      make_owner(successor)
+    end
+  end
 end
 
 local now = milliseconds()
@@ -66,32 +79,35 @@ local recorded = find_answer(request, requests, window, now)
 if recorded then
   return recorded
 end
-local last, _, __, keep = read_newest(newest)
-if not last then
+local chat = read_chat(newest)
+local join_id, role, token = read_membership(roster, user)
+local is_listed = join_id or redis.call('ZSCORE', members, user)
+if not chat and not is_listed then
   return 'no chat'
 end
 local refusal = refuse_remover()
 if refusal then
   return refusal
 end
-local join_id, role, token = read_membership(roster, user)
-if not join_id then
+if not is_listed then
   return 'no member'
 end
-local first = first_id(log, last)
+token = token or ''
+local stored = chat and first_stored(log, chat.last)
 -- A key of another type raises an error here, before the first write.
-check_types('HLEN', counts, mutes, info)
-check_types('ZCARD', seniority, typing)
+check_types('HLEN', mutes, info)
+check_types('ZCARD', members, own, seniority, typing)
 
 remove_member()
 record_answer(request, token, requests, window, now)
-local successor = redis.call('ZRANGE', seniority, 0, 0)[1]
-if not successor then
+if redis.call('EXISTS', members, roster, seniority) == 0 then
   delete_chat()
   return token
 end
-if role == 'owner' and redis.call('HINCRBY', info, 'owners', -1) == 0 then
-  make_owner(successor)
+if role == 'owner' then
+  remove_owner()
 end
-trim_acked(members, log, first, last, keep)
+if chat and redis.call('EXISTS', members) == 1 then
+  trim_acked(members, log, stored, chat.last, chat.keep)
+end
 return token

@@ -31,8 +31,10 @@ local positions = redis.call('ZMSCORE', members, unpack(names))
 local lines = redis.call('HMGET', roster, unpack(names))
 local list = {}
 for at, member in ipairs(names) do
-  list[#list + 1] = member
-  list[#list + 1] = tonumber(positions[at])
-  list[#list + 1] = lines[at]
+  if positions[at] and lines[at] then -- otherwise one of the keys was lost
+    list[#list + 1] = member
+    list[#list + 1] = tonumber(positions[at])
+    list[#list + 1] = lines[at]
+  end
 end
 return list

@@ -7,26 +7,33 @@
 -- uses _time.lua
 --
 -- KEYS  1 newest
--- KEYS  2 roster
--- KEYS  3 log
--- KEYS  4 info
+-- KEYS  2 members
+-- KEYS  3 roster
+-- KEYS  4 log
+-- KEYS  5 info
 -- ARGV  1 user: the author, or an owner of the chat
 -- ARGV  2 user as JSON
 -- ARGV  3 id
+-- ARGV  4 maximum number of entries in a chat
+-- ARGV  5 maximum age of an entry: ms, 0 for none
 -- Returns {epoch, entry}, {} if the message does not exist (any more), or 'no chat', 'no member', 'no author'
-local newest, roster, log, info = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local newest, members, roster, log, info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local user, author, id = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local limits = {length = tonumber(ARGV[4]), age = tonumber(ARGV[5])}
 
-local last, _, epoch = read_newest(newest)
-if not last then
+local chat = read_chat(newest)
+if not chat then
   return 'no chat'
 end
 local join_id, role = read_membership(roster, user)
 if not join_id then
   return 'no member'
 end
-local first = first_id(log, last)
-local entry = read_entry(log, first, last, id, join_id)
+local now = milliseconds()
+local first, stored = apply_retention(chat, members, log, now, limits)
+-- Owners moderate the whole chat, also messages from before their own membership.
+local lowest = role == 'owner' and first or math.max(first, join_id + 1)
+local entry = read_entry(log, stored, lowest, chat.last, id)
 if not entry then
   return {}
 end
@@ -35,9 +42,9 @@ if parsed.author ~= author and role ~= 'owner' then
   return 'no author'
 end
 if parsed.edited >= 0 then
-  entry = format_entry(parsed, -milliseconds(), '""', ']')
+  entry = format_entry(parsed, -now, '""', ']')
   allow_writes_when_full(roster)
   redis.call('HINCRBY', info, 'edits', 1)
-  redis.call('LSET', log, id - first, entry)
+  redis.call('LSET', log, id - stored, entry)
 end
-return {epoch, entry}
+return {chat.epoch, entry}

@@ -18,7 +18,8 @@ end
 local seen = {}
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', members, id, '+inf')) do
   -- Members who joined after the message also have a position above it, but have not seen it.
-  if #seen < limit and read_membership(roster, member) < id then
+  local join_id = #seen < limit and read_membership(roster, member)
+  if join_id and join_id < id then
     seen[#seen + 1] = member
   end
 end

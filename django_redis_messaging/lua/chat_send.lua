@@ -1,24 +1,25 @@
 -- Appends a message.
 --
 -- uses _log.lua
+-- uses _positions.lua
 -- uses _requests.lua
 -- uses _time.lua
 --
 -- KEYS  1 newest
 -- KEYS  2 members
--- KEYS  3 counts
+-- KEYS  3 own
 -- KEYS  4 log
 -- KEYS  5 requests, first hash
 -- KEYS  6 requests, second hash
 -- ARGV  1 sender
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
--- ARGV  4 content of the entry: everything after ms and count
+-- ARGV  4 content of the entry: everything after ms
 -- ARGV  5 id of the message that is replied to, or 0
 -- ARGV  6 maximum number of entries in a chat
 -- ARGV  7 maximum age of an entry: ms, 0 for none
 -- Returns the value of newest, or 'no chat', 'no member', 'no message'
-local newest, members, counts, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local requests = {KEYS[5], KEYS[6]}
 local sender, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local content, reply_to = ARGV[4], tonumber(ARGV[5])
@@ -29,43 +30,62 @@ local function answer_or(refusal)
   return find_answer(request, requests, window, milliseconds()) or refusal
 end
 
-local last, active, epoch, keep = read_newest(newest)
-if not last then
+-- Removes some of the entries that are no longer in the log: members who send and never ack leave them behind. Four at
+-- random for each one added keep the set below four thirds of the log's length.
+local function sweep_own(first, last)
+  if redis.call('ZCARD', own) <= last - first + 1 then
+    return
+  end
+  for _, entry in ipairs(redis.call('ZRANDMEMBER', own, 4)) do
+    if tonumber(string.sub(entry, -16)) < first then
+      redis.call('ZREM', own, entry)
+    end
+  end
+end
+
+local chat = read_chat(newest)
+if not chat then
   return answer_or('no chat')
 end
 local position = redis.call('ZSCORE', members, sender)
 if not position then
   return answer_or('no member')
 end
-if reply_to > last then
+if reply_to > chat.last then
   return answer_or('no message')
 end
+local id, stored = chat.last + 1, first_stored(log, chat.last)
 -- The new entry counts as read by its sender only if the sender has read all entries before it. Otherwise the
 -- position must stay: moving it would ack unread messages of others.
-local is_behind = tonumber(position) < last
-local count = is_behind and (redis.call('HGET', counts, 's' .. sender) or 0) + 1 or '0'
-local first = first_id(log, last)
+local is_behind = tonumber(position) < chat.last
+if is_behind then
+  redis.call('ZCARD', own)
+end
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
 local now = milliseconds()
-local id = tostring(last + 1)
-local ms = string.format('%.0f', math.max(now, active))
-local value = id .. '-' .. ms .. '-' .. epoch .. '-' .. keep
-local recorded = record_answer_once(request, value, requests, window, now, active)
+local ms = digits(math.max(now, tonumber(chat.ms)))
+local value = newest_value(id, ms, content, chat.epoch, chat.keep, limits)
+local recorded = record_answer_once(request, value, requests, window, now)
 if recorded then
   return recorded
 end
 
-redis.call('RPUSH', log, '[' .. ms .. ',' .. count .. ',' .. content)
+redis.call('RPUSH', log, '[' .. ms .. ',' .. content)
 redis.call('SET', newest, value)
-first = apply_limits(log, first, last + 1, now, limits)
+set_expiry(log, chat.mark, tonumber(ms), limits)
+local first = stored
+if limits.age > 0 or id - stored >= limits.length then
+  first, stored = apply_limits(log, stored, id, now, limits)
+end
 if is_behind then
-  redis.call('HSET', counts, 's' .. sender, count)
+  redis.call('ZADD', own, 0, own_entry(sender, id))
+  sweep_own(first, id)
   return value
 end
 redis.call('ZADD', members, id, sender)
 -- Acks trim exactly. Here the log may exceed `keep` by a sixteenth, so that few sends trim.
-if last + 1 - first >= keep + math.floor(keep / 16) then
-  trim_acked(members, log, first, last + 1, keep)
+if id - stored >= chat.keep + math.floor(chat.keep / 16) then
+  trim_acked(members, log, stored, id, chat.keep)
 end
 return value

@@ -4,7 +4,7 @@
 --
 -- KEYS  1 contacts
 -- KEYS  2 uses
--- Returns {{contact, …}, {"count token" of each, …}}
+-- Returns {{contact, …}, {number of uses of each, …}}
 local contacts, uses = KEYS[1], KEYS[2]
 
 local names = redis.call('ZRANGE', contacts, 0, -1, 'REV')

@@ -1,14 +1,22 @@
 -- Moves a contact to the front of a user's recent contacts and counts the use.
 --
+-- uses _requests.lua
+-- uses _time.lua
+-- uses _types.lua
+--
 -- KEYS  1 contacts
 -- KEYS  2 uses
+-- KEYS  3 touches, first hash
+-- KEYS  4 touches, second hash
 -- ARGV  1 contact
 -- ARGV  2 token of this use: a repeat with the same token changes nothing
--- ARGV  3 maximum number of contacts
--- ARGV  4 order that decides which contacts stay: recent or frequency
+-- ARGV  3 window in which a repeat is recognized: ms
+-- ARGV  4 maximum number of contacts
+-- ARGV  5 order that decides which contacts stay: recent or frequency
 -- Returns 1
-local contacts, uses = KEYS[1], KEYS[2]
-local contact, token, max_length, order = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local contacts, uses, touches = KEYS[1], KEYS[2], {KEYS[3], KEYS[4]}
+local contact, token, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local max_length, order = tonumber(ARGV[4]), ARGV[5]
 
 -- contacts removed by one call
 local MAX_REMOVED = 500
@@ -20,7 +28,7 @@ local function list_least_used()
   local rank, count = {}, {}
   for at, value in ipairs(redis.call('HMGET', uses, unpack(names))) do
     rank[names[at]] = at
-    count[names[at]] = value and tonumber(string.match(value, '^%d+')) or 0
+    count[names[at]] = tonumber(value or 0)
   end
   table.sort(names, function(a, b)
     return count[a] < count[b] or (count[a] == count[b] and rank[a] < rank[b])
@@ -38,11 +46,11 @@ local function trim()
 end
 
 local latest = redis.call('ZRANGE', contacts, -1, -1, 'WITHSCORES')[2] or 0
-local count, latest_token = string.match(redis.call('HGET', uses, contact) or '0 ', '^(%d+) (.*)$')
-if latest_token == token then
+check_types('HLEN', uses)
+if record_answer_once(token, '1', touches, window, milliseconds()) then
   return 1
 end
-redis.call('HSET', uses, contact, (count + 1) .. ' ' .. token)
+redis.call('HINCRBY', uses, contact, 1)
 redis.call('ZADD', contacts, latest + 1, contact)
 trim()
 return 1

@@ -2,7 +2,7 @@
 --
 -- uses _time.lua
 --
--- KEYS  1 registry: ZSET guild → ms of the latest add
+-- KEYS  1 registry: ZSET guild → ms of the latest add, negative for a marked directory
 -- ARGV  1 guild
 -- Returns 1
 local registry, guild = KEYS[1], ARGV[1]

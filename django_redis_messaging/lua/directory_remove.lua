@@ -6,7 +6,7 @@
 -- KEYS  2 records
 -- KEYS  3 indexed
 -- ARGV  1 id of the member
--- Returns the number of remaining members
+-- Returns how many of the keys records and indexed remain
 local entries, records, indexed, id = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 
 local record = redis.call('HGET', records, id)
@@ -15,4 +15,4 @@ if record then
   redis.call('HDEL', records, id)
 end
 redis.call('ZREM', indexed, id)
-return redis.call('HLEN', records)
+return redis.call('EXISTS', records, indexed)

@@ -1,37 +1,40 @@
 -- Describes any number of chats to a member.
 --
 -- reads only
+-- uses _isolation.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _positions.lua
 -- uses _time.lua
 --
--- KEYS  1… newest, members, counts, log, roster, mutes, info, seniority; of each chat
+-- KEYS  1… newest, members, own, log, roster, mutes, info, seniority; of each chat
 -- ARGV  1 user
--- ARGV  2 user as JSON
--- ARGV  3 maximum number of entries in a chat
--- ARGV  4 maximum age of an entry: ms, 0 for none
--- Returns a list with an item for each chat: -1 if the user is not a member (any more), or {epoch, title, unread,
---   active (ms), number of members, muted, id of the last entry, last entry or '', first few members}
-local user, author = ARGV[1], ARGV[2]
-local limits = {length = tonumber(ARGV[3]), age = tonumber(ARGV[4])}
+-- ARGV  2 maximum number of entries in a chat
+-- ARGV  3 maximum age of an entry: ms, 0 for none
+-- Returns a list with an item for each chat: -1 if the user is not a member (any more), {error} if it is broken, or
+--   {epoch, title, unread, active (ms), number of members, muted, id of the last entry, last entry or '', first few
+--   members}
+local user = ARGV[1]
+local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3])}
 local now = milliseconds()
 
-local function describe(newest, members, counts, log, roster, mutes, info, seniority)
-  local last, active, epoch = read_newest(newest)
+local function describe(newest, members, own, log, roster, mutes, info, seniority)
+  local chat = read_chat(newest)
   local position = redis.call('ZSCORE', members, user)
-  if not last or not position then
+  if not chat or not position then
     return -1
   end
-  local first = apply_limits(log, first_id(log, last), last, now, limits)
+  local last = chat.last
+  local first = apply_limits(log, first_stored(log, last), last, now, limits)
   -- Members must not see entries sent before they joined.
-  local entry = last > read_membership(roster, user) and redis.call('LINDEX', log, -1) or ''
+  local is_visible = first <= last and last > read_membership(roster, user)
+  local entry = is_visible and redis.call('LINDEX', log, -1) or ''
   local muted = tonumber(redis.call('HGET', mutes, user) or 0) > now
   return {
-    epoch,
-    redis.call('HGET', info, 'title'),
-    count_unread(counts, log, first, last, tonumber(position), user, author),
-    active,
+    chat.epoch,
+    redis.call('HGET', info, 'title') or '',
+    count_unread(own, first, last, tonumber(position), user),
+    chat.ms,
     redis.call('ZCARD', members),
     muted and 1 or 0,
     last,
@@ -42,6 +45,6 @@ end
 
 local items = {}
 for at = 1, #KEYS, 8 do
-  items[#items + 1] = describe(unpack(KEYS, at, at + 7))
+  items[#items + 1] = isolated(describe, unpack(KEYS, at, at + 7))
 end
 return items

@@ -15,7 +15,8 @@ local chat, joining, token_in_force, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local token, _, seen_before = read_index_entry(index, chat)
 if token then
-  if token ~= '?' .. joining then
+  local _, pending_joining = split_index_token(token)
+  if pending_joining ~= joining and pending_joining ~= joining .. '+' then
     return 0
   end
   if seen_before ~= '0' then

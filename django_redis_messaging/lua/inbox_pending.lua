@@ -1,53 +1,60 @@
 -- Reads what a member has not acked in any number of chats, and acks it if requested.
 --
+-- uses _isolation.lua
 -- uses _log.lua
 -- uses _positions.lua
+-- uses _seen.lua
 -- uses _time.lua
 --
--- KEYS  1… newest, members, counts, log; of each chat
+-- KEYS  1… newest, members, own, log; of each chat
 -- ARGV  1 user
--- ARGV  2 user as JSON
--- ARGV  3 ack: 1 or 0
--- ARGV  4 maximum number of entries to read from a chat
--- ARGV  5 maximum number of entries to read from all chats
--- ARGV  6 maximum number of entries in a chat
--- ARGV  7 maximum age of an entry: ms, 0 for none
--- Returns a list with an item for each chat: the value of newest if all is acked, -1 if the user is not a member
---   (any more), or {epoch, id of the first entry, gap, has_more, entry, …}
-local user, author, ack = ARGV[1], ARGV[2], ARGV[3] == '1'
-local page_size, remaining = tonumber(ARGV[4]), tonumber(ARGV[5])
-local limits = {length = tonumber(ARGV[6]), age = tonumber(ARGV[7])}
+-- ARGV  2 ack: 1 or 0
+-- ARGV  3 maximum number of entries to read from a chat
+-- ARGV  4 maximum number of entries to read from all chats
+-- ARGV  5 maximum number of entries in a chat
+-- ARGV  6 maximum age of an entry: ms, 0 for none
+-- ARGV  7… what the user has seen; of each chat
+-- Returns a list with an item for each chat: the value of newest if all is acked and nothing was lost; -1 if the user
+--   is not a member (any more); {error} if the chat is broken; or {value of newest, id of the first entry, stamp of
+--   the entry before it, gap, has_more, reset, entry, …}
+local user, ack = ARGV[1], ARGV[2] == '1'
+local page_size, remaining = tonumber(ARGV[3]), tonumber(ARGV[4])
+local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6])}
 local now = milliseconds()
 
-local function read_chat(newest, members, counts, log)
-  local last, _, epoch, keep, value = read_newest(newest)
+local function read(seen, newest, members, own, log)
+  local chat = read_chat(newest)
   local position = redis.call('ZSCORE', members, user)
-  if not last or not position then
+  if not chat or not position then
     return -1
   end
   position = tonumber(position)
-  if last == position then
-    return value
+  local last, stored = chat.last, first_stored(log, chat.last)
+  local reset = has_lost_data(seen, position, chat, log, stored)
+  if last == position and not reset then
+    return chat.value
   end
-  local first = apply_limits(log, first_id(log, last), last, now, limits)
+  local first
+  first, stored = apply_limits(log, stored, last, now, limits)
   local from = math.max(position + 1, first)
   local to = math.min(last, from + math.min(page_size, remaining) - 1)
-  local item = {epoch, from, from - position - 1, to < last and 1 or 0}
+  local stamp = stamp_of(chat, log, stored, from - 1)
+  local item = {chat.value, from, stamp, from - position - 1, to < last and 1 or 0, reset and 1 or 0}
   if from <= to then
-    for _, entry in ipairs(redis.call('LRANGE', log, from - first, to - first)) do
+    for _, entry in ipairs(redis.call('LRANGE', log, from - stored, to - stored)) do
       item[#item + 1] = entry
     end
     remaining = remaining - (to - from + 1)
   end
   if ack and to > position then
-    move_position(members, counts, log, first, last, user, author, to)
-    trim_acked(members, log, first, last, keep)
+    move_position(members, own, user, to)
+    trim_acked(members, log, stored, last, chat.keep)
   end
   return item
 end
 
 local items = {}
 for at = 1, #KEYS, 4 do
-  items[#items + 1] = read_chat(KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3])
+  items[#items + 1] = isolated(read, ARGV[7 + #items], unpack(KEYS, at, at + 3))
 end
 return items

@@ -1,37 +1,41 @@
 -- Counts what a member has not read in any number of chats.
 --
 -- reads only
+-- uses _isolation.lua
 -- uses _log.lua
 -- uses _positions.lua
+-- uses _seen.lua
 -- uses _time.lua
 --
--- KEYS  1… newest, members, counts, log; of each chat
+-- KEYS  1… newest, members, own, log; of each chat
 -- ARGV  1 user
--- ARGV  2 user as JSON
--- ARGV  3 maximum number of entries in a chat
--- ARGV  4 maximum age of an entry: ms, 0 for none
--- Returns a list with an item for each chat: the number of unread entries, the value of newest if all is acked, or -1
---   if the user is not a member (any more)
-local user, author = ARGV[1], ARGV[2]
-local limits = {length = tonumber(ARGV[3]), age = tonumber(ARGV[4])}
+-- ARGV  2 maximum number of entries in a chat
+-- ARGV  3 maximum age of an entry: ms, 0 for none
+-- ARGV  4… what the user has seen; of each chat
+-- Returns a list with an item for each chat: the number of unread entries; the value of newest if all is acked and
+--   nothing was lost; -1 if the user is not a member (any more); {error} if the chat is broken
+local user = ARGV[1]
+local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3])}
 local now = milliseconds()
 
-local function read_chat(newest, members, counts, log)
-  local last, _, __, ___, value = read_newest(newest)
+local function count(seen, newest, members, own, log)
+  local chat = read_chat(newest)
   local position = redis.call('ZSCORE', members, user)
-  if not last or not position then
+  if not chat or not position then
     return -1
   end
   position = tonumber(position)
-  if last == position then
-    return value
+  local stored = first_stored(log, chat.last)
+  -- Lost data is reported by pending, which must still find it.
+  if position == chat.last then
+    return has_lost_data(seen, position, chat, log, stored) and 0 or chat.value
   end
-  local first = apply_limits(log, first_id(log, last), last, now, limits)
-  return count_unread(counts, log, first, last, position, user, author)
+  local first = apply_limits(log, stored, chat.last, now, limits)
+  return count_unread(own, first, chat.last, position, user)
 end
 
 local items = {}
 for at = 1, #KEYS, 4 do
-  items[#items + 1] = read_chat(KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3])
+  items[#items + 1] = isolated(count, ARGV[4 + #items], unpack(KEYS, at, at + 3))
 end
 return items

@@ -47,7 +47,7 @@ end
 
 local id, ms = last + 1, string.format('%.0f', math.max(now, active))
 local answer = id .. '-' .. ms .. '-' .. epoch .. '-' .. count
-local recorded = record_answer_once(request, answer, requests, window, now, active)
+local recorded = record_answer_once(request, answer, requests, window, now)
 if recorded then
   return recorded
 end

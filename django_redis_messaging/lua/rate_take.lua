@@ -1,25 +1,31 @@
--- Uses up one of `limit` times per period, if any are left (generic cell rate algorithm).
+-- Uses up one of `limit` times per period, if fewer uses than that are in the period that ends now.
 --
 -- uses _time.lua
 --
--- KEYS  1 allowance: ms at which it is full again
+-- KEYS  1 uses: LIST of the ms of the latest uses
 -- ARGV  1 limit
 -- ARGV  2 period: ms
 -- Returns 0, or the ms to wait until the next use
-local allowance = KEYS[1]
-local limit, period = tonumber(ARGV[1]), tonumber(ARGV[2])
+local uses, limit, period = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local now = milliseconds()
-local step = period / limit
-local full_at = math.max(tonumber(redis.call('GET', allowance) or now), now) + step
--- If the clock was set back, nobody must be locked out for longer than a period.
-if full_at > now + 2 * period then
-  full_at = now + step
+local function wait_ms()
+  local oldest = tonumber(redis.call('LINDEX', uses, -limit) or now - period)
+  return oldest + period - now
 end
--- If a step is not a whole number of ms, the steps add up to slightly more than the period, by less than 1 ms.
-local wait = full_at - now - period
-if wait >= 1 then
-  return math.ceil(wait)
+
+local wait = wait_ms()
+if wait > period then
+  -- The clock was set back. Uses in the future don't count, or users would be locked out for longer than a period.
+  while tonumber(redis.call('LINDEX', uses, 0) or 0) > now do
+    redis.call('LPOP', uses)
+  end
+  wait = wait_ms()
 end
-redis.call('SET', allowance, string.format('%.3f', full_at), 'PX', math.max(math.ceil(full_at - now), 1))
+if wait > 0 then
+  return wait
+end
+redis.call('RPUSH', uses, digits(now))
+redis.call('LTRIM', uses, -limit, -1)
+redis.call('PEXPIRE', uses, period)
 return 0

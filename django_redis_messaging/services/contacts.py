@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Literal
 
+from .. import conf
 from ..core import payloads
 from ..core.keys import name
 from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
@@ -55,8 +56,11 @@ class RecentContacts(Service):
     @operation
     def touch(self, contact: str) -> Steps[None]:
         """Move `contact` to the front, count one use, and remove contacts beyond `size`. One round trip."""
-        args = (name(contact, "contact"), secrets.token_hex(8), self.size, self.order)
-        yield Script("contacts_touch", [self._keys.contacts, self._keys.contact_uses], args)
+        # a call is repeated for one COMMAND_DEADLINE; the other one is for an attempt that arrives late
+        window = round(2 * conf.current().COMMAND_DEADLINE * 1000)
+        args = (name(contact, "contact"), secrets.token_hex(8), window, self.size, self.order)
+        keys = [self._keys.contacts, self._keys.contact_uses, *self._keys.contact_touches]
+        yield Script("contacts_touch", keys, args)
 
     atouch = asynchronous(touch)
 
@@ -94,15 +98,11 @@ class RecentContacts(Service):
             return [contact.decode() for contact in latest]
         latest, uses = yield Script("contacts_rank", [self._keys.contacts, self._keys.contact_uses])
         # sorted() is stable: equal counts stay sorted by latest use
-        ranked = sorted(zip(latest, uses, strict=True), key=lambda pair: -_count_of(pair[1]))
+        ranked = sorted(zip(latest, uses, strict=True), key=lambda pair: -int(pair[1] or 0))
         return [contact.decode() for contact, _ in ranked[: self.size]]
-
-
-def _count_of(uses: bytes | None) -> int:
-    return int(uses.split(b" ")[0]) if uses else 0
 
 
 def forget_contacts(prefix: str, user: str) -> Steps[None]:
     """Delete the recent contacts of `user`."""
     keys = UserKeys(prefix, user)
-    yield Command("DEL", keys.contacts, keys.contact_uses)
+    yield Command("DEL", keys.contacts, keys.contact_uses, *keys.contact_touches)

@@ -3,35 +3,35 @@
 While nothing is new, a read takes two round trips for any number of chats: the user's index, then an MGET
 of the newest keys of all chats. If the same Inbox reads again, it takes one. The index contains the value
 of each chat's newest when the user had acked all of its messages, so only chats that have changed since are
-read, by a third round trip. A last one updates the index: chats in which everything is acked, and chats of
-which the user is not a member (any more), whose entries are removed.
+read, by a third round trip. A last one updates the index: chats in which everything is acked or data was
+lost, and chats of which the user is not a member (any more), whose entries are removed. A broken chat (a key
+was lost or has another type) is left out with a warning in the log; `manage.py messaging_repair` repairs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from .. import conf
-from ..core import payloads
 from ..core.keys import name
 from ..core.operations import Command, Fan, Gather, Script, Service, Steps, asynchronous, operation
 from ..core.steps import batched
-from ..errors import InvalidArgument
+from ..errors import MessagingError, OutcomeUnknown
 from .arguments import MAX_ITEMS, count, flag
-from .chats import entries
-from .chats.base import best_effort, limits
+from .chats import summaries, unacked
+from .chats.base import best_effort, grace, limits
 from .chats.keys import ChatKeys, newest_keys
 from .chats.values import ChatSummary, Pending
-from .moments import to_datetime
 from .users import UserKeys
 
-#: minimum age of an entry that a read removes, in COMMAND_DEADLINEs: longer than a joining takes
-_GRACE = 3
+T = TypeVar("T")
+
 #: index entries changed by one script
 _PAGE_SIZE = 500
 _NOT_A_MEMBER = -1
+
+_logger = logging.getLogger(__name__)
 
 
 class _Entry(NamedTuple):
@@ -40,19 +40,6 @@ class _Entry(NamedTuple):
     chat_id: str
     token: str
     seen: str
-
-    def has_lost_data(self, epoch: int, position: int) -> bool:
-        """Whether Redis lost what the user had seen: the chat has another epoch, or the user's position is
-        lower than before, although positions never move back."""
-        if self.seen == "0":
-            return False
-        seen_position, _, seen_epoch, _ = map(int, self.seen.split("-"))
-        return epoch != seen_epoch or position < seen_position
-
-    def is_settled_by(self, newest: bytes) -> bool:
-        """Whether nothing was lost, given the value of newest of a chat in which everything is acked."""
-        position, _, epoch, _ = map(int, newest.split(b"-"))
-        return not self.has_lost_data(epoch, position)
 
 
 class Inbox(Service):
@@ -84,58 +71,65 @@ class Inbox(Service):
     def pending(self, *, limit: int = 100, total: int = 1000, ack: bool = False) -> Steps[list[Pending]]:
         """Read what the user has not acked, chat by chat: at most `limit` messages per chat.
 
-        Reads about `total` messages from all chats together; when that is used up, other chats with pending
+        Reads at most `total` messages from all chats together; when that is used up, other chats with pending
         messages are returned with no messages and `has_more`. Nothing moves: a message stays pending until it
-        is acked. With `ack=True` the script that reads messages also acks them: they are delivered at most
-        once, and are lost if your process crashes. Such a call is never retried, so a lost reply raises
-        OutcomeUnknown.
+        is acked.
+
+        With `ack=True` the script that reads messages also acks them: they are delivered at most once, and
+        are lost if your process crashes. If some chats can't be read, those that were are returned, and the
+        others stay pending. A script whose reply was lost is not repeated: this raises OutcomeUnknown, whose
+        `received` has the chats that were read. (On a Cluster, which gets one script for each chat, `total`
+        may be exceeded by up to 100 chats.)
         """
-        arguments = (
-            self.user,
-            entries.author_json(self.user),
-            flag(ack, "ack"),
-            count(limit, "limit"),
-            min(count(total, "total", maximum=100_000), MAX_ITEMS),
-            *limits(),
-        )
+        flag(ack, "ack")
+        count(limit, "limit")
+        count(total, "total", maximum=100_000)
         changed = yield from self._find_changed()
-        pairs = yield from self._read(changed, "inbox_pending", _reading_keys, arguments, once=ack)
-        pending = [_pending(entry, item) for entry, item in pairs if not _is_settled(entry, item)]
-        yield from best_effort(self._settle(pairs))
-        return pending if ack else _cut_to_total(pending, total)
+        pairs, failures = yield from self._read_pending(changed, limit, total, ack)
+        unread = ((entry, item) for entry, item in pairs if not isinstance(item, bytes))
+        pending = list(_decoded(unacked.make, unread))
+        yield from best_effort(self._record_seen(pairs))
+        if failures:
+            _raise_unless_received(failures, pending)
+        return pending
 
     apending = asynchronous(pending)
 
     @operation
     def chats(self, *, limit: int = 100, after: str | None = None) -> Steps[list[ChatSummary]]:
-        """List the user's chats by latest activity; `after` is the last chat_id of the previous page.
+        """List the user's chats by latest activity, at most `limit`; `after`: those below a chat of the list.
 
-        Raises InvalidArgument if `after` is not one of the user's chats (any more): start at the top.
+        It is the `cursor` of the last chat of the previous page, or its chat_id. A chat that gets a message
+        moves to the first page. A cursor continues where the chat was; with a chat_id, the list continues
+        below the chat's present place, and raises InvalidArgument if it is not one of the user's chats (any
+        more).
+
+        >>> for name in ("one", "two", "three"):
+        ...     chat = Chat.create("list-ann", ["list-bob"], chat_id=f"list-{name}")
+        >>> first = Inbox("list-ann").chats(limit=2)
+        >>> second = Inbox("list-ann").chats(limit=2, after=first[-1].cursor)
+        >>> len(first), len(second)
+        (2, 1)
         """
         count(limit, "limit")
-        if after is not None:
-            name(after, "after")
-        arguments = (self.user, entries.author_json(self.user), *limits())
+        start = None if after is None else summaries.parse_after(after)
+        arguments = (self.user, *limits())
         index = yield from self._entries()
         pairs = yield from self._read(index, "inbox_chats", _listing_keys, arguments)
-        chats = sorted(
-            (_summary(entry, item) for entry, item in pairs),
-            key=lambda chat: (chat.active_at, chat.chat_id),
-            reverse=True,
-        )
-        start = 0 if after is None else _rank_of(chats, after) + 1
-        return chats[start : start + limit]
+        chats = summaries.sort(_decoded(summaries.make, pairs))
+        rank = 0 if start is None else start.rank_in(chats)
+        return chats[rank : rank + limit]
 
     achats = asynchronous(chats)
 
     @operation
     def unread(self) -> Steps[int]:
         """Count the unread messages of all chats, including muted ones. The user's own never count."""
-        arguments = (self.user, entries.author_json(self.user), *limits())
         changed = yield from self._find_changed()
-        pairs = yield from self._read(changed, "inbox_unread", _reading_keys, arguments)
-        # Lost data is reported by pending, which must still find it: leave such entries as they are.
-        yield from best_effort(self._settle([pair for pair in pairs if _is_settled(*pair)]))
+        pairs = yield from self._read(
+            changed, "inbox_unread", _reading_keys, (self.user, *limits()), seen=True
+        )
+        yield from best_effort(self._record_seen(pairs))
         return sum(item for _, item in pairs if not isinstance(item, bytes))
 
     aunread = asynchronous(unread)
@@ -161,6 +155,44 @@ class Inbox(Service):
             if value is None or not entry.endswith(b" " + value)
         ]
 
+    def _read_pending(
+        self, changed: list[_Entry], limit: int, total: int, ack: bool
+    ) -> Steps[tuple[list[tuple[_Entry, Any]], list[MessagingError]]]:
+        """Read chats until `total` messages were found. With `ack`, also returns errors: what has been acked
+        by then must not be lost with them."""
+        pairs: list[tuple[_Entry, Any]] = []
+        failures: list[MessagingError] = []
+        rest = changed
+        while rest and total > 0 and not failures:
+            page, rest = rest[: Fan.SIZE], rest[Fan.SIZE :]
+            arguments = (self.user, int(ack), limit, min(total, MAX_ITEMS), *limits())
+            try:
+                read = yield from self._read(
+                    page, "inbox_pending", _reading_keys, arguments, seen=True, once=ack
+                )
+            except MessagingError as error:
+                if not pairs or not ack:
+                    raise
+                read = [(entry, error) for entry in page]
+            if not ack:
+                read = unacked.cut_to_total(read, total)
+            failures = [item for _, item in read if isinstance(item, MessagingError)]
+            total -= sum(unacked.message_count(item) for _, item in read)
+            if total > 0:  # some may have had to stop at the maximum of one script
+                rest = [entry for entry, item in read if unacked.is_postponed(item)] + rest
+                read = [pair for pair in read if not unacked.is_postponed(pair[1])]
+            pairs += [pair for pair in read if not isinstance(pair[1], MessagingError)]
+        if rest and not failures:
+            arguments = (self.user, 0, limit, 0, *limits())
+            try:
+                pairs += yield from self._read(rest, "inbox_pending", _reading_keys, arguments, seen=True)
+            except MessagingError as error:
+                if not ack:
+                    raise
+                # these chats were not acked, and stay pending
+                _logger.warning("Some chats could not be read, and stay pending: %s", error)
+        return pairs, failures
+
     def _read(
         self,
         index: Sequence[_Entry],
@@ -168,28 +200,36 @@ class Inbox(Service):
         keys: Callable[[ChatKeys], Sequence[str]],
         arguments: Sequence[str | int],
         *,
+        seen: bool = False,
         once: bool = False,
     ) -> Steps[list[tuple[_Entry, Any]]]:
-        """Run a script over chats and repair the index; returns the items of chats with the user as
-        member."""
-        resources = [(keys(ChatKeys(self._prefix, entry.chat_id)), ()) for entry in index]
+        """Run a script over chats and repair the index; returns the items of chats with the user as member.
+        `seen`: the script gets what the user has seen of each chat."""
+        resources = [
+            (keys(ChatKeys(self._prefix, entry.chat_id)), (entry.seen,) if seen else ()) for entry in index
+        ]
         items = yield Fan(script, resources, arguments, once=once)
         pairs = list(zip(index, items, strict=True))
+        for entry, item in pairs:
+            if _is_broken(item):
+                _logger.warning("Chat %r was left out of a list: %r", entry.chat_id, item[0].decode())
         yield from best_effort(self._repair([entry for entry, item in pairs if item == _NOT_A_MEMBER]))
-        return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER]
+        return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER and not _is_broken(pair[1])]
 
-    def _settle(self, pairs: Sequence[tuple[_Entry, Any]]) -> Steps[None]:
-        """Record the value of newest of chats in which everything is acked."""
-        for page in batched((pair for pair in pairs if isinstance(pair[1], bytes)), _PAGE_SIZE):
-            arguments = [part for entry, newest in page for part in (entry.chat_id, entry.token, newest)]
+    def _record_seen(self, pairs: Sequence[tuple[_Entry, Any]]) -> Steps[None]:
+        """Record what the user has now seen of chats: everything, or that data was lost."""
+        seen = [
+            (entry, value) for entry, item in pairs if (value := unacked.seen(item)) not in ("", entry.seen)
+        ]
+        for page in batched(seen, _PAGE_SIZE):
+            arguments = [part for entry, value in page for part in (entry.chat_id, entry.token, value)]
             yield Script("inbox_settle", [self._index], arguments)
 
     def _repair(self, orphans: Sequence[_Entry]) -> Steps[None]:
         """Remove entries without a membership, but only old ones: joining writes the entry first."""
-        grace = int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
         for page in batched(orphans, _PAGE_SIZE):
             pairs = [part for entry in page for part in (entry.chat_id, entry.token)]
-            yield Script("inbox_leave", [self._index], (grace, *pairs))
+            yield Script("inbox_leave", [self._index], (grace(), *pairs))
 
 
 def _entry(chat_id: bytes, value: bytes) -> _Entry:
@@ -205,61 +245,24 @@ def _listing_keys(keys: ChatKeys) -> Sequence[str]:
     return keys.listing
 
 
-def _is_settled(entry: _Entry, item: Any) -> bool:
-    """Whether everything is acked and nothing was lost, so that there is nothing to return."""
-    return isinstance(item, bytes) and entry.is_settled_by(item)
+def _is_broken(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 1
 
 
-def _pending(entry: _Entry, item: bytes | list[Any]) -> Pending:
-    if isinstance(item, bytes):
-        last, ms, epoch, _ = map(int, item.split(b"-"))
-        end = entries.format_cursor(epoch, last, ms)
-        return Pending(chat_id=entry.chat_id, messages=[], cursor=end, gap=0, has_more=False, reset=True)
-    epoch, first, gap, has_more, *raw = item
-    messages = entries.make_messages(entry.chat_id, int(epoch), first, raw)
-    return Pending(
-        chat_id=entry.chat_id,
-        messages=messages,
-        cursor=entries.end_cursor(int(epoch), first, messages),
-        gap=gap,
-        has_more=bool(has_more),
-        reset=entry.has_lost_data(int(epoch), first - gap - 1),
-    )
+def _decoded(make: Callable[[str, list[Any]], T], pairs: Iterable[tuple[_Entry, Any]]) -> Iterator[T]:
+    """Decode items. A chat with entries that this app has not written must not hide the others."""
+    for entry, item in pairs:
+        try:
+            yield make(entry.chat_id, item)
+        except (ValueError, TypeError, LookupError) as error:
+            _logger.warning("Chat %r was left out of a list: %r", entry.chat_id, error)
 
 
-def _cut_to_total(chats: list[Pending], total: int) -> list[Pending]:
-    """Remove messages beyond the total: each script call applies it only to its own chats."""
-    remaining, cut = total, []
-    for pending in chats:
-        if len(pending.messages) > remaining:
-            fewer = pending.messages[:remaining]
-            end = fewer[-1].cursor if fewer else entries.cursor_before(pending.messages[0])
-            pending = replace(pending, messages=fewer, cursor=end, has_more=True)
-        remaining -= len(pending.messages)
-        cut.append(pending)
-    return cut
-
-
-def _summary(entry: _Entry, item: list[Any]) -> ChatSummary:
-    epoch, title, unread, active, member_count, muted, last, newest, members = item
-    message = None
-    if newest:
-        decoded = payloads.loads_all([newest])[0]
-        message = entries.make_message(entry.chat_id, int(epoch), last, decoded)
-    return ChatSummary(
-        chat_id=entry.chat_id,
-        title=title.decode(),
-        unread=unread,
-        last_message=message,
-        active_at=to_datetime(active),
-        member_count=member_count,
-        members=[member.decode() for member in members],
-        muted=bool(muted),
-    )
-
-
-def _rank_of(chats: Sequence[ChatSummary], chat_id: str) -> int:
-    for rank, chat in enumerate(chats):
-        if chat.chat_id == chat_id:
-            return rank
-    raise InvalidArgument("after is not one of this user's chats (any more): start with the first page.")
+def _raise_unless_received(failures: list[MessagingError], received: list[Pending]) -> None:
+    """Raise the error of a reading that also acks; not if what was received can be returned without loss."""
+    unknown = next((failure for failure in failures if isinstance(failure, OutcomeUnknown)), None)
+    if unknown is not None:
+        raise OutcomeUnknown(*unknown.args, received=received) from unknown
+    if not received:
+        raise failures[0]
+    _logger.warning("Some chats could not be read, and stay pending: %s", failures[0])

@@ -1,5 +1,5 @@
-"""Lists the locks, semaphores and file channels of a site, for operators: no registry exists, so the keys are
-scanned."""
+"""Lists the locks, semaphores, file channels and chats of a site, for operators: no registry exists, so the
+keys are scanned."""
 
 from __future__ import annotations
 
@@ -97,6 +97,17 @@ def list_file_channels(using: str, prefix: str) -> Iterator[ListedFileChannel]:
             yield ListedFileChannel(channel.channel, stats)
 
 
+def list_chats(using: str, prefix: str) -> Iterator[str]:
+    """The ids of chats of which any key is left, in no order. Raises Unavailable."""
+    begin, seen = f"{prefix}:{FORMAT}:{{chat:", set[str]()
+    for key in _scan(using, f"{begin}*"):
+        encoded, _, part = key.removeprefix(begin).partition("}:")
+        # answers to requests outlive their chat
+        if encoded not in seen and not part.startswith("requests:"):
+            seen.add(encoded)
+            yield unquote(encoded)
+
+
 def _scan(using: str, pattern: str) -> Iterator[str]:
     """The matching keys, each once."""
     seen: set[bytes] = set()
@@ -105,6 +116,6 @@ def _scan(using: str, pattern: str) -> Iterator[str]:
             for key in keys:
                 if key not in seen:
                     seen.add(key)
-                    yield key.decode()
+                    yield key.decode(errors="replace")
     except RedisError as error:
         raise Unavailable(f"Redis was not available while its keys were listed: {error}") from error

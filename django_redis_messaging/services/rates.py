@@ -8,16 +8,17 @@ from ..errors import InvalidArgument
 
 
 def rate_key(prefix: str, user: str, action: str) -> str:
-    """STRING: ms of server time at which the user's allowance for an action is full again. Expires at that
-    time."""
+    """LIST of ms: the server time of the user's latest uses of an action, as many as the limit of a period.
+    Expires a period after the latest use."""
     return f"{tag(prefix, 'user', user)}:rate:{encoded(action)}"
 
 
 class Rate(Service):
     """Allows `limit` uses per `period` (seconds), in one burst or evenly spread.
 
-    Uses the generic cell rate algorithm: a single number records how much of the allowance is used. There are
-    no fixed windows, so twice the limit never passes around a window's border.
+    No period, whenever it begins, has more than `limit` uses: a use is refused until the use that was `limit`
+    uses earlier is a period ago, to the ms. Only if the server's clock is set back to before all of the last
+    `limit` uses, these no longer count.
 
         Rate("ann", "send", limit=60, period=60).take()      # 0.0, or the seconds to wait
     """

@@ -16,10 +16,10 @@ class UserKeys:
     @property
     def chats(self) -> str:
         """HASH chat id → "token, written at (ms), seen": an index of the user's chats. The rosters of the
-        chats are authoritative. The token is that of the membership; "?" plus the token of a joining in
-        progress; "?" alone if several are in progress. `seen` is the value of the chat's newest when the
-        user had acked everything, or 0. Leaving removes the entry; a read of the inbox removes it if the
-        user is not a member."""
+        chats are authoritative. The token names the membership, and after a "?" the joining in progress: see
+        lua/_index.lua. `seen` is what the user has seen of the chat: see lua/_seen.lua. Leaving, and a
+        joining that is refused, remove the entry; a read of the inbox removes it if the user is not a
+        member."""
         return self.tag + ":chats"
 
     @property
@@ -29,6 +29,11 @@ class UserKeys:
 
     @property
     def contact_uses(self) -> str:
-        """HASH contact → "count token": its number of uses, and the token of the latest. Has the same
-        contacts as `contacts`."""
+        """HASH contact → its number of uses. Has the same contacts as `contacts`."""
         return self.tag + ":contact-uses"
+
+    @property
+    def contact_touches(self) -> list[str]:
+        """Two HASHes token of a use → 1, used by turns, to recognize a repeat. Each expires before its next
+        turn."""
+        return [self.tag + ":contact-touches:0", self.tag + ":contact-touches:1"]

@@ -81,12 +81,15 @@ def test_adding_is_refused_and_changes_nothing(operation: str, fill: Fill, clien
 
 
 @pytest.mark.parametrize("operation", ALLOWED)
-def test_other_operations_continue(operation: str, fill: Fill, client: redis.Redis) -> None:
+def test_other_operations_continue(
+    operation: str, fill: Fill, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     chat = chat_with_messages("full")
     fill()
     with pytest.raises(Unavailable):
         chat.send("ann", "more")
     assert ALLOWED[operation](chat)
+    assert not caplog.records
 
 
 def test_join_completes_if_memory_fills_before_its_last_step(fill: Fill) -> None:

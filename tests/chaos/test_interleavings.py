@@ -150,8 +150,8 @@ class TestPlantedBugs:
     @pytest.mark.parametrize(
         ("where", "line", "mistake"),
         [
-            ("inbox_confirm", "if token ~= '?' .. joining then", "if false then"),
-            ("inbox_reserve", "pending_token = '?'\n", "pending_token = '?' .. ARGV[2]\n"),
+            ("inbox_confirm", "if pending_joining ~= joining and", "if false and"),
+            ("inbox_reserve", "  joining = ''\n", "  joining = new_joining\n"),
         ],
     )
     def test_planted_bug_is_found(

@@ -79,6 +79,22 @@ async def test_messages_acked_by_pending_are_not_fetched_again(
     assert [message.body for message in found.messages] == ["2"]
 
 
+async def test_what_was_received_before_a_lost_reply_is_kept(
+    call: Call, connect: Connect, proxy: LossyProxy
+) -> None:
+    connect(proxy, COMMAND_DEADLINE=GENEROUS)
+    for number in range(150):
+        Chat.create("ann", ["bob"], "hello", chat_id=f"{number}")
+    assert len(await call(Inbox("bob"), "pending")) == 150
+    proxy.lose_one_after(1)
+    with pytest.raises(OutcomeUnknown) as caught:
+        await call(Inbox("bob"), "pending", ack=True)
+    received = caught.value.received
+    assert sum(len(found.messages) for found in received) == 100
+    assert await call(Inbox("bob"), "pending") == []
+    assert {Chat(found.chat_id).members()[1].read_id for found in received} == {1}
+
+
 def test_threads_send_at_once(lossy: LossyProxy) -> None:
     people = [f"p{number}" for number in range(6)]
     chat = Chat.create(people[0], people[1:])

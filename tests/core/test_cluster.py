@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.cluster import parse_slots, resolve
 from django_redis_messaging.core.embedded import _free_port
 from tests.conftest import Call
 from tests.core.clusters import Cluster, mates, slot, until
@@ -128,6 +129,24 @@ class TestRouting:
         assert [await call(things, "get", name) for name in NAMES] == [b"1"] * 30
         assert await call(things, "add_each", NAMES) == [2] * 30
         assert stored(cluster, things) == [2] * 30
+
+
+@pytest.mark.parametrize("host", [None, b"", "", b"?", "?"])
+def test_a_node_without_a_known_host_is_the_one_that_replied(host: bytes | str | None) -> None:
+    assert resolve(host, 7001, node=("10.0.0.1", 7000)) == ("10.0.0.1", 7001)
+    assert resolve(host, 7001, node=None) is None
+
+
+def test_a_new_owner_makes_a_new_topology() -> None:
+    """Calls that are in progress compare the topology that they have used with the present one."""
+    known = parse_slots([[0, 16383, [b"10.0.0.1", 7000]]], node=None)
+    assert known is not None
+    changed = known.with_owner(slot("a"), ("10.0.0.2", 7000))
+    assert (known.address("{thing:a}"), changed.address("{thing:a}")) == (
+        ("10.0.0.1", 7000),
+        ("10.0.0.2", 7000),
+    )
+    assert (known.addresses, len(changed.addresses)) == ({("10.0.0.1", 7000)}, 2)
 
 
 class TestPipelines:

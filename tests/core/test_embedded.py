@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,92 @@ def test_no_server_outlives_its_parent(how: str, until: Until) -> None:
 
     until(lambda: not alive(int(pid)))
     until(lambda: not Path(directory).exists())
+
+
+def in_a_child(action: Callable[[], object]) -> int:
+    """Call `action` in a forked child; its exit code."""
+    child = os.fork()
+    if not child:
+        code = 1
+        with suppress(BaseException):
+            action()
+            code = 0
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+class TestForks:
+    @pytest.mark.parametrize("end", ["stop", "kill", "__exit__"])
+    def test_a_child_does_not_end_the_server_of_its_parent(self, one: EmbeddedServer, end: str) -> None:
+        put(one)
+        pid, arguments = one.pid, (None,) * 3 if end == "__exit__" else ()
+
+        def leave() -> None:
+            getattr(one, end)(*arguments)
+            assert one.running
+
+        assert in_a_child(leave) == 0
+
+        assert one.running
+        assert (one.pid, one.directory.exists(), got(one)) == (pid, True, b"kept")
+
+    def test_a_child_can_use_the_server_of_its_parent(self, one: EmbeddedServer) -> None:
+        def use() -> None:
+            assert one.running
+            one.start()
+            one.freeze()
+            one.thaw()
+            put(one)
+            assert one.pid == pid
+
+        pid = one.pid
+        assert in_a_child(use) == 0
+        assert got(one) == b"kept"
+
+    def test_a_child_ends_the_server_that_it_has_started(self) -> None:
+        server = EmbeddedServer()
+        directory = server.directory
+
+        def use() -> None:
+            with server:
+                put(server)
+                pid = server.pid
+            assert not alive(pid)
+
+        assert in_a_child(server.close) == 0
+        assert in_a_child(use) == 0
+        assert not server.running
+        assert directory.exists()
+        server.close()
+        assert not directory.exists()
+
+    def test_no_server_outlives_its_parent_while_a_child_lives(self, until: Until) -> None:
+        parent = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", FORKING_PARENT], stdout=subprocess.PIPE, text=True
+        )
+        assert parent.stdout
+        pid, directory, child = parent.stdout.readline().split()
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        try:
+            until(lambda: not alive(int(pid)))
+            until(lambda: not Path(directory).exists())
+            assert alive(int(child))
+        finally:
+            os.kill(int(child), signal.SIGKILL)
+            parent.stdout.close()
+
+
+FORKING_PARENT = """
+import os, time
+from django_redis_messaging.core.embedded import EmbeddedServer
+servers = [EmbeddedServer(), EmbeddedServer()]
+for server in servers:
+    server.start()
+servers.pop(0).close()
+child = os.fork()
+if child:
+    print(servers[0].pid, servers[0].directory, child, flush=True)
+time.sleep(60)
+"""

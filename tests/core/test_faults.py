@@ -12,13 +12,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
 from django_redis_messaging import deadline
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.retry import time_left
+from django_redis_messaging.core.retry import MIN_READING_TIME, time_left
+from django_redis_messaging.core.sockets import AsyncConnection, BlockingConnection
 from django_redis_messaging.errors import OutcomeUnknown, Unavailable
 from django_redis_messaging.services.renewing import AsyncRenewal
 from tests.conftest import Call
@@ -68,6 +70,20 @@ def fill(server: EmbeddedServer) -> None:
     """Let the server run out of memory."""
     with server.client() as admin:
         admin.config_set("maxmemory", 1)
+
+
+def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time limits of the exchanges of both kinds of connections from now on, other than handshakes."""
+    found: list[float] = []
+    for kind in (BlockingConnection, AsyncConnection):
+
+        def exchange(self: Any, calls: Any, seconds: float, *, send: Any = kind.exchange) -> Any:
+            if calls[0][0] in ("EVALSHA", "EVAL"):
+                found.append(seconds)
+            return send(self, calls, seconds)
+
+        monkeypatch.setattr(kind, "exchange", exchange)
+    return found
 
 
 @contextmanager
@@ -146,6 +162,9 @@ class TestLostReplyThenRefusal:
         lossy.lose_next()
         assert await call(things, "clear", "a") is None
         assert await call(things, "get", "a") is None
+        await call(things, "add", "a")
+        lossy.reset_next()
+        assert await call(things, "clear", "a") == 1
         assert await call(things, "clear", "a") == 0
         await call(things, "add", "a")
         assert await call(things, "clear", "a") == 1
@@ -314,6 +333,30 @@ class TestDeadline:
             await call(things, "take", "list", 20)
         with deadline(20):
             assert await call(things, "take", "list", 0.1) is None
+
+    @pytest.mark.parametrize("kind", ["idle", "new", "pipeline"])
+    async def test_an_attempt_after_the_deadline_waits_a_moment_for_its_reply(
+        self,
+        kind: str,
+        call: Call,
+        connect: Connect,
+        private: EmbeddedServer,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        things = connect(private)
+        await warm(call, things)
+        if kind == "new":
+            clients.close()
+            await clients.aclose()
+        limits = exchanges(monkeypatch)
+        with deadline(0.001):
+            while time_left() > 0:
+                pass
+            if kind == "pipeline":
+                assert await call(things, "add_each", ["a", "b"]) == [1, 1]
+            else:
+                assert await call(things, "get", "a") is None
+        assert limits and set(limits) == {MIN_READING_TIME}
 
     @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
     def test_a_deadline_must_be_positive(self, seconds: float) -> None:

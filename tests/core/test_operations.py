@@ -96,13 +96,13 @@ def test_arguments_are_checked_before_anything_is_sent(connect: Connect) -> None
         nowhere.add("a", nonsense=1)  # type: ignore[call-arg]
 
 
-def test_a_prefix_may_be_a_callable(connect: Connect, server: EmbeddedServer) -> None:
+def test_a_prefix_may_be_a_callable(connect: Connect, server: EmbeddedServer, own_prefix: str) -> None:
     tenants = iter(["site-a", "site-b"])
     connect(server, PREFIX=lambda: "start")
     with override_settings(REDIS_MESSAGING={"PREFIX": lambda: next(tenants)}):
         first, second = Things(), Things()
-    assert first.key("x").startswith("site-a:1:")
-    assert second.key("x").startswith("site-b:1:")
+    assert first.key("x").startswith(f"{own_prefix}:site-a:1:")
+    assert second.key("x").startswith(f"{own_prefix}:site-b:1:")
 
 
 @pytest.mark.parametrize("bad", ["", "a{b", "a b", "a*", "a\n"])

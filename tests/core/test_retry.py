@@ -15,7 +15,13 @@ from redis import exceptions as driver
 from django_redis_messaging.core import waiting
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Script, Service, Steps, asynchronous, operation
-from django_redis_messaging.core.retry import Attempts, NotSent, translate_error
+from django_redis_messaging.core.retry import (
+    MIN_READING_TIME,
+    Attempts,
+    NotSent,
+    no_retries_when,
+    translate_error,
+)
 from django_redis_messaging.errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
 from tests.core.conftest import Connect
 from tests.core.proxy import LossyProxy
@@ -252,7 +258,7 @@ class TestRefusals:
         self, form: Form, connect: Connect, private: EmbeddedServer
     ) -> None:
         with private.client() as admin:
-            admin.execute_command("ACL SETUSER limited on >secret ~test-* +@all -set")
+            admin.execute_command("ACL SETUSER limited on >secret ~*test-* +@all -set")
         things = connect(private, {"username": "limited", "password": "secret"})
         assert await form(things, "add")("a") == 1
         with at_once(), pytest.raises(ConfigurationError, match="ACL"):
@@ -262,7 +268,7 @@ class TestRefusals:
         self, form: Form, connect: Connect, private: EmbeddedServer
     ) -> None:
         with private.client() as admin:
-            admin.execute_command("ACL SETUSER limited on >secret ~test-* +@all -incrby")
+            admin.execute_command("ACL SETUSER limited on >secret ~*test-* +@all -incrby")
         things = connect(private, {"username": "limited", "password": "secret"})
         with at_once(), pytest.raises(ConfigurationError, match="ACL"):
             await form(things, "add")("a")
@@ -447,6 +453,21 @@ class TestAttempts:
 
     def test_pauses_differ(self) -> None:
         assert len({self.attempts().pause_after(NotSent()) for _ in range(20)}) > 10
+
+    def test_an_attempt_reads_until_the_deadline_but_never_shorter_than_a_moment(self) -> None:
+        assert self.attempts(0).reading_time == self.attempts(-10).reading_time == MIN_READING_TIME
+        assert 1.5 < self.attempts(2).reading_time <= 2
+        assert self.attempts(20).reading_time == 5
+
+    def test_no_attempt_follows_while_retries_are_stopped(self) -> None:
+        stopped = False
+        with no_retries_when(lambda: stopped):
+            attempts = self.attempts()
+            attempts.pause_after(NotSent())
+            stopped = True
+            with pytest.raises(Unavailable):
+                attempts.pause_after(NotSent())
+        self.attempts().pause_after(NotSent())
 
     def test_no_pause_passes_the_deadline(self) -> None:
         attempts = self.attempts(0.05)

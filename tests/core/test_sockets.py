@@ -106,6 +106,18 @@ def test_an_array_whose_second_item_begins_a_chunk(pair: tuple[BlockingConnectio
     assert connection.exchange([("PING",)], 10) == [[first, second]]
 
 
+@pytest.mark.parametrize("kind", ["MOVED", "ASK"])
+def test_a_redirect_without_a_host_names_the_host_that_replied(
+    kind: str, pair: tuple[BlockingConnection, socket.socket]
+) -> None:
+    connection, there = pair
+    connection.host = "10.0.0.1"
+    there.sendall(f"-{kind} 5 :7001\r\n-{kind} 5 10.0.0.2:7001\r\n".encode())
+    own, other = connection.exchange([("PING",), ("PING",)], 10)
+    assert (own.host, own.node_addr) == ("10.0.0.1", ("10.0.0.1", 7001))
+    assert (other.host, other.node_addr) == ("10.0.0.2", ("10.0.0.2", 7001))
+
+
 @pytest.mark.parametrize("sent", [b"$20000\r\n" + bytes(2000), b"$20000\r\n" + bytes(20_001), b"$20000"])
 def test_a_large_reply_that_ends_too_early(
     pair: tuple[BlockingConnection, socket.socket], sent: bytes

@@ -28,6 +28,15 @@ SCRIPTS = {
         "for at = 1, #KEYS - 1 do found[at] = redis.call('INCR', KEYS[at]) end\n"
         "return found"
     ),
+    "thing_add_some": (
+        "local found = {}\n"
+        "for at = 1, #KEYS, 2 do\n"
+        "  local refusal = redis.call('GET', KEYS[at + 1])\n"
+        "  if refusal then return redis.error_reply(refusal) end\n"
+        "  found[#found + 1] = redis.call('INCR', KEYS[at])\n"
+        "end\n"
+        "return found"
+    ),
     "thing_clear": "return redis.call('DEL', KEYS[1])",
     "thing_get": "-- reads only\nreturn redis.call('GET', KEYS[1])",
     "thing_add_all": (
@@ -92,6 +101,20 @@ class Things(Service):
         return replies
 
     aadd_all = asynchronous(add_all)
+
+    @operation
+    def add_some(self, names: Sequence[str], *, once: bool = True) -> Steps[list[Any]]:
+        """Add one to each counter, by one script over all of them. The script refuses with
+        the text of the key "refusal" of a name, and changes only the counters before that one."""
+        resources = [([self.key(name), self.refusal(name)], []) for name in names]
+        replies: list[Any] = yield Fan("thing_add_some", resources, once=once)
+        return replies
+
+    aadd_some = asynchronous(add_some)
+
+    def refusal(self, name: str) -> str:
+        """The key with the refusal of `add_some`."""
+        return f"{self.key(name)}:refusal"
 
     @operation
     def clear(self, name: str) -> Steps[int | None]:

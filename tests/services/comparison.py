@@ -156,6 +156,9 @@ class Comparison(RuleBasedStateMachine):
             return
         assert [message.id for message in page.messages] == list(expected.ids)
         assert (page.gap, page.has_more, page.reset) == (expected.gap, expected.has_more, expected.reset)
+        if not page.messages:
+            place = self.model.chats[chat].place(int(page.cursor.split("-")[1], 16))
+            assert self.places[chat].setdefault(page.cursor, place) == place
         for message in page.messages:
             self.compare(chat, message.id, self.model.chats[chat].said(message.id), message)
 

@@ -53,6 +53,14 @@ class Line:
     number: int
 
 
+@dataclass(frozen=True)
+class Reported:
+    """Where a loss of data was reported to a user."""
+
+    epoch: int
+    position: int
+
+
 @dataclass
 class Read:
     """A page, or what is pending: ids of one chat."""
@@ -106,6 +114,7 @@ class Conversation:
     def append(self, said: Said) -> None:
         self.log.append(said)
         self.first = max(self.first, self.last - self.max_length + 1)
+        self.release()
 
     def release(self) -> None:
         """What all have acked may go, but for the last."""
@@ -118,12 +127,20 @@ class Conversation:
         self.release()
 
     def has(self, place: int | Place) -> bool:
-        """Whether a cursor names what is here; of what is gone, only the epoch can tell."""
+        """Whether a cursor refers to a message of this chat. One that was removed must be older than those
+        that were not."""
         if isinstance(place, int):
             return True
         if place.epoch != self.epoch or place.id > self.last:
             return False
-        return place.id < self.first or self.said(place.id).number == place.number
+        if self.first <= place.id or 0 < place.id == self.last:
+            return self.said(place.id).number == place.number
+        return place.number <= self.said(min(self.first, self.last)).number if place.id else True
+
+    def place(self, number: int) -> Place:
+        """What a cursor refers to that was made for this id without its message."""
+        is_known = number > 0 and (number >= self.first or number == self.last)
+        return Place(self.epoch, number, self.said(number).number if is_known else 0)
 
     def unread(self, user: str) -> int:
         """By counting."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from django_redis_messaging import Chat, Inbox, conf
-from django_redis_messaging.services import inboxes
+from django_redis_messaging.services.chats import base
 from django_redis_messaging.services.users import UserKeys
 
 from .comparison import CHATS, USERS, Comparison
@@ -46,7 +46,7 @@ class ChatMachine(Comparison):
         changed = dataclasses.replace(conf.current(), CHAT_MAX_LENGTH=max_length)
         self.patches = [
             mock.patch.object(conf, "current", return_value=changed),
-            mock.patch.object(inboxes, "_GRACE", 0 if heals else 3),
+            mock.patch.object(base, "_GRACE", 0 if heals else 3),
         ]
         for patch in self.patches:
             patch.start()
@@ -115,6 +115,7 @@ class ChatMachine(Comparison):
         self.leave(chat, who, None)
         self.join(chat, user, by)
         self.correct_place(chat, user, 0, "again")
+        self.correct_place(chat, user, 0, None)
         self.send_many(chat, [by])
 
     @rule(chat=chats, who=people, sure=st.integers(0, 3))
@@ -181,7 +182,10 @@ class ChatMachine(Comparison):
     def pending(self, who: int, limit: int, total: int, ack: bool) -> None:
         if ack and conf.alias() == "cluster":
             total = 1000  # each shard applies it separately
-        self.pend(self.who(CHATS[0], who), limit, total, ack)
+        user = self.who(CHATS[0], who)
+        self.pend(user, limit, total, ack)
+        if not ack:  # a reply that did not arrive
+            self.pend(user, limit, total, ack)
 
     @rule(user=users)
     def unread(self, user: str) -> None:
@@ -204,11 +208,13 @@ class ChatMachine(Comparison):
         self.remember(chat)
         self.send_many(chat, senders)
         self.ack_place(chat, self.who(chat, reader), 100)
+        self.pending(reader, 100, 1000, ack=False)
         lost = self.cursor(chat, 0)
         self.restore(chat)
         if chat in self.model.chats:
             self.send_many(chat, senders)
             self.ack_place(chat, self.who(chat, reader), lost)
+            self.pending(reader, 2, 1000, ack=False)
 
     @rule(chat=chats, sure=st.integers(0, 3))
     def lose(self, chat: str, sure: int) -> None:
@@ -243,3 +249,5 @@ class ChatMachine(Comparison):
                         self.ack_place(self.unnamed(one.chat_id), user, one.messages[-1].cursor)
             else:
                 raise AssertionError("pending never becomes empty")
+        for chat in self.model.chats:
+            self.history(chat, 0, at=0, by_cursor=True, newer=True, limit=5)

@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from django_redis_messaging import ChatExists, ChatNotFound, InvalidArgument, NotAMember, NotPermitted
 
-from .conversation import Conversation, Line, Membership, Place, Read, Said, numbers
+from .conversation import Conversation, Line, Membership, Place, Read, Reported, Said, numbers
+
+#: several joinings are in progress
+SEVERAL = object()
 
 
 @dataclass
 class Listed:
-    """What a user's list of chats says of one: the joining, and the chat's line when all was acked."""
+    """What a user's list of chats says of one: the membership, the joining in progress, and what was seen."""
 
-    token: object
-    under_way: bool
-    seen: Line | None = None
+    token: object = None
+    joining: object = None
+    seen: Line | Reported | None = None
 
-    def lost(self, epoch: int, position: int) -> bool:
-        return self.seen is not None and (self.seen.epoch != epoch or position < self.seen.last)
+    def lost(self, chat: Conversation, position: int) -> bool:
+        if isinstance(self.seen, Reported):
+            return self.seen.epoch != chat.epoch or position <= self.seen.position
+        if self.seen is None:
+            return False
+        return position < self.seen.last or not chat.has(Place(*astuple(self.seen)))
 
 
 class Model:
@@ -53,6 +60,7 @@ class Model:
             self._expect(member, chat_id, request)
         if request not in answers:
             if chat_id in self.chats:
+                self._release(members, chat_id, request)
                 raise ChatExists
             chat = Conversation(title=title, open=open, keep_last=keep_last, max_length=self.max_length)
             self.chats[chat_id] = chat
@@ -70,13 +78,17 @@ class Model:
     def join(self, chat_id: str, user: str, by: str | None) -> bool:
         token = next(numbers)
         self._expect(user, chat_id, token)
-        chat = self.chat(chat_id)
-        if by is not None:
-            chat.member(by)
-        joins = user not in chat.members
-        if joins:
-            if by is None and not chat.open:
+        try:
+            chat = self.chat(chat_id)
+            if by is not None:
+                chat.member(by)
+            joins = user not in chat.members
+            if joins and by is None and not chat.open:
                 raise NotAMember
+        except (ChatNotFound, NotAMember):
+            self._release([user], chat_id, token)
+            raise
+        if joins:
             chat.members[user] = Membership(chat.last, chat.last, "member", token)
         self._confirm(user, chat_id, token)
         return joins
@@ -165,7 +177,8 @@ class Model:
 
     def delete_message(self, chat_id: str, user: str, number: int) -> Said | None:
         chat = self.chat(chat_id)
-        said = chat.visible(user, number)
+        is_owner = chat.member(user).role == "owner"
+        said = chat.said(number) if is_owner and number in chat.kept(0) else chat.visible(user, number)
         if said is None:
             return None
         if said.sender != user:
@@ -197,7 +210,7 @@ class Model:
         for chat_id in sorted(looked, key=lambda chat_id: order.index(chat_id) if chat_id in order else -1):
             chat, listed = looked[chat_id], self.lists[user][chat_id]
             position = chat.members[user].position
-            reset = listed.lost(chat.epoch, position)
+            reset = listed.lost(chat, position)
             if position == chat.last:
                 listed.seen = chat.line
                 if reset:
@@ -207,6 +220,8 @@ class Model:
             read = Read(ids[: min(limit, total)], max(chat.first - position - 1, 0), False, reset)
             read.has_more = len(ids) > len(read.ids)
             total -= len(read.ids)
+            if reset:
+                listed.seen = Reported(chat.epoch, position) if ids else chat.line
             found[chat_id] = read
             if ack and position + read.gap + len(read.ids) > position:
                 chat.move(user, position + read.gap + len(read.ids))
@@ -218,7 +233,7 @@ class Model:
             listed, position = self.lists[user][chat_id], chat.members[user].position
             if position < chat.last:
                 found += chat.unread(user)
-            elif not listed.lost(chat.epoch, position):
+            elif not listed.lost(chat, position):
                 listed.seen = chat.line
         return found
 
@@ -233,22 +248,32 @@ class Model:
             self.chats[chat_id] = chat
 
     def _expect(self, user: str, chat_id: str, token: object) -> None:
-        listed = self.lists[user].setdefault(chat_id, Listed(token, under_way=True))
-        contested = listed.under_way and listed.token != token
-        listed.token, listed.under_way = (None if contested else token), True
+        listed = self.lists[user].setdefault(chat_id, Listed())
+        listed.joining = token if listed.joining in (None, token) else SEVERAL
 
     def _confirm(self, user: str, chat_id: str, token: object) -> None:
         chat = self.chats.get(chat_id)
         listed = self.lists[user][chat_id]
-        if chat is None or user not in chat.members or not listed.under_way or listed.token != token:
+        if chat is None or user not in chat.members or listed.joining != token:
             return
-        listed.token, listed.under_way = chat.members[user].token, False
+        listed.token, listed.joining = chat.members[user].token, None
         listed.seen = listed.seen or Line(chat.epoch, 0, -1)
 
     def _forget(self, user: str, chat_id: str, token: object) -> None:
         listed = self.lists[user].get(chat_id)
-        if listed is not None and listed.token == token and not listed.under_way:
-            del self.lists[user][chat_id]
+        if listed is not None and listed.token == token:
+            listed.token = None
+            if listed.joining is None:
+                del self.lists[user][chat_id]
+
+    def _release(self, users: Iterable[str], chat_id: str, token: object) -> None:
+        """A joining was refused."""
+        for user in users:
+            listed = self.lists[user][chat_id]
+            if listed.joining == token:
+                listed.joining = None
+                if listed.token is None:
+                    del self.lists[user][chat_id]
 
 
 #: a chat and what it remembers

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytest
@@ -90,3 +91,16 @@ def planted(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(scripts, "read", misread)
     scripts.load.cache_clear()
+
+
+@contextmanager
+def server_clock(ms: int | str) -> Iterator[None]:
+    """Scripts read this time of the server: a number, or an expression in which NOW is the real time."""
+    real = "math.floor(microseconds() / 1000)"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        planted(("_time", f"return {real}", f"return {str(ms).replace('NOW', real)}"), monkeypatch)
+        try:
+            yield
+        finally:
+            monkeypatch.undo()
+            scripts.load.cache_clear()

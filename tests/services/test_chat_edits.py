@@ -101,6 +101,17 @@ def test_missing_message_returns_none(chat: Chat, settings: Settings) -> None:
     assert bodies(chat.history("cat")) == ["four"]
 
 
+def test_an_owner_deletes_messages_from_before_joining(chat: Chat) -> None:
+    chat.join("dan", by="ann")
+    assert chat.delete_message("dan", 2) is None
+    chat.set_role("ann", "dan", "owner")
+    assert chat.edit("dan", 2, "x") is None
+    deleted = chat.delete_message("dan", 2)
+    assert (deleted.body, deleted.deleted) == ("", True)
+    assert chat.history("cat").messages[1].deleted
+    assert chat.history("dan").messages == []
+
+
 def test_messages_from_before_joining_cannot_be_corrected(chat: Chat) -> None:
     chat.leave("bob")
     chat.join("bob", by="ann")

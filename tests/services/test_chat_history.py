@@ -5,7 +5,20 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, ChatNotFound, Inbox, NotAMember
 
-from .asking import bodies, change, copied, ids, rolled_back, said, server_ms, snapshot, until
+from .asking import (
+    bodies,
+    change,
+    copied,
+    create_chat,
+    ids,
+    keys,
+    rolled_back,
+    said,
+    server,
+    server_ms,
+    snapshot,
+    until,
+)
 
 
 @pytest.fixture
@@ -129,7 +142,8 @@ def test_ack_of_a_message_removed_by_a_limit(ten: Chat, settings: Settings) -> N
 
 
 @pytest.mark.parametrize(
-    "place", ["", "1", "1-2", "1-2-3-4", "x-1-2", "1--2", "-1-2-3", "1-2-٣", "1-2-3\n", "A-1-2"]
+    "place",
+    ["", "1", "1-2", "1-2-3-4", "x-1-2", "1-2-" + 22 * "3", "1--2", "-1-2-3", "1-2-٣", "1-2-3\n", "A-1-2"],
 )
 def test_invalid_cursor(ten: Chat, place: str) -> None:
     before = snapshot()
@@ -203,6 +217,87 @@ def test_cursor_of_lost_messages_resets_reading(ten: Chat) -> None:
     assert (ids(page), page.has_more, page.reset) == ([4, 5], True, True)
     kept = page.messages[0].cursor
     assert (ten.ack("bob", kept), ten.history("bob", after=kept).reset) == (4, False)
+
+
+@pytest.mark.parametrize("limit", [2, 5])
+def test_cursor_of_an_empty_page_detects_lost_messages(limit: int) -> None:
+    """A client that polls with the cursor of its last page, and the last page of which was empty."""
+    chat = create_chat("polled", *"12345")
+    copy = copied(chat)
+    chat.send("ann", "lost")
+    page = chat.history("bob")
+    while page.messages:
+        page = chat.history("bob", after=page.cursor, limit=limit)
+    assert page.cursor == chat.history("bob").cursor
+    rolled_back(chat, copy)
+    chat.send("ann", "instead")
+    assert chat.ack("bob", page.cursor) == 0
+    again = chat.history("bob", after=page.cursor)
+    assert (bodies(again), again.reset) == ([*"12345", "instead"], True)
+
+
+def test_messages_of_the_same_time_have_different_cursors(ten: Chat) -> None:
+    """The clock was set back, so that another message got the id and the time of a lost one."""
+    copy = copied(ten)
+    lost = ten.send("ann", "lost")
+    rolled_back(ten, copy)
+    ten.send("ann", "instead")
+    ms = round(lost.sent_at.timestamp() * 1000)
+    entry = server().lindex(keys(ten).log, -1).split(b",", 1)[1]
+    server().lset(keys(ten).log, -1, b"[%d,%b" % (ms, entry))
+    _, _, rest = server().get(keys(ten).newest).split(b"-", 2)
+    server().set(keys(ten).newest, b"%d-%d-%b" % (lost.id, ms, rest))
+    [instead] = ten.history("bob", after=10).messages
+    assert (instead.sent_at, instead.body) == (lost.sent_at, "instead")
+    assert (ten.ack("bob", lost.cursor), ten.history("bob", after=lost.cursor).reset) == (0, True)
+    ten.send("ann", "m12")
+    assert (ten.ack("bob", lost.cursor), ten.history("bob", after=lost.cursor).reset) == (0, True)
+    assert ten.ack("bob", instead.cursor) == 11
+
+
+def test_cursor_of_a_removed_message_must_be_older_than_the_kept_ones(settings: Settings) -> None:
+    change(settings, CHAT_MAX_LENGTH=2)
+    chat = create_chat("short", "1", "2")
+    removed = chat.history("bob").messages[0].cursor
+    said(chat, "ann", "3", "4")
+    until(lambda: server_ms() > chat.info().active_at.timestamp() * 1000 + 1)
+    chat.send("ann", "5")
+    epoch, _, stamp = chat.history("bob").cursor.split("-")
+    page = chat.history("bob", after=removed)
+    assert (ids(page), page.gap, page.reset) == ([4, 5], 2, False)
+    impossible = f"{epoch}-1-{stamp}"
+    assert chat.history("bob", after=impossible).reset is True
+    assert (chat.ack("bob", impossible), chat.ack("bob", removed)) == (0, 1)
+
+
+def test_a_reset_is_reported_once_for_all_pages(ten: Chat) -> None:
+    """It is reported again at the same position, since the page may not have arrived; never after its ack."""
+    ten.ack("bob", 3)
+    copy = copied(ten)
+    ten.ack("bob", 10)
+    assert Inbox("bob").pending() == []
+    rolled_back(ten, copy)
+    ten.send("ann", "m11")
+    told = []
+    while pages := Inbox("bob").pending(limit=3):
+        assert Inbox("bob").unread() == 11 - ten.members()[1].read_id
+        assert Inbox("bob").pending(limit=3) == pages
+        told += [(ids(news), news.reset) for news in pages]
+        ten.ack("bob", pages[0].cursor)
+    assert told == [([4, 5, 6], True), ([7, 8, 9], False), ([10, 11], False)]
+
+
+def test_pending_reports_lost_messages_that_the_member_replaced(ten: Chat) -> None:
+    ten.ack("bob", 10)
+    copy = copied(ten)
+    said(ten, "ann", "lost", "lost")
+    ten.ack("bob", 12)
+    assert Inbox("bob").pending() == []
+    rolled_back(ten, copy)
+    said(ten, "bob", "mine", "and mine")
+    assert Inbox("bob").unread() == 0
+    assert [(ids(news), news.reset) for news in Inbox("bob").pending()] == [([], True)]
+    assert Inbox("bob").pending() == []
 
 
 def test_pending_reports_a_lost_ack(ten: Chat) -> None:

@@ -2,17 +2,19 @@
 index of a member contains the chat, and the index of a former member eventually does not."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 
-from django_redis_messaging import Chat, ChatExists, Inbox, NotAMember
+from django_redis_messaging import Chat, ChatExists, Inbox, LimitExceeded, NotAMember, forget
+from django_redis_messaging.services.forgetting import _UserRemoval
 
-from .asking import crash_after, index, reply_to, said, server, steps
+from .asking import change, crash_after, index, reply_to, said, server, steps
 
-#: maximum number of steps of an operation
-JOIN, LEAVE, LOOK, CREATE = 3, 2, 4, 3
+#: maximum number of steps of an operation; for FORGET, of the part that concerns chats
+JOIN, LEAVE, LOOK, CREATE, FORGET = 3, 2, 4, 3, 3
 #: an old entry whose token belongs to no membership
 OLD_ENTRY = "feedfacefeedface 1 0"
 
@@ -37,6 +39,15 @@ def interleaved(order: tuple[int, ...], *operations: Iterator[Any]) -> None:
         else:
             replies[who] = reply_to(step)
     assert over == set(order)
+
+
+def interrupted(operation: Generator[Any, Any, Any], count: int) -> Generator[Any, Any, None]:
+    """The first steps of an operation whose process crashes after them."""
+    step = next(operation)
+    for done in range(count):
+        reply = yield step
+        if done + 1 < count:
+            step = operation.send(reply)
 
 
 def is_member(chat: Chat, user: str) -> bool:
@@ -90,6 +101,13 @@ def begin(before: str, chat: Chat) -> None:
         chat.join("bob")
     elif before == "a ghost":
         server().hset(index("bob"), chat.id, OLD_ENTRY)
+
+
+def test_leave_and_interrupted_join_in_every_order() -> None:
+    for number, order in enumerate(orders(JOIN - 1, LEAVE)):
+        chat = Chat.create("ann", ["bob"], "one", chat_id=f"club {number}", open=True)
+        interleaved(order, interrupted(steps(chat.join, "bob"), JOIN - 1), steps(chat.leave, "bob"))
+        assert finds("bob", chat) is is_member(chat, "bob"), order
 
 
 LOOKS: dict[str, Callable[[], Any]] = {
@@ -192,6 +210,111 @@ def test_refused_join_hides_no_chat_from_members_and_shows_none_to_others(refuse
     settle("bob", chat)
     chat.leave("bob")
     settle("bob", chat)
+
+
+@pytest.mark.parametrize("before", ["a member", "not yet", "a ghost"])
+def test_join_and_refused_join_in_every_order(before: str) -> None:
+    for number, order in enumerate(orders(JOIN, JOIN)):
+        chat = Chat.create("ann", [], "one", chat_id=f"club {number}", open=True)
+        begin(before, chat)
+        interleaved(order, steps(chat.join, "bob"), steps(chat.join, "bob", by="zoe"))
+        assert finds("bob", chat), order
+        chat.leave("bob")
+    grace_over("bob")
+    assert not server().exists(index("bob"))
+
+
+@pytest.mark.parametrize("before", ["a member", "not yet", "a ghost"])
+def test_refused_join_and_leave_in_every_order(before: str) -> None:
+    for number, order in enumerate(orders(JOIN, LEAVE)):
+        chat = Chat.create("ann", [], "one", chat_id=f"club {number}", open=True)
+        begin(before, chat)
+        interleaved(order, steps(chat.join, "bob", by="zoe"), steps(chat.leave, "bob"))
+        assert not finds("bob", chat), order
+        if before != "a ghost":
+            assert not server().exists(index("bob")), order
+
+
+@pytest.mark.parametrize("joined", [JOIN, JOIN - 1], ids=["", "interrupted"])
+@pytest.mark.parametrize("before", ["a member", "not yet", "a ghost"])
+def test_join_and_forget_in_every_order(before: str, joined: int) -> None:
+    for number, order in enumerate(orders(joined, FORGET)):
+        chat = Chat.create("ann", [], "one", chat_id=f"club {number}", open=True)
+        begin(before, chat)
+        interleaved(order, interrupted(steps(chat.join, "bob"), joined), steps(_UserRemoval("bob").run))
+        assert finds("bob", chat) is is_member(chat, "bob"), order
+        grace_over("bob")
+        forget("bob")
+        assert not server().exists(index("bob")), order
+
+
+@pytest.mark.parametrize("asked", range(JOIN + 1))
+def test_forget_after_an_interrupted_join(asked: int, chat: Chat) -> None:
+    crash_after(chat.join, asked, "bob")
+    for name, entry in server().hgetall(index("bob")).items():
+        token, _, seen = entry.split(b" ")
+        server().hset(index("bob"), name, b" ".join([token, b"1", seen]))
+    forget("bob")
+    assert not is_member(chat, "bob")
+    assert not server().exists(index("bob"))
+
+
+def test_joins_that_were_refused_or_interrupted_shut_nobody_out(settings: Settings) -> None:
+    change(settings, USER_MAX_CHATS=3)
+    chats = [Chat.create("ann", [], chat_id=str(number)) for number in range(3)]
+    for chat in chats:
+        with pytest.raises(NotAMember, match="not open"):
+            chat.join("bob")
+        with pytest.raises(ChatExists):
+            Chat.create("bob", ["cat"], chat_id=chat.id)
+    assert not any(server().exists(index(user)) for user in ("bob", "cat"))
+    for number in range(3):
+        crash_after(Chat(f"none {number}").join, 1, "bob")
+    assert [chat.join("bob", by="ann") for chat in chats] == [True] * 3
+    with pytest.raises(LimitExceeded):
+        Chat.create("cat", ["bob"])
+    assert server().hlen(index("bob")) == 6
+
+
+def test_unconfirmed_entries_are_limited(settings: Settings) -> None:
+    change(settings, USER_MAX_CHATS=2)
+    for number in range(4):
+        crash_after(Chat(f"none {number}").join, 1, "bob")
+    with pytest.raises(LimitExceeded):
+        Chat("none").join("bob")
+    with pytest.raises(NotAMember):
+        Chat.create("ann", [], chat_id="none 0").join("bob")
+    assert server().hlen(index("bob")) == 4
+
+
+def test_create_that_one_recipient_has_no_room_for_leaves_nothing(settings: Settings) -> None:
+    change(settings, USER_MAX_CHATS=1)
+    Chat.create("ann", [], chat_id="only")
+    with pytest.raises(LimitExceeded):
+        Chat.create("bob", ["ann", "cat"])
+    assert not any(server().exists(index(user)) for user in ("bob", "cat"))
+    assert server().hkeys(index("ann")) == [b"only"]
+
+
+def test_refused_repeat_of_create_hides_the_chat_from_nobody(settings: Settings) -> None:
+    change(settings, USER_MAX_CHATS=1)
+    chat = Chat("made")
+    request = ("ann", ["bob", "cat"], "one", "", False, None, "request")
+    crash_after(chat._create, 2, *request)
+    server().delete(index("cat"))
+    crash_after(Chat("other").join, 1, "cat")
+    server().hset(index("cat"), "other", OLD_ENTRY)
+    with pytest.raises(LimitExceeded):
+        chat._create(*request)
+    assert finds("bob", chat)
+
+
+def test_repeat_of_an_interrupted_create_confirms_it() -> None:
+    request = ("ann", ["bob"], "one", "", False, None, "request")
+    crash_after(Chat("made")._create, 2, *request)
+    Chat("made")._create(*request)
+    Chat("made").leave("bob")
+    assert not server().exists(index("bob"))
 
 
 def test_late_repeat_of_create_restores_no_membership() -> None:

@@ -141,6 +141,41 @@ def test_own_removed_messages_are_not_subtracted_from_unread(settings: Settings)
     assert Inbox("bob").unread() == 1
 
 
+@pytest.mark.worlds
+def test_many_messages_are_removed_in_steps(settings: Settings) -> None:
+    """Freeing thousands of large messages at once would delay other clients."""
+    chat = Chat.create("ann", ["bob"], keep_last=0)
+    said(chat, "ann", *map(str, range(1, 1203)))
+    change(settings, CHAT_MAX_LENGTH=3)
+    for left in (702, 202, 3):
+        assert bodies(chat.history("bob")) == ["1200", "1201", "1202"]
+        assert stored(chat) == left
+    change(settings, CHAT_MAX_LENGTH=1)
+    (news,) = Inbox("bob").pending()
+    assert (bodies(news), news.gap, chat.info().first_id) == (["1202"], 1201, 1202)
+    chat.ack("bob", 1202)
+    assert stored(chat) == 0
+
+
+def test_many_acked_messages_are_removed_in_steps() -> None:
+    chat = Chat.create("ann", ["bob"], keep_last=1)
+    said(chat, "ann", *map(str, range(1, 1203)))
+    chat.ack("bob", 1202)
+    assert (stored(chat), chat.info().first_id) == (702, 1202)
+    assert bodies(chat.history("bob", after=0)) == bodies(chat.history("bob")) == ["1202"]
+    assert stored(chat) == 1
+
+
+def test_own_messages_of_who_never_reads_are_forgotten_with_them(settings: Settings) -> None:
+    change(settings, CHAT_MAX_LENGTH=30)
+    chat = Chat.create("ann", ["bob", "cat"], "one")
+    for _ in range(150):
+        chat.send("bob", "x")
+        chat.send("cat", "y")
+    assert server().zcard(keys(chat).own) <= 50
+    assert (Inbox("ann").unread(), Inbox("bob").unread(), Inbox("cat").unread()) == (30, 15, 15)
+
+
 # age
 
 
@@ -185,6 +220,34 @@ def test_acking_ends_the_gap_if_all_messages_expired(settings: Settings) -> None
     assert stored(chat) == 0
     assert chat.ack("bob", 3) == 3
     assert Inbox("bob").pending() == []
+
+
+def test_expired_messages_are_gone_for_every_operation(settings: Settings) -> None:
+    chat = Chat.create("ann", ["bob"])
+    said(chat, "ann", "1", "2")
+    change(settings, CHAT_MAX_AGE=0.05)
+    aged(chat, 0.05)
+    assert chat.info().first_id == 3
+    assert chat.edit("ann", 2, "again") is None
+    assert chat.delete_message("ann", 2) is None
+    assert Inbox("bob").chats()[0].last_message is None
+
+
+def test_the_messages_of_an_idle_chat_expire(settings: Settings) -> None:
+    change(settings, CHAT_MAX_AGE=0.2)
+    chat = Chat.create("ann", ["bob"], "text")
+    until(lambda: not server().exists(keys(chat).log))
+    chat.send("ann", "text")
+    until(lambda: not server().exists(keys(chat).log))
+    page = chat.history("bob", after=0)
+    assert (page.messages, page.gap, chat.info().last_id) == ([], 2, 2)
+    change(settings, CHAT_MAX_AGE=60)
+    chat.send("ann", "3")
+    assert 59_000 < server().pttl(keys(chat).log) <= 60_001
+    change(settings, CHAT_MAX_AGE=None)
+    chat.send("ann", "4")
+    assert server().pttl(keys(chat).log) == -1
+    assert ids(chat.history("bob")) == [3, 4]
 
 
 def test_pending_with_ack_reports_expired_messages_once(settings: Settings) -> None:

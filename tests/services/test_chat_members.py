@@ -7,9 +7,23 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, ChatNotFound, Inbox, NotAMember, NotPermitted
+from django_redis_messaging import Chat, ChatNotFound, Inbox, NotAMember, NotPermitted, forget
+from django_redis_messaging.services.chats.repairing import ChatRepair
 
-from .asking import all_keys, bodies, change, ids, index, keys, said, server, snapshot, until
+from .asking import (
+    all_keys,
+    bodies,
+    change,
+    copied,
+    ids,
+    index,
+    keys,
+    rolled_back,
+    said,
+    server,
+    snapshot,
+    until,
+)
 
 
 @pytest.fixture
@@ -95,7 +109,7 @@ def test_leaving_removes_all_data_of_the_member(chat: Chat) -> None:
     chat.typing("bob")
     chat.leave("bob")
     held = keys(chat)
-    assert not server().exists(held.counts, held.mutes, held.typing)
+    assert not server().exists(held.own, held.mutes, held.typing)
     assert server().zscore(held.members, "bob") is None
     assert server().zscore(held.seniority, "bob") is None
     assert not server().hexists(held.roster, "bob")
@@ -192,6 +206,75 @@ def test_only_owners_can_delete_the_chat(chat: Chat) -> None:
     assert Inbox("cat").chats() == []
 
 
+def test_nobody_can_join_a_damaged_chat() -> None:
+    chat = Chat.create("ann", ["bob"], "one", keep_last=0, open=True)
+    copy = copied(chat)
+    held = keys(chat)
+    for lost in (held.newest, held.members, held.roster, held.seniority, held.info):
+        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
+        before = snapshot()
+        with pytest.raises((ChatNotFound, NotAMember), match=r"not exist|messaging_repair|not open"):
+            chat.join("dan")
+        assert snapshot() == before, lost
+        if lost in (held.members, held.roster, held.seniority):
+            assert chat.members() == []
+
+
+def test_damaged_chats_can_be_left() -> None:
+    chat = Chat.create("ann", ["bob", "cat"], "one", keep_last=0)
+    said(chat, "ann", "two")
+    chat.send("bob", "behind")
+    copy = copied(chat)
+    held = keys(chat)
+    for lost in held.ending[:-2]:
+        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
+        for user in ("bob", "ann"):
+            assert chat.leave(user) is True
+            assert chat.leave(user) is False
+        assert not server().exists(lost)
+        ChatRepair(chat.id).run()
+        assert users(chat) == [("cat", "owner")], lost
+        assert chat.send("cat", "alone").id == 4
+        assert chat.leave("cat") is True
+        assert not server().exists(*held.ending[:-2]), lost
+
+
+def test_forget_leaves_damaged_chats(chat: Chat) -> None:
+    copy = copied(chat)
+    for lost in (keys(chat).newest, keys(chat).roster, keys(chat).members):
+        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
+        ChatRepair(chat.id).run()  # restores the index entry
+        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
+        forget("bob")
+        assert not server().exists(index("bob")), lost
+        ChatRepair(chat.id).run()
+        assert [user for user, _ in users(chat)] == ["ann", "cat"]
+
+
+def test_damaged_chats_can_be_deleted(chat: Chat) -> None:
+    chat.send("bob", "behind")
+    chat.typing("bob")
+    chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
+    copy = copied(chat)
+    part_names = [key for key in keys(chat).ending if key not in keys(chat).requests]
+    for lost in part_names:
+        rolled_back(chat, {key: dump for key, dump in copy.items() if key != lost})
+        if lost == keys(chat).roster:
+            with pytest.raises(NotAMember):
+                chat.delete("dan")
+            assert chat.delete("cat") is True
+        else:
+            with pytest.raises(NotPermitted):
+                chat.delete("cat")
+            assert chat.delete("ann") is True
+        assert not server().exists(*part_names), lost
+        assert chat.delete("ann") is False
+    for left in set(part_names) - {keys(chat).roster, keys(chat).members}:
+        rolled_back(chat, {left: copy[left]})
+        assert chat.delete("dan") is True
+        assert not server().exists(*part_names), left
+
+
 def test_rename_and_info(chat: Chat) -> None:
     chat.rename("bob", "Neu: {%s} 😀")
     info = chat.info()
@@ -248,7 +331,16 @@ def test_seen_by_lists_members_who_acked(chat: Chat) -> None:
     chat.ack("cat", 1)
     chat.ack("bob", 2)
     assert (sorted(chat.seen_by(1)), sorted(chat.seen_by(2))) == (["ann", "bob", "cat"], ["ann", "bob"])
-    assert len(chat.seen_by(1, limit=2)) == 2
+    found = [chat.seen_by(1, limit=limit) for limit in (2, 3, 4)]
+    assert [(len(one), one.has_more) for one in found] == [(2, True), (3, False), (3, False)]
+
+
+def test_default_limits_of_lists_of_members() -> None:
+    members = [f"member-{at}" for at in range(501)]
+    chat = Chat.create(members[0], members[1:], "one")
+    assert [member.user for member in chat.members()] == members[:500]
+    server().zadd(keys(chat).members, dict.fromkeys(members, 1))
+    assert (len(chat.seen_by(1)), chat.seen_by(1).has_more) == (500, True)
 
 
 def test_seen_by_leaves_out_later_members(chat: Chat) -> None:

@@ -7,8 +7,24 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, ChatExists, ChatNotFound, Inbox, LimitExceeded, NotAMember
+from django_redis_messaging.core.operations import Script
 
-from .asking import all_keys, bodies, change, ids, index, keys, said, server, server_ms, snapshot, until
+from .asking import (
+    all_keys,
+    bodies,
+    change,
+    copied,
+    ids,
+    index,
+    keys,
+    reply_to,
+    rolled_back,
+    said,
+    server,
+    server_ms,
+    snapshot,
+    until,
+)
 
 
 def test_ids_are_consecutive_for_all_senders() -> None:
@@ -171,6 +187,18 @@ def test_creating_an_existing_chat_fails() -> None:
     assert Inbox("dan").chats() == []
 
 
+def test_a_chat_is_not_created_over_leftover_keys() -> None:
+    chat = Chat.create("ann", ["bob"], "a", chat_id="trip")
+    chat.send("bob", "behind")
+    copy = copied(chat)
+    for key in set(keys(chat).creating) - set(keys(chat).requests):
+        rolled_back(chat, {key: copy[key]})
+        with pytest.raises(ChatExists):
+            Chat.create("cat", ["dan"], chat_id="trip", request_id="r")
+        assert copied(chat) == {key: copy[key]}
+        assert not any(server().exists(index(user)) for user in ("cat", "dan"))
+
+
 def test_id_can_be_reused_after_the_last_member_left() -> None:
     Chat.create("ann", [], "old", chat_id="trip").leave("ann")
     chat = Chat.create("bob", ["ann"], "new", chat_id="trip")
@@ -238,13 +266,26 @@ def test_too_many_chats_of_a_user(settings: Settings) -> None:
     assert server().hlen(index("bob")) == 2
 
 
-def test_maximum_number_of_members() -> None:
-    names = [f"user {number}" for number in range(999)]
-    chat = Chat.create("ann", names, "hello", keep_last=0)
-    assert chat.info().member_count == 1000
-    assert Inbox("user 998").unread() == 1
-    assert chat.delete("ann") is True
-    assert all(":requests:" in key for key in all_keys())
+def test_maximum_number_of_members(settings: Settings) -> None:
+    change(settings, CHAT_MAX_MEMBERS=10_000)
+    names = ["ann", *(str(number) for number in range(9999))]
+    values = ("1", 120_000, "token", "Title", 1, 1000, '7,0,5,7,"ann","hello"]', 0)
+    chat = Chat("large")
+    for _ in range(2):  # the second one is a repeat
+        reply = reply_to(Script("chat_create", keys(chat).creating, (*values, *names)))
+    assert reply[1:] == [b"token"] * 10_000
+    info = chat.info()
+    assert (info.member_count, info.last_id) == (10_000, 1)
+    assert [(one.user, one.role, one.read_id) for one in chat.members(limit=2)] == [
+        ("ann", "owner", 1),
+        ("0", "member", 0),
+    ]
+    assert [one.user for one in chat.members(after="9997")] == ["9998"]
+    with pytest.raises(LimitExceeded):
+        chat.join("bob")
+    assert chat.leave("9998") is True
+    assert len(reply_to(Script("chat_delete", keys(chat).ending, ("ann", "2", 120_000)))) == 2 * 9999
+    assert all(":requests:" in key for key in all_keys() if "{chat:" in key)
 
 
 async def test_async_create_and_send() -> None:

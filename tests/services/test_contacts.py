@@ -128,12 +128,38 @@ def test_behaves_like_the_model(steps: list[tuple[str, str]], size: int, order: 
     assert recent.list() == expected
 
 
-def test_retried_touch_counts_once() -> None:
+def touch_step(recent: RecentContacts, contact: str) -> Any:
+    """The step of a touch, to be sent several times, like a call that is repeated after a lost reply."""
+    return next(RecentContacts.touch.__wrapped__(recent, contact))  # type: ignore[attr-defined]
+
+
+def test_repeated_touch_counts_once() -> None:
     recent = touched("bob", "cleo")
-    step = next(RecentContacts.touch.__wrapped__(recent, "bob"))  # type: ignore[attr-defined]
+    step = touch_step(recent, "bob")
     clients.execute(conf.alias(), step)
+    recent.touch("bob")  # another use, before the repeat
+    recent.touch("dan")
     clients.execute(conf.alias(), step)
-    assert uses_of("ann") == {b"bob": 2, b"cleo": 1}
+    assert uses_of("ann") == {b"bob": 3, b"cleo": 1, b"dan": 1}
+    assert recent.list() == ["dan", "bob", "cleo"]
+
+
+def test_repeated_touch_does_not_restore_a_removed_contact() -> None:
+    recent = touched("cleo")
+    step = touch_step(recent, "bob")
+    clients.execute(conf.alias(), step)
+    recent.remove("bob")
+    clients.execute(conf.alias(), step)
+    assert recent.list() == ["cleo"]
+
+
+def test_touches_are_remembered_for_a_limited_time() -> None:
+    touched("bob", "cleo")
+    client = get_redis_connection(conf.alias())
+    expiries = [client.pttl(key) for key in keys("ann").contact_touches if client.exists(key)]
+    # one to two windows, of two COMMAND_DEADLINEs each
+    window = 2000 * conf.current().COMMAND_DEADLINE
+    assert expiries and all(window / 2 < ms <= 2 * window for ms in expiries)
 
 
 def test_concurrent_touches_are_all_counted() -> None:
@@ -155,7 +181,8 @@ def test_forget_deletes_all_contacts() -> None:
     touched("bob")
     touched("bob", user="ann2")
     clients.perform(conf.alias(), forget_contacts(conf.prefix(), "ann"))
-    assert not get_redis_connection(conf.alias()).exists(keys("ann").contacts, keys("ann").contact_uses)
+    left = get_redis_connection(conf.alias()).scan_iter(match=f"{keys('ann').tag}:*")
+    assert not list(left)
     assert RecentContacts("ann2").list() == ["bob"]
 
 
@@ -218,28 +245,36 @@ def test_unusual_names_are_stored_unchanged(name: str) -> None:
     assert RecentContacts("ann").list() == []
 
 
-@pytest.mark.parametrize("foreign", ["contacts", "contact_uses"])
+@pytest.mark.parametrize("foreign", ["contacts", "contact_uses", "contact_touches"])
 def test_key_of_another_type_raises_an_error_and_changes_nothing(foreign: str) -> None:
     touched("bob", "cleo")
-    client = get_redis_connection(conf.alias())
-    other = keys("ann").contact_uses if foreign == "contacts" else keys("ann").contacts
-    client.set(getattr(keys("ann"), foreign), "not ours")
-    before = client.dump(other)
+    client, own = get_redis_connection(conf.alias()), keys("ann")
+    if foreign == "contact_touches":
+        for key in own.contact_touches:
+            client.set(key, "not ours")
+    else:
+        client.set(getattr(own, foreign), "not ours")
+    names = [own.contacts, own.contact_uses, *own.contact_touches]
+    before = [client.dump(key) for key in names]
     with pytest.raises(ConfigurationError, match="another type"):
         RecentContacts("ann").touch("dan")
-    assert client.dump(other) == before
+    assert [client.dump(key) for key in names] == before
 
 
 def test_full_memory_refuses_touching_but_not_removing() -> None:
     recent = touched("bob", "cleo", order="frequency")
+    repeated = touch_step(recent, "cleo")
+    clients.execute(conf.alias(), repeated)
+    recent.touch("bob")
     server = get_redis_connection(conf.alias())
     server.config_set("maxmemory", 1)
     try:
         with pytest.raises(Unavailable):
-            recent.touch("bob")
-        assert recent.list() == ["cleo", "bob"]
-        recent.remove("cleo")
-        assert recent.list() == ["bob"]
+            recent.touch("cleo")
+        clients.execute(conf.alias(), repeated)  # it has been applied: no error
+        assert recent.list() == ["bob", "cleo"]
+        recent.remove("bob")
+        assert recent.list() == ["cleo"]
     finally:
         server.config_set("maxmemory", 0)
 
@@ -250,4 +285,4 @@ def keys(user: str) -> UserKeys:
 
 def uses_of(user: str) -> dict[bytes, int]:
     held = get_redis_connection(conf.alias()).hgetall(keys(user).contact_uses)
-    return {contact: int(uses.split()[0]) for contact, uses in held.items()}
+    return {contact: int(uses) for contact, uses in held.items()}

@@ -4,7 +4,7 @@ import inspect
 import itertools
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.steps import Script
 from django_redis_messaging.errors import ConfigurationError, LimitExceeded, Unavailable
 from django_redis_messaging.services.directories.directory import Contact, Directory, forget_member
 from django_redis_messaging.services.directories.keys import DirectoryKeys, directories_key
 from tests.services.asking import reply_to
+from tests.services.planting import server_clock
 
 numbers = itertools.count()
 
@@ -212,16 +214,65 @@ def words(head: str, many: int) -> list[str]:
     return [" ".join([head] * 49) + f" {head}{number}" for number in range(many // 50)]
 
 
-def test_members_with_hundreds_of_matching_words_hide_no_others() -> None:
+def test_members_with_many_matching_words_hide_no_others() -> None:
     crowd = Directory("crowd")
-    held = {"u1": ["aa", *words("aa", 450)], "u2": ["ab", *words("ab", 450)], "u3": ["ac"], "u4": ["ad"]}
+    held = {"u1": ["aa", *words("aa", 100)], "u2": ["ab", *words("ab", 100)], "u3": ["ac"], "u4": ["ad"]}
     for member, (label, *aliases) in held.items():
         crowd.add(member, label, aliases=aliases)
     for limit in (1, 2, 3, 4, 1000):
         assert crowd.suggest("a", limit) == brute_force(held, "a", limit)
 
 
-def test_thousand_results_are_read_in_pages() -> None:
+def test_members_whose_every_character_starts_a_word_cost_one_more_round_trip() -> None:
+    crowd = Directory("crowd")
+    crowd.add("z", "-zed")
+    for limit in (10, 16):
+        crowd.add_many((f"u{number}", "-" * 128) for number in range(limit - 1))
+        assert found(crowd, "-", limit)[-1] == "z"
+        assert round_trips(Directory.suggest, crowd, "-", limit) == 2
+        assert round_trips(Directory.suggest, crowd, "-", limit - 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("members", "trips"),
+    [
+        # more entries than one call of the script reads
+        ({f"u{number}": ["-" * 100 + f"{number:02}"] for number in range(45)}, 4),
+        # more bytes than one call of the script reads, in fewer entries
+        ({f"u{number}".ljust(255): ["-" * 40 + "㌖" * 70 + f"{number:02}"] for number in range(40)}, 3),
+    ],
+    ids=["entries", "bytes"],
+)
+def test_ranges_of_any_length_are_read_in_full(members: dict[str, list[str]], trips: int) -> None:
+    crowd = Directory("crowd")
+    crowd.add_many((member, label) for member, (label,) in members.items())
+    limit = len(members) + 1
+    assert crowd.suggest("", limit) == brute_force(members, "", limit)
+    assert round_trips(Directory.suggest, crowd, "", limit) == trips
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda staff: staff.add("u2", "a"), ["u2", "u1"]),
+        (lambda staff: staff.remove_many(["u1", "u2"]), []),
+    ],
+    ids=["label changed", "all removed"],
+)
+def test_changes_between_two_reads(change: Callable[[Directory], None], left: list[str]) -> None:
+    staff = Directory("staff")
+    staff.add("u1", "aa ab ac")
+    staff.add("u2", "az")
+    steps = Directory.suggest.__wrapped__(staff, "a", 2)  # type: ignore[attr-defined]
+    reply = reply_to(next(steps))
+    change(staff)
+    step = steps.send(reply)
+    with pytest.raises(StopIteration) as end:
+        steps.send(reply_to(step))
+    assert [contact.id for contact in end.value.value] == left
+
+
+def test_thousand_results() -> None:
     crowd = Directory("crowd")
     held = {f"u{number}": [f"a{number % 7} a"] for number in range(1100)}
     crowd.add_many((member, label) for member, (label,) in held.items())
@@ -235,7 +286,7 @@ def test_suggest_and_add_take_one_round_trip() -> None:
     assert round_trips(Directory.suggest, staff, "l") == 1
 
 
-def round_trips(operation: Any, directory: Directory, *arguments: str) -> int:
+def round_trips(operation: Any, directory: Directory, *arguments: Any) -> int:
     steps, count = operation.__wrapped__(directory, *arguments), 0
     step = next(steps)
     while True:
@@ -378,7 +429,88 @@ def test_empty_directory_is_unregistered_after_the_grace_period() -> None:
 
 def test_empty_directory_stays_registered_during_the_grace_period() -> None:
     Directory("staff").add("u1", "Ann")
-    forget("u1")
+    for _ in range(2):
+        forget("u1")
+        assert set(registered()) == {b"staff"}
+
+
+def test_clock_that_was_set_back_does_not_end_the_grace_period() -> None:
+    with server_clock("NOW - 3600000"):
+        Directory("staff").add("u1", "Ann")
+    Directory("staff").add("u2", "Bob")
+    latest = registered()
+    with server_clock("NOW - 3600000"):
+        Directory("staff").add("u3", "Cleo")
+    assert registered() == latest
+
+
+def empty_at_once(*guilds: str) -> None:
+    for guild in guilds:
+        Directory(guild).add("u1", "Ann")
+        Directory(guild).remove("u1")
+
+
+def test_directories_emptied_at_once_are_unregistered_later() -> None:
+    empty_at_once(*(f"guild {number}" for number in range(5)), "refilled")
+    Directory("refilled").add("u2", "Bob")
+    Directory("full").add("u1", "Ann")
+    assert round_trips(Directory.remove, Directory("guild 0"), "u1") == 2  # none is checked again yet
+    with server_clock("NOW + 3600000"):
+        empty_at_once("other")
+        assert set(registered()) == {b"refilled", b"full", b"other"}
+    Directory("refilled").remove("u2")
+    with server_clock("NOW + 7200000"):
+        empty_at_once("another")
+        assert set(registered()) == {b"full", b"another"}
+
+
+def test_directory_whose_only_add_was_refused_is_unregistered_later(settings: Any) -> None:
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "DIRECTORY_MAX_ENTRIES": 1}
+    with pytest.raises(LimitExceeded):
+        Directory("refused").add("u1", "Ann Lee")
+    assert registered()[b"refused"] < 0
+    Directory("full").add("u1", "Ann")
+    with pytest.raises(LimitExceeded):
+        Directory("full").add("u2", "Bob")
+    assert registered()[b"full"] > 0
+
+
+def test_directory_filled_after_it_was_found_empty_stays_registered() -> None:
+    empty_at_once("filled", "marked")
+    # an add that had registered the directory before it was emptied; and one that has only marked its member
+    filled, marked = (DirectoryKeys(conf.prefix(), guild) for guild in ("filled", "marked"))
+    reply_to(Script("directory_add", [filled.entries, filled.records], [1000, "u2", "Bob\0bob"]))
+    get_redis_connection(conf.alias()).zadd(marked.indexed, {"u2": 1})
+    with server_clock("NOW + 3600000"):
+        empty_at_once("other", "other")
+        assert set(registered()) == {b"filled", b"marked", b"other"}
+        # these two are not checked again
+        assert [guild for guild, added in registered().items() if added < 0] == [b"other"]
+    forget("u2")
+    assert Directory("filled").size() == 0
+    assert not get_redis_connection(conf.alias()).exists(marked.indexed)
+
+
+def test_directory_registered_again_during_the_check_stays_registered() -> None:
+    empty_at_once("staff")
+    with server_clock("NOW + 3600000"):
+        Directory("other").add("u1", "Ann")
+        steps = Directory.remove.__wrapped__(Directory("other"), "u1")  # type: ignore[attr-defined]
+        step = next(steps)
+        for _ in range(2):
+            step = steps.send(reply_to(step))
+        found_empty = reply_to(step)
+        Directory("staff").add("u2", "Bob")
+        reply_to(steps.send(found_empty))
+        assert set(registered()) == {b"staff", b"other"}
+
+
+def test_directory_with_marks_stays_registered() -> None:
+    staff = Directory("staff")
+    staff.add("u1", "Ann")
+    get_redis_connection(conf.alias()).zadd(DirectoryKeys(conf.prefix(), "staff").indexed, {"u2": 1})
+    with server_clock("NOW + 3600000"):
+        staff.remove("u1")
     assert set(registered()) == {b"staff"}
 
 
@@ -489,10 +621,26 @@ def test_bad_limits() -> None:
 
 
 def test_too_many_word_starts() -> None:
-    with pytest.raises(LimitExceeded) as caught:
-        Directory("staff").add("u1", "a", aliases=words("a", 550))
-    assert caught.value.limit == 500 < caught.value.actual
-    assert_nothing_written()
+    staff = Directory("staff")
+    staff.add("u1", "-" * 128)
+    for label, aliases in [("-" * 129, []), ("a", words("a", 150)), ("…" * 50, [])]:
+        with pytest.raises(LimitExceeded, match="word starts") as caught:
+            staff.add("u2", label, aliases=aliases)
+        assert caught.value.limit == 128 < caught.value.actual
+    with pytest.raises(LimitExceeded, match="word starts"):
+        staff.add_many([("u2", "-" * 129)])
+    assert staff.size() == 1
+
+
+def test_too_long_folded_texts() -> None:
+    staff = Directory("staff")
+    # 35 characters of 3 bytes each fold to 61,845 bytes after all word starts together
+    aliases = [letter * 255 for letter in "abcdefghijklmn"]
+    staff.add("u1", "ﷺ" * 35, aliases=[*aliases, "o" * 121])
+    with pytest.raises(LimitExceeded, match=r"\(bytes\)") as caught:
+        staff.add("u2", "ﷺ" * 35, aliases=[*aliases, "o" * 122])
+    assert (caught.value.limit, caught.value.actual) == (65536, 65537)
+    assert staff.size() == 1
 
 
 def test_full_directory_accepts_only_replacements(settings: Any) -> None:
@@ -547,6 +695,8 @@ def test_full_memory_refuses_adding_and_nothing_else() -> None:
         assert (found(staff, ""), staff.size()) == (["u1", "u2"], 2)
         forget("u1")
         assert found(staff, "") == ["u2"]
+        staff.remove("u2")
+        assert staff.size() == 0
     finally:
         server.config_set("maxmemory", 0)
 

@@ -1,10 +1,12 @@
 """The list of a user's chats: order, pages, summaries."""
 
+from collections.abc import Callable
+
 import pytest
 
 from django_redis_messaging import Chat, ChatSummary, Inbox
 
-from .asking import bodies, create_chat, server_ms, until
+from .asking import bodies, create_chat, keys, server, server_ms, until
 
 
 def later() -> None:
@@ -47,6 +49,62 @@ def test_pages_of_chats_are_adjacent() -> None:
         assert seen == every
     with pytest.raises(ValueError, match="start with the first page"):
         Inbox("bob").chats(after="nowhere")
+
+
+def read_pages(limit: int, between: Callable[[], object]) -> list[list[str]]:
+    """All pages of bob's list by cursor; `between` is called after the first one."""
+    pages: list[list[str]] = []
+    page = Inbox("bob").chats(limit=limit)
+    while page:
+        pages.append(names(page))
+        assert len(pages) < 10, "the pages don't end"
+        if len(pages) == 1:
+            between()
+        page = Inbox("bob").chats(limit=limit, after=page[-1].cursor)
+    return pages
+
+
+def test_pages_by_cursor_continue_while_chats_move() -> None:
+    for name in "uvwxyz":
+        create_chat(name, "one", members=("bob", "cat"))
+        later()
+    assert read_pages(2, lambda: None) == [["z", "y"], ["x", "w"], ["v", "u"]]
+    assert read_pages(2, lambda: Chat("y").send("cat", "up")) == [["z", "y"], ["x", "w"], ["v", "u"]]
+    later()
+    assert names(Inbox("bob").chats()) == ["y", "z", "x", "w", "v", "u"]
+    assert read_pages(2, lambda: Chat("y").send("cat", "up")) == [["y", "z"], ["x", "w"], ["v", "u"]]
+    assert read_pages(3, lambda: Chat("u").send("cat", "up")) == [["y", "z", "x"], ["w", "v"]]
+    assert read_pages(3, lambda: Chat("z").leave("bob")) == [["u", "y", "z"], ["x", "w", "v"]]
+    assert read_pages(2, lambda: Chat("y").delete("ann")) == [["u", "y"], ["x", "w"], ["v"]]
+
+
+def test_cursors_separate_chats_of_the_same_millisecond() -> None:
+    chat_ids = [f"chat-{at}" for at in range(20)]
+    for chat_id in chat_ids:
+        create_chat(chat_id, "one")
+        server().set(keys(chat_id).newest, server().get(keys(chat_ids[0]).newest))
+    assert len({one.active_at for one in Inbox("bob").chats()}) == 1
+    assert [name for page in read_pages(3, lambda: None) for name in page] == sorted(chat_ids, reverse=True)
+
+
+def test_after_can_be_any_chat_id() -> None:
+    """Also one that looks like a cursor; other texts are refused."""
+    odd = ["00000000000-x", "fffffffffff-x", "1-x", "00000000000-", "-"]
+    for name in odd:
+        create_chat(name, "one")
+    listed = names(Inbox("bob").chats())
+    assert sorted(listed) == sorted(odd)
+    for rank, name in enumerate(listed):
+        assert names(Inbox("bob").chats(after=name)) == listed[rank + 1 :]
+    for wrong in ("nowhere", "00000000000-", "g0000000000-x"):
+        Chat("00000000000-").leave("bob")
+        with pytest.raises(ValueError, match="start with the first page"):
+            Inbox("bob").chats(after=wrong)
+    for wrong in ("", "00000000000-" + "x" * 256):
+        with pytest.raises(ValueError, match="after"):
+            Inbox("bob").chats(after=wrong)
+    with pytest.raises(TypeError, match="after must be a str"):
+        Inbox("bob").chats(after=5)  # type: ignore[arg-type]
 
 
 def test_last_message_can_be_a_tombstone_or_missing() -> None:

@@ -236,8 +236,7 @@ def test_reading_changes_only_the_users_index(settings: Settings) -> None:
 
 def test_index_is_separate_per_prefix(settings: Settings) -> None:
     create_chat("x", "one")
-    ours = settings.REDIS_MESSAGING["PREFIX"]
-    change(settings, PREFIX=lambda: f"{ours()}:other")
+    change(settings, PREFIX="other")
     assert (Inbox("bob").chats(), Inbox("bob").unread(), Inbox("bob").pending()) == ([], 0, [])
 
 
@@ -279,6 +278,56 @@ def test_gap_without_messages_after_it_can_be_acked(settings: Settings) -> None:
     assert (news.messages, news.gap, news.has_more) == ([], 1, False)
     assert chat.ack("bob", news.cursor) == 1
     assert Inbox("bob").pending() == []
+
+
+@pytest.mark.parametrize("ack", [False, True])
+def test_total_applies_to_any_number_of_chats(ack: bool) -> None:
+    for number in range(150):
+        Chat.create("ann", ["bob"], "one", chat_id=f"chat {number}")
+    found = Inbox("bob").pending(total=120, ack=ack)
+    assert len(found) == 150
+    # each node of a Cluster can only count the messages of one chat
+    read = 150 if ack and conf.alias() == "cluster" else 120
+    assert sum(len(news.messages) for news in found) == read
+    assert all(news.has_more is not bool(news.messages) for news in found)
+    assert Inbox("bob").unread() == (150 - read if ack else 150)
+
+
+def test_total_above_the_maximum_of_one_script() -> None:
+    for name in "xyz":
+        said(create_chat(name), "ann", *map(str, range(700)))
+    found = Inbox("bob").pending(limit=1000, total=2000)
+    assert sorted((len(news.messages), news.has_more) for news in found) == [
+        (600 if conf.alias() == "cluster" else 300, True), (700, False), (700, False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", ["garbage", "{}", "[1,2]"])
+def test_entries_of_another_program_do_not_hide_other_chats(
+    entry: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "xyz":
+        create_chat(name, "one")
+    server().lset(keys("y").log, 0, entry)
+    assert {chat.chat_id for chat in Inbox("bob").chats()} == {"x", "z"}
+    assert found("bob") == found("bob", ack=True) == {"x": [1], "z": [1]}
+    assert caplog.text.count("Chat 'y' was left out of a list") == 3
+
+
+def test_acks_read_no_messages_and_pass_own_ones() -> None:
+    chat = create_chat("x", *map(str, range(20)))
+    said(chat, "bob", "own", "own")
+    said(chat, "ann", *map(str, range(20)))
+    server().config_resetstat()
+    for position in range(1, 43):
+        assert chat.ack("bob", position) == position
+        own = max(0, 22 - max(position, 20))
+        assert Inbox("bob").unread() == 42 - position - own
+    commands = server().info("commandstats")
+    assert "cmdstat_zlexcount" in commands
+    assert not commands.keys() & {"cmdstat_lrange", "cmdstat_lindex"}
+    chat.ack("ann", 42)
+    assert not server().exists(keys(chat).own)
 
 
 def test_every_pending_has_a_cursor() -> None:

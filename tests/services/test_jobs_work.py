@@ -19,8 +19,8 @@ from pytest_django import Settings
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError
+from django_redis_messaging.isolation import close_connections
 from django_redis_messaging.services.jobs import DelayQueue, consuming
-from django_redis_messaging.testing import close_connections
 
 from .asking import DEADLINE, change, server
 

@@ -14,7 +14,7 @@ from redis.crc import key_slot
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
-from django_redis_messaging.testing import Prefix
+from django_redis_messaging.isolation import Prefix
 from tests.core.sentinels import NAME, Sentinels
 
 from .asking import until

@@ -17,9 +17,9 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
 from django_redis_messaging.core.endpoints import Endpoint
 from django_redis_messaging.core.primaries import STANDALONE, Primaries, Primary, parse_primaries
+from django_redis_messaging.isolation import Prefix
 from django_redis_messaging.services.listening import listener as listener_module
 from django_redis_messaging.services.listening.keys import dispatch_key
-from django_redis_messaging.testing import Prefix
 
 from .asking import server, until
 from .listening import ALL, NOTIFY, Received, is_dispatcher, key_handler, listening

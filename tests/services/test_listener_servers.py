@@ -13,6 +13,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.sockets import BlockingConnection
 from django_redis_messaging.handlers import TimerHandler
+from django_redis_messaging.isolation import Prefix
 from django_redis_messaging.services.expiries.firing import Firing
 from django_redis_messaging.services.jobs.event_loop import EventLoop
 from django_redis_messaging.services.jobs.leases import Outcome
@@ -21,7 +22,6 @@ from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.listening import channel as channels
 from django_redis_messaging.services.listening.dispatch import DispatchLease
 from django_redis_messaging.services.listening.listener import Events
-from django_redis_messaging.testing import Prefix
 from tests.engines import timers
 from tests.tasks.working import running
 

@@ -24,6 +24,7 @@ from django_redis_messaging import (
 from django_redis_messaging.services.mailboxes.keys import MailboxKeys
 
 from .asking import all_keys, change, server, server_ms, snapshot, until
+from .planting import server_clock
 
 
 @pytest.fixture
@@ -60,7 +61,9 @@ class TestSending:
         assert Mailbox("bob").fetch().messages == []
 
     def test_ids_and_times_never_decrease(self, box: Mailbox) -> None:
-        mails = sent(box, *range(20))
+        mails = sent(box, *range(18))
+        with server_clock("NOW - 60000"):  # the clock was set back
+            mails += sent(box, 18, 19)
         assert [mail.id for mail in mails] == list(range(1, 21))
         moments = [mail.sent_at for mail in mails]
         assert moments == sorted(moments)
@@ -136,6 +139,18 @@ class TestGroups:
         sent(box, "x", "y")
         assert box.send("two", group="g").count == 1
         assert items(box.fetch()) == ["y", "two"]
+
+    def test_expired_mail_is_not_replaced(self, box: Mailbox, settings: Settings) -> None:
+        change(settings, MAILBOX_MAX_AGE=3600)
+        now = server_ms() // 1000 * 1000
+        with server_clock(now):
+            sent(box, "one", group="g")
+        with server_clock(now + 3_600_000):
+            sent(box, "x")
+        # in the same second, in which the ages of other mails are not checked again
+        with server_clock(now + 3_600_500):
+            assert box.send("two", group="g").count == 1
+            assert items(box.fetch()) == ["x", "two"]
 
     def test_replacing_frees_space(self, box: Mailbox, settings: Settings) -> None:
         change(settings, MAILBOX_MAX_LENGTH=2)
@@ -239,7 +254,9 @@ class TestReading:
         sent(box, *"abc")
         assert (box.ack(2), box.unread()) == (2, 1)
         assert (box.ack(1), box.ack(box.fetch(limit=1).cursor), box.ack(0)) == (2, 2, 2)
+        box.mark_read([3])
         assert (box.ack(10**12), box.unread()) == (3, 0)
+        assert not server().exists(keys().marked)  # marks up to the position are removed
         assert Mailbox("nobody").ack(7) == 0
 
     def test_mark_read(self, box: Mailbox) -> None:
@@ -330,6 +347,17 @@ class TestLimits:
         assert server().ttl(keys().mail) == -1
         assert (items(box.fetch()), box.fetch().gap) == (["d"], 3)
         assert server().zcard(keys().order) == 1
+
+    def test_limit_of_age_that_was_removed_no_longer_deletes_mail(
+        self, box: Mailbox, settings: Settings
+    ) -> None:
+        change(settings, MAILBOX_MAX_AGE=3600)
+        box.send("a")
+        assert server().ttl(keys().mail) > 0
+        change(settings, MAILBOX_MAX_AGE=None)
+        with server_clock("NOW + 2000"):  # the expiry changes once per second
+            box.send("b")
+        assert server().ttl(keys().mail) == -1
 
     def test_removal_is_limited_to_500_at_a_time(self, box: Mailbox, settings: Settings) -> None:
         sent(box, *range(700))

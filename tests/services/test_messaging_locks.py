@@ -51,12 +51,13 @@ def test_nothing_is_held() -> None:
 def test_locks_and_semaphores_are_listed() -> None:
     with Lock("b", timeout=None, key="{shop}:stock"), Lock("a: {x}", timeout=60) as lock:
         with Semaphore("exports", 3):
+            until(lambda: rows("a: {x}")["locks"][0]["held_for"] > 0.01)
             first, other = (found := rows())["locks"]
         fence = lock.fence
     assert (first["lock"], first["fence"], first["waiting"], first["next"]) == ("a: {x}", fence, 0, None)
     assert first["holder"].startswith(HERE)
-    assert 0 <= first["held_for"] < DEADLINE
-    assert 60 - DEADLINE < first["lease_left"] <= 60
+    assert 0.01 < first["held_for"] < DEADLINE
+    assert first["lease_left"] == pytest.approx(60 - first["held_for"], abs=0.002)
     assert (other["lock"], other["lease_left"]) == ("{shop}:stock", None)
     assert found["semaphores"] == [{"semaphore": "exports", "limit": 3, "held": 1, "waiting": 0}]
 

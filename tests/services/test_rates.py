@@ -2,30 +2,93 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from django_redis_messaging.services.rates import Rate
+from django_redis_messaging import conf
+from django_redis_messaging.services.rates import Rate, rate_key
 
-pytestmark = pytest.mark.timing
+from .asking import server
+from .planting import server_clock
+
+#: seconds: longer than any test
+LONG = 36_000
+numbers = itertools.count()
 
 
-@pytest.mark.parametrize("limit", [1, 7, 600, 999])
+def take_at(rate: Rate, ms: int) -> float:
+    with server_clock(ms):
+        return rate.take()
+
+
+@pytest.mark.parametrize("limit", [1, 7, 600])
 def test_allowance_can_be_used_at_once_but_not_exceeded(limit: int) -> None:
-    rate = Rate("ann", "send", limit=limit, period=36_000)
-    waits = [rate.take() for _ in range(limit + 1)]
-    assert waits[:limit] == [0.0] * limit
-    # in whole ms, rounded up
-    assert 0 < waits[limit] <= 36_000 / limit + 0.001
+    rate = Rate("ann", "send", limit=limit, period=LONG)
+    with server_clock(10**12):
+        assert [rate.take() for _ in range(limit + 2)] == [0.0] * limit + [LONG, LONG]
 
 
-def test_allowance_is_refilled_evenly() -> None:
-    rate = Rate("ann", "send", limit=10, period=8)
+@given(st.integers(1, 4), st.lists(st.integers(0, 12), max_size=16))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_period_has_more_uses_than_the_limit(limit: int, pauses: list[int]) -> None:
+    """Whenever the period begins; and no use is refused needlessly."""
+    rate = Rate(f"user-{next(numbers)}", "send", limit=limit, period=LONG)
+    now, uses, period = 10**12, list[int](), LONG * 1000
+    for pause in pauses:
+        now += pause * period // 12
+        wait = round(take_at(rate, now) * 1000)
+        counted = [use for use in uses if use > now - period]
+        assert len(counted) <= limit
+        assert wait == (counted[0] + period - now if len(counted) == limit else 0)
+        if not wait:
+            uses.append(now)
+
+
+def test_clock_that_was_set_back_locks_nobody_out_for_longer_than_a_period() -> None:
+    rate = Rate("ann", "send", limit=2, period=LONG)
+    now, period = 10**12, LONG * 1000
+    assert [take_at(rate, now), take_at(rate, now + 1), take_at(rate, now + 2)] == [0, 0, LONG - 0.002]
+    # not before the oldest use that counts
+    assert take_at(rate, now) == LONG
+    # before it: the limit begins anew
+    assert [take_at(rate, now - 5 * period) for _ in range(3)] == [0, 0, LONG]
+    # before the latest use, after the other one
+    assert [take_at(rate, now), take_at(rate, now - period)] == [0, 0]
+
+
+def test_uses_after_the_clock_was_set_back_count() -> None:
+    rate = Rate("ann", "send", limit=3, period=LONG)
+    assert take_at(rate, 10**12 + 5) == 0
+    assert [take_at(rate, 10**12) for _ in range(5)] == [0, 0, 0, LONG, LONG]
+
+
+def test_lowered_limit_counts_earlier_uses() -> None:
+    many, few = (Rate("ann", "send", limit=limit, period=LONG) for limit in (5, 2))
+    for at in range(5):
+        assert take_at(many, 10**12 + at) == 0
+    assert take_at(few, 10**12 + 5) == LONG - 0.002
+    assert take_at(few, 10**12 + 3 + LONG * 1000) == 0
+    assert server().llen(rate_key(conf.prefix(), "ann", "send")) == 2
+
+
+def test_key_expires_a_period_after_the_latest_use() -> None:
+    rate = Rate("ann", "send", limit=1, period=60)
+    rate.take()
+    assert rate.take() > 0
+    assert 0 < server().pttl(rate_key(conf.prefix(), "ann", "send")) <= 60_000
+
+
+@pytest.mark.timing
+def test_use_is_allowed_again_after_the_wait() -> None:
+    rate = Rate("ann", "send", limit=10, period=0.5)
     assert not any(rate.take() for _ in range(10))
     wait = rate.take()
-    assert 0 < wait <= 0.8
+    assert 0 < wait <= 0.5
     deadline = time.monotonic() + 30
     while wait and time.monotonic() < deadline:
         time.sleep(wait)
@@ -40,6 +103,7 @@ def test_users_and_actions_are_independent() -> None:
     assert Rate("ann", "send", limit=1, period=60).take() > 0
 
 
+@pytest.mark.timing
 def test_concurrent_takes_do_not_exceed_the_limit() -> None:
     rate = Rate("ann", "send", limit=20, period=60)
     with ThreadPoolExecutor(8) as pool:

@@ -9,7 +9,7 @@ from pytest_django import Settings
 
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.testing import Prefix
+from django_redis_messaging.isolation import Prefix
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.testing import Prefix
+from django_redis_messaging.isolation import Prefix
 from tests.core.sentinels import Pair
 
 from . import jobs

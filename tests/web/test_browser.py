@@ -28,6 +28,11 @@ const { setTimeout } = window;
 window.setTimeout = (act, ms, ...rest) => setTimeout(act, ms / 4, ...rest);
 """
 
+#: resolves once all modules of the page have run: before, Enter in the message field is a line break
+MODULES = (
+    "Promise.all([...document.scripts].filter(one => one.type === 'module').map(one => import(one.src)))"
+)
+
 Visit = Callable[..., Page]
 
 
@@ -76,6 +81,7 @@ def violations(page: Page) -> dict[str, list[str]]:
 
 
 def send(page: Page, text: str) -> None:
+    page.evaluate(MODULES)
     page.get_by_label("Message", exact=True).fill(text)
     page.keyboard.press("Enter")
 

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from django_redis_messaging import Lock
 from django_redis_messaging.core import clients
+from django_redis_messaging.isolation import Prefix
 from django_redis_messaging.services.locks.keys import LockKeys
 from tests.test_demo import Demo, start
 
@@ -58,13 +59,11 @@ def visit(start: Callable[..., Demo], browser: Browser) -> Iterator[Visit]:
 
 
 @contextmanager
-def on_the_server_of_the_demo(directory: Path) -> Iterator[None]:
-    """Use the private server of the demo in this process."""
+def on_the_server_of_the_demo(directory: Path, prefix: Prefix) -> Iterator[None]:
+    """Use the private server and the prefix of the demo in this process."""
     entry = {**settings.CACHES["messaging"], "LOCATION": f"unix://{directory}/redis/server.sock?db=0"}
     clients.close()
-    with override_settings(
-        CACHES={**settings.CACHES, "messaging": entry}, REDIS_MESSAGING={"PREFIX": PREFIX}
-    ):
+    with override_settings(CACHES={**settings.CACHES, "messaging": entry}), prefix.instead(PREFIX):
         yield
         clients.close()
 
@@ -85,11 +84,11 @@ def own(page: Page, item: str) -> Locator:
     return page.get_by_role("list", name="Your items").get_by_role("listitem").filter(has_text=item)
 
 
-def test_one_of_two_users_gets_the_item(visit: Visit, tmp_path: Path) -> None:
+def test_one_of_two_users_gets_the_item(visit: Visit, tmp_path: Path, messaging_settings: Prefix) -> None:
     users = {"Carol Okafor": visit("Carol"), "Dave Marchetti": visit("Dave", java_script_enabled=False)}
     item_id = button(users["Carol Okafor"], "Blue bicycle").get_attribute("value", timeout=TIMEOUT)
     assert item_id
-    with on_the_server_of_the_demo(tmp_path):
+    with on_the_server_of_the_demo(tmp_path, messaging_settings):
         lock = Lock(f"item:{item_id.partition(':')[0]}", renew=True)
         with lock:  # both purchases begin, and wait for it
             for number, page in enumerate(users.values(), start=1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,20 @@ class TestList:
         assert [len(titles) for titles in listed] == [100, 1]
         assert len(listed[0] | listed[1]) == 101
         assert "?after=" in page(client, "chats", after="gone")
+
+    def test_the_next_page_continues_although_its_link_has_moved(self, person: Callable[..., User]) -> None:
+        ann = person("ann")
+        for number in range(101):
+            Chat.create(str(ann.pk), [], title=f"Chat no {number}.")
+        client = client_of(ann)
+        further = re.search(r'href="\?after=([^"]+)"', page(client, "chats"))
+        assert further
+        cursor = urllib.parse.unquote(further[1])
+        last = Chat(cursor.partition("-")[2])
+        (title,) = re.findall(r"Chat no \d+\.", page(client, "chats", after=cursor))
+        for change in (lambda: last.send(str(ann.pk), "up"), lambda: last.delete(str(ann.pk))):
+            change()
+            assert re.findall(r"Chat no \d+\.", page(client, "chats", after=cursor)) == [title]
 
 
 class TestRoom:

@@ -108,6 +108,7 @@ def _reply_error(connection: Callable[[], Connection | None], text: str) -> Exce
     error: Exception = cast(Any, DefaultParser).parse_error(text)
     if isinstance(error, driver.AskError) and not error.host:
         error.host = getattr(connection(), "host", "")
+        error.node_addr = error.host, error.port
     return error
 
 

@@ -22,11 +22,20 @@ from .keys import ChatKeys
 
 _logger = logging.getLogger(__name__)
 
+#: COMMAND_DEADLINEs: longer than a joining takes
+_GRACE = 3
+
 
 def limits() -> tuple[int, int]:
     """The limits of a chat's log: number of entries, and their age in ms (0: none)."""
     settings = conf.current()
     return settings.CHAT_MAX_LENGTH, int((settings.CHAT_MAX_AGE or 0) * 1000)
+
+
+def grace() -> int:
+    """Minimum age in ms of an index entry that is removed because the user is not a member: a joining writes
+    the entry first."""
+    return int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
 
 
 def best_effort(steps: Steps[None]) -> Steps[None]:
@@ -83,6 +92,15 @@ _REFUSALS: dict[bytes, tuple[type[Exception], str]] = {
     b"not added": (NotAMember, "{other!r} is not a member of chat {chat!r} and can't add members."),
     b"no remover": (NotAMember, "{other!r} is not a member of chat {chat!r} and can't remove members."),
     b"closed": (NotAMember, "Chat {chat!r} is not open: a member must add {user!r} (by=…)."),
+    b"damaged": (
+        ChatNotFound,
+        "Chat {chat!r} has lost some of its keys: run manage.py messaging_repair to rebuild them.",
+    ),
+    b"no members": (
+        ChatNotFound,
+        "Chat {chat!r} can't be repaired: both its members and its roster are lost. Chat.delete removes the "
+        "rest of it.",
+    ),
     b"no owner": (NotPermitted, "Only an owner of chat {chat!r} can do this."),
     b"no author": (NotPermitted, "{user!r} did not write this message in chat {chat!r}."),
     b"last owner": (NotPermitted, "Chat {chat!r} must keep an owner: make another member an owner first."),

@@ -13,7 +13,7 @@ from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded
 from ..arguments import flag, request, window
 from . import entries
-from .base import best_effort
+from .base import best_effort, limits
 from .membership import Membership
 from .messages import Messages
 
@@ -102,9 +102,9 @@ class Chat(Messages, Membership):
         reply = yield Script(
             "chat_create",
             self._keys.creating,
-            (request_id, window(), token, title, is_open, keep, content, *members),
+            (request_id, window(), token, title, is_open, keep, content, limits()[1], *members),
         )
-        epoch, *in_force = self._checked(reply, sender)
+        epoch, *in_force = yield from self._checked_joining(reply, members, token, sender)
         tokens = [raw.decode() for raw in in_force] or [token] * len(members)
         current = [pair for pair in zip(members, tokens, strict=True) if pair[1]]
         yield from best_effort(self._confirm(current, token, int(epoch)))

@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-import re
+import random
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import conf
 from ...core import payloads
-from ...errors import InvalidArgument, LimitExceeded
+from ...errors import LimitExceeded
+from .. import cursors
 from .values import Message
 
-_CURSOR = re.compile(r"([0-9a-f]{1,14})-([0-9a-f]{1,13})-([0-9a-f]{1,13})", re.ASCII)
-#: above any id that a chat can reach, and still exact as a number in Lua
-_MAX_ID = 2**52
 
-
-class Cursor(NamedTuple):
-    """A cursor as the scripts take it. A bare id has neither epoch nor time."""
-
-    id: int
-    epoch: int | str = ""
-    ms: int | str = ""
-
-
-def parse_cursor(value: str | int, what: str) -> Cursor:
-    """Parse and check a cursor or a bare id."""
-    if isinstance(value, str):
-        match = _CURSOR.fullmatch(value)
-        if match is None:
-            raise InvalidArgument(f"{what} is not a cursor: pass the cursor of a message, or its id.")
-        epoch, number, ms = (int(part, 16) for part in match.groups())
-        return Cursor(number, epoch, ms)
-    return Cursor(checked_id(value, what, min_id=0))
-
-
-def checked_id(value: int, what: str, *, min_id: int = 1) -> int:
-    """`value` if it can be the id of a message."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} must be an id or a cursor, not {type(value).__name__}.")
-    if not min_id <= value <= _MAX_ID:
-        raise InvalidArgument(f"{what} must be between {min_id} and {_MAX_ID}, not {value}.")
-    return value
+def parse_cursor(value: str | int, what: str) -> tuple[int, int | str, str]:
+    """Parse and check a cursor or a bare id: the id, the epoch, and the stamp as text, both '' for a bare
+    id."""
+    number, epoch, stamp = cursors.parse_cursor(value, what)
+    return number, epoch, stamp if isinstance(stamp, str) else f"{stamp >> 32}-{stamp & 0xFFFFFFFF}"
 
 
 def author_json(user: str) -> str:
@@ -60,21 +36,25 @@ def as_stored(data: Any) -> Any:
 
 
 def encode_content(sender: str, body: str, data: Any, reply_to: int | None) -> bytes:
-    """Encode an entry without the two numbers at its beginning, which the script adds."""
+    """Encode an entry without its time, which the script adds."""
     author = author_json(sender).encode()
     text = body_json(body).encode()
     if data is None and reply_to is None:
-        return b"0,%d,%d,%b,%b]" % (len(author), len(text), author, text)
+        return b"%d,0,%d,%d,%b,%b]" % (_nonce(), len(author), len(text), author, text)
     optional = f",{payloads.dumps(reply_to)},{payloads.dumps(data, 'data')}".encode()
     limit, size = conf.current().MESSAGE_MAX_BYTES, len(text) + len(optional)
     if size > limit:
         raise LimitExceeded("body and data (bytes)", limit=limit, actual=size, setting="MESSAGE_MAX_BYTES")
-    return b"0,%d,%d,%b,%b%b]" % (len(author), len(text), author, text, optional)
+    return b"%d,0,%d,%d,%b,%b%b]" % (_nonce(), len(author), len(text), author, text, optional)
+
+
+def _nonce() -> int:
+    return random.getrandbits(32)
 
 
 def make_message(chat_id: str, epoch: int, number: int, entry: list[Any]) -> Message:
     """Make a Message of a decoded entry."""
-    ms, edited = entry[0], entry[2]
+    ms, nonce, edited = entry[:3]
     message = _new(Message)
     # The __init__ of a frozen dataclass sets field by field, which takes three times as long.
     _set(
@@ -82,7 +62,7 @@ def make_message(chat_id: str, epoch: int, number: int, entry: list[Any]) -> Mes
         "__dict__",
         {
             "id": number,
-            "cursor": f"{epoch:x}-{number:x}-{ms:x}",
+            "cursor": f"{epoch:x}-{number:x}-{ms << 32 | nonce:x}",
             "chat_id": chat_id,
             "sender": entry[5],
             "body": entry[6],
@@ -103,19 +83,13 @@ def make_messages(chat_id: str, epoch: int, first: int, raw: list[bytes]) -> lis
     return [make_message(chat_id, epoch, number, entry) for number, entry in enumerate(decoded, first)]
 
 
-def format_cursor(epoch: int, number: int, ms: int = 0) -> str:
-    """The cursor of an entry; without `ms`, of a position where only the chat's epoch can be checked."""
-    return f"{epoch:x}-{number:x}-{ms:x}"
-
-
-def cursor_before(message: Message) -> str:
-    """The cursor of the position before a message."""
-    return format_cursor(int(message.cursor.partition("-")[0], 16), message.id - 1)
-
-
-def end_cursor(epoch: int, first: int, messages: list[Message]) -> str:
-    """The cursor of the last of `messages`; if there are none, of the position before id `first`."""
-    return messages[-1].cursor if messages else format_cursor(epoch, first - 1)
+def end_cursor(epoch: int, first: int, stamp: str, messages: list[Message]) -> str:
+    """The cursor of the last of `messages`; if there are none, of the entry before id `first`, which has this
+    stamp ("ms-nonce")."""
+    if messages:
+        return messages[-1].cursor
+    ms, nonce = map(int, stamp.split("-"))
+    return cursors.format_cursor(epoch, first - 1, ms << 32 | nonce)
 
 
 _new, _set, _fromtimestamp = object.__new__, object.__setattr__, datetime.fromtimestamp

@@ -16,8 +16,9 @@ class ChatKeys:
 
     @property
     def newest(self) -> str:
-        """STRING "last-ms-epoch-keep": id and time of the newest entry, the chat's epoch (µs), and how
-        many entries are kept for scroll-back. A chat exists while this key exists."""
+        """STRING "last-ms-nonce-epoch-keep": id, time and nonce of the newest entry, the chat's epoch (µs),
+        and how many entries are kept for scroll-back; "-x" at its end if the log expires. A chat exists
+        while this key exists."""
         return self.tag + ":newest"
 
     @property
@@ -41,14 +42,15 @@ class ChatKeys:
         return self.tag + ":standing"
 
     @property
-    def counts(self) -> str:
-        """HASH s + member → number of messages it has sent since it fell behind, a + member → how many of
-        them are up to its position. Removed once the member has acked everything."""
-        return self.tag + ":counts"
+    def own(self) -> str:
+        """ZSET member + NUL + id (16 digits), with equal scores: the messages that members have sent while
+        they were behind. Removed once the member has acked them."""
+        return self.tag + ":own"
 
     @property
     def log(self) -> str:
-        """LIST of entries, oldest first; their format is in lua/_log.lua."""
+        """LIST of entries, oldest first; their format is in lua/_log.lua. Expires with its newest entry if
+        CHAT_MAX_AGE is set."""
         return self.tag + ":log"
 
     @property
@@ -70,17 +72,17 @@ class ChatKeys:
     @functools.cached_property
     def reading(self) -> list[str]:
         """The keys for acking and for reading unread messages, in the order of the scripts."""
-        return [self.newest, self.members, self.counts, self.log]
+        return [self.newest, self.members, self.own, self.log]
 
     @functools.cached_property
     def sending(self) -> list[str]:
         """The keys for sending, in the order of the script."""
-        return [self.newest, self.members, self.counts, self.log, *self.requests]
+        return [self.newest, self.members, self.own, self.log, *self.requests]
 
     @property
     def correcting(self) -> list[str]:
         """The keys for editing and deleting a message, in the order of the scripts."""
-        return [self.newest, self.roster, self.log, self.info]
+        return [self.newest, self.members, self.roster, self.log, self.info]
 
     @property
     def creating(self) -> list[str]:

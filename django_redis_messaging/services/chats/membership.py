@@ -1,9 +1,9 @@
 """The members of a chat.
 
 The chat's roster is authoritative. Each user's list of chats is an index in another slot, so joining takes
-three steps: reserve an index entry, join, confirm the entry. If joining is interrupted, the index of a
-member still contains the chat: an entry without a membership is removed by a later read, and a membership
-without an entry cannot occur.
+three steps: reserve an index entry, join, confirm the entry. If joining is refused, the entry is released.
+If it is interrupted, the index of a member still contains the chat: an entry without a membership is removed
+by a later read, and a membership without an entry cannot occur.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from ... import conf
 from ...core import payloads
@@ -20,11 +20,11 @@ from ...core.operations import Script, Steps, asynchronous, operation
 from ...core.steps import batched
 from ...errors import InvalidArgument, LimitExceeded
 from ..arguments import count, request, timestamp_ms, window
+from ..cursors import checked_id
 from ..moments import to_datetime
 from ..users import UserKeys
-from . import entries
-from .base import ChatBase, best_effort
-from .values import ChatInfo, Member, Role
+from .base import ChatBase, best_effort, limits
+from .values import ChatInfo, Member, Names, Role
 
 #: index writes per pipeline
 _PIPELINE_SIZE = 500
@@ -56,7 +56,7 @@ class Membership(ChatBase):
             (keys.newest, keys.members, *keys.requests, keys.roster, keys.seniority, keys.info),
             (user, by or "", token, window(), conf.current().CHAT_MAX_MEMBERS),
         )
-        joined, in_force, epoch = self._checked(reply, user, by or "")
+        joined, in_force, epoch = yield from self._checked_joining(reply, [user], token, user, by or "")
         yield from best_effort(self._confirm([(user, in_force.decode())], token, int(epoch)))
         return bool(joined)
 
@@ -147,6 +147,8 @@ class Membership(ChatBase):
     def delete(self, user: str) -> Steps[bool]:
         """Delete the chat with all its contents; False if it does not exist. For owners.
 
+        Also deletes a chat that has lost some of its keys: any member may delete it if the roster was lost,
+        and any user if nobody can read it (`manage.py messaging_repair` might repair it).
         Raises NotPermitted, NotAMember.
         """
         name(user, "user")
@@ -160,13 +162,15 @@ class Membership(ChatBase):
     adelete = asynchronous(delete)
 
     @operation
-    def seen_by(self, message_id: int, *, limit: int = 500) -> Steps[list[str]]:
-        """List the members who have acked a message. Raises ChatNotFound."""
-        number = entries.checked_id(message_id, "message_id")
+    def seen_by(self, message_id: int, *, limit: int = 500) -> Steps[Names]:
+        """List the members who have acked a message; `has_more` of the list: whether there are more than
+        `limit`. Raises ChatNotFound."""
+        number = checked_id(message_id, "message_id")
         keys = self._keys
-        arguments = (number, count(limit, "limit"))
+        arguments = (number, count(limit, "limit") + 1)
         reply = yield Script("chat_seen", (keys.info, keys.members, keys.roster), arguments)
-        return [member.decode() for member in self._checked(reply)]
+        members = [member.decode() for member in self._checked(reply)]
+        return Names(members[:limit], has_more=len(members) > limit)
 
     aseen_by = asynchronous(seen_by)
 
@@ -196,7 +200,7 @@ class Membership(ChatBase):
     def info(self) -> Steps[ChatInfo]:
         """Describe the chat. Raises ChatNotFound."""
         keys = self._keys
-        reply = yield Script("chat_describe", (keys.newest, keys.info, keys.members, keys.log))
+        reply = yield Script("chat_describe", (keys.newest, keys.info, keys.members, keys.log), limits())
         title, is_open, created, edits, active, last, first, keep, members = self._checked(reply)
         return ChatInfo(
             chat_id=self.id,
@@ -217,20 +221,41 @@ class Membership(ChatBase):
         return UserKeys(self._prefix, user).chats
 
     def _reserve(self, users: Sequence[str], token: str) -> Steps[None]:
-        """Write the chat into the users' indexes before they become members."""
+        """Write the chat into the users' indexes before they become members; into none if one is full."""
         limit = conf.current().USER_MAX_CHATS
+        reserved: list[str] = []
         for page in batched(users, _PIPELINE_SIZE):
+            reserved += page
             replies = yield [
                 Script("inbox_reserve", [self._index(user)], (self.id, token, limit)) for user in page
             ]
             if b"full" in replies:
+                yield from best_effort(self._release(reserved, token))
                 raise LimitExceeded(
                     "chats of a user", limit=limit, actual=limit + 1, setting="USER_MAX_CHATS"
                 )
 
+    def _checked_joining(
+        self, reply: Any, users: Sequence[str], token: str, user: str, other: str = ""
+    ) -> Steps[Any]:
+        """Like `_checked`, for a script that adds the users: if it refused, their entries are released first.
+
+        After other errors they stay: the users may be members.
+        """
+        try:
+            return self._checked(reply, user, other)
+        except Exception:
+            yield from best_effort(self._release(users, token))
+            raise
+
+    def _release(self, users: Sequence[str], token: str) -> Steps[None]:
+        """Remove what `_reserve` has written."""
+        for page in batched(users, _PIPELINE_SIZE):
+            yield [Script("inbox_release", [self._index(user)], (self.id, token)) for user in page]
+
     def _confirm(self, members: Iterable[tuple[str, str]], token: str, epoch: int) -> Steps[None]:
         """Confirm the entries of the (user, token in force) pairs after they have become members."""
-        seen = f"0-0-{epoch}-0"
+        seen = f"0-0-0-{epoch}-0"
         for page in batched(members, _PIPELINE_SIZE):
             yield [
                 Script("inbox_confirm", [self._index(user)], (self.id, token, in_force, seen))

@@ -9,9 +9,9 @@ from ...core.keys import name
 from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import InvalidArgument
 from ..arguments import count, request, window
+from ..cursors import checked_id
 from . import entries
 from .base import ChatBase, limits
-from .entries import Cursor
 from .values import Message, Page
 
 
@@ -41,7 +41,7 @@ class Messages(ChatBase):
         """
         name(sender, "sender")
         if reply_to is not None:
-            entries.checked_id(reply_to, "reply_to")
+            checked_id(reply_to, "reply_to")
         data = entries.as_stored(data)
         content = entries.encode_content(sender, body, data, reply_to)
         reply = yield Script(
@@ -49,8 +49,9 @@ class Messages(ChatBase):
             self._keys.sending,
             (sender, request(request_id), window(), content, reply_to or 0, *limits()),
         )
-        number, ms, epoch, _ = map(int, self._checked(reply, sender).split(b"-"))
-        return entries.make_message(self.id, epoch, number, [ms, 0, 0, 0, 0, sender, body, reply_to, data])
+        number, ms, nonce, epoch = map(int, self._checked(reply, sender).split(b"-")[:4])
+        stored = [ms, nonce, 0, 0, 0, sender, body, reply_to, data]
+        return entries.make_message(self.id, epoch, number, stored)
 
     asend = asynchronous(send)
 
@@ -77,22 +78,20 @@ class Messages(ChatBase):
         name(user, "user")
         if after is not None and before is not None:
             raise InvalidArgument("after and before can't both be given: a page has one direction.")
-        direction, cursor = "newest", Cursor(0)
-        if after is not None:
-            direction, cursor = "after", entries.parse_cursor(after, "after")
-        elif before is not None:
-            direction, cursor = "before", entries.parse_cursor(before, "before")
+        place = after if before is None else before
+        direction = "newest" if place is None else "after" if before is None else "before"
+        cursor = entries.parse_cursor(0 if place is None else place, direction)
         keys = self._keys
         reply = yield Script(
             "chat_history",
             (keys.newest, keys.members, keys.roster, keys.log),
             (user, direction, *cursor, count(limit, "limit"), *limits()),
         )
-        epoch, first, gap, has_more, reset, role, *raw = self._checked(reply, user)
+        epoch, first, stamp, gap, has_more, reset, role, *raw = self._checked(reply, user)
         messages = entries.make_messages(self.id, int(epoch), first, raw)
         return Page(
             messages=messages,
-            cursor=entries.end_cursor(int(epoch), first, messages),
+            cursor=entries.end_cursor(int(epoch), first, stamp.decode(), messages),
             gap=gap,
             has_more=bool(has_more),
             reset=bool(reset),
@@ -118,7 +117,7 @@ class Messages(ChatBase):
         """
         name(user, "user")
         cursor = entries.parse_cursor(up_to, "up_to")
-        reply = yield Script("chat_ack", self._keys.reading, (user, entries.author_json(user), *cursor))
+        reply = yield Script("chat_ack", self._keys.reading, (user, *cursor))
         return int(self._checked(reply, user))
 
     aack = asynchronous(ack)
@@ -130,11 +129,11 @@ class Messages(ChatBase):
         Raises NotPermitted if another user wrote it, NotAMember, ChatNotFound, LimitExceeded.
         """
         name(user, "user")
-        number = entries.checked_id(message_id, "message_id")
+        number = checked_id(message_id, "message_id")
         reply = yield Script(
             "chat_edit",
             self._keys.correcting,
-            (user, entries.author_json(user), number, entries.body_json(body)),
+            (user, entries.author_json(user), number, entries.body_json(body), *limits()),
         )
         return self._corrected(number, self._checked(reply, user))
 
@@ -144,15 +143,16 @@ class Messages(ChatBase):
     def delete_message(self, user: str, message_id: int) -> Steps[Message | None]:
         """Replace a message with a tombstone; None if the message does not exist (any more).
 
-        For the author, and for owners of the chat. The id stays, so that ids have no holes.
+        For the author, and for owners of the chat, also if they joined later. The id stays, so that ids have
+        no holes.
         Raises NotPermitted, NotAMember, ChatNotFound.
         """
         name(user, "user")
-        number = entries.checked_id(message_id, "message_id")
+        number = checked_id(message_id, "message_id")
         reply = yield Script(
             "chat_retract",
             self._keys.correcting,
-            (user, entries.author_json(user), number),
+            (user, entries.author_json(user), number, *limits()),
         )
         return self._corrected(number, self._checked(reply, user))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -41,8 +42,8 @@ class Page:
 
     messages: list[Message]
     cursor: str
-    """The end of the page: ack it to mark the messages as read, or read on after it. Set even if `messages`
-    is empty."""
+    """The end of the page: ack it to mark the messages as read, or read on after it. If `messages` is empty,
+    it is the cursor of the message before the page."""
     gap: int
     """How many messages directly before the first of these were removed by a limit."""
     has_more: bool
@@ -62,14 +63,17 @@ class Pending:
     messages: list[Message]
     """Includes the member's own, for their other devices."""
     cursor: str
-    """The end of the messages: ack it after processing them. Set even if `messages` is empty."""
+    """The end of the messages: ack it after processing them. If `messages` is empty, it is the cursor of the
+    message before them."""
     gap: int
     """How many messages directly before the first of these were removed by a limit."""
     has_more: bool
     """Whether there are more unacked messages. If `messages` is empty, other chats have used up `total`."""
     reset: bool
-    """Since the user last acked everything, the chat was created anew, or Redis lost data. Discard the
-    messages you have; these replace them, even if there are none."""
+    """Since the user last acked everything, the chat lost data. Discard the messages you have; these replace
+    them, even if there are none. Reported once, and again only until these are acked. A loss of the whole
+    server, a chat that was deleted and created anew, or a further loss before everything is acked, is
+    detected by Chat.history(after=cursor) only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,3 +124,19 @@ class ChatSummary:
     members: list[str]
     """The first few members, the longest-standing first: a label for chats without a title."""
     muted: bool
+    cursor: str
+    """The chat's place in the list: `chats(after=cursor)` continues below it, also if the chat has moved or
+    is gone."""
+
+
+class Names(list[str]):
+    """Names of users: a list, and whether there are more.
+
+    >>> Names(["ann", "bob"], has_more=True)
+    ['ann', 'bob']
+    """
+
+    def __init__(self, names: Iterable[str] = (), *, has_more: bool = False) -> None:
+        super().__init__(names)
+        #: whether the limit left out further names
+        self.has_more = has_more

@@ -3,12 +3,13 @@
 A directory is one sorted set. Each member has an entry for each word start of its label and aliases: the
 folded text from there to the end (a suffix), its id and its label, separated by NUL. All entries that match
 a prefix are adjacent and in the order in which they are returned, so a search is one command that reads a
-range. Suffixes are never truncated: prefixes of any length are compared in full.
+range. Only if members with several matching words fill that range, a script reads on. Suffixes are never
+truncated: prefixes of any length are compared in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -17,15 +18,12 @@ from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...core.steps import batched
-from ...errors import InvalidArgument, LimitExceeded
+from ...errors import LimitExceeded
 from ..arguments import count
-from .folding import all_suffixes, fold
+from .folding import fold
 from .keys import DirectoryKeys, directories_key
+from .records import PAGE_SIZE, Record, checked_list, checked_pair, pack, pages, without_nul
 
-#: entries per member: one script call writes them all
-MAX_ENTRIES = 500
-#: entries per script call with several members; replacing members moves twice as many
-PAGE_SIZE = 250
 #: COMMAND_DEADLINEs for which an empty directory stays registered: longer than an add can take
 _GRACE = 3
 
@@ -70,11 +68,12 @@ class Directory(Service):
     def add(self, member: str, label: str, *, aliases: Iterable[str] = ()) -> Steps[None]:
         """Add `member` under its label and aliases, replacing its previous ones.
 
-        Label and aliases may have LABEL_MAX_BYTES of UTF-8 each and 500 word starts together. Raises
-        LimitExceeded above that, or if the directory would exceed DIRECTORY_MAX_ENTRIES. One round trip;
-        concurrent readers get either all of the old entries or all of the new ones.
+        Label and aliases may have LABEL_MAX_BYTES of UTF-8 each, and together 128 word starts, from which
+        the folded texts may have 64 KiB. Raises LimitExceeded above that, or if the directory would exceed
+        DIRECTORY_MAX_ENTRIES. One round trip; concurrent readers get either all of the old entries or all of
+        the new ones.
         """
-        yield from self._store([_record(member, label, _checked_list(aliases, "aliases"))])
+        yield from self._store([pack(member, label, checked_list(aliases, "aliases"))])
 
     aadd = asynchronous(add)
 
@@ -86,7 +85,7 @@ class Directory(Service):
         earlier pages stay stored, and nothing of the same page or later is. Adding all of them again is safe.
         """
         stored = 0
-        for page in _pages(_record(*_checked_pair(item), ()) for item in pairs):
+        for page in pages(pack(*checked_pair(item), ()) for item in pairs):
             yield from self._store(page)
             stored += len(page)
         return stored
@@ -103,7 +102,7 @@ class Directory(Service):
     @operation
     def remove_many(self, members: Iterable[str]) -> Steps[None]:
         """Remove any number of members, some hundreds at a time; absent ones are ignored."""
-        ids = (name(member, "member") for member in _checked_list(members, "members"))
+        ids = (name(member, "member") for member in checked_list(members, "members"))
         for page in batched(ids, PAGE_SIZE):
             yield from _remove(self._prefix, [(self.guild, member) for member in page])
 
@@ -115,24 +114,27 @@ class Directory(Service):
 
         Sorted by the folded suffix that begins with that word (by code point), then by id. A member that
         matches several times is returned once, at its first position. White space counts: "smith " does not
-        match "Smithers". An empty prefix lists all members from the first. One round trip per 500 matching
-        words.
+        match "Smithers". An empty prefix lists all members from the first.
+
+        One round trip; a second one if members with several matching words leave too few others among the
+        first matches. Each reads the directory as of one moment. A `limit` above 16, or a raised
+        LABEL_MAX_BYTES, may take more than two, each for about 2000 matching words or 2 MiB; then a member
+        whose label is changed meanwhile may be missing.
         """
         count(limit, "limit")
-        folded = fold(_without_nul(payloads.text(prefix, "prefix"), "prefix")).encode()
+        folded = fold(without_nul(payloads.text(prefix, "prefix"), "prefix")).encode()
         # UTF-8 never contains byte 255: it sorts after everything that begins with the prefix
         start, end = b"[" + folded, b"(" + folded + b"\xff"
         # a few more than `limit`: some members match several times
-        size = min(limit + limit // 16 + 1, MAX_ENTRIES)
-        found: dict[str, str] = {}
-        while True:
-            args = ("ZRANGE", self._keys[0], start, end, "BYLEX", "LIMIT", 0, size)
-            entries: list[bytes] = yield Command(*args, reads=True)
-            parts = b"\0".join(entries).decode().split("\0")  # splitting one by one takes twice as long
-            found.update(zip(parts[1::3], parts[2::3], strict=True))
-            if len(found) >= limit or len(entries) < size:
-                return _contacts(islice(found.items(), limit))
-            start = b"(" + entries[-1]
+        size = limit + limit // 16 + 1
+        args = ("ZRANGE", self._keys[0], start, end, "BYLEX", "LIMIT", 0, size)
+        entries: list[bytes] = yield Command(*args, reads=True)
+        parts = b"\0".join(entries).decode().split("\0")  # splitting one by one takes twice as long
+        found = dict(zip(parts[1::3], parts[2::3], strict=True))
+        if len(found) < limit and len(entries) == size:
+            # from the beginning: the labels of these members may have changed meanwhile
+            found = yield from self._read_range(start, end, limit)
+        return _contacts(islice(found.items(), limit))
 
     asuggest = asynchronous(suggest)
 
@@ -161,12 +163,25 @@ class Directory(Service):
     @operation
     def size(self) -> Steps[int]:
         """Count the members."""
-        members: int = yield Command("HLEN", self._keys[1], reads=True)
-        return members
+        return (yield from self._count())
 
     asize = asynchronous(size)
 
-    def _store(self, page: Sequence[_Record]) -> Steps[None]:
+    def _count(self) -> Steps[int]:
+        members: int = yield Command("HLEN", self._keys[1], reads=True)
+        return members
+
+    def _read_range(self, start: bytes, end: bytes, limit: int) -> Steps[dict[str, str]]:
+        """Map the first `limit` members, or a few more, of a range of entries to their labels."""
+        found: dict[str, str] = {}
+        while start and len(found) < limit:
+            members, last = yield Script("directory_suggest", self._keys[:1], [start, end, limit])
+            parts = b"\0".join([b"", *members]).decode().split("\0")
+            found.update(zip(parts[1::2], parts[2::2], strict=True))
+            start = last and b"(" + last
+        return found
+
+    def _store(self, page: Sequence[Record]) -> Steps[None]:
         limit = conf.current().DIRECTORY_MAX_ENTRIES
         latest = {record.id: record.packed for record in page}
         pairs = [part for pair in latest.items() for part in pair]
@@ -176,69 +191,14 @@ class Directory(Service):
             Script("directory_add", self._keys, [limit, *pairs]),
         ]
         if total:
+            if not (yield from self._count()):
+                yield from _unregister(self._prefix, {self.guild})
             raise LimitExceeded(
                 f"entries in directory {self.guild!r}",
                 limit=limit,
                 actual=total,
                 setting="DIRECTORY_MAX_ENTRIES",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """A member as the scripts store it: see DirectoryKeys.records."""
-
-    id: str
-    packed: str
-    entries: int
-
-
-def _record(member: str, label: str, aliases: Sequence[str]) -> _Record:
-    name(member, "member")
-    texts = [_checked_label(label, "label"), *(_checked_label(alias, "alias") for alias in aliases)]
-    suffixes = all_suffixes(texts)
-    if len(suffixes) > MAX_ENTRIES:
-        raise LimitExceeded("word starts of label and aliases", limit=MAX_ENTRIES, actual=len(suffixes))
-    return _Record(member, "\0".join([label, *suffixes]), len(suffixes))
-
-
-def _checked_label(value: str, what: str) -> str:
-    payloads.text(value, what, setting="LABEL_MAX_BYTES")
-    if not value:
-        raise InvalidArgument(f"{what} is empty: members are found by its text.")
-    return _without_nul(value, what)
-
-
-def _without_nul(value: str, what: str) -> str:
-    if "\0" in value:
-        raise InvalidArgument(f"{what} must not contain a NUL character.")
-    return value
-
-
-def _checked_list(values: Iterable[str], what: str) -> list[str]:
-    if isinstance(values, str | bytes):
-        raise TypeError(f"{what} must be a list, not a {type(values).__name__}: wrap it in a list.")
-    return list(values)
-
-
-def _checked_pair(item: object) -> tuple[str, str]:
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise TypeError(f"pairs must contain (member, label) tuples, not {type(item).__name__}.")
-    return item[0], item[1]
-
-
-def _pages(records: Iterable[_Record]) -> Iterator[list[_Record]]:
-    """Group records into lists of at most PAGE_SIZE entries; a record with more gets a list of its own."""
-    page: list[_Record] = []
-    room = PAGE_SIZE
-    for record in records:
-        if page and record.entries > room:
-            yield page
-            page, room = [], PAGE_SIZE
-        page.append(record)
-        room -= record.entries
-    if page:
-        yield page
 
 
 def _contacts(pairs: Iterable[tuple[str, str]]) -> list[Contact]:
@@ -259,10 +219,28 @@ def _remove(prefix: str, pairs: Sequence[tuple[str, str]]) -> Steps[None]:
         Script("directory_remove", [keys.entries, keys.records, keys.indexed], [member])
         for keys, member in targets
     ]
-    empty = {guild for (guild, _), members in zip(pairs, remaining, strict=True) if not members}
+    empty = {guild for (guild, _), existing in zip(pairs, remaining, strict=True) if not existing}
     if empty:
-        grace = int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
-        yield Script("directory_prune", [directories_key(prefix)], [grace, *empty])
+        yield from _unregister(prefix, empty)
+
+
+def _unregister(prefix: str, empty: Collection[str]) -> Steps[None]:
+    """Remove empty directories from the registry, except those to which an add may be in progress. Remove
+    those that were excepted earlier, too, if they are still empty."""
+    registry = directories_key(prefix)
+    grace = int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
+    due = [guild.decode() for guild in (yield Script("directory_prune", [registry], [grace, *empty]))]
+    if not due:
+        return
+    keys = [DirectoryKeys(prefix, guild) for guild in due]
+    remaining = yield [Command("EXISTS", each.records, each.indexed, reads=True) for each in keys]
+    still_empty = [guild for guild, existing in zip(due, remaining, strict=True) if not existing]
+    filled = [guild for guild, existing in zip(due, remaining, strict=True) if existing]
+    # registering a directory removes its mark
+    yield [
+        Script("directory_prune", [registry], [grace, *still_empty]),
+        *(Script("directory_register", [registry], [guild]) for guild in filled),
+    ]
 
 
 def forget_member(prefix: str, member: str) -> Steps[None]:

@@ -32,8 +32,9 @@ class DirectoryKeys:
 
 
 def directories_key(prefix: str) -> str:
-    """ZSET guild → ms of its latest add: the registry of directories, for forget(). A guild is pruned if a
-    removal finds its directory empty and no add can be in progress."""
+    """ZSET guild → ms of its latest add: the registry of directories, for forget(). A guild is removed if its
+    directory is found empty when no add can be in progress. If that is too soon after the latest add, the ms
+    become negative, and a later removal that empties a directory checks this one again."""
     return f"{prefix}:{FORMAT}:{{directories}}"
 
 

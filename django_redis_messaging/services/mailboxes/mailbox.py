@@ -10,7 +10,7 @@ from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument
 from ..arguments import MAX_ITEMS, count, flag, request, settled, window
-from ..chats import entries
+from ..cursors import checked_id, parse_cursor
 from ..moments import to_datetime
 from .keys import MailboxKeys
 from .values import Mail, MailboxStatus, MailPage, as_stored, encode_content, make_mail, make_page
@@ -106,7 +106,7 @@ class Mailbox(Service):
 
         Raises InvalidArgument for an invalid cursor.
         """
-        cursor = ("", "", "") if after is None else entries.parse_cursor(after, "after")
+        cursor = ("", "", "") if after is None else parse_cursor(after, "after")
         read_filter = "all" if unread is None else "unread" if flag(unread, "unread") else "read"
         reply = yield Script(
             "mailbox_fetch",
@@ -130,7 +130,7 @@ class Mailbox(Service):
         `up_to` is a cursor or an id; an id above the newest means the newest. A cursor whose mail no longer
         exists because Redis lost data moves nothing. Raises InvalidArgument for an invalid cursor.
         """
-        cursor = entries.parse_cursor(up_to, "up_to")
+        cursor = parse_cursor(up_to, "up_to")
         return int((yield Script("mailbox_ack", self._keys.changing, cursor)))
 
     aack = asynchronous(ack)
@@ -162,7 +162,7 @@ class Mailbox(Service):
 
         None if a reply was lost and the retry found no such mail: this call may have removed it.
         """
-        args = (entries.checked_id(id, "id"), *_limits())
+        args = (checked_id(id, "id"), *_limits())
         return settled((yield Script("mailbox_discard", self._keys.changing, args, settles=True)))
 
     adiscard = asynchronous(discard)
@@ -205,7 +205,7 @@ def _limits() -> tuple[int, int]:
 def _checked_ids(ids: Iterable[int]) -> list[int]:
     if isinstance(ids, int | str) or not isinstance(ids, Iterable):
         raise TypeError(f"ids must be a list of mail ids, not {type(ids).__name__}: wrap it in a list.")
-    checked = [entries.checked_id(id, "ids") for id in ids]
+    checked = [checked_id(id, "ids") for id in ids]
     if len(checked) > MAX_ITEMS:
         raise InvalidArgument(
             f"ids must have at most {MAX_ITEMS} items, not {len(checked)}: use ack for more."

@@ -10,7 +10,7 @@ from typing import Any
 from ... import conf
 from ...core import payloads
 from ...errors import LimitExceeded
-from ..chats import entries
+from ..cursors import format_cursor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def make_page(reply: Sequence[Any], after: str | int | None) -> MailPage:
         make_mail(epoch, int(number), entry, read=not is_unread)
         for number, entry, is_unread in zip(ids, payloads.loads_all(raw), unread, strict=True)
     ]
-    end = after if isinstance(after, str) and not reset else entries.format_cursor(epoch, start)
+    end = after if isinstance(after, str) and not reset else format_cursor(epoch, start)
     return MailPage(
         messages=mails,
         cursor=mails[-1].cursor if mails else end,

@@ -34,9 +34,9 @@ class ChatsView(ChatListMixin, MessagingPage):
         try:
             rows = self.rows(after=after)
         except InvalidArgument:
-            # The last chat of the previous page was deleted or left: show the first page.
+            # Not a cursor: show the first page.
             after, rows = None, self.rows()
-        more = rows[-1].id if len(rows) == CHATS_PER_PAGE else None
+        more = rows[-1].summary.cursor if len(rows) == CHATS_PER_PAGE else None
         return self.page({"rows": rows, "more": more, "further": after is not None})
 
 

@@ -1,0 +1,138 @@
+"""The public names, by subject. The package loads this module at the first use of one of them."""
+
+from .core.observers import observe, unobserve
+from .core.retry import deadline
+from .errors import (
+    ChatExists,
+    ChatNotFound,
+    ConfigurationError,
+    FileChanged,
+    FileChannelError,
+    FileCorrupt,
+    InvalidArgument,
+    LeaseLost,
+    LimitExceeded,
+    LockError,
+    LockNotOwnedError,
+    MessagingError,
+    NotAMember,
+    NotPermitted,
+    OutcomeUnknown,
+    PermitLost,
+    SemaphoreError,
+    Unavailable,
+    UnknownConsumer,
+)
+from .handlers import Expired, KeyEvent, on_expiry, on_key_event
+from .services.aggregates import Aggregator, Count, Counted, Countries
+from .services.broadcasts import Batch, Broadcast, Event
+from .services.chats import Chat, ChatInfo, ChatSummary, Member, Message, Names, Page, Pending
+from .services.contacts import RecentContacts
+from .services.directories import Contact, Directory
+from .services.expiries import Expiry
+from .services.files import (
+    ConsumerStats,
+    File,
+    FileChannel,
+    FileStats,
+    Progress,
+    Report,
+    gunzip,
+    iter_lines,
+    unzstd,
+)
+from .services.forgetting import aforget, forget
+from .services.inboxes import Inbox
+from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
+from .services.locks import Lock, LockInfo, afenced_update, fenced_update
+from .services.mailboxes import Mail, Mailbox, MailboxStatus, MailPage, anotify, notify
+from .services.semaphores import Semaphore, SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
+
+__all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
+    # group chat
+    "Chat",
+    "Inbox",
+    "Message",
+    "Page",
+    "Pending",
+    "ChatSummary",
+    "ChatInfo",
+    "Member",
+    "Names",
+    # notifications
+    "Mailbox",
+    "Mail",
+    "MailPage",
+    "MailboxStatus",
+    "notify",
+    "anotify",
+    # broadcast
+    "Broadcast",
+    "Event",
+    "Batch",
+    # contacts
+    "Directory",
+    "RecentContacts",
+    "Contact",
+    # background work
+    "DelayQueue",
+    "Job",
+    "DeadJob",
+    "QueueStats",
+    # locks
+    "Lock",
+    "LockInfo",
+    "fenced_update",
+    "afenced_update",
+    "Semaphore",
+    "SemaphoreInfo",
+    "SemaphoreHolder",
+    "SemaphoreWaiter",
+    # files, and counts of their lines
+    "FileChannel",
+    "File",
+    "Report",
+    "Progress",
+    "FileStats",
+    "ConsumerStats",
+    "iter_lines",
+    "gunzip",
+    "unzstd",
+    "Aggregator",
+    "Counted",
+    "Count",
+    "Countries",
+    # timers and keyspace events
+    "Expiry",
+    "Expired",
+    "on_expiry",
+    "KeyEvent",
+    "on_key_event",
+    # deletion of a user's data
+    "forget",
+    "aforget",
+    # errors
+    "MessagingError",
+    "ConfigurationError",
+    "InvalidArgument",
+    "NotAMember",
+    "NotPermitted",
+    "ChatNotFound",
+    "ChatExists",
+    "LimitExceeded",
+    "LeaseLost",
+    "LockError",
+    "LockNotOwnedError",
+    "SemaphoreError",
+    "PermitLost",
+    "FileChannelError",
+    "UnknownConsumer",
+    "FileChanged",
+    "FileCorrupt",
+    "Unavailable",
+    "OutcomeUnknown",
+    # observation and deadlines
+    "observe",
+    "unobserve",
+    "deadline",
+]

@@ -1,0 +1,106 @@
+"""Rebuilds keys of chats that were lost, and the chats' entries in the indexes of members, for operators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ... import conf
+from ...core.operations import Command, Script, Steps, operation
+from ...core.steps import batched
+from .membership import Membership
+
+#: index entries read or written per pipeline
+_PIPELINE_SIZE = 500
+#: number of chats, greater than that of any user: restored entries were within the limit before
+_NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What was repaired of a chat."""
+
+    rebuilt: list[str]
+    """Names of its keys, such as "newest"."""
+    restored: int
+    """Number of entries in indexes of members."""
+
+
+class ChatRepair(Membership):
+    """The repair of one chat. It never changes an intact chat, and may run while the chat is used."""
+
+    @operation
+    def run(self, users: Sequence[str] | None = None) -> Steps[Repair | None]:
+        """Repair the chat, and its entries in the indexes of its members, or of these users.
+
+        None if the chat does not exist, or if none of the users is a member. Raises ChatNotFound if so much
+        is lost that nothing can be rebuilt.
+        """
+        if users is not None and not (yield from self._has_any(users)):
+            return None
+        keys = self._keys
+        reply = yield Script(
+            "chat_repair",
+            (*keys.reading, keys.roster, keys.seniority, keys.info),
+            (os.urandom(8).hex(), conf.current().CHAT_KEEP_LAST),
+        )
+        if reply == b"no chat":
+            return None
+        rebuilt = [part.decode() for part in self._checked(reply)]
+        return Repair(rebuilt, (yield from self._restore_entries(users)))
+
+    def _has_any(self, users: Sequence[str]) -> Steps[bool]:
+        keys = self._keys
+        lines, positions = yield [
+            Command("HMGET", keys.roster, *users, reads=True),
+            Command("ZMSCORE", keys.members, *users, reads=True),
+        ]
+        return any(value is not None for value in (*lines, *positions))
+
+    def _restore_entries(self, users: Sequence[str] | None) -> Steps[int]:
+        """Write entries that are missing, or that name another membership; returns their number."""
+        memberships = yield from self._read_memberships(users)
+        restored = 0
+        for page in batched(memberships, _PIPELINE_SIZE):
+            entries = yield [Command("HGET", self._index(user), self.id, reads=True) for user, _ in page]
+            lost = [
+                user
+                for (user, token), entry in zip(page, entries, strict=True)
+                if entry is None or _membership(entry) not in ("", token)
+            ]
+            if lost:
+                restored += yield from self._write_entries(lost)
+        return restored
+
+    def _read_memberships(self, users: Sequence[str] | None) -> Steps[list[tuple[str, str]]]:
+        """The members, or those among `users`, with the tokens of their memberships."""
+        if users is None:
+            flat = yield Command("HGETALL", self._keys.roster, reads=True)
+            return [(user.decode(), _token(line)) for user, line in batched(flat, 2)]
+        lines = yield Command("HMGET", self._keys.roster, *users, reads=True)
+        return [(user, _token(line)) for user, line in zip(users, lines, strict=True) if line is not None]
+
+    def _write_entries(self, users: Sequence[str]) -> Steps[int]:
+        """Write the entries as a joining does, so that they are right even if members leave meanwhile."""
+        joining = os.urandom(8).hex()
+        yield [Script("inbox_reserve", [self._index(user)], (self.id, joining, _NO_LIMIT)) for user in users]
+        newest, lines = yield [
+            Command("GET", self._keys.newest, reads=True),
+            Command("HMGET", self._keys.roster, *users, reads=True),
+        ]
+        current = [(user, _token(line)) for user, line in zip(users, lines, strict=True) if newest and line]
+        yield from self._confirm(current, joining, int(newest.split(b"-")[3]) if newest else 0)
+        members = {user for user, _ in current}
+        yield from self._release([user for user in users if user not in members], joining)
+        return len(current)
+
+
+def _token(line: bytes) -> str:
+    """The token of a membership, in a line of the roster."""
+    return line.decode().rpartition(" ")[2]
+
+
+def _membership(entry: bytes) -> str:
+    """The token of the membership that an index entry names; '' if it names only joinings."""
+    return entry.split(b" ")[0].partition(b"?")[0].decode()
