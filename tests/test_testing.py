@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from django.conf import settings
@@ -327,11 +328,11 @@ def test_remove_keys_works_in_batches(own_prefix: str, monkeypatch: pytest.Monke
     assert remove_keys("messaging", own_prefix) == 0
 
 
-def test_prefix_of_a_test_replaces_that_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefix_of_a_test_replaces_that_of_the_site() -> None:
     [*_, of_site] = isolation._layers(conf.NAME)
-    monkeypatch.setitem(of_site, "PREFIX", "site")
-    prefix = Prefix()
-    with override_settings(REDIS_MESSAGING={"PREFIX": "site"}), nothing_hooked(), prefix:
+    site, prefix = {"PREFIX": "site"}, Prefix()
+    # the end of the override lets the app read its settings anew, so it must come last
+    with override_settings(REDIS_MESSAGING=site), mock.patch.dict(of_site, site), nothing_hooked(), prefix:
         assert conf.prefix() == "site"
         with prefix.instead("inner"):
             assert [prefix("site"), prefix("messaging"), prefix("tenant")] == [

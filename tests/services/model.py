@@ -68,9 +68,8 @@ class Model:
                 chat.members[member] = Membership(0, 0, "member", request)
             chat.members[members[0]].role = "owner"
             if body:
-                # what it was made with is nobody's to release: no position has moved yet
                 chat.append(Said(members[0], body))
-                chat.members[members[0]].position = 1
+                chat.move(members[0], 1)
             answers[request] = Place(chat.epoch, 0, 0)
         for member in members:
             self._confirm(member, chat_id, request)
