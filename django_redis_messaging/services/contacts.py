@@ -105,4 +105,4 @@ class RecentContacts(Service):
 def forget_contacts(prefix: str, user: str) -> Steps[None]:
     """Delete the recent contacts of `user`."""
     keys = UserKeys(prefix, user)
-    yield Command("DEL", keys.contacts, keys.contact_uses, *keys.contact_touches)
+    yield Command("UNLINK", keys.contacts, keys.contact_uses, *keys.contact_touches)

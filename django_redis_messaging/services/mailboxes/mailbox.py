@@ -215,4 +215,4 @@ def _checked_ids(ids: Iterable[int]) -> list[int]:
 
 def forget_mail(prefix: str, user: str) -> Steps[None]:
     """Delete a user's mailbox."""
-    yield Command("DEL", *MailboxKeys(prefix, user).all_keys)
+    yield Command("UNLINK", *MailboxKeys(prefix, user).all_keys)
