@@ -878,7 +878,7 @@ class TestRenewal:
                 lock.acquire()
             names = sorted(str(lost.get(timeout=DEADLINE)).split("'")[1] for _ in locks)
         assert names == ["door 0", "door 1", "door 2"]
-        assert "Renewing the lease of 'door 0' failed, retrying in 0.1 s" in caplog.text
+        assert "Renewing the lease of 'door 0' failed, retrying in 0." in caplog.text
         assert "ZeroDivisionError" in caplog.text
         again = Lock("door", timeout=0.3, renew=True)
         again.acquire()
