@@ -19,14 +19,16 @@ from .errors import (
     NotPermitted,
     OutcomeUnknown,
     PermitLost,
+    RateExceeded,
     SemaphoreError,
     Unavailable,
     UnknownConsumer,
 )
 from .handlers import Expired, KeyEvent, on_expiry, on_key_event
 from .services.aggregates import Aggregator, Count, Counted, Countries
+from .services.blocks import Blocks
 from .services.broadcasts import Batch, Broadcast, Event
-from .services.chats import Chat, ChatInfo, ChatSummary, Member, Message, Names, Page, Pending
+from .services.chats import Changes, Chat, ChatInfo, ChatSummary, Member, Message, Names, Page, Pending
 from .services.contacts import RecentContacts
 from .services.directories import Contact, Directory
 from .services.expiries import Expiry
@@ -54,11 +56,13 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "Inbox",
     "Message",
     "Page",
+    "Changes",
     "Pending",
     "ChatSummary",
     "ChatInfo",
     "Member",
     "Names",
+    "Blocks",
     # notifications
     "Mailbox",
     "Mail",
@@ -120,6 +124,7 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "ChatNotFound",
     "ChatExists",
     "LimitExceeded",
+    "RateExceeded",
     "LeaseLost",
     "LockError",
     "LockNotOwnedError",

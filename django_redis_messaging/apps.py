@@ -1,6 +1,6 @@
 """The configuration of the app."""
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, register
 from django.utils.translation import gettext_lazy as _
 
@@ -14,8 +14,11 @@ class MessagingConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks
+        from .web import following
 
         register(_check_tasks, checks.TAG)
+        if apps.is_installed("django.contrib.auth"):
+            following.connect()
 
 
 def _check_tasks(**_: object) -> list[CheckMessage]:

@@ -39,13 +39,17 @@ class Settings:
     CHAT_KEEP_LAST: int = 1000
     #: maximum number of messages in a chat, read or unread
     CHAT_MAX_LENGTH: int = 10_000
+    #: maximum size of a chat's messages, read or unread; each counts as the largest that it ever was
+    CHAT_MAX_BYTES: int = 16 * 1024 * 1024
     #: age at which a message is removed, read or unread; None: never
     CHAT_MAX_AGE: float | None = None
     #: maximum number of members of a chat; at most 10,000
     CHAT_MAX_MEMBERS: int = 1000
-    #: maximum number of chats a user is a member of
+    #: maximum number of chats a user is a member of; others can fill nine tenths of it
     USER_MAX_CHATS: int = 5000
-    #: maximum size of a message as stored: body and data together
+    #: maximum number of people whom a user has blocked
+    USER_MAX_BLOCKS: int = 1000
+    #: maximum size of a message: body and data together
     MESSAGE_MAX_BYTES: int = 64 * 1024
     #: maximum size of a chat's title
     TITLE_MAX_BYTES: int = 512
@@ -119,10 +123,22 @@ class Settings:
 
     #: dotted path of the class that maps users to chat members: see web/identity.py
     IDENTITY: str = "django_redis_messaging.web.identity.Identity"
-    #: maximum number of messages that a user sends through the pages in a minute
+    #: whether saving a user updates the directories, and deleting one calls forget()
+    FOLLOW_USERS: bool = False
+    #: maximum number of messages that a user sends in a minute, like the other rates through the pages
     SEND_RATE: int = 60
-    #: maximum number of chats that a user creates through the pages in an hour
+    #: maximum number of messages that a user edits or deletes in a minute
+    EDIT_RATE: int = 60
+    #: maximum number of chats that a user creates in an hour
     CREATE_RATE: int = 60
+    #: maximum number of people whom a user adds to chats in an hour, also by creating chats
+    INVITE_RATE: int = 300
+    #: maximum number of searches for people by a user in a minute
+    SEARCH_RATE: int = 120
+    #: maximum number of chat titles that a user changes in an hour
+    RENAME_RATE: int = 60
+    #: whether the services count these uses, except searches, instead of the pages
+    RATES_IN_SERVICES: bool = False
 
 
 @functools.cache

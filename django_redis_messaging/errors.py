@@ -26,7 +26,7 @@ class NotAMember(MessagingError):
 
 
 class NotPermitted(MessagingError):
-    """The user is a member, but only the author of the message or an owner of the chat may do this."""
+    """Only the author of the message or an owner of the chat may do this; or a person may not be added."""
 
 
 class ChatNotFound(MessagingError):
@@ -35,6 +35,11 @@ class ChatNotFound(MessagingError):
 
 class ChatExists(MessagingError):
     """A chat with this id exists already, and was created by another request."""
+
+    def __init__(self, *args: object, chat_id: str = "") -> None:
+        super().__init__(*args)
+        #: the id
+        self.chat_id = chat_id
 
 
 class LimitExceeded(MessagingError):
@@ -49,6 +54,15 @@ class LimitExceeded(MessagingError):
         self.setting = setting
         #: the value that exceeded the limit
         self.actual = actual
+
+
+class RateExceeded(LimitExceeded):
+    """A user did something too often: see the settings that end in _RATE. Nothing was changed."""
+
+    def __init__(self, what: str, *, limit: int, retry_after: float, setting: str = "") -> None:
+        super().__init__(what, limit=limit, actual=limit + 1, setting=setting)
+        #: seconds after which the same is allowed
+        self.retry_after = retry_after
 
 
 class Unavailable(MessagingError):

@@ -22,7 +22,10 @@ INSTALLED_APPS = [
     "django_redis_messaging",
     "tests.web.accounts",
 ]
+#: see tests/web/policies.py
+TEST_POLICY = ""
 MIDDLEWARE = [
+    "tests.web.policies.send_policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -39,6 +42,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "tests.web.policies.nonce",
             ]
         },
     }
@@ -66,6 +70,7 @@ TASKS = {
     "default": {
         "BACKEND": "django_redis_messaging.tasks.RedisBackend",
         "QUEUES": ["default", "other"],
+        "OPTIONS": {"TASK_MODULES": ["tests"]},
     }
 }
 # the pytest plugin gives each test its prefix

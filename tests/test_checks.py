@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.checks import CheckMessage, run_checks
 from django.core.management import call_command
+from django.middleware.csrf import CsrfViewMiddleware
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
 from django_redis_messaging import checks, conf
+from django_redis_messaging.checks import deployment
 from django_redis_messaging.checks import server as server_checks
 from django_redis_messaging.core.embedded import EmbeddedServer
 
@@ -32,7 +35,8 @@ GOOD: dict[str, Any] = {"default": redis("redis://127.0.0.1:6379/0"), "messaging
 
 @contextmanager
 def site(messaging: object = None, caches: dict[str, Any] | None = None) -> Iterator[None]:
-    with override_settings(REDIS_MESSAGING=messaging or {}, CACHES=caches or GOOD):
+    middleware = [*settings.MIDDLEWARE, "django.middleware.security.SecurityMiddleware"]
+    with override_settings(REDIS_MESSAGING=messaging or {}, CACHES=caches or GOOD, MIDDLEWARE=middleware):
         yield
 
 
@@ -484,6 +488,99 @@ class TestServer:
     def test_versions(self, info: dict[str, str], wanted: list[str]) -> None:
         message = server_checks._check_version("messaging", info)
         assert [str(message.id).removeprefix("messaging.") for message in [message] if message] == wanted
+
+
+class OwnCsrf(CsrfViewMiddleware):
+    """A site's own middleware."""
+
+
+class TestMiddleware:
+    ALL = tuple(deployment.MIDDLEWARE)
+
+    @pytest.mark.parametrize("missing", ALL)
+    def test_missing_middleware_is_named(self, server: EmbeddedServer, missing: str) -> None:
+        with (
+            site(caches={"default": LOCMEM, "messaging": redis(server.url)}),
+            override_settings(MIDDLEWARE=[one for one in self.ALL if one != missing]),
+        ):
+            assert found() == []
+            assert ids(deploy=True) == ["W014"]
+            assert str(only(deploy=True).hint) == f'Add to MIDDLEWARE:\n    "{missing}",'
+            assert missing.rpartition(".")[2] in only(deploy=True).msg
+            with override_settings(ROOT_URLCONF="django.contrib.auth.urls"):  # without the pages
+                assert found(deploy=True) == []
+
+    def test_subclasses_are_sufficient(self) -> None:
+        others = [one for one in self.ALL if "csrf" not in one]
+        with override_settings(MIDDLEWARE=[*others, "tests.test_checks.OwnCsrf", "no.such.middleware"]):
+            assert deployment.check_middleware() == []
+
+
+SENTINELS = {
+    "CLIENT_CLASS": "django_redis.client.SentinelClient",
+    "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+    "SENTINELS": [("sentinel1", 26379), ("sentinel2", 26380)],
+}
+TLS: dict[str, Any] = {"CONNECTION_POOL_KWARGS": {"ssl": True}, "SENTINEL_KWARGS": {"ssl": True}}
+
+
+class TestTransport:
+    """Whether a Redis on another machine is reached by TLS and with a password."""
+
+    @pytest.mark.parametrize(
+        ("entry", "wanted"),
+        [
+            (
+                redis("redis://redis.internal/1"),
+                {"W015": "redis.internal:6379", "W016": "redis.internal:6379"},
+            ),
+            (redis("redis://:secret@10.0.0.7:6380/1"), {"W015": "10.0.0.7:6380"}),
+            (redis("rediss://redis.internal/1"), {"W016": "redis.internal:6379"}),
+            (redis("rediss://redis.internal/2", PASSWORD="secret"), {}),
+            (redis("rediss://ann:secret@redis.internal/1"), {}),
+            (redis("rediss://r/1", CONNECTION_POOL_KWARGS={"credential_provider": object()}), {}),
+            (redis("redis://127.0.0.1/1"), {}),
+            (redis("redis://127.7.7.7/1"), {}),
+            (redis("redis://[::1]/1"), {}),
+            (redis("redis://localhost/1"), {}),
+            (redis("unix:///run/redis.sock?db=1"), {}),
+            (
+                redis(["rediss://:secret@node1", "redis://:secret@node2", "rediss://node3"]),
+                {"W015": "node2:6379", "W016": "node3:6379"},
+            ),
+            (redis("rediss://:secret@node1,redis://:secret@node2:7"), {"W015": "node2:7"}),
+            (
+                redis("redis://mymaster/1", **SENTINELS),
+                dict.fromkeys(("W015", "W016"), "mymaster:6379, sentinel1:26379, sentinel2:26380"),
+            ),
+            (
+                redis("redis://:secret@mymaster/1", **SENTINELS, **TLS),
+                {"W016": "sentinel1:26379, sentinel2:26380"},
+            ),
+            (
+                redis(
+                    "redis://:secret@mymaster/2",
+                    **SENTINELS,
+                    CONNECTION_POOL_KWARGS={"ssl": True},
+                    SENTINEL_KWARGS={"ssl": True, "password": "secret"},
+                ),
+                {},
+            ),
+        ],
+    )
+    def test_servers_without_tls_or_password_are_named(self, entry: Any, wanted: dict[str, str]) -> None:
+        with site(caches={"default": LOCMEM, "messaging": entry}):
+            messages = {str(one.id).removeprefix("messaging."): one for one in deployment.check_transport()}
+        assert messages.keys() == wanted.keys()
+        for id, names in wanted.items():
+            assert f" connects to {names} without " in messages[id].msg
+            assert "secret" not in messages[id].msg and messages[id].hint
+
+    def test_it_runs_with_deploy_only(self) -> None:
+        caches = {"default": LOCMEM, "messaging": redis("redis://redis.invalid/1")}
+        with site({"COMMAND_DEADLINE": 0.1}, caches):
+            assert found() == []
+            assert {"W015", "W016"} <= set(ids(deploy=True))
 
 
 @contextmanager

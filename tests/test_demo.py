@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from django_redis_messaging.core.embedded import EmbeddedServer
+
 MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
 #: seconds within which the demo must answer
 DEADLINE = 90.0
@@ -139,6 +141,11 @@ def _readable(path: Path) -> bool:
         return False
 
 
+def readable_by_others(directory: Path) -> list[str]:
+    """The entries of a directory, and itself, that other users have any permission for."""
+    return [str(path) for path in (directory, *directory.rglob("*")) if path.stat().st_mode & 0o077]
+
+
 def test_users_find_their_chats_and_no_process_is_left(start: Callable[..., Demo], tmp_path: Path) -> None:
     demo = start()
     address = demo.address
@@ -159,20 +166,25 @@ def test_users_find_their_chats_and_no_process_is_left(start: Callable[..., Demo
     assert servers(tmp_path) == []
 
 
-def test_it_keeps_its_data_unless_fresh(start: Callable[..., Demo]) -> None:
+def test_it_keeps_its_data_unless_fresh(start: Callable[..., Demo], tmp_path: Path) -> None:
     first = start()
     browser = Browser(first.address)
     browser.sign_in("alice")
     assert first.stop(signal.SIGTERM) == 0
     assert "Directory: 36 of 36" in first.output
+    assert readable_by_others(tmp_path) == []
+    for path in (tmp_path, *tmp_path.rglob("*")):  # as earlier versions left them
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
     second = start("--contacts", "50")
     browser.address = second.address
     assert "You are Alice Moreau." in browser.get("/")  # the session is in the kept database
+    assert {"db.sqlite3", "db.sqlite3-wal"} <= {path.name for path in tmp_path.iterdir()}
+    assert readable_by_others(tmp_path) == []
     assert second.stop(signal.SIGTERM) == 0
     assert "Directory: 56 people" in second.output
 
-    third = start("--fresh")
+    third = start("--fresh", "--no-input")
     browser.address = third.address
     assert "You are" not in browser.get("/")
     assert "Lunch on Friday" in browser.sign_in("bob")
@@ -206,6 +218,62 @@ def test_an_order_that_is_not_paid_in_time_is_cancelled(start: Callable[..., Dem
     assert "data-remaining" not in page
     page = browser.until(NOTIFICATIONS, "Your order was cancelled")
     assert "paid in time: Tea." in page and "paid in time: Cake." not in page
+
+
+def test_orders_need_a_sign_in(start: Callable[..., Demo]) -> None:
+    browser = Browser(start().address)
+    browser.get("/orders/")
+    assert browser.where == "/"
+    browser.post("/orders/1/pay/", at="/")
+    assert browser.where == "/"
+    browser.sign_in("bob", next="/orders/")
+    assert browser.where == "/orders/"
+
+
+def test_beyond_loopback_only_the_host_is_allowed_and_staff_need_a_password(
+    start: Callable[..., Demo],
+) -> None:
+    demo = start("--host", "0.0.0.0", "--allowed-host", "demo.internal")  # noqa: S104
+    address = demo.address
+    assert demo.output.index("0.0.0.0 is not a loopback address") < demo.output.index("Redis:")
+    for name, status in (("demo.internal", 200), ("127.0.0.1", 400), ("example.com", 400)):
+        assert status_for(address, name) == status, name
+
+    browser = Browser(address)
+    browser.sign_in("alice")
+    assert browser.where == "/admin/login/"
+    assert "You are" not in browser.get("/")
+    [password] = re.findall(r"alice can use the admin, with this password: (\S+)", demo.output)
+    browser.post("/admin/login/?next=/admin/", at="/admin/login/", username="alice", password=password)
+    assert browser.where == "/admin/"
+    browser.sign_in("bob")
+    assert browser.where == "/messages/"
+
+
+def status_for(address: str, name: str) -> int:
+    """The status of the page / for a browser that uses this host name."""
+    request = urllib.request.Request(address, headers={"Host": name})  # noqa: S310  (the demo's address)
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_fresh_removes_only_keys_of_the_app_and_says_how_many(start: Callable[..., Demo]) -> None:
+    with EmbeddedServer() as server, server.client() as client:
+        others = {b"demo:others", b"demo:10:x", b"demonstration:1:x", b"demo"}
+        ours = [f"demo:1:{{chat:x{number}}}" for number in range(1500)]
+        client.mset(dict.fromkeys([*others, *ours], "1"))
+        asked = start("--fresh", env={"REDIS_URL": server.url})
+        assert asked.ended() == 1
+        assert "and 1500 keys demo:1:* in Redis? [y/N]" in asked.output
+        assert "Nothing was removed" in asked.output and client.dbsize() == 1504
+
+        removing = start("--fresh", "--no-input", env={"REDIS_URL": server.url})
+        assert removing.address
+        assert "Removed the database and 1500 keys." in removing.output
+        assert not client.exists(*ours) and client.exists(*others) == len(others)
 
 
 def test_mentioned_members_are_notified(start: Callable[..., Demo]) -> None:

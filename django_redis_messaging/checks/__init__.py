@@ -9,7 +9,15 @@
     messaging.E009  a namespace has two handlers       messaging.W010  a handler selects an unknown event
     messaging.E010  a schedule is invalid (*)          messaging.W013  a periodic task is never enqueued (*)
 
+                                                       messaging.W017  LOGIN_URL leads nowhere
+
 (*) in tasks/checks.py, since this package imports nothing of the layers above.
+
+Only in `check --deploy`:
+
+    messaging.W014  middleware that protects the pages is missing
+    messaging.W015  a Redis on another machine is reached without TLS
+    messaging.W016  a Redis on another machine needs no password
 
 Only `check --deploy` queries the server:
 
@@ -24,7 +32,9 @@ Only `check --deploy` queries the server:
 from django.core.checks import register
 
 from .caches import check_alias
+from .deployment import check_middleware, check_transport
 from .handlers import check_flags, check_handlers
+from .login import check_login_url
 from .server import check_server
 from .settings import check_settings
 
@@ -33,5 +43,8 @@ TAG = "messaging"
 register(check_settings, TAG)
 register(check_alias, TAG)
 register(check_handlers, TAG)
+register(check_login_url, TAG)
+register(check_middleware, TAG, deploy=True)
+register(check_transport, TAG, deploy=True)
 register(check_server, TAG, deploy=True)
 register(check_flags, TAG, deploy=True)

@@ -28,6 +28,7 @@ MAXIMA = {"CHAT_MAX_MEMBERS": 10_000}
 PATHS = {"OBSERVE", "IDENTITY"}
 
 _TYPE_NAMES: dict[Any, str] = {
+    bool: "True or False",
     int: "an integer",
     float: "a number",
     str: "a str",
@@ -103,14 +104,14 @@ def _expected(key: str, value: object, kinds: list[Any]) -> str | None:
     """What `value` must be; None if it is valid."""
     if not _has_kind(value, kinds):
         return " or ".join(_TYPE_NAMES[kind] for kind in kinds)
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return _expected_number(key, value)
     return _expected_prefix(value) if key == "PREFIX" and isinstance(value, str) else None
 
 
 def _has_kind(value: object, kinds: list[Any]) -> bool:
     if isinstance(value, bool):
-        return False  # a bool is an int, too
+        return bool in kinds  # a bool is an int, too
     if isinstance(value, list | tuple):
         return Sequence in kinds and all(isinstance(item, str) for item in value)
     if callable(value):

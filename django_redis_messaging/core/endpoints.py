@@ -146,6 +146,14 @@ class Endpoint:
         for pool in self._others:
             yield self._target(pool)
 
+    def configured(self) -> Iterator[Target]:
+        """How to dial each server that the alias names: one, the nodes of a Cluster, or the Sentinels."""
+        yield self.target()
+        for pool in self._others:
+            yield self._target(pool)
+        if self.service is not None:
+            yield from self.sentinels()
+
     def may_be_outdated(self, error: Exception) -> bool:
         """Whether an error may mean that the known topology has changed."""
         known = self.topology is not None or bool(self._others)

@@ -1,6 +1,6 @@
 -- What a user has seen of a chat, as stored in the user's index of chats:
 --   0                           nothing: the user is joining
---   last-ms-nonce-epoch-keep    the value of newest when the user had acked everything; zeros but the epoch for a member
+--   last-ms-nonce-epoch-…        the value of newest when the user had acked everything; zeros but the epoch for a member
 --                               who never had
 --   !position-epoch             data loss was reported to the user at this position
 --

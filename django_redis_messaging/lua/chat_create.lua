@@ -14,7 +14,9 @@
 -- KEYS  7 roster
 -- KEYS  8 seniority
 -- KEYS  9 info
--- ARGV  1 request id
+-- KEYS  10 removed
+-- KEYS  11 opted out
+-- ARGV  1 request id, of the sender
 -- ARGV  2 request window: ms
 -- ARGV  3 token of the memberships
 -- ARGV  4 title
@@ -26,7 +28,7 @@
 -- Returns {epoch}; for a repeat {epoch, token in force, …}, with '' for a user who is not a member (any more);
 --   or 'exists'
 local newest, members, own, log, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], {KEYS[5], KEYS[6]}
-local roster, seniority, info = KEYS[7], KEYS[8], KEYS[9]
+local roster, seniority, info, removed, opted_out = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local request, window, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local title, open, keep, content, limits = ARGV[4], ARGV[5], ARGV[6], ARGV[7], {age = tonumber(ARGV[8])}
 -- unpack takes less than 8000 values: a command gets the arguments of at most 1000 users.
@@ -43,9 +45,9 @@ local function describe_existing(first_epoch)
   return reply
 end
 
-local function write_chat(last, now, epoch)
+local function write_chat(last, now, epoch, total)
   local joins = #ARGV - first_user + 1
-  redis.call('SET', newest, newest_value(last, now, content, epoch, keep, limits))
+  redis.call('SET', newest, newest_value(last, now, content, epoch, keep, total, limits))
   redis.call('HSET', info, 'created', now, 'title', title, 'open', open, 'owners', 1, 'joins', joins, 'edits', 0)
 end
 
@@ -62,29 +64,30 @@ local function write_members(now, from, to)
   redis.call('HSET', roster, unpack(lines))
 end
 
-local function write_first_entry(now)
-  redis.call('RPUSH', log, '[' .. now .. ',' .. content)
+local function write_first_entry(entry, now)
+  redis.call('RPUSH', log, entry)
   set_expiry(log, '', now, limits)
   redis.call('ZADD', members, 1, ARGV[first_user])
 end
 
 local us = microseconds()
 local now, epoch = math.floor(us / 1000), string.format('%.0f', us)
--- No request id contains a NUL, so a send with the same request id is a different request.
-request = 'create\0' .. request
+-- No name contains a NUL, so the same request id of another user, or of another operation, is a different request.
+request = 'create\0' .. ARGV[first_user] .. '\0' .. request
 local recorded = find_answer(request, requests, window, now)
 if recorded then
   return describe_existing(recorded)
 end
-if redis.call('EXISTS', newest, members, own, log, roster, seniority, info) > 0 then
+if redis.call('EXISTS', newest, members, own, log, roster, seniority, info, removed, opted_out) > 0 then
   return 'exists'
 end
 record_answer_once(request, epoch, requests, window, now)
-write_chat(content == '' and 0 or 1, now, epoch)
+local entry, size = new_entry(now, content, 0)
+write_chat(content == '' and 0 or 1, now, epoch, content == '' and 0 or size)
 for from = first_user, #ARGV, page do
   write_members(now, from, math.min(from + page - 1, #ARGV))
 end
 if content ~= '' then
-  write_first_entry(now)
+  write_first_entry(entry, now)
 end
 return {epoch}

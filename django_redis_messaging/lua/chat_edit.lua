@@ -1,5 +1,6 @@
 -- Replaces the body of a member's own message.
 --
+-- uses _edits.lua
 -- uses _entry.lua
 -- uses _log.lua
 -- uses _members.lua
@@ -16,10 +17,11 @@
 -- ARGV  4 new body as JSON
 -- ARGV  5 maximum number of entries in a chat
 -- ARGV  6 maximum age of an entry: ms, 0 for none
+-- ARGV  7 maximum size of a chat's entries: bytes
 -- Returns {epoch, entry}, {} if the message does not exist (any more), or 'no chat', 'no member', 'no author'
 local newest, members, roster, log, info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local user, author, id, body = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6])}
+local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6]), bytes = tonumber(ARGV[7])}
 
 local chat = read_chat(newest)
 if not chat then
@@ -42,8 +44,13 @@ end
 if parsed.edited < 0 then
   return {}
 end
-entry = format_entry(parsed, now, body, parsed.after_body)
--- HINCRBY comes first: it fails before anything has changed if info has another type.
-redis.call('HINCRBY', info, 'edits', 1)
+local growth
+entry, growth = format_entry(parsed, now, body, parsed.optional)
+-- The record comes first: it fails before anything has changed if info has another type.
+record_edit(info, id)
 redis.call('LSET', log, id - stored, entry)
+if growth > 0 then
+  local total = chat.total + growth
+  redis.call('SET', newest, format_newest(chat.last, chat.stamp, chat.epoch, chat.keep, total, chat.mark))
+end
 return {chat.epoch, entry}

@@ -18,12 +18,13 @@
 -- ARGV  6 maximum number of entries on the page
 -- ARGV  7 maximum number of entries in a chat
 -- ARGV  8 maximum age of an entry: ms, 0 for none
+-- ARGV  9 maximum size of a chat's entries: bytes
 -- Returns {epoch, id of the first entry, stamp of the entry before it if the page is empty, gap, has_more, reset,
 --   role of the user, entry, …}, or 'no chat', 'no member'
 local newest, members, roster, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local user, direction, page_size = ARGV[1], ARGV[2], tonumber(ARGV[6])
 local cursor = {id = tonumber(ARGV[3]), epoch = ARGV[4], stamp = ARGV[5]}
-local limits = {length = tonumber(ARGV[7]), age = tonumber(ARGV[8])}
+local limits = {length = tonumber(ARGV[7]), age = tonumber(ARGV[8]), bytes = tonumber(ARGV[9])}
 
 local chat = read_chat(newest)
 if not chat then
@@ -40,27 +41,27 @@ if reset then
   direction, cursor.id = 'after', tonumber(redis.call('ZSCORE', members, user) or join_id)
 end
 
--- ids `from` to `to` are on the page
+-- ids from `from` on are on the page
 local oldest = math.max(first, join_id + 1)
-local from, to, gap, more
+local entries, from, gap, more
 if direction == 'after' then
   local after = math.max(math.min(cursor.id, last), join_id)
   from = math.max(after + 1, first)
-  to = math.min(from + page_size - 1, last)
+  entries = read_entries(log, stored, from, math.min(from + page_size - 1, last), MAX_BYTES)
   gap = from - after - 1
-  more = to < last
+  more = from + #entries <= last
 else
-  to = direction == 'before' and math.min(cursor.id - 1, last) or last
+  local to = direction == 'before' and math.min(cursor.id - 1, last) or last
   from = math.max(to - page_size + 1, oldest)
+  entries = read_entries_before(log, stored, from, to, MAX_BYTES)
+  from = #entries > 0 and to - #entries + 1 or from
   more = from > oldest
   gap = more and 0 or math.max(math.min(oldest - 1, to) - join_id, 0)
 end
 
-local stamp = from > to and stamp_of(chat, log, stored, from - 1) or ''
+local stamp = #entries == 0 and stamp_of(chat, log, stored, from - 1) or ''
 local page = {chat.epoch, from, stamp, gap, more and 1 or 0, reset and 1 or 0, role}
-if from <= to then
-  for _, entry in ipairs(redis.call('LRANGE', log, from - stored, to - stored)) do
-    page[#page + 1] = entry
-  end
+for _, entry in ipairs(entries) do
+  page[#page + 1] = entry
 end
 return page

@@ -1,4 +1,4 @@
--- Makes a user a member who sees the messages sent from now on.
+-- Makes users members who see the messages sent from now on: all of them, or none.
 --
 -- uses _log.lua
 -- uses _members.lua
@@ -12,50 +12,109 @@
 -- KEYS  5 roster
 -- KEYS  6 seniority
 -- KEYS  7 info
--- ARGV  1 user
--- ARGV  2 member who adds the user, or ''
--- ARGV  3 token of the new membership; also its request id
--- ARGV  4 request window: ms
--- ARGV  5 maximum number of members of a chat
--- Returns {joined: 1 or 0, token in force, epoch}, or 'no chat', 'not added' (ARGV[2] is no member), 'closed', 'full',
---   'damaged' (keys of the chat were lost)
+-- KEYS  8 removed
+-- KEYS  9 opted out
+-- ARGV  1 how they join: added by a member, alone, or returning (alone to a chat that need not be open)
+-- ARGV  2 member who adds the users; or the user who joins alone
+-- ARGV  3 request id, of ARGV[2]
+-- ARGV  4 recorded if nobody joined: 1 if the caller may repeat the request, otherwise 0
+-- ARGV  5 request window: ms
+-- ARGV  6 token of the new memberships
+-- ARGV  7 maximum number of members of a chat
+-- ARGV  8… users, without duplicates: at most 500
+-- Returns {epoch, 1 or 0: whether ARGV[2] is a member (now), users who joined, token in force, …}: the users who joined
+--   are separated by NUL, also for a repeat; the token is '' for a user who is not a member (any more). Or 'no chat',
+--   'not added' (ARGV[2] is no member), 'closed', 'full', 'damaged' (keys of the chat were lost); or, followed by NUL
+--   and a user, 'removed' or 'opted out'
 local newest, members, requests = KEYS[1], KEYS[2], {KEYS[3], KEYS[4]}
-local roster, seniority, info = KEYS[5], KEYS[6], KEYS[7]
-local user, adder, token = ARGV[1], ARGV[2], ARGV[3]
-local window, max_members = tonumber(ARGV[4]), tonumber(ARGV[5])
+local roster, seniority, info, removed, opted_out = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local way, asker, request, records_nothing = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+local window, token, max_members = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local users = {unpack(ARGV, 8)}
+
+-- Returns the tokens in force of the users, '' for those who are not members, and the latter.
+local function read_tokens()
+  local tokens, others = {}, {}
+  if #users > 0 then
+    for at, line in ipairs(redis.call('HMGET', roster, unpack(users))) do
+      tokens[at] = line and token_of(line) or ''
+      others[#others + 1] = not line and users[at] or nil
+    end
+  end
+  return tokens, others
+end
+
+-- Who was removed by an owner is added again by owners only. Who left and asked not to be added returns alone only.
+local function refuse_former_member(others)
+  local _, role = read_membership(roster, asker)
+  local was_removed, has_opted_out = redis.call('ZMSCORE', removed, unpack(others)),
+    redis.call('ZMSCORE', opted_out, unpack(others))
+  for at, user in ipairs(others) do
+    if was_removed[at] and role ~= 'owner' then
+      return 'removed\0' .. user
+    elseif has_opted_out[at] and way == 'added' then
+      return 'opted out\0' .. user
+    end
+  end
+end
+
+local function write_members(others, chat, joins, now)
+  local positions, order, lines = {}, {}, {}
+  for at, user in ipairs(others) do
+    positions[#positions + 1], positions[#positions + 2] = chat.last, user
+    order[#order + 1], order[#order + 2] = joins + at, user
+    lines[#lines + 1], lines[#lines + 2] = user, membership_line(chat.last, now, 'member', token)
+  end
+  redis.call('HSET', roster, unpack(lines))
+  redis.call('ZADD', members, unpack(positions))
+  redis.call('HSET', info, 'joins', joins + #others)
+  redis.call('ZADD', seniority, unpack(order))
+  redis.call('ZREM', removed, unpack(others))
+  redis.call('ZREM', opted_out, unpack(others))
+end
 
 local chat = read_chat(newest)
 if not chat then
   return 'no chat'
 end
 local now = milliseconds()
-if find_answer(token, requests, window, now) then
-  return {1, token, chat.epoch}
+-- No name contains a NUL, so the same request id of another user, or of another operation, is a different request.
+request = 'join\0' .. asker .. '\0' .. request
+local recorded = find_answer(request, requests, window, now)
+local is_member = redis.call('ZSCORE', members, asker)
+local tokens, others = read_tokens()
+if recorded then
+  return {chat.epoch, is_member and 1 or 0, recorded, unpack(tokens)}
 end
-if adder ~= '' and not redis.call('ZSCORE', members, adder) then
+if way == 'added' and not is_member then
   return 'not added'
 end
-local join_id, __, token_in_force = read_membership(roster, user)
-if join_id then
-  return {0, token_in_force, chat.epoch}
+if #others == 0 then
+  if records_nothing then
+    record_answer_once(request, '', requests, window, now)
+  end
+  return {chat.epoch, 1, '', unpack(tokens)}
 end
-if adder == '' and redis.call('HGET', info, 'open') ~= '1' then
+if way == 'alone' and redis.call('HGET', info, 'open') ~= '1' then
   return 'closed'
 end
+local refusal = refuse_former_member(others)
+if refusal then
+  return refusal
+end
 local count, joins = redis.call('ZCARD', members), redis.call('HGET', info, 'joins')
-if count >= max_members then
+if count + #others > max_members then
   return 'full'
 end
 -- The acks of a new member would remove messages that members have not read whose positions were lost.
 if not joins or count ~= redis.call('HLEN', roster) or count ~= redis.call('ZCARD', seniority) then
   return 'damaged'
 end
-joins = joins + 1
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
-record_answer_once(token, '1', requests, window, now)
-write_membership(roster, user, chat.last, now, 'member', token)
-redis.call('ZADD', members, chat.last, user)
-redis.call('HSET', info, 'joins', joins)
-redis.call('ZADD', seniority, joins, user)
-return {1, token, chat.epoch}
+record_answer_once(request, table.concat(others, '\0'), requests, window, now)
+write_members(others, chat, tonumber(joins), now)
+for at in ipairs(tokens) do
+  tokens[at] = tokens[at] == '' and token or tokens[at]
+end
+return {chat.epoch, 1, table.concat(others, '\0'), unpack(tokens)}

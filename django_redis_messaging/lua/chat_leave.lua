@@ -16,21 +16,29 @@
 -- KEYS  7 typing
 -- KEYS  8 mutes
 -- KEYS  9 info
--- KEYS  10 requests, first hash
--- KEYS  11 requests, second hash
+-- KEYS  10 removed
+-- KEYS  11 opted out
+-- KEYS  12 requests, first hash
+-- KEYS  13 requests, second hash
 -- ARGV  1 user
 -- ARGV  2 owner who removes the user, or ''
 -- ARGV  3 request id
 -- ARGV  4 request window: ms
+-- ARGV  5 who may add the user again, if the user leaves by themselves: 1 for any member, 0 for nobody
 -- Returns the token of the membership that ended ('' if it was lost), or 'no chat', 'no member', 'no remover',
 --   'no owner'
 local newest, members, own, log, roster = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local seniority, typing, mutes, info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local requests = {KEYS[10], KEYS[11]}
-local user, remover, request, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local removed, opted_out, requests = KEYS[10], KEYS[11], {KEYS[12], KEYS[13]}
+local user, remover, request, window, again = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+
+-- maximum number of users in each of the lists of former members
+local MAX_LISTED = 1000
+
+local is_removal = remover ~= '' and remover ~= user
 
 local function refuse_remover()
-  if remover == '' or remover == user then
+  if not is_removal then
     return nil
   end
   local join_id, role = read_membership(roster, remover)
@@ -49,11 +57,21 @@ local function remove_member()
   redis.call('HDEL', mutes, user)
 end
 
+-- The list of former members that restricts who may add the user again; nil if any member may.
+local function restricting_list()
+  return is_removal and removed or again == '0' and opted_out or nil
+end
+
+local function list_user(list, now)
+  redis.call('ZADD', list, now, user)
+  redis.call('ZREMRANGEBYRANK', list, 0, -MAX_LISTED - 1)
+end
+
 -- The recorded answers stay for late repeats.
 local function delete_chat()
   redis.call('PEXPIRE', requests[1], window)
   redis.call('PEXPIRE', requests[2], window)
-  redis.call('UNLINK', unpack(KEYS, 1, 9))
+  redis.call('UNLINK', unpack(KEYS, 1, 11))
 end
 
 local function make_owner(member)
@@ -93,16 +111,19 @@ if not is_listed then
   return 'no member'
 end
 token = token or ''
-local stored = chat and first_stored(log, chat.last)
+local stored, list = chat and first_stored(log, chat.last), restricting_list()
 -- A key of another type raises an error here, before the first write.
 check_types('HLEN', mutes, info)
-check_types('ZCARD', members, own, seniority, typing)
+check_types('ZCARD', members, own, seniority, typing, list)
 
 remove_member()
 record_answer(request, token, requests, window, now)
 if redis.call('EXISTS', members, roster, seniority) == 0 then
   delete_chat()
   return token
+end
+if list then
+  list_user(list, now)
 end
 if role == 'owner' then
   remove_owner()

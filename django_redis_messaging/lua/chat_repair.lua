@@ -11,12 +11,14 @@
 -- KEYS  5 roster
 -- KEYS  6 seniority
 -- KEYS  7 info
+-- KEYS  8 removed
+-- KEYS  9 opted out
 -- ARGV  1 token of the memberships that are rebuilt
 -- ARGV  2 number of entries kept for scroll-back, if it was lost
 -- Returns the names of the keys that were rebuilt; or 'no chat', or 'no members' if both the members and the roster
 --   are lost: then nothing can be rebuilt
 local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local roster, seniority, info = KEYS[5], KEYS[6], KEYS[7]
+local roster, seniority, info, removed, opted_out = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local new_token, keep = ARGV[1], ARGV[2]
 local FIELDS = {'created', 'title', 'open', 'owners', 'joins', 'edits'}
 
@@ -91,8 +93,9 @@ local function write_newest(list, epoch, now)
     last = math.max(last, tonumber(string.sub(sent, -16)) or 0)
   end
   local ms, nonce = string.match(entry or '', '^%[(%d+),(%d+)')
-  local limits = {age = redis.call('PTTL', log)}
-  write('newest', 'SET', newest, newest_value(last, ms or now, nonce or '0', epoch, keep, limits))
+  local limits, offset, size = {age = redis.call('PTTL', log)}, read_extent(entry or '')
+  local total = (offset or 0) + (size or 0)
+  write('newest', 'SET', newest, newest_value(last, ms or now, nonce or '0', epoch, keep, total, limits))
   redis.call('UNLINK', own)
 end
 
@@ -155,7 +158,7 @@ local us = microseconds()
 local now = math.floor(us / 1000)
 local list, order, others = read_members(now)
 if #list == 0 then
-  return redis.call('EXISTS', newest, own, log, seniority, info) > 0 and 'no members' or 'no chat'
+  return redis.call('EXISTS', newest, own, log, seniority, info, removed, opted_out) > 0 and 'no members' or 'no chat'
 end
 redis.call('LLEN', log)
 -- Every key has been read by now: a key of another type has raised an error before the first write.

@@ -1,5 +1,6 @@
 -- Replaces a message with a tombstone: body and data are removed, the id stays.
 --
+-- uses _edits.lua
 -- uses _entry.lua
 -- uses _log.lua
 -- uses _members.lua
@@ -16,10 +17,11 @@
 -- ARGV  3 id
 -- ARGV  4 maximum number of entries in a chat
 -- ARGV  5 maximum age of an entry: ms, 0 for none
+-- ARGV  6 maximum size of a chat's entries: bytes
 -- Returns {epoch, entry}, {} if the message does not exist (any more), or 'no chat', 'no member', 'no author'
 local newest, members, roster, log, info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local user, author, id = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local limits = {length = tonumber(ARGV[4]), age = tonumber(ARGV[5])}
+local limits = {length = tonumber(ARGV[4]), age = tonumber(ARGV[5]), bytes = tonumber(ARGV[6])}
 
 local chat = read_chat(newest)
 if not chat then
@@ -42,9 +44,9 @@ if parsed.author ~= author and role ~= 'owner' then
   return 'no author'
 end
 if parsed.edited >= 0 then
-  entry = format_entry(parsed, -now, '""', ']')
+  entry = format_entry(parsed, -now, '""', '')
   allow_writes_when_full(roster)
-  redis.call('HINCRBY', info, 'edits', 1)
+  record_edit(info, id)
   redis.call('LSET', log, id - stored, entry)
 end
 return {chat.epoch, entry}

@@ -14,21 +14,19 @@
 -- ARGV  1 sender
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
--- ARGV  4 content of the entry: everything after ms
+-- ARGV  4 content of the entry: everything from the nonce to what follows the body
 -- ARGV  5 id of the message that is replied to, or 0
 -- ARGV  6 maximum number of entries in a chat
 -- ARGV  7 maximum age of an entry: ms, 0 for none
+-- ARGV  8 maximum size of a chat's entries: bytes
 -- Returns the value of newest, or 'no chat', 'no member', 'no message'
 local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local requests = {KEYS[5], KEYS[6]}
-local sender, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local sender, request_id, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local content, reply_to = ARGV[4], tonumber(ARGV[5])
-local limits = {length = tonumber(ARGV[6]), age = tonumber(ARGV[7])}
-
--- A repeat gets its first answer even if the message could not be sent now.
-local function answer_or(refusal)
-  return find_answer(request, requests, window, milliseconds()) or refusal
-end
+local limits = {length = tonumber(ARGV[6]), age = tonumber(ARGV[7]), bytes = tonumber(ARGV[8])}
+-- No name contains a NUL, so the same request id of another member is a different request.
+local request = sender .. '\0' .. request_id
 
 -- Removes some of the entries that are no longer in the log: members who send and never ack leave them behind. Four at
 -- random for each one added keep the set below four thirds of the log's length.
@@ -45,14 +43,15 @@ end
 
 local chat = read_chat(newest)
 if not chat then
-  return answer_or('no chat')
+  return 'no chat'
 end
 local position = redis.call('ZSCORE', members, sender)
 if not position then
-  return answer_or('no member')
+  return 'no member'
 end
 if reply_to > chat.last then
-  return answer_or('no message')
+  -- A repeat gets its first answer even if the message could not be sent now.
+  return find_answer(request, requests, window, milliseconds()) or 'no message'
 end
 local id, stored = chat.last + 1, first_stored(log, chat.last)
 -- The new entry counts as read by its sender only if the sender has read all entries before it. Otherwise the
@@ -65,18 +64,20 @@ end
 
 local now = milliseconds()
 local ms = digits(math.max(now, tonumber(chat.ms)))
-local value = newest_value(id, ms, content, chat.epoch, chat.keep, limits)
+local entry, size = new_entry(ms, content, chat.total)
+local value = newest_value(id, ms, content, chat.epoch, chat.keep, chat.total + size, limits)
 local recorded = record_answer_once(request, value, requests, window, now)
 if recorded then
   return recorded
 end
 
-redis.call('RPUSH', log, '[' .. ms .. ',' .. content)
+redis.call('RPUSH', log, entry)
 redis.call('SET', newest, value)
 set_expiry(log, chat.mark, tonumber(ms), limits)
 local first = stored
-if limits.age > 0 or id - stored >= limits.length then
-  first, stored = apply_limits(log, stored, id, now, limits)
+chat.last, chat.total = id, chat.total + size
+if limits.age > 0 or id - stored >= limits.length or chat.total > limits.bytes then
+  first, stored = apply_limits(log, stored, chat, now, limits)
 end
 if is_behind then
   redis.call('ZADD', own, 0, own_entry(sender, id))

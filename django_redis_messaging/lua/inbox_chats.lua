@@ -1,6 +1,7 @@
 -- Describes any number of chats to a member.
 --
 -- reads only
+-- uses _entry.lua
 -- uses _isolation.lua
 -- uses _log.lua
 -- uses _members.lua
@@ -11,11 +12,14 @@
 -- ARGV  1 user
 -- ARGV  2 maximum number of entries in a chat
 -- ARGV  3 maximum age of an entry: ms, 0 for none
+-- ARGV  4 maximum size of a chat's entries: bytes
 -- Returns a list with an item for each chat: -1 if the user is not a member (any more), {error} if it is broken, or
---   {epoch, title, unread, active (ms), number of members, muted, id of the last entry, last entry or '', first few
---   members}
+--   {epoch, title, unread, active (ms), number of members, muted, id of the last entry, an excerpt of it or '', first
+--   few members}
 local user = ARGV[1]
-local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3])}
+local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = tonumber(ARGV[4])}
+-- bytes of JSON of the body in an excerpt
+local EXCERPT = 512
 local now = milliseconds()
 
 local function describe(newest, members, own, log, roster, mutes, info, seniority)
@@ -25,10 +29,10 @@ local function describe(newest, members, own, log, roster, mutes, info, seniorit
     return -1
   end
   local last = chat.last
-  local first = apply_limits(log, first_stored(log, last), last, now, limits)
+  local first = apply_limits(log, first_stored(log, last), chat, now, limits)
   -- Members must not see entries sent before they joined.
   local is_visible = first <= last and last > read_membership(roster, user)
-  local entry = is_visible and redis.call('LINDEX', log, -1) or ''
+  local entry = is_visible and excerpt(redis.call('LINDEX', log, -1), EXCERPT) or ''
   local muted = tonumber(redis.call('HGET', mutes, user) or 0) > now
   return {
     chat.epoch,

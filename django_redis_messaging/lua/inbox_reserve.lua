@@ -1,15 +1,19 @@
--- Writes a chat into a user's index before the user becomes a member.
+-- Writes a chat into a user's index before the user becomes a member. Nobody whom the user has blocked can make the
+-- user a member.
 --
 -- uses _index.lua
 -- uses _time.lua
 --
 -- KEYS  1 index: the user's chats
+-- KEYS  2 blocks
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- ARGV  3 maximum number of chats of a user
--- Returns 1, or 'full'
-local index = KEYS[1]
-local chat, new_joining, max_chats = ARGV[1], ARGV[2], tonumber(ARGV[3])
+-- ARGV  4 who makes the user a member, or '' if the user joins alone
+-- Returns 1; or, with nothing written, 'full', 'blocked', or 0: blocked, but the entry names a membership, so that the
+--   user is a member already
+local index, blocks = KEYS[1], KEYS[2]
+local chat, new_joining, max_chats, asker = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
 -- Only confirmed entries count, so that joinings that were refused or interrupted cannot shut a user out. Their
 -- number is limited by the length of the index.
@@ -28,10 +32,14 @@ local function is_full()
 end
 
 local token, _, seen = read_index_entry(index, chat)
+local membership, joining = split_index_token(token or '')
+-- A repeat of the request that made the user a member gets its first answer.
+if asker ~= '' and membership ~= new_joining and redis.call('ZSCORE', blocks, asker) then
+  return membership ~= '' and 0 or 'blocked'
+end
 if not token and is_full() then
   return 'full'
 end
-local membership, joining = split_index_token(token or '')
 if joining == nil then
   joining = new_joining
 elseif joining == new_joining then

@@ -1,16 +1,20 @@
--- Uses up one of `limit` times per period, if fewer uses than that are in the period that ends now.
+-- Uses up some of `limit` times per period, if the period that ends now has room for all of them.
 --
 -- uses _time.lua
 --
 -- KEYS  1 uses: LIST of the ms of the latest uses
 -- ARGV  1 limit
 -- ARGV  2 period: ms
--- Returns 0, or the ms to wait until the next use
-local uses, limit, period = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+-- ARGV  3 number of times, at most the limit
+-- Returns 0, or the ms to wait until there is room
+local uses, limit, period, times = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+-- values of one RPUSH: unpack() takes a few thousand at most
+local chunk = 1000
 
 local now = milliseconds()
 local function wait_ms()
-  local oldest = tonumber(redis.call('LINDEX', uses, -limit) or now - period)
+  -- the latest of the uses that must be over: with `times` more, it is the first above the limit
+  local oldest = tonumber(redis.call('LINDEX', uses, times - 1 - limit) or now - period)
   return oldest + period - now
 end
 
@@ -25,7 +29,13 @@ end
 if wait > 0 then
   return wait
 end
-redis.call('RPUSH', uses, digits(now))
+local values = {}
+for index = 1, math.min(times, chunk) do
+  values[index] = digits(now)
+end
+for from = 1, times, chunk do
+  redis.call('RPUSH', uses, unpack(values, 1, math.min(chunk, times - from + 1)))
+end
 redis.call('LTRIM', uses, -limit, -1)
 redis.call('PEXPIRE', uses, period)
 return 0

@@ -8,6 +8,7 @@ from ..core.keys import name
 from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ..core.steps import batched
 from .arguments import request, window
+from .blocks import forget_blocks
 from .chats.base import grace
 from .chats.keys import ChatKeys
 from .contacts import forget_contacts
@@ -22,7 +23,7 @@ _NOT_A_MEMBER = (b"no chat", b"no member")
 
 
 def forget(user: str, *, using: str | None = None) -> None:
-    """Leave all chats of a user, and delete the user's contacts, directory entries and mail.
+    """Leave all chats of a user, and delete the user's contacts, directory entries, mail and blocks.
 
     Messages that the user sent stay; chats without other members are deleted. Safe to repeat. A chat that
     the user joins at the same time is not left, and its entry in the user's list of chats stays, as that of a
@@ -51,6 +52,7 @@ class _UserRemoval(Service):
         yield from forget_contacts(self._prefix, self.user)
         yield from forget_member(self._prefix, self.user)
         yield from forget_mail(self._prefix, self.user)
+        yield from forget_blocks(self._prefix, self.user)
 
     arun = asynchronous(run)
 
@@ -71,7 +73,7 @@ class _UserRemoval(Service):
 
     def _leave(self, chat_id: str) -> Script:
         keys = ChatKeys(self._prefix, chat_id).ending
-        return Script("chat_leave", keys, (self.user, "", request(None), window()))
+        return Script("chat_leave", keys, (self.user, "", request(None), window(), 1))
 
     def _remove_entries(self, min_age: int, entries: Iterable[tuple[str, bytes]]) -> Script:
         return Script("inbox_leave", [self._index], (min_age, *(part for entry in entries for part in entry)))

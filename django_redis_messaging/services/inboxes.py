@@ -102,7 +102,7 @@ class Inbox(Service):
         It is the `cursor` of the last chat of the previous page, or its chat_id. A chat that gets a message
         moves to the first page. A cursor continues where the chat was; with a chat_id, the list continues
         below the chat's present place, and raises InvalidArgument if it is not one of the user's chats (any
-        more).
+        more). Reads the index and the newest keys of all chats, but describes only the chats of the page.
 
         >>> for name in ("one", "two", "three"):
         ...     chat = Chat.create("list-ann", ["list-bob"], chat_id=f"list-{name}")
@@ -113,12 +113,16 @@ class Inbox(Service):
         """
         count(limit, "limit")
         start = None if after is None else summaries.parse_after(after)
-        arguments = (self.user, *limits())
-        index = yield from self._entries()
-        pairs = yield from self._read(index, "inbox_chats", _listing_keys, arguments)
-        chats = summaries.sort(_decoded(summaries.make, pairs))
-        rank = 0 if start is None else start.rank_in(chats)
-        return chats[rank : rank + limit]
+        chats, entries, newest = yield from self._read_index()
+        places, lost = summaries.sort(chats, newest)
+        rest = places[0 if start is None else start.rank_in(places) :]
+        index = dict(zip(chats, entries, strict=True))
+        page = yield from self._describe(lost[: Fan.SIZE], index)
+        while rest and len(page) < limit:
+            size = limit - len(page)
+            page += yield from self._describe(rest[:size], index)
+            rest = rest[size:]
+        return page
 
     achats = asynchronous(chats)
 
@@ -134,13 +138,16 @@ class Inbox(Service):
 
     aunread = asynchronous(unread)
 
-    def _entries(self) -> Steps[list[_Entry]]:
-        """Read the user's index of chats."""
-        flat = yield Command("HGETALL", self._index, reads=True)
-        return [_entry(chat_id, value) for chat_id, value in batched(flat, 2)]
+    def _describe(
+        self, places: Sequence[summaries.Place], index: dict[bytes, bytes]
+    ) -> Steps[list[ChatSummary]]:
+        """Summarize the chats at these places, except those that are broken or not the user's."""
+        page = [_entry(place.chat_id, index[place.chat_id]) for place in places]
+        pairs = yield from self._read(page, "inbox_chats", _listing_keys, (self.user, *limits()))
+        return list(_decoded(summaries.make, pairs))
 
-    def _find_changed(self) -> Steps[list[_Entry]]:
-        """Read the index; returns the entries of chats that have changed since the user acked everything."""
+    def _read_index(self) -> Steps[tuple[list[bytes], list[bytes], list[bytes | None]]]:
+        """Read the user's index; returns the chat ids, their entries, and the values of their newest keys."""
         chats, keys = self._latest
         reply = yield Gather(keys, first=Command("HGETALL", self._index, reads=True))
         flat, newest = reply[: len(reply) - len(keys)], reply[len(reply) - len(keys) :]
@@ -149,9 +156,14 @@ class Inbox(Service):
             keys = newest_keys(self._prefix, chats)
             newest = yield Gather(keys)
             self._latest = chats, keys
+        return chats, flat[1::2], newest
+
+    def _find_changed(self) -> Steps[list[_Entry]]:
+        """Read the index; returns the entries of chats that have changed since the user acked everything."""
+        chats, entries, newest = yield from self._read_index()
         return [
             _entry(chat_id, entry)
-            for chat_id, entry, value in zip(chats, flat[1::2], newest, strict=True)
+            for chat_id, entry, value in zip(chats, entries, newest, strict=True)
             if value is None or not entry.endswith(b" " + value)
         ]
 

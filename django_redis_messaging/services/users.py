@@ -1,4 +1,4 @@
-"""The keys of users: the index of their chats, and their recent contacts."""
+"""The keys of users: the index of their chats, whom they have blocked, and their recent contacts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ class UserKeys:
         joining that is refused, remove the entry; a read of the inbox removes it if the user is not a
         member."""
         return self.tag + ":chats"
+
+    @property
+    def blocks(self) -> str:
+        """ZSET blocked user → order of blocking. Capped on write; deleted by forget()."""
+        return self.tag + ":blocks"
 
     @property
     def contacts(self) -> str:

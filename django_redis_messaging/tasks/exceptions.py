@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pkgutil import resolve_name
 
+from . import modules
 from .fields import is_exception
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def found(paths: Sequence[str], task: str) -> tuple[type[BaseException], ...] | 
 
 def _found(name: str) -> type[BaseException] | None:
     try:
-        value = resolve_name(name)
+        value = modules.found(name)
     except Exception:
         # a module may raise anything while it is imported
         return None

@@ -12,6 +12,7 @@ from django.db import connections
 
 from ..services.arguments import integer, milliseconds
 from ..services.jobs.engine import check_attempts
+from .modules import TASK_MODULES
 
 #: greatest RESULT_MAX
 MAX_RESULTS = 1_000_000_000
@@ -30,6 +31,8 @@ OPTIONS: dict[str, Any] = {
     "RESULT_MAX": 1_000_000,
     # False: at once; True: when all open transactions are committed; or a database alias
     "ENQUEUE_ON_COMMIT": False,
+    # modules and packages, beyond the installed apps, that workers may import since a job names them
+    "TASK_MODULES": (),
 }
 
 #: options with the functions that check their values
@@ -65,12 +68,25 @@ def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
             f"TASKS[{alias!r}] has USING={using!r}, which is no alias of CACHES.",
             id="messaging.E102",
         )
+    yield from _bad_modules(alias, chosen[TASK_MODULES])
     for name, check in CHECKED.items():
         try:
             if chosen[name] is not None or OPTIONS[name] is not None:
                 check(chosen[name])
         except (TypeError, ValueError) as error:
             yield Error(f"TASKS[{alias!r}]: {error}", id="messaging.E102")
+
+
+def _bad_modules(alias: str, given: Any) -> Iterator[CheckMessage]:
+    if isinstance(given, list | tuple | set | frozenset) and all(
+        isinstance(one, str) and one for one in given
+    ):
+        return
+    yield Error(
+        f"TASKS[{alias!r}] has TASK_MODULES={given!r}; it must be a list of dotted names of modules.",
+        hint='Write "TASK_MODULES": ["mysite.tasks"].',
+        id="messaging.E102",
+    )
 
 
 def _without_autocommit(alias: str, databases: Any) -> Iterator[CheckMessage]:

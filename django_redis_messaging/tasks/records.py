@@ -18,7 +18,7 @@ from .. import conf
 from ..core import payloads
 from ..errors import LimitExceeded
 from ..services.jobs.leases import JobRecord, State
-from . import exceptions
+from . import exceptions, modules
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from .names import Needs
 from .results import RedisTaskResult
@@ -161,8 +161,15 @@ def _limited(encoded: str, what: str) -> str:
 
 
 def find_task(path: str) -> Task:
-    """The task that the code defines under this path. Nothing but a task is ever called. Raises UnknownTask
-    if there is none, InvalidTask if its module can't be imported for another reason."""
+    """The task that the code defines under this path. Nothing but a task is ever called, and no module is
+    imported that belongs neither to an installed app nor to TASK_MODULES. Raises UnknownTask if there is no
+    such task, InvalidTask if its module can't be imported for another reason."""
+    module = path.rpartition(".")[0]
+    if not modules.may_be_used(module):
+        raise UnknownTask(
+            f"The task {path!r} is in no module of an installed app, so it was not imported: add the app to "
+            f"INSTALLED_APPS, or {module!r} to {modules.TASK_MODULES} in OPTIONS of TASKS."
+        )
     try:
         found = import_string(path)
     except ImportError as error:

@@ -6,8 +6,10 @@ from typing import Any
 
 from django import template
 from django.template import Context
+from django.utils.html import format_html
 
 from ..web.bell import Bell
+from ..web.nonces import nonce
 
 register = template.Library()
 
@@ -26,4 +28,16 @@ def messaging_bell(context: Context, *, count: bool = True) -> dict[str, Any]:
         bell = Bell(request) if request is not None else None
     if bell is None or not bell.shown:
         return {"bell": None}
-    return {"bell": bell, "counts": count, "here": context.get("drm_tab") == "notifications"}
+    return {
+        "bell": bell,
+        "counts": count,
+        "here": context.get("drm_tab") == "notifications",
+        "csp_nonce": nonce(context),
+    }
+
+
+@register.simple_tag(takes_context=True)
+def messaging_nonce(context: Context) -> str:
+    """Render the attribute `nonce` of a script or style sheet, if the site's policy has a nonce."""
+    value = nonce(context)
+    return format_html(' nonce="{}"', value) if value else ""

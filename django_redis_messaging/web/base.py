@@ -15,14 +15,18 @@ from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from django.utils.decorators import method_decorator
 from django.utils.functional import Promise
 from django.views import View
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
+from .. import conf
 from ..errors import InvalidArgument, MessagingError
 from ..services.chats import Chat
 from ..services.inboxes import Inbox
+from ..services.rates import Rate
 from . import identity as identities
 from . import problems
 from .identity import Identity
 from .layout import layout_context
+from .params import check_text
 from .problems import Answer, Problem
 
 
@@ -48,9 +52,14 @@ class MessagingView(View):
         super().setup(request, *args, **kwargs)
         self.active_identity = self.identity or identities.current()
 
+    # What users write must not get into error mail, with the parameters of the request or with the local
+    # variables of a traceback: these hold for all functions that are called from here.
+    @method_decorator(sensitive_post_parameters())
+    @method_decorator(sensitive_variables())
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             self.check_access(request)
+            check_text(request)
             response = super().dispatch(request, *args, **kwargs)
         except Problem as problem:
             response = self.refuse(problem.answer)
@@ -69,6 +78,11 @@ class MessagingView(View):
             raise Problem(problems.NOT_PERMITTED)
         self.me = self.active_identity.member_id(request.user)
 
+    def count_use(self, action: str, times: int = 1) -> None:
+        """Count what the user does, up to its rate. Raises RateExceeded."""
+        if action == "search" or not conf.current().RATES_IN_SERVICES:
+            Rate.of(self.me, action).require(times)
+
     def answer_to(self, error: MessagingError) -> Answer | None:
         """The answer to an error of the services, or None if the error must be raised."""
         answer = problems.answer_to(error)
@@ -84,7 +98,9 @@ class MessagingView(View):
         elif answer is problems.SIGN_IN:
             return redirect_to_login(self.next_url())
         else:
-            response = self.problem_page(answer)
+            # Input that isn't text can't be shown again.
+            show = MessagingView.problem_page if answer is problems.NOT_TEXT else type(self).problem_page
+            response = show(self, answer)
         if answer.retry_after is not None:
             response["Retry-After"] = str(answer.retry_after)
         return response
@@ -136,7 +152,17 @@ class MessagingPage(MessagingView):
 
 
 class ChatMixin(MessagingView):
-    """A view of one chat: the one whose id is in the URL."""
+    """A view of one chat, for its members: the one whose id is in the URL."""
+
+    #: Whether membership is checked before anything else of the request, so that the answers to others, and
+    #: the number of round trips, are the same whether the chat exists or not. A view that sets it to False
+    #: must check membership itself before it refuses anything.
+    checks_membership_first = True
+
+    def check_access(self, request: HttpRequest) -> None:
+        super().check_access(request)
+        if self.checks_membership_first:
+            self.chat.role(self.me)
 
     @property
     def chat(self) -> Chat:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django import forms
+from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from .. import conf
 from . import problems
-from .problems import Problem
+from .problems import Answer, Problem
 
 #: maximum characters of a request id
 REQUEST_ID_LENGTH = 64
+#: C0 controls but tab and newline: nobody types them, and JSON stores each as six bytes
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f]")
 
 
 class MessageForm(forms.Form):
@@ -23,13 +27,16 @@ class MessageForm(forms.Form):
     reply_to = forms.IntegerField(required=False, min_value=1)
 
     def clean_body(self) -> str:
-        return normalize_newlines(self.cleaned_data["body"])
+        return clean_text(self.cleaned_data["body"])
 
 
 class TitleForm(forms.Form):
     """The title of a chat. Without one, the members' names are shown."""
 
     title = forms.CharField(label=_("Title"), required=False)
+
+    def clean_title(self) -> str:
+        return clean_text(self.cleaned_data["title"])
 
 
 class PositionForm(forms.Form):
@@ -45,23 +52,26 @@ class NewChatForm(TitleForm):
     request_id = forms.CharField(required=False, max_length=REQUEST_ID_LENGTH)
 
     def clean_body(self) -> str:
-        return normalize_newlines(self.cleaned_data["body"])
+        return clean_text(self.cleaned_data["body"])
 
 
-def normalize_newlines(text: str) -> str:
-    """Replace the CRLF that browsers send by LF."""
-    return text.replace("\r\n", "\n")
+def clean_text(text: str) -> str:
+    """The text with LF for the CRLF that browsers send. Raises ValidationError for other controls."""
+    cleaned = text.replace("\r\n", "\n")
+    if _CONTROLS.search(cleaned):
+        raise ValidationError(_("Control characters are not allowed."))
+    return cleaned
 
 
 def clean(form: forms.Form) -> dict[str, Any]:
     """The cleaned data of the form. Raises the Problem if it isn't valid or is too long."""
     if not form.is_valid():
         raise problems.invalid(" ".join(str(message) for texts in form.errors.values() for message in texts))
-    _check_size(form.cleaned_data.get("title", ""), conf.current().TITLE_MAX_BYTES)
-    _check_size(form.cleaned_data.get("body", ""), conf.current().MESSAGE_MAX_BYTES)
+    _check_size(form.cleaned_data.get("title", ""), conf.current().TITLE_MAX_BYTES, problems.TITLE_TOO_LONG)
+    _check_size(form.cleaned_data.get("body", ""), conf.current().MESSAGE_MAX_BYTES, problems.TOO_LONG)
     return form.cleaned_data
 
 
-def _check_size(text: str, max_bytes: int) -> None:
-    if len(text.encode(errors="replace")) > max_bytes:
-        raise Problem(problems.TOO_LONG)
+def _check_size(text: str, max_bytes: int, answer: Answer) -> None:
+    if len(text.encode()) > max_bytes:
+        raise Problem(answer)

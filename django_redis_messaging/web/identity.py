@@ -47,6 +47,17 @@ class Identity:
         """
         return get_user_model()._default_manager.all()
 
+    def available(self, ids: Iterable[str]) -> set[str]:
+        """Those of the ids to whom the pages let others write: not of users who are deleted or inactive.
+
+        A directory may still contain them. Ids that the site's own code has chosen, such as "backup-bot", are
+        available.
+        """
+        keys = {member: self._key(member) for member in ids}
+        users = self._users(key for key in keys.values() if key is not None)
+        found = {self.member_id(user) for user in users if self.may_use(user)}
+        return {member for member, key in keys.items() if key is None or member in found}
+
     def may_use(self, user: Any) -> bool:
         """Whether the user may use the pages."""
         return bool(user.is_authenticated and user.is_active)

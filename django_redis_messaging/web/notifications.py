@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from ..services.mailboxes.notifications import Notification, notification
 from ..services.mailboxes.values import Mail
 from .identity import Identity
+from .texts import without_bidi_controls
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +56,7 @@ def notification_views(mails: Sequence[Mail], *, identity: Identity) -> list[Not
         NotificationView(
             mail=mail,
             content=notification(mail.payload),
-            sender=labels.get(mail.sender, mail.sender) if mail.sender else "",
+            sender=without_bidi_controls(labels.get(mail.sender, mail.sender)) if mail.sender else "",
         )
         for mail in mails
     ]

@@ -10,10 +10,12 @@ from typing import Any
 from ..core.keys import name
 from ..core.steps import batched
 from ..errors import InvalidArgument
+from ..services.blocks import Blocks
 from ..services.contacts import RecentContacts
 from ..services.directories import Directory
 from ..services.directories.folding import fold, matches
 from .identity import Identity
+from .texts import without_bidi_controls
 
 #: number of avatar colours: see .drm-hue-… in messaging.css
 HUES = 12
@@ -31,6 +33,10 @@ class Person:
 
     id: str
     label: str
+
+    def __post_init__(self) -> None:
+        # A name must not reverse the text around it, nor look like another name.
+        object.__setattr__(self, "label", without_bidi_controls(self.label) or self.id)
 
     @property
     def initials(self) -> str:
@@ -69,7 +75,7 @@ def people(identity: Identity, ids: Iterable[str]) -> list[Person]:
 
 
 def reachable_labels(identity: Identity, user: Any, ids: Sequence[str]) -> dict[str, str]:
-    """id → label of the members among `ids` who are in one of the user's directories.
+    """id → label of the members among `ids` who are in one of the user's directories, and still active.
 
     Users may only write to these people (the guild rule).
     """
@@ -79,7 +85,8 @@ def reachable_labels(identity: Identity, user: Any, ids: Sequence[str]) -> dict[
         missing = [member for member in ids if member not in found and _is_member_id(member)]
         for batch in batched(missing, LABELS_BATCH):
             found |= directory.labels(batch)
-    return found
+    available = identity.available(found)
+    return {member: label for member, label in found.items() if member in available}
 
 
 def _is_member_id(value: str) -> bool:
@@ -91,9 +98,20 @@ def _is_member_id(value: str) -> bool:
     return True
 
 
+def must_fill_directory(identity: Identity, user: Any) -> bool:
+    """Whether the page tells the user how to fill the directories: to staff, if all of theirs are empty."""
+    is_staff = getattr(user, "is_staff", False)  # a custom user model may not have it
+    return is_staff and not any(Directory(guild).size() for guild in identity.directories(user))
+
+
 def recent_contacts(identity: Identity, user: Any) -> list[Person]:
     """The people the user has written to, most recent first."""
     return people(identity, RecentContacts(identity.member_id(user)).list())
+
+
+def blocked_people(identity: Identity, user: Any) -> list[Person]:
+    """The people whom the user has blocked, the latest first."""
+    return people(identity, Blocks(identity.member_id(user)).list())
 
 
 def suggest(identity: Identity, user: Any, prefix: str, *, page: int = 1) -> tuple[list[Person], bool]:
@@ -108,7 +126,8 @@ def suggest(identity: Identity, user: Any, prefix: str, *, page: int = 1) -> tup
         for contact in Directory(guild).suggest(prefix, limit=end + 2):
             found.setdefault(contact.id, Person(contact.id, contact.label))
     found.pop(identity.member_id(user), None)
-    suggestions = list(found.values())
+    available = identity.available(found)
+    suggestions = [person for person in found.values() if person.id in available]
     more = len(suggestions) > end and page < MAX_SUGGESTION_PAGES
     return suggestions[end - SUGGESTIONS_PER_PAGE : end], more
 

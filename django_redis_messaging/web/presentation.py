@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 
 from django.utils import timezone
-from django.utils.html import escape, format_html
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -17,6 +15,7 @@ from django.utils.translation import ngettext
 from ..services.chats import ChatSummary, Message
 from .identity import Identity
 from .people import Person, hue, initials, people
+from .texts import body_html, is_cut, without_bidi_controls
 
 #: messages by one sender that are closer than this are grouped under one name
 GROUPING_INTERVAL = timedelta(minutes=5)
@@ -24,10 +23,6 @@ GROUPING_INTERVAL = timedelta(minutes=5)
 NAMES_IN_TITLE = 3
 #: characters of the newest message in the list of chats
 EXCERPT_LENGTH = 120
-
-_ADDRESS = re.compile(r"""https?://[^\s<>"'\x00-\x1f]+""")
-#: punctuation that ends a sentence doesn't belong to the address before it
-_TRAILING = ".,;:!?)]}*_'\""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +46,13 @@ class MessageView:
 
     @property
     def html(self) -> SafeString:
-        return linkify(self.message.body)
+        """The body, folded if it is long; only its first lines if `is_cut`."""
+        return body_html(self.message.body)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the body is so long that only the page of this message shows all of it."""
+        return is_cut(self.message.body)
 
     @property
     def day(self) -> date:
@@ -93,33 +94,14 @@ def local_day(moment: datetime) -> date:
     return timezone.localtime(moment).date()
 
 
-def linkify(body: str) -> SafeString:
-    """Escape the body and turn web addresses into links.
-
-    >>> linkify("<b> see https://example.com/?a=1&b.")
-    '&lt;b&gt; see <a href="https://example.com/?a=1&amp;b" rel="noopener noreferrer nofollow ugc" \
-target="_blank">https://example.com/?a=1&amp;b</a>.'
-    """
-    parts, end = [], 0
-    for match in _ADDRESS.finditer(body):
-        address = match[0].rstrip(_TRAILING)
-        parts += [escape(body[end : match.start()]), _link(address)]
-        end = match.start() + len(address)
-    # All parts are escaped, by escape() or format_html().
-    return mark_safe("".join([*parts, escape(body[end:])]))  # noqa: S308
-
-
-def _link(address: str) -> SafeString:
-    attributes = mark_safe('rel="noopener noreferrer nofollow ugc" target="_blank"')
-    return format_html('<a href="{0}" {1}>{0}</a>', address, attributes)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ChatRow:
     """A chat in the list of chats."""
 
     summary: ChatSummary
     title: str
+    #: in a chat of two that has a title: the name of the other member, whom the title can't hide
+    companion: str
     #: the newest message and its sender, in one line
     excerpt: str
     #: the person whose avatar is shown: in a chat of two, the other one
@@ -140,21 +122,27 @@ class ChatRow:
 
 def chat_rows(summaries: Sequence[ChatSummary], *, identity: Identity, me: str) -> list[ChatRow]:
     """The chats as the member `me` sees them; the labels for all chats are fetched together."""
-    others = {chat.chat_id: _other_members(chat, me) for chat in summaries if not chat.title}
+    others = {chat.chat_id: _other_members(chat, me) for chat in summaries if _shows_names(chat)}
     senders = {chat.last_message.sender for chat in summaries if chat.last_message}
-    labels = identity.labels(senders.union(*others.values()))
+    labels = {person.id: person.label for person in people(identity, senders.union(*others.values()))}
     return [_chat_row(chat, others.get(chat.chat_id, []), labels, me) for chat in summaries]
 
 
 def _chat_row(chat: ChatSummary, others: Sequence[str], labels: dict[str, str], me: str) -> ChatRow:
-    title = chat.title or join_names([labels[member] for member in others], chat.member_count - 1)
+    names = join_names([labels[member] for member in others], chat.member_count - 1)
+    title = without_bidi_controls(chat.title)
     face = others[0] if chat.member_count == 2 and others else chat.chat_id
     return ChatRow(
         summary=chat,
-        title=title,
+        title=title or names,
+        companion=names if title and chat.member_count == 2 and others else "",
         excerpt=_excerpt(chat.last_message, labels, me, with_sender=chat.member_count > 2),
-        face=Person(face, title),
+        face=Person(face, title or names),
     )
+
+
+def _shows_names(chat: ChatSummary) -> bool:
+    return chat.member_count == 2 or not without_bidi_controls(chat.title)
 
 
 def _other_members(chat: ChatSummary, me: str) -> list[str]:
@@ -179,7 +167,8 @@ def _excerpt(message: Message | None, labels: dict[str, str], me: str, *, with_s
         return ""
     if message.deleted:
         return _("Message deleted")
-    text = Truncator(" ".join(message.body[: EXCERPT_LENGTH * 2].split())).chars(EXCERPT_LENGTH)
+    body = without_bidi_controls(message.body[: EXCERPT_LENGTH * 2])
+    text = Truncator(" ".join(body.split())).chars(EXCERPT_LENGTH)
     if message.sender == me:
         return _("You: %(text)s") % {"text": text}
     if not with_sender:

@@ -9,6 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..errors import (
+    ChatExists,
     ChatNotFound,
     InvalidArgument,
     LimitExceeded,
@@ -16,6 +17,7 @@ from ..errors import (
     NotAMember,
     NotPermitted,
     OutcomeUnknown,
+    RateExceeded,
     Unavailable,
 )
 
@@ -45,6 +47,8 @@ class Problem(Exception):
 
 
 SIGN_IN = Answer(401, "sign_in", _("Sign in to continue."))
+#: for input that can't be stored or shown again: lone surrogates, which the charset of a request can produce
+NOT_TEXT = Answer(400, "invalid", _("This contains characters that are not allowed."))
 INVALID = Answer(400, "invalid", _("This is not valid. Check what you entered."))
 NOT_PERMITTED = Answer(403, "not_permitted", _("You don't have permission to do this."))
 NOT_IN_DIRECTORY = Answer(403, "not_in_directory", _("You can only message people in your contacts."))
@@ -52,7 +56,11 @@ NOT_IN_DIRECTORY = Answer(403, "not_in_directory", _("You can only message peopl
 NOT_FOUND = Answer(404, "not_found", _("This chat doesn't exist, or you are not a member of it."))
 GONE = Answer(410, "gone", _("This message no longer exists."))
 TOO_LONG = Answer(413, "too_long", _("This is too long. Shorten it, or split it into several messages."))
-TOO_MANY_PEOPLE = Answer(413, "too_many_people", _("A chat can't have this many members."))
+TITLE_TOO_LONG = Answer(413, "too_long", _("The title is too long. Shorten it."))
+TOO_MANY_MEMBERS = Answer(413, "too_many_members", _("A chat can't have this many members."))
+TOO_MANY_AT_ONCE = Answer(413, "too_many_people", _("These are too many people at once. Choose fewer."))
+TOO_MANY_BLOCKS = Answer(413, "too_many_blocks", _("You have blocked too many people. Unblock someone."))
+EXISTS = Answer(409, "exists", _("This chat already exists."))
 TOO_FAST = Answer(429, "too_fast", _("You are doing this too often. Wait a moment."))
 TOO_MANY_CHATS = Answer(
     429,
@@ -76,9 +84,13 @@ ANSWERS: dict[tuple[type, str], Answer] = {
     (InvalidArgument, ""): INVALID,
     (NotAMember, ""): NOT_FOUND,
     (ChatNotFound, ""): NOT_FOUND,
+    (ChatExists, ""): EXISTS,
     (NotPermitted, ""): NOT_PERMITTED,
     (LimitExceeded, ""): TOO_LONG,
-    (LimitExceeded, "CHAT_MAX_MEMBERS"): TOO_MANY_PEOPLE,
+    (LimitExceeded, "TITLE_MAX_BYTES"): TITLE_TOO_LONG,
+    (LimitExceeded, "CHAT_MAX_MEMBERS"): TOO_MANY_MEMBERS,
+    (LimitExceeded, "INVITE_RATE"): TOO_MANY_AT_ONCE,
+    (LimitExceeded, "USER_MAX_BLOCKS"): TOO_MANY_BLOCKS,
     (LimitExceeded, "USER_MAX_CHATS"): TOO_MANY_CHATS,
     (OutcomeUnknown, ""): OUTCOME_UNKNOWN,
     (Unavailable, ""): UNAVAILABLE,
@@ -87,6 +99,8 @@ ANSWERS: dict[tuple[type, str], Answer] = {
 
 def answer_to(error: MessagingError) -> Answer | None:
     """The answer to an error of the services, or None for an error that isn't in the table."""
+    if isinstance(error, RateExceeded):
+        return dataclasses.replace(TOO_FAST, retry_after=math.ceil(error.retry_after))
     setting = error.setting if isinstance(error, LimitExceeded) else ""
     keys = [(type(error), setting), *((kind, "") for kind in type(error).__mro__)]
     return next((ANSWERS[key] for key in keys if key in ANSWERS), None)
@@ -95,8 +109,3 @@ def answer_to(error: MessagingError) -> Answer | None:
 def invalid(message: str | Promise) -> Problem:
     """The problem of a request whose data isn't valid, with a specific text."""
     return Problem(dataclasses.replace(INVALID, message=message))
-
-
-def too_fast(wait: float) -> Problem:
-    """The problem of a user who exceeds a rate limit, and may retry in `wait` seconds."""
-    return Problem(dataclasses.replace(TOO_FAST, retry_after=math.ceil(wait)))

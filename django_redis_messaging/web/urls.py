@@ -19,6 +19,9 @@ urlpatterns = [
     path("contacts/", views.ContactsView.as_view(), name="contacts"),
     path("contacts/suggest/", views.SuggestView.as_view(), name="suggest"),
     path("contacts/forget/", views.ForgetContactView.as_view(), name="forget_contact"),
+    path("blocks/", views.BlocksView.as_view(), name="blocks"),
+    path("blocks/block/", views.BlockView.as_view(), name="block"),
+    path("blocks/unblock/", views.UnblockView.as_view(), name="unblock"),
     path("notifications/", views.NotificationsView.as_view(), name="notifications"),
     path("notifications/feed/", views.NotificationsFeedView.as_view(), name="notifications_feed"),
     path("notifications/bell/", views.BellView.as_view(), name="bell"),
@@ -34,6 +37,7 @@ urlpatterns = [
     path(_CHAT + "remove/", views.RemoveView.as_view(), name="remove"),
     path(_CHAT + "leave/", views.LeaveView.as_view(), name="leave"),
     path(_CHAT + "delete/", views.DeleteChatView.as_view(), name="delete"),
+    path(_MESSAGE, views.MessagePageView.as_view(), name="message"),
     path(_MESSAGE + "edit/", views.EditView.as_view(), name="edit"),
     path(_MESSAGE + "delete/", views.DeleteMessageView.as_view(), name="delete_message"),
 ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.contrib.auth.mixins import LoginRequiredMixin
+from django.contrib.auth.views import redirect_to_login
 from django.db import transaction
 from django.forms import ModelForm
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect
-from django.urls import reverse_lazy
+from django.urls import reverse, reverse_lazy
 from django.views.generic import CreateView, View
 
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultDoesNotExist
@@ -33,7 +35,7 @@ class Line:
     remaining: int | None
 
 
-class OrdersView(CreateView):  # type: ignore[type-arg]
+class OrdersView(LoginRequiredMixin, CreateView):  # type: ignore[type-arg]
     """The latest orders with the status of their tasks, and a form to order."""
 
     model = Order
@@ -54,9 +56,8 @@ class OrdersView(CreateView):  # type: ignore[type-arg]
         return response
 
     def member(self) -> str:
-        """The member id of the user; empty if nobody is signed in."""
-        user = self.request.user
-        return identity.current().member_id(user) if user.is_authenticated else ""
+        """The member id of the user."""
+        return identity.current().member_id(self.request.user)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         orders = Order.objects.all()[:ORDERS_PER_PAGE]
@@ -64,8 +65,12 @@ class OrdersView(CreateView):  # type: ignore[type-arg]
         return super().get_context_data(lines=lines, **kwargs)
 
 
-class PayView(View):
+class PayView(LoginRequiredMixin, View):
     """Pays for an order that is still open."""
+
+    def handle_no_permission(self) -> HttpResponseRedirect:
+        """Return to the orders after signing in: this view has no page."""
+        return redirect_to_login(reverse("orders"))
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Pay, and cancel the timer. If both happen at once, the database decides which came first."""

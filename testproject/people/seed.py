@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -46,6 +47,14 @@ def create_users(contacts: int) -> None:
     )
     User.objects.bulk_create(users, ignore_conflicts=True)
     User.objects.bulk_create(others, batch_size=BATCH_SIZE, ignore_conflicts=True)
+
+
+def set_staff_password() -> tuple[str, str]:
+    """Give the superuser of the demo a new password; returns user name and password."""
+    user, password = User.objects.get(username=USERS[0].username), secrets.token_urlsafe(12)
+    user.set_password(password)
+    user.save(update_fields=["password"])
+    return user.username, password
 
 
 def fill_directory(report_progress: ReportProgress) -> int:

@@ -18,14 +18,17 @@ from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
 from django.core.management.base import CommandError
 from django.test import override_settings
-from django_redis import get_redis_connection
 from market import deliveries
 from shop import subscriptions
 from traffic import counting
 
-from django_redis_messaging import ConfigurationError, handlers
+from django_redis_messaging import ConfigurationError, handlers, isolation
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.endpoints import endpoint
+from django_redis_messaging.core.keys import FORMAT, current_prefix
+from django_redis_messaging.core.primaries import scan
+from django_redis_messaging.core.private import make_private
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.loop_group import LoopGroup
 from django_redis_messaging.tasks.polling import our_backends
@@ -33,6 +36,8 @@ from django_redis_messaging.tasks.worker import Limits, Worker
 
 #: seconds that running requests and tasks may take when the demo stops
 SHUTDOWN_TIMEOUT = 2
+#: patterns of the files in the demo's directory: the database with its journals, the options, the access log
+DATA_FILES = ("*.sqlite3*", "*.json", "*.log*")
 
 
 class Stopped(BaseException):
@@ -74,7 +79,7 @@ def run_redis() -> Iterator[str]:
 
     Yields a description of the server.
     """
-    settings.DATA_DIR.mkdir(parents=True, exist_ok=True)
+    make_data_private()
     if "REDIS_URL" in os.environ:
         yield "the server in REDIS_URL"
         return
@@ -92,11 +97,28 @@ def run_redis() -> Iterator[str]:
         server.close()
 
 
-def remove_keys() -> None:
-    """Remove the keys of earlier demos, and no others."""
-    client = get_redis_connection("messaging")
-    for key in client.scan_iter(match=f"{settings.REDIS_MESSAGING['PREFIX']}:*", count=1000):
-        client.unlink(key)
+def make_data_private() -> None:
+    """Create the demo's directory for its owner only; restrict an existing one and the files in it."""
+    try:
+        make_private(settings.DATA_DIR, *DATA_FILES)
+    except ConfigurationError as error:
+        raise CommandError(str(error)) from error
+
+
+def count_keys() -> int:
+    """The number of keys of earlier demos."""
+    pages = scan(endpoint("messaging"), key_pattern())
+    return len({key for _, keys in pages for key in keys})  # SCAN may list a key twice
+
+
+def remove_keys() -> int:
+    """Remove the keys of earlier demos, and no others; returns their number."""
+    return isolation.remove_keys("messaging", f"{current_prefix()}:{FORMAT}")
+
+
+def key_pattern() -> str:
+    """Matches the keys of the demo; a server may have other keys that begin with its prefix."""
+    return f"{current_prefix()}:{FORMAT}:*"
 
 
 def bind(host: str, port: int) -> socket.socket:

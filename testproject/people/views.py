@@ -1,4 +1,4 @@
-"""Sign-in with one click; only if DEBUG is set."""
+"""Sign-in with one click; only if DEBUG is set, and for staff only if STAFF_SIGN_IN_BY_CLICK is set, too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model, login
+from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, resolve_url
 from django.urls import reverse
@@ -32,9 +33,11 @@ class SignInView(TemplateView):
         return super().get_context_data(people=people.order_by("pk"), next=self._next(), **kwargs)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        """Sign in as the selected user."""
+        """Sign in as the selected user; staff may have to give a password."""
         names = {user.username for user in USERS} & {request.POST.get("username", "")}
         user = get_object_or_404(get_user_model(), username__in=names)
+        if (user.is_staff or user.is_superuser) and not settings.STAFF_SIGN_IN_BY_CLICK:
+            return redirect_to_login(self._next() or reverse("admin:index"), reverse("admin:login"))
         login(request, user, backend=BACKEND)
         return HttpResponseRedirect(self._next() or resolve_url(settings.LOGIN_REDIRECT_URL))
 

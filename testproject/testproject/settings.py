@@ -11,6 +11,8 @@ DATA_DIR = Path(os.environ.get("DEMO_DIR", BASE_DIR / ".demo"))
 SECRET_KEY = "public: for the demo only"  # noqa: S105
 DEBUG = True
 ALLOWED_HOSTS: list[str] = []
+#: `manage.py demo` sets it if only this machine can reach the site
+STAFF_SIGN_IN_BY_CLICK = False
 ROOT_URLCONF = "testproject.urls"
 ASGI_APPLICATION = "testproject.asgi.application"
 WSGI_APPLICATION = "testproject.wsgi.application"

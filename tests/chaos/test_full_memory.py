@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import redis
+from django_redis import get_redis_connection
 
-from django_redis_messaging import Broadcast, Chat, DelayQueue, Inbox, Mailbox, Unavailable, conf
+from django_redis_messaging import Blocks, Broadcast, Chat, DelayQueue, Inbox, Mailbox, Unavailable, conf
 from django_redis_messaging.core import clients
+from django_redis_messaging.services.chats.keys import ChatKeys
 from tests.conftest import Call
 
 Fill = Callable[[], None]
@@ -24,6 +26,7 @@ def content(client: redis.Redis) -> dict[bytes, bytes | None]:
 
 def chat_with_messages(chat_id: str) -> Chat:
     chat = Chat.create("ann", ["bob", "cat"], "one", chat_id=chat_id, keep_last=1)
+    Blocks("cat").block("mallory")
     for body in ("two", "three", "four"):
         chat.send("ann", body)
     chat.send("bob", "five")
@@ -35,6 +38,8 @@ REFUSED: dict[str, Callable[[Chat], object]] = {
     "send by a member with unread messages": lambda chat: chat.send("cat", "more"),
     "create": lambda chat: Chat.create("ann", ["dan"], "more"),
     "join": lambda chat: chat.join("dan", by="ann"),
+    "add": lambda chat: chat.add(["bob", "dan", "eve"], by="ann"),
+    "block": lambda chat: Blocks("ann").block("mallory"),
     "edit": lambda chat: chat.edit("ann", 2, "x" * 200),
     "rename": lambda chat: chat.rename("ann", "another title"),
 }
@@ -52,6 +57,15 @@ def can_leave(chat: Chat) -> bool:
     return chat.leave("ann") and chat.members()[0].role == "owner" and not Inbox("ann").chats()
 
 
+def can_leave_for_good(chat: Chat) -> bool:
+    """Those who left are still remembered."""
+    assert chat.leave("cat", by="ann")
+    assert chat.leave("bob", again=False)
+    held = ChatKeys(conf.prefix(), chat.id)
+    listed = [get_redis_connection(conf.alias()).zrange(key, 0, -1) for key in (held.removed, held.opted_out)]
+    return listed == [[b"cat"], [b"bob"]]
+
+
 ALLOWED: dict[str, Callable[[Chat], object]] = {
     "pending": lambda chat: Inbox("cat").pending()[0].messages[-1].id == 5,
     "chats": lambda chat: Inbox("cat").chats()[0].unread == 5,
@@ -63,6 +77,8 @@ ALLOWED: dict[str, Callable[[Chat], object]] = {
     "ack of some": lambda chat: chat.ack("bob", 3) == 3 and Inbox("bob").unread() == 1,
     "fetch that acks": can_fetch_with_ack,
     "leave": can_leave,
+    "leave for good": can_leave_for_good,
+    "unblock": lambda chat: Blocks("cat").unblock("mallory"),
     "delete_message": lambda chat: chat.delete_message("ann", 2).deleted,  # type: ignore[union-attr]
     "delete": lambda chat: chat.delete("ann") and not Inbox("cat").chats(),
 }

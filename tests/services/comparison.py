@@ -10,6 +10,7 @@ from django_redis import get_redis_connection
 from hypothesis.stateful import RuleBasedStateMachine
 
 from django_redis_messaging import (
+    Changes,
     Chat,
     ChatExists,
     ChatNotFound,
@@ -149,7 +150,7 @@ class Comparison(RuleBasedStateMachine):
         place = Place(self.model.chats[chat].epoch, number, said.number)
         assert self.places[chat].setdefault(message.cursor, place) == place
 
-    def compare_page(self, chat: str, expected: Read | None, page: Page | Pending | None) -> None:
+    def compare_page(self, chat: str, expected: Read | None, page: Changes | Page | Pending | None) -> None:
         if expected is None or page is None:
             assert expected is None
             assert page is None
@@ -157,7 +158,9 @@ class Comparison(RuleBasedStateMachine):
         assert [message.id for message in page.messages] == list(expected.ids)
         assert (page.gap, page.has_more, page.reset) == (expected.gap, expected.has_more, expected.reset)
         if not page.messages:
-            place = self.model.chats[chat].place(int(page.cursor.split("-")[1], 16))
+            number = int(page.cursor.split("-")[1], 16)
+            assert number <= self.model.chats[chat].last
+            place = self.model.chats[chat].place(number)
             assert self.places[chat].setdefault(page.cursor, place) == place
         for message in page.messages:
             self.compare(chat, message.id, self.model.chats[chat].said(message.id), message)

@@ -1,5 +1,6 @@
 """The services are tested on a standalone server and on a Redis Cluster of one node: see ../gate.py."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,8 +10,26 @@ from django_redis_messaging import conf
 from django_redis_messaging.core import scripts
 from django_redis_messaging.services.listening import channel, dispatch
 
+from . import permissions
 from .asking import server
 from .planting import Planting, planted
+
+#: whether all tests run as a user of Redis who has only the permissions that the app needs
+LIMITED = "MESSAGING_ACL" in os.environ
+#: features of docs/security.md that need more, with the modules that test them
+FEATURES = {
+    "`messaging_locks`, `messaging_files` and `messaging_repair`": {"test_messaging_locks"},
+    "`@on_key_event` handlers in `run_listener`": {
+        "test_listener",
+        "test_listener_flags",
+        "test_listener_primaries",
+        "test_listener_servers",
+    },
+    "`run_listener --configure`": {"test_listener_flags"},
+}
+
+#: modules that test `Lock(key=…)`
+WITH_LOCK_KEYS = {"test_locks", "test_messaging_locks"}
 
 
 @pytest.fixture
@@ -20,6 +39,26 @@ def messaging_alias(server_kind: str, request: pytest.FixtureRequest, settings: 
         request.getfixturevalue("cluster_server")
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "cluster"}
     return conf.alias()
+
+
+@pytest.fixture(autouse=LIMITED)
+def limited_user(
+    messaging_alias: str, own_prefix: str | None, server_kind: str, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Run the test with the permissions of docs/security.md, and of what its module tests."""
+    # a module without Redis; tests that restart the server, which then has no users
+    if own_prefix is None or "::TestOutage::" in request.node.nodeid:
+        yield
+        return
+    more = permissions.additions()
+    features = ["Redis Cluster"] if server_kind == "cluster" else []
+    features += [feature for feature, modules in FEATURES.items() if request.path.stem in modules]
+    rules = [rule for feature in features for rule in more[feature]]
+    rules.append(f"~{own_prefix}:*:1:*")  # tenants
+    if request.path.stem in WITH_LOCK_KEYS:
+        rules += [f"~*{own_prefix}*", *(f"~{{{name}}}:*" for name in ("shop", "k", "door"))]
+    with permissions.limited(messaging_alias, own_prefix, *rules):
+        yield
 
 
 @pytest.fixture

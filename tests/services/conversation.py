@@ -21,6 +21,8 @@ class Said:
     reply_to: int | None = None
     edited: bool = False
     deleted: bool = False
+    #: the number of its latest edit in the chat
+    edit_number: int = 0
     #: names it whatever its id: after a loss, another message has that
     number: int = field(default_factory=lambda: next(numbers))
     #: what the app said of it; None while it has not
@@ -85,6 +87,9 @@ class Conversation:
     edits: int = 0
     #: in order of joining
     members: dict[str, Membership] = field(default_factory=dict)
+    #: former members whom an owner removed, and those who don't want to be added again
+    removed: set[str] = field(default_factory=set)
+    opted_out: set[str] = field(default_factory=set)
 
     @property
     def last(self) -> int:
@@ -110,6 +115,22 @@ class Conversation:
         if self.member(user).role != "owner":
             raise NotPermitted
         return self.members[user]
+
+    def join(self, users: Sequence[str], by: str | None, token: object) -> list[str]:
+        """Make those users members who are not; returns them."""
+        is_owner = by is not None and self.member(by).role == "owner"
+        others = [user for user in users if user not in self.members]
+        if others and by is None and not self.open:
+            raise NotAMember
+        if self.removed.intersection(others) and not is_owner:
+            raise NotPermitted
+        if self.opted_out.intersection(others) and by is not None:
+            raise NotPermitted
+        for user in others:
+            self.members[user] = Membership(self.last, self.last, "member", token)
+        self.removed.difference_update(others)
+        self.opted_out.difference_update(others)
+        return others
 
     def append(self, said: Said) -> None:
         self.log.append(said)

@@ -87,7 +87,26 @@ class ChatMachine(Comparison):
         if chat in self.created:
             self.create(chat, *self.created[chat])
 
-    @rule(chat=chats, user=users, by=people)
+    @rule(chat=chats, added=st.lists(people, min_size=1, max_size=2), by=people, request=requests)
+    def add(self, chat: str, added: list[int], by: int, request: str | None) -> None:
+        """Add users who are not members, if any; with a request id, also repeat it, and use it as another."""
+        members = self.model.chats[chat].members if chat in self.model.chats else {}
+        order = sorted(USERS, key=lambda user: user in members)
+        chosen = list(dict.fromkeys(order[at % len(order)] for at in added))
+        if by == 9 or (len(chosen) == 1 and request is None):
+            self.join(chat, chosen[0], by)
+            return
+        for adder in [by] if request is None else [by, by, by + 1]:
+            self.add_all(chat, chosen, self.who(chat, adder % 9), request)
+
+    def add_all(self, chat: str, added: list[str], by: str, request: str | None) -> None:
+        expected, real = self.both(
+            chat,
+            lambda: self.model.add(chat, added, by, request),
+            lambda: self.chat(chat).add(map(self.name, added), by=self.name(by), request_id=request),
+        )
+        assert real == (expected if expected is None else list(map(self.name, expected)))
+
     def join(self, chat: str, user: str, by: int) -> None:
         other = self.who(chat, by) if by < 9 else None
         expected, real = self.both(
@@ -97,13 +116,14 @@ class ChatMachine(Comparison):
         )
         assert real == expected
 
-    @rule(chat=chats, who=people, by=st.none() | people)
-    def leave(self, chat: str, who: int, by: int | None) -> None:
+    @rule(chat=chats, who=people, by=st.none() | people, again=st.sampled_from([True, True, False]))
+    def leave(self, chat: str, who: int, by: int | None, again: bool = True) -> None:
         user, other = self.who(chat, who), by if by is None else self.who(chat, by)
+        again = again or other not in (None, user)
         expected, real = self.both(
             chat,
-            lambda: self.model.leave(chat, user, other),
-            lambda: self.chat(chat).leave(self.name(user), by=other and self.name(other)),
+            lambda: self.model.leave(chat, user, other, again=again),
+            lambda: self.chat(chat).leave(self.name(user), by=other and self.name(other), again=again),
         )
         assert real == expected
 
@@ -117,6 +137,19 @@ class ChatMachine(Comparison):
         self.correct_place(chat, user, 0, "again")
         self.correct_place(chat, user, 0, None)
         self.send_many(chat, [by])
+
+    @rule(chat=chats, who=people, by=people, is_removed=st.booleans())
+    def restrict_and_join(self, chat: str, who: int, by: int, is_removed: bool) -> None:
+        """Leave for good or be removed, return if allowed, and leave once more."""
+        user = self.who(chat, who)
+        for again in (False, True):
+            members = self.model.chats[chat].members if chat in self.model.chats else {}
+            owner = next((at for at, one in enumerate(members.values()) if one.role == "owner"), 0)
+            if user in members:
+                at = list(members).index(user)
+                self.leave(chat, at, owner if is_removed and not again else None, again)
+            for adder in (by, owner, 9):
+                self.join(chat, user, adder)
 
     @rule(chat=chats, who=people, sure=st.integers(0, 3))
     def delete(self, chat: str, who: int, sure: int) -> None:
@@ -177,6 +210,27 @@ class ChatMachine(Comparison):
             lambda: self.chat(chat).history(self.name(user), limit=limit, **direction),
         )
         self.compare_page(chat, expected, real)
+
+    @rule(
+        chat=chats, who=people, at=people, by_cursor=st.booleans(), limit=limits, edits=st.integers(0, 3)
+    )  # fmt: skip
+    def changes(self, chat: str, who: int, at: int, by_cursor: bool, limit: int, edits: int) -> None:
+        user = self.who(chat, who)
+        place = self.cursor(chat, at) if by_cursor else at
+        expected, real = self.both(
+            chat,
+            lambda: self.model.changes(chat, user, self.place(chat, place), limit, edits),
+            lambda: self.chat(chat).changes(self.name(user), after=place, edits=edits, limit=limit),
+        )
+        if expected is None:
+            return
+        held = self.model.chats[chat]
+        self.compare_page(chat, expected[0], real)
+        assert (real.edits, real.edits_missed) == (held.edits, edits > held.edits)
+        assert [message.id for message in real.edited] == ([] if real.edits_missed else expected[1])
+        for message in real.edited:
+            self.compare(chat, message.id, held.said(message.id), message)
+        assert real.positions == {self.name(one): member.position for one, member in held.members.items()}
 
     @rule(who=people, limit=limits, total=st.sampled_from([1, 3, 1000]), ack=st.booleans())
     def pending(self, who: int, limit: int, total: int, ack: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from django_redis_messaging import ChatExists, ChatNotFound, InvalidArgument, NotAMember, NotPermitted
 
@@ -23,6 +24,8 @@ class Listed:
 
     token: object = None
     joining: object = None
+    #: several calls with one request id
+    repeated: bool = False
     seen: Line | Reported | None = None
 
     def lost(self, chat: Conversation, position: int) -> bool:
@@ -43,7 +46,7 @@ class Model:
         self.chats: dict[str, Conversation] = {}
         self.lists: dict[str, dict[str, Listed]] = {user: {} for user in users}
         #: what requests were answered: outlives the chat
-        self.answers: dict[str, dict[str, Place]] = {}
+        self.answers: dict[str, dict[str, Any]] = {}
 
     def chat(self, chat_id: str) -> Conversation:
         if chat_id not in self.chats:
@@ -54,7 +57,7 @@ class Model:
         self, chat_id: str, members: Sequence[str], body: str, title: str, *,
         open: bool, keep_last: int, request_id: str | None,
     ) -> None:  # fmt: skip
-        request = f"create {request_id}" if request_id else f"new {next(numbers)}"
+        request = f"create {members[0]} {request_id}" if request_id else f"new {next(numbers)}"
         answers = self.answers.setdefault(chat_id, {})
         for member in members:
             self._expect(member, chat_id, request)
@@ -75,24 +78,31 @@ class Model:
             self._confirm(member, chat_id, request)
 
     def join(self, chat_id: str, user: str, by: str | None) -> bool:
-        token = next(numbers)
-        self._expect(user, chat_id, token)
-        try:
-            chat = self.chat(chat_id)
-            if by is not None:
-                chat.member(by)
-            joins = user not in chat.members
-            if joins and by is None and not chat.open:
-                raise NotAMember
-        except (ChatNotFound, NotAMember):
-            self._release([user], chat_id, token)
-            raise
-        if joins:
-            chat.members[user] = Membership(chat.last, chat.last, "member", token)
-        self._confirm(user, chat_id, token)
-        return joins
+        return bool(self.add(chat_id, [user], by, None))
 
-    def leave(self, chat_id: str, user: str, by: str | None) -> bool:
+    def add(self, chat_id: str, users: Sequence[str], by: str | None, request_id: str | None) -> list[str]:
+        request = f"join {by} {request_id}" if request_id else f"join {next(numbers)}"
+        for user in users:
+            self._expect(user, chat_id, request)
+        try:
+            added = self._added(chat_id, users, by, request)
+        except (ChatNotFound, NotAMember, NotPermitted):
+            self._release(users, chat_id, request)
+            raise
+        for user in users:
+            self._confirm(user, chat_id, request)
+        if by is not None:  # a repeat
+            self.chat(chat_id).member(by)
+        return added
+
+    def _added(self, chat_id: str, users: Sequence[str], by: str | None, request: str) -> list[str]:
+        chat, answers = self.chat(chat_id), self.answers.setdefault(chat_id, {})
+        if request not in answers:
+            answers[request] = chat.join(users, by, request)
+        added: list[str] = answers[request]
+        return added
+
+    def leave(self, chat_id: str, user: str, by: str | None, *, again: bool = True) -> bool:
         if chat_id not in self.chats:
             return False
         chat = self.chats[chat_id]
@@ -101,6 +111,10 @@ class Model:
         if user not in chat.members:
             return False
         ended = chat.members.pop(user)
+        if by not in (None, user):
+            chat.removed.add(user)
+        elif not again:
+            chat.opted_out.add(user)
         self._forget(user, chat_id, ended.token)
         if not chat.members:
             del self.chats[chat_id]
@@ -120,11 +134,11 @@ class Model:
 
     def send(self, chat_id: str, said: Said, request_id: str | None) -> Place:
         answers = self.answers.setdefault(chat_id, {})
-        request = f"send {request_id}" if request_id else f"send {next(numbers)}"
-        if request in answers:
-            return answers[request]
+        request = f"send {said.sender} {request_id}" if request_id else f"send {next(numbers)}"
         chat = self.chat(chat_id)
         member = chat.member(said.sender)
+        if request in answers:
+            return answers[request]
         if (said.reply_to or 0) > chat.last:
             raise InvalidArgument
         had_read_all = member.position == chat.last
@@ -163,6 +177,18 @@ class Model:
         gap = 0 if more else max(min(chat.first, end) - joined_after - 1, 0)
         return Read(ids[-limit:], gap, more, reset=False)
 
+    def changes(
+        self, chat_id: str, user: str, place: int | Place, limit: int, edits: int
+    ) -> tuple[Read, list[int]]:
+        """The new messages, and those read before whose edit has a number above `edits`."""
+        chat, read = self.chat(chat_id), self.after(chat_id, user, place, limit)
+        if read.reset:
+            return read, []
+        end = read.ids[0] if read.ids else chat.last + 1
+        ids = [number for number in chat.kept(chat.members[user].joined_after) if number < end]
+        edited = [number for number in ids if chat.said(number).edit_number > edits]
+        return read, sorted(edited, key=lambda number: chat.said(number).edit_number)
+
     def edit(self, chat_id: str, user: str, number: int, body: str) -> Said | None:
         chat = self.chat(chat_id)
         said = chat.visible(user, number)
@@ -171,7 +197,7 @@ class Model:
         if said is None or said.deleted:
             return None
         said.body, said.edited = body, True
-        chat.edits += 1
+        said.edit_number = chat.edits = chat.edits + 1
         return said
 
     def delete_message(self, chat_id: str, user: str, number: int) -> Said | None:
@@ -184,7 +210,7 @@ class Model:
             chat.owned_by(user)
         if not said.deleted:
             said.body, said.data, said.reply_to, said.edited, said.deleted = "", None, None, True, True
-            chat.edits += 1
+            said.edit_number = chat.edits = chat.edits + 1
         return said
 
     def looked_into(self, user: str, *, all_of_them: bool = False) -> dict[str, Conversation]:
@@ -248,6 +274,7 @@ class Model:
 
     def _expect(self, user: str, chat_id: str, token: object) -> None:
         listed = self.lists[user].setdefault(chat_id, Listed())
+        listed.repeated = listed.joining == token
         listed.joining = token if listed.joining in (None, token) else SEVERAL
 
     def _confirm(self, user: str, chat_id: str, token: object) -> None:
@@ -269,11 +296,11 @@ class Model:
         """A joining was refused."""
         for user in users:
             listed = self.lists[user][chat_id]
-            if listed.joining == token:
+            if listed.joining == token and not listed.repeated:
                 listed.joining = None
                 if listed.token is None:
                     del self.lists[user][chat_id]
 
 
 #: a chat and what it remembers
-Copy = tuple[Conversation | None, dict[str, Place]]
+Copy = tuple[Conversation | None, dict[str, Any]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_messaging import Chat, ChatNotFound, Inbox, NotAMember
+from django_redis_messaging import Blocks, Chat, ChatNotFound, Inbox, NotAMember
 
 from .asking import all_keys, bodies, index, server, snapshot
 
@@ -27,12 +27,20 @@ BY_MEMBERS: dict[str, Operation] = {
     "delete": lambda chat, user: chat.delete(user),
     "members": lambda chat, user: chat.members(after=user),
     "join by": lambda chat, user: chat.join("dan", by=user),
+    "add by": lambda chat, user: chat.add(["dan"], by=user),
     "leave by": lambda chat, user: chat.leave("bob", by=user),
 }
 #: every other operation that takes a name
 BY_ANYBODY: dict[str, Operation] = {
     "join": lambda chat, user: chat.join(user, by="ann"),
+    "add": lambda chat, user: chat.add(["dan", user], by="ann"),
+    "add once": lambda chat, user: chat.add(["dan"], by="ann", request_id=user),
     "leave": lambda chat, user: chat.leave(user),
+    "direct": lambda chat, user: Chat.direct("ann", user),
+    "direct by": lambda chat, user: Chat.direct(user, "ann"),
+    "block": lambda chat, user: Blocks("ann").block(user),
+    "unblock": lambda chat, user: Blocks("ann").unblock(user),
+    "blocks": lambda chat, user: Blocks(user),
     "create by": lambda chat, user: Chat.create(user, ["bob"], "x"),
     "create for": lambda chat, user: Chat.create("ann", ["bob", user], "x"),
     "create as": lambda chat, user: Chat.create("ann", ["bob"], "x", chat_id=user),
@@ -90,7 +98,16 @@ def test_invalid_names(operation: str, bad: str, chat: Chat) -> None:
 
 
 #: arguments for which None is valid
-OPTIONAL = {"members", "join by", "leave by", "create as", "create once", "send once", "chats after"}
+OPTIONAL = {
+    "members",
+    "join by",
+    "leave by",
+    "create as",
+    "create once",
+    "send once",
+    "add once",
+    "chats after",
+}
 
 
 @pytest.mark.usefixtures("unchanged")

@@ -176,6 +176,125 @@ def test_own_messages_of_who_never_reads_are_forgotten_with_them(settings: Setti
     assert (Inbox("ann").unread(), Inbox("bob").unread(), Inbox("cat").unread()) == (30, 15, 15)
 
 
+# bytes
+
+
+def stored_bytes(chat: Chat) -> int:
+    """The bytes of the stored entries, without their offsets and sizes."""
+    return sum(len(entry.rsplit(b",", 2)[0]) for entry in server().lrange(keys(chat).log, 0, -1))
+
+
+def test_a_chat_is_limited_in_bytes(settings: Settings) -> None:
+    change(settings, CHAT_MAX_BYTES=5000)
+    chat = Chat.create("ann", ["bob"])
+    for number in range(1, 21):
+        chat.send("ann", f"{number:01000}")
+        assert stored_bytes(chat) <= 5000
+        assert stored(chat) == min(number, 4)
+    (news,) = Inbox("bob").pending()
+    assert (ids(news), news.gap, news.has_more, news.reset) == ([17, 18, 19, 20], 16, False, False)
+    assert (chat.info().first_id, Inbox("bob").unread(), Inbox("bob").chats()[0].unread) == (17, 4, 4)
+    said(chat, "ann", *"abc")
+    assert stored_bytes(chat) <= 5000
+    assert [ids(chat.history("bob")), stored(chat)] == [[17, 18, 19, 20, 21, 22, 23], 7]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_lowered_limit_of_bytes_applies_to_reads(look: Any, settings: Settings) -> None:
+    chat = Chat.create("ann", ["bob"])
+    said(chat, "ann", *(f"{number:0100}" for number in range(700)))
+    change(settings, CHAT_MAX_BYTES=2000)
+    look(chat)
+    assert stored(chat) == 200
+    look(chat)
+    assert 1500 < stored_bytes(chat) <= 2000
+    assert chat.history("bob", after=0).gap == 700 - stored(chat)
+    change(settings, CHAT_MAX_BYTES=1)
+    look(chat)
+    assert ids(chat.history("bob")) == [700]
+
+
+def test_edits_cannot_exceed_the_limit_of_bytes(settings: Settings) -> None:
+    change(settings, CHAT_MAX_BYTES=5000)
+    chat = Chat.create("ann", ["bob"])
+    said(chat, "ann", *"12345678")
+    for number in range(1, 9):
+        chat.edit("ann", number, str(number) * 1000)
+        assert chat.history("bob", limit=1).messages
+        assert stored_bytes(chat) <= 5000
+    assert chat.history("bob", after=0).gap == 8 - stored(chat)
+
+
+def test_repeated_edits_of_a_message_remove_no_others(settings: Settings) -> None:
+    change(settings, CHAT_MAX_BYTES=5000)
+    chat = Chat.create("ann", ["bob"])
+    said(chat, "ann", *"1234")
+    for _ in range(10):
+        chat.edit("ann", 3, "x" * 1000)
+        chat.edit("ann", 3, "x")
+    chat.delete_message("ann", 3)
+    assert ids(chat.history("bob")) == [1, 2, 3, 4]
+    chat.send("ann", "x" * 3000, data={"a": 1})
+    assert (
+        chat.edit(
+            "ann",
+            4,
+            "four",
+        )
+        is not None
+    )
+    assert bodies(chat.history("bob", after=1))[1:3] == ["", "four"]
+    assert chat.history("bob").messages[-1].data == {"a": 1}
+
+
+def test_a_message_may_have_its_bytes_whatever_its_characters() -> None:
+    chat = Chat.create("ann", ["bob"])
+    for body in ("'" * 65536, '"' * 65536, "\\" * 65536, "\n" * 65536, "é" * 32768):
+        assert chat.send("ann", body).body == chat.history("bob").messages[-1].body == body
+    data = "x" * (65536 - 2)
+    assert chat.send("ann", "", data=data).data == data
+    for body, added in (("\x01" * 65536, None), ("é" * 32769, None), ("x", data)):
+        with pytest.raises(LimitExceeded, match="MESSAGE_MAX_BYTES"):
+            chat.send("ann", body, data=added)
+    with pytest.raises(LimitExceeded, match="control characters"):
+        chat.edit("ann", 1, "\x01" * 65536)
+
+
+def test_answers_are_limited_in_bytes() -> None:
+    chat = Chat.create("ann", ["bob"])
+    sizes = [20_000 if number % 7 else 65_000 for number in range(1, 41)]
+    for size in sizes:
+        chat.send("ann", "x" * size)
+    everything = list(range(1, 41))
+
+    def checked(page: Any, at_least: int) -> list[int]:
+        found = ids(page)
+        assert sum(sizes[number - 1] for number in found) <= 256 * 1024 and len(found) >= at_least
+        return found
+
+    seen: list[int] = []
+    while (page := chat.history("bob", after=seen[-1] if seen else 0, limit=100)).messages:
+        seen += checked(page, 6 if page.has_more else 1)
+    assert seen == everything
+    seen = []
+    while not seen or page.has_more:
+        page = chat.history("bob", before=seen[0] if seen else None, limit=100)
+        seen = checked(page, 6 if page.has_more else 1) + seen
+    assert (seen, page.gap) == (everything, 0)
+    seen = []
+    while pending := Inbox("bob").pending(ack=True):
+        seen += checked(pending[0], 1)
+    assert seen == everything
+
+
+def test_pending_of_many_chats_is_limited_in_bytes() -> None:
+    for number in range(30):
+        said(Chat.create("ann", ["bob"], chat_id=f"{number}"), "ann", *["x" * 60_000] * 4)
+    pending = Inbox("bob").pending()
+    assert sorted(int(news.chat_id) for news in pending) == list(range(30))
+    assert all(ids(news) == [1, 2, 3, 4] and not news.has_more for news in pending)
+
+
 # age
 
 

@@ -252,6 +252,9 @@ def test_forget_leaves_damaged_chats(chat: Chat) -> None:
 
 
 def test_damaged_chats_can_be_deleted(chat: Chat) -> None:
+    chat.add(["eve", "fay"], by="ann")
+    chat.leave("eve", by="ann")
+    chat.leave("fay", again=False)
     chat.send("bob", "behind")
     chat.typing("bob")
     chat.mute("bob", datetime.now(UTC) + timedelta(hours=1))
@@ -271,6 +274,9 @@ def test_damaged_chats_can_be_deleted(chat: Chat) -> None:
         assert chat.delete("ann") is False
     for left in set(part_names) - {keys(chat).roster, keys(chat).members}:
         rolled_back(chat, {left: copy[left]})
+        if left in keys(chat).repairing:
+            with pytest.raises(ChatNotFound, match="can't be repaired"):
+                ChatRepair(chat.id).run()
         assert chat.delete("dan") is True
         assert not server().exists(*part_names), left
 

@@ -125,7 +125,7 @@ def test_request_ids_are_valid_for_at_least_one_window(settings: Settings) -> No
     chat = Chat.create("ann", ["bob"])
     chat.send("ann", "a", request_id="r")
     assert all(0 < server().pttl(key) <= 1000 for key in all_keys() if ":requests:" in key)
-    until(lambda: not any(server().hexists(key, "r") for key in keys(chat).requests))
+    until(lambda: not any(server().hexists(key, "ann\0r") for key in keys(chat).requests))
     assert chat.send("ann", "a", request_id="r").id == 2
 
 
@@ -140,27 +140,34 @@ def test_repeat_in_the_next_turn_is_recognized(settings: Settings) -> None:
     assert chat.send("ann", "a", request_id="r") == sent
 
 
-def test_repeat_gets_the_first_answer_after_its_sender_has_left() -> None:
+def test_request_ids_belong_to_their_sender() -> None:
     chat = Chat.create("ann", ["bob"])
-    sent = chat.send("bob", "a", request_id="r")
+    sent = chat.send("bob", "from bob", request_id="r")
+    assert chat.send("ann", "from ann", request_id="r").body == "from ann"
+    assert chat.send("bob", "from bob", request_id="r") == sent
+    assert bodies(chat.history("ann")) == ["from bob", "from ann"]
+
+
+def test_only_members_get_the_answer_to_a_repeat() -> None:
+    chat = Chat.create("ann", ["bob"])
+    chat.send("bob", "a", request_id="r")
     chat.leave("bob")
-    assert chat.send("bob", "a", request_id="r") == sent
-    with pytest.raises(NotAMember):
-        chat.send("bob", "a", request_id="another")
+    for sender in ("bob", "eve"):
+        with pytest.raises(NotAMember):
+            chat.send(sender, "a", request_id="r")
     assert ids(chat.history("ann")) == [1]
 
 
 def test_request_ids_outlive_the_chat_and_expire() -> None:
     chat = Chat.create("ann", ["bob"], "a", chat_id="trip", request_id="made")
-    sent = chat.send("ann", "b", request_id="sent")
+    chat.send("ann", "b", request_id="sent")
     assert chat.delete("ann") is True
     left = all_keys()
     assert left
     assert all(":requests:" in key and 0 < server().pttl(key) <= 240_000 for key in left)
     assert Chat.create("ann", ["bob"], "a", chat_id="trip", request_id="made").id == "trip"
-    assert chat.send("ann", "b", request_id="sent") == sent
     with pytest.raises(ChatNotFound):
-        chat.info()
+        chat.send("ann", "b", request_id="sent")
 
 
 # create
@@ -188,8 +195,10 @@ def test_creating_an_existing_chat_fails() -> None:
 
 
 def test_a_chat_is_not_created_over_leftover_keys() -> None:
-    chat = Chat.create("ann", ["bob"], "a", chat_id="trip")
+    chat = Chat.create("ann", ["bob", "eve", "fay"], "a", chat_id="trip")
     chat.send("bob", "behind")
+    chat.leave("eve", by="ann")
+    chat.leave("fay", again=False)
     copy = copied(chat)
     for key in set(keys(chat).creating) - set(keys(chat).requests):
         rolled_back(chat, {key: copy[key]})

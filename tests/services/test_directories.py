@@ -109,6 +109,12 @@ def test_equal_labels_are_sorted_by_id() -> None:
     assert found(staff, "lee") == ["B", "a", "a0", "b", "é", "😀"]
 
 
+def test_prefixes_are_bounded() -> None:
+    assert found(Directory("staff"), "\ufdfa" * 1000) == []
+    with pytest.raises(ValueError, match="at most 1000 characters, not 1001"):
+        Directory("staff").suggest("x" * 1001)
+
+
 def test_long_labels_with_a_common_prefix_are_sorted() -> None:
     staff = Directory("staff")
     head = "x" * 250

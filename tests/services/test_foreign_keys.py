@@ -28,13 +28,14 @@ TAKES: dict[str, tuple[Callable[[Chat], Any], str]] = {
     "ack": (lambda chat: chat.ack("bob", 2), "newest members own log"),
     "join": (
         lambda chat: chat.join("dan", by="ann"),
-        "newest members roster standing info requests:0 requests:1",
+        "newest members roster standing info removed opted-out requests:0 requests:1",
     ),
     "join alone": (
         lambda chat: chat.join("dan"),
-        "newest members roster standing info requests:0 requests:1",
+        "newest members roster standing info removed opted-out requests:0 requests:1",
     ),
     "history": (lambda chat: chat.history("bob"), "newest roster log"),
+    "changes": (lambda chat: chat.changes("bob", after=0), "newest members roster log info standing"),
     "pending": (lambda chat: Inbox("bob").pending(), "newest members log"),
     "pending with ack": (lambda chat: Inbox("bob").pending(ack=True), "newest members own log"),
     "unread": (lambda chat: Inbox("bob").unread(), "newest members own log"),
@@ -42,6 +43,10 @@ TAKES: dict[str, tuple[Callable[[Chat], Any], str]] = {
     "leave": (
         lambda chat: chat.leave("bob"),
         "newest members own log roster standing typing mutes info requests:0 requests:1",
+    ),
+    "leave for good": (
+        lambda chat: chat.leave("bob", again=False),
+        "newest members own log roster standing typing mutes info opted-out requests:0 requests:1",
     ),
     "edit": (lambda chat: chat.edit("bob", 2, "x"), "newest roster log info"),
     "delete_message": (lambda chat: chat.delete_message("bob", 2), "newest roster log info"),

@@ -118,6 +118,61 @@ def test_last_message_can_be_a_tombstone_or_missing() -> None:
     assert {one.chat_id: one.last_message for one in Inbox("bob").chats()} == {"x": last, "y": None}
 
 
+def sent_bytes(call: Callable[[], object]) -> int:
+    """The bytes that the server sends because of a call."""
+    started = server().info("stats")["total_net_output_bytes"]
+    own = server().info("stats")["total_net_output_bytes"] - started
+    call()
+    return int(server().info("stats")["total_net_output_bytes"]) - started - 2 * own
+
+
+def described(call: Callable[[], object]) -> int:
+    """The number of chats that a call describes: it counts the members of each."""
+    server().config_resetstat()
+    call()
+    commands = server().info("commandstats")
+    return int(commands.get("cmdstat_zcard", {"calls": 0})["calls"])
+
+
+def test_a_page_costs_what_is_on_it() -> None:
+    large = "'" * 60_000
+    for number in range(60):
+        create_chat(f"chat {number}", large)
+    inbox = Inbox("bob")
+    assert described(lambda: inbox.chats(limit=10)) == 10
+    cursor = inbox.chats(limit=25)[-1].cursor
+    assert described(lambda: inbox.chats(limit=10, after=cursor)) == 10
+    assert sent_bytes(lambda: inbox.chats(limit=60)) < 80_000
+
+
+def test_the_last_message_of_a_list_is_an_excerpt() -> None:
+    chat = create_chat("x", members=("bob",))
+    short = chat.send("ann", "😀" * 100, data={"a": 1})
+    assert Inbox("bob").chats()[0].last_message == short
+    for body in ("😀\n" * 300, "\\" * 1000, "\x01" * 1000, "x" * 2000, "é" + "漢" * 400):
+        sent = chat.send("ann", body, data={"a": 1})
+        last = Inbox("bob").chats()[0].last_message
+        assert last is not None
+        assert last.body[-1] == "…" and body.startswith(last.body[:-1])
+        assert 80 < len(last.body) <= 512
+        assert (last.id, last.cursor, last.sender, last.data) == (sent.id, sent.cursor, "ann", None)
+    chat.send("ann", "short", data="x" * 2000)
+    last = Inbox("bob").chats()[0].last_message
+    assert last is not None and (last.body, last.data) == ("short", None)
+
+
+def test_a_page_is_filled_if_some_chats_are_not_the_users() -> None:
+    for name in "stuvwxyz":
+        create_chat(name, "one")
+        later()
+    for name in "zxv":
+        server().zrem(keys(name).members, "bob")
+    assert names(Inbox("bob").chats(limit=3)) == ["y", "w", "u"]
+    assert names(Inbox("bob").chats(limit=9)) == ["y", "w", "u", "t", "s"]
+    server().delete(keys("y").newest)
+    assert names(Inbox("bob").chats(limit=3)) == ["w", "u", "t"]
+
+
 def test_unusual_names_are_supported() -> None:
     odd = ["a:b", "{x}", "a b", "%41", "A", "`", "😀", "e\u0301", "\n", "x}:newest", "*"]
     for name in odd:

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pytest_django import Settings
 
-from django_redis_messaging import conf
+from django_redis_messaging import Chat, ChatNotFound, LimitExceeded, NotAMember, RateExceeded, conf
 from django_redis_messaging.services.rates import Rate, rate_key
 
 from .asking import server
@@ -121,3 +122,55 @@ async def test_async_take() -> None:
 def test_invalid_rates_are_rejected(limit: int, period: float) -> None:
     with pytest.raises(ValueError, match="rate"):
         Rate("ann", "send", limit=limit, period=period)
+
+
+def test_several_uses_are_taken_together_or_not_at_all() -> None:
+    rate = Rate("ann", "invite", limit=5, period=LONG)
+
+    def take(times: int, ms: int) -> float:
+        with server_clock(ms):
+            return rate.take(times)
+
+    assert (take(3, 10**12), take(2, 10**12 + 10), take(1, 10**12 + 20)) == (0, 0, LONG - 0.02)
+    # the first three are over, the other two not yet
+    later = 10**12 + LONG * 1000
+    assert (take(4, later), take(3, later), take(1, later)) == (0.01, 0, 0.01)
+
+
+def test_more_uses_than_the_limit_are_no_question_of_waiting() -> None:
+    with pytest.raises(LimitExceeded, match="5 is over the limit of 4") as refused:
+        Rate("ann", "invite", limit=4, period=60).take(5)
+    assert not isinstance(refused.value, RateExceeded)
+    assert Rate("ann", "invite", limit=2500, period=60).take(2500) == 0.0
+    assert Rate("ann", "invite", limit=2500, period=60).take() > 0
+    with pytest.raises(ValueError, match="times"):
+        Rate("ann", "invite", limit=4, period=60).take(0)
+
+
+def test_services_count_uses_if_configured(settings: Settings) -> None:
+    rates = ("SEND_RATE", "EDIT_RATE", "CREATE_RATE", "RENAME_RATE")
+    chat = Chat.create("ann", ["bob"], "One")
+    settings.REDIS_MESSAGING = {
+        **settings.REDIS_MESSAGING, "RATES_IN_SERVICES": True, "INVITE_RATE": 3, **dict.fromkeys(rates, 1)
+    }  # fmt: skip
+    # neither invalid arguments nor calls by others use anything up
+    with pytest.raises(NotAMember):
+        chat.send("mallory", "x")
+    with pytest.raises(ChatNotFound):
+        Chat("there-is-none").send("ann", "x")
+    with pytest.raises(LimitExceeded):
+        chat.send("ann", "x" * 10**6)
+    chat.send("ann", "Two")
+    for refused in (
+        lambda: chat.send("ann", "Three"),
+        lambda: [chat.edit("ann", 1, "x"), chat.delete_message("ann", 1)],
+        lambda: [chat.rename("ann", "x"), chat.rename("ann", "y")],
+        lambda: [chat.add(["cat"], by="ann"), chat.join("dan", by="ann"), chat.add(["eve", "fay"], by="ann")],
+        lambda: [Chat.create("ann", ["gil"]), Chat.create("ann", [])],
+    ):
+        with pytest.raises(RateExceeded) as error:
+            refused()
+        assert 0 < error.value.retry_after <= 3600
+        assert error.value.setting.endswith("_RATE")
+    assert [member.user for member in chat.members()] == ["ann", "bob", "cat", "dan"]
+    assert (chat.info().title, chat.info().last_id) == ("x", 2)

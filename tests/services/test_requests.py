@@ -1,11 +1,13 @@
 """Recorded answers: how long their hashes are kept after REQUEST_WINDOW was raised."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Broadcast, Chat, DelayQueue, Mailbox
+from django_redis_messaging import Broadcast, Chat, ChatExists, DelayQueue, Inbox, Mailbox, NotAMember
+from tests.conftest import Call
 
 from .asking import all_keys, change, ids, keys, server, server_ms, until
 
@@ -63,3 +65,35 @@ def test_message_is_not_duplicated_after_the_window_was_raised(settings: Setting
     until(lambda: server_ms() > began + 2_000)
     assert chat.send("ann", "b", request_id="r") == sent
     assert ids(chat.history("bob", limit=1)) == [sent.id]
+
+
+async def test_request_ids_of_create_belong_to_the_sender(call: Call) -> None:
+    options: dict[str, Any] = {"chat_id": "trip", "request_id": "r"}
+    await call(Chat, "create", "bob", ["ann"], "hi", **options)
+    with pytest.raises(ChatExists):
+        await call(Chat, "create", "cat", ["ann"], "mine", **options)
+    assert Inbox("cat").chats() == []
+    assert (await call(Chat, "create", "bob", ["ann"], "hi", **options)).info().last_id == 1
+
+
+async def test_request_ids_of_add_belong_to_a_member(call: Call) -> None:
+    chat = Chat.create("ann", ["bob"], chat_id="trip")
+    assert await call(chat, "add", ["cat", "bob"], by="ann", request_id="r") == ["cat"]
+    assert await call(chat, "add", ["dan"], by="bob", request_id="r") == ["dan"]
+    chat.leave("cat")
+    assert await call(chat, "add", ["cat", "bob"], by="ann", request_id="r") == ["cat"]
+    assert await call(chat, "add", ["bob"], by="ann", request_id="nobody") == []
+    chat.leave("bob")
+    assert await call(chat, "add", ["bob"], by="ann", request_id="nobody") == []
+    assert [one.user for one in chat.members()] == ["ann", "dan"]
+    for user, added in (("cat", "fay"), ("bob", "dan")):  # bob repeats his request
+        with pytest.raises(NotAMember, match=user):
+            await call(chat, "add", [added], by=user, request_id="r")
+    assert [len(Inbox(user).chats()) for user in ("fay", "dan")] == [0, 1]
+
+
+async def test_request_ids_of_mail_belong_to_the_sender(call: Call) -> None:
+    box = Mailbox("ann")
+    sent = [await call(box, "send", sender, sender=sender, request_id="r") for sender in ("bob", "cat", None)]
+    assert [mail.id for mail in sent] == [1, 2, 3]
+    assert await call(box, "send", "cat", sender="cat", request_id="r") == sent[1]

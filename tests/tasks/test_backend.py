@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.checks import CheckMessage
 from django.db import transaction
 from django.test import override_settings
@@ -26,7 +29,7 @@ from django_redis_messaging.errors import LimitExceeded, TaskCancelled, Unavaila
 from django_redis_messaging.services.jobs.engine import Engine, Push
 from django_redis_messaging.services.jobs.leases import Outcome, Settlement
 from django_redis_messaging.services.jobs.running import RunningJob
-from django_redis_messaging.tasks import RedisTask, records, task, unknown
+from django_redis_messaging.tasks import RedisTask, modules, records, task, unknown
 from django_redis_messaging.tasks.compat import (
     InvalidTask,
     TaskResult,
@@ -864,9 +867,9 @@ class TestPayloads:
         assert (signals, count_waiting()) == ([], 2)
 
 
-def push_raw(payload: str, max_attempts: int = 1) -> str:
+def push_raw(payload: str, max_attempts: int = 1, digit: str = "f") -> str:
     """Push a job as a foreign client could have pushed it; its ID."""
-    job_id = "0" + "f" * 31
+    job_id = "0" + digit * 31
     engine().push("default", "", [Push(job_id, payload, 0, 0, max_attempts)])
     return job_id
 
@@ -1003,11 +1006,54 @@ class TestForeignJobs:
         assert engine().settle(settled_after(3600))
         assert [dead.id for dead in engine().dead("default", 10)] == [job_id]
 
+    @pytest.mark.parametrize("stored", ["task", "retry_on"])
+    def test_only_modules_of_the_site_are_imported(
+        self, stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for name in ("outside_of_the_site", "listed_by_the_site", "listed_by_the_site_too"):
+            (tmp_path / f"{name}.py").write_text("class Failed(Exception): ...\n")
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setitem(
+            settings.TASKS["default"]["OPTIONS"], "TASK_MODULES", ["tests", "listed_by_the_site"]
+        )
+
+        digits = iter("123")
+
+        def imported_by_a_job(name: str) -> bool:
+            if stored == "task":
+                push_raw(f'["{name}.noop","default",null,[],{{}},{{}}]', digit=next(digits))
+            else:
+                options = json.dumps({"retry_on": [f"{name}.Failed"]})
+                push_raw(f'["tests.tasks.jobs.noop","default",null,[],{{}},{options}]', digit=next(digits))
+            burst()
+            return name in sys.modules
+
+        assert not imported_by_a_job("outside_of_the_site")
+        assert not imported_by_a_job("listed_by_the_site_too"), "the name only begins like a listed one"
+        assert imported_by_a_job("listed_by_the_site")
+        if stored == "task":
+            assert "'outside_of_the_site.noop' is in no module of an installed app" in caplog.text
+            assert "retrying in 1.0 s" in caplog.text and "TASK_MODULES" in caplog.text
+
+    def test_modules_of_installed_apps_may_be_imported(self) -> None:
+        allowed = (
+            "django.contrib.admin.tasks",
+            "django.contrib.admin",
+            "tests.web.accounts.tasks",
+            "tests.jobs",
+        )
+        refused = ("django.contrib.gis.tasks", "django", "django.contrib.admindocs", "testsuite", "", "os")
+        assert all(map(modules.may_be_imported, allowed))
+        assert not any(map(modules.may_be_imported, refused))
+        assert modules.may_be_used("os"), "imported already"
+
     def test_failing_import_does_not_end_the_worker(
         self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "broken_module_of_tasks.py").write_text("1 / 0\n")
         monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setitem(settings.TASKS["default"]["OPTIONS"], "TASK_MODULES", ["broken_module_of_tasks"])
         push_raw('["broken_module_of_tasks.noop","default",null,[],{},{}]')
         result = jobs.noop.enqueue()
         assert run_to_end(result) == [SUCCESSFUL]
@@ -1187,6 +1233,8 @@ class TestChecks:
             {"TIMEOUT": 0},
             {"TIMEOUT": "1 min"},
             {"USING": "nowhere"},
+            {"TASK_MODULES": "mysite"},
+            {"TASK_MODULES": ["mysite", ""]},
         ],
     )
     def test_invalid_values_are_errors(self, options: dict[str, Any], configure: Configure) -> None:

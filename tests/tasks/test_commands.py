@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 from pytest_django import Settings
@@ -149,6 +150,7 @@ class TestWorker:
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        monkeypatch.setitem(settings.TASKS["default"]["OPTIONS"], "TASK_MODULES", [code.stem])
         version = importlib.import_module(code.stem).version
         monkeypatch.delitem(sys.modules, code.stem)
 
@@ -157,7 +159,7 @@ class TestWorker:
             code.write_text(text + "2\n")
             return bool(ended(version.enqueue()).return_value == 2)
 
-        process = start("run_worker", "--reload", "--lease", "1")
+        process = start("run_worker", "--reload", "--lease", "1", apps=code.stem, path=tmp_path)
         try:
             assert ended(version.enqueue()).return_value == 1
             until(new_code_runs)

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 from pytest_django import Settings
@@ -296,6 +297,7 @@ class TestLostWorkers:
     ) -> None:
         """Otherwise, a module that ends the process would do so again and again, uncounted."""
         (tmp_path / "exits_in_attempt.py").write_text("import sys\n\nsys.exit(3)\n")
+        monkeypatch.setitem(settings.TASKS["default"]["OPTIONS"], "TASK_MODULES", ["exits_in_attempt"])
         monkeypatch.syspath_prepend(str(tmp_path))
         lost = jobs.noop.enqueue()
         stored = server().hget(keys().jobs, lost.id)
@@ -402,7 +404,7 @@ class TestTimeouts:
 
     @pytest.mark.parametrize("part", ["import", "receiver"])
     def test_timeout_is_that_of_the_call(
-        self, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, part: str, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def receive(**_: object) -> None:
             if part == "receiver":
@@ -413,6 +415,7 @@ class TestTimeouts:
         imports = "import time\nfrom tests.tasks.jobs import task\n\ntime.sleep(0.5)\n\n"
         function = "@task\ndef noop():\n    time.sleep(0.1)\n"
         (tmp_path / f"slow_{part}.py").write_text(imports + function)
+        monkeypatch.setitem(settings.TASKS["default"]["OPTIONS"], "TASK_MODULES", ["tests", f"slow_{part}"])
         monkeypatch.syspath_prepend(str(tmp_path))
         result = jobs.noop.using(timeout=0.4).enqueue()
         stored = server().hget(keys().jobs, result.id)
@@ -613,6 +616,7 @@ class TestExits:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "exits_at_import.py").write_text("import sys\n\nsys.exit(3)\n")
+        monkeypatch.setitem(settings.TASKS["default"]["OPTIONS"], "TASK_MODULES", ["exits_at_import"])
         monkeypatch.syspath_prepend(str(tmp_path))
         result, after = jobs.noop.enqueue(), jobs.noop.enqueue()
         stored = server().hget(keys().jobs, result.id)

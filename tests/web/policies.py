@@ -1,23 +1,43 @@
-"""A strict Content-Security-Policy, for real browsers."""
+"""Content-Security-Policies for real browsers: `settings.TEST_POLICY` is sent with every response."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
+from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+_OTHERS = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'; "
+)
+#: only files of the site itself, and nothing inline
+SELF = f"{_OTHERS} script-src 'self'"
+#: only scripts with the nonce and those that they load, and HTML from scripts only by our policy
+STRICT = (
+    f"{_OTHERS} script-src 'nonce-NONCE' 'strict-dynamic'; require-trusted-types-for 'script'; "
+    "trusted-types django-redis-messaging"
 )
 
 
-def self_only(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Middleware that allows only files of the site itself, and nothing inline."""
+def send_policy(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """Middleware that sends the policy of the running test; a live server loads its middleware only once."""
 
     def answer(request: HttpRequest) -> HttpResponse:
+        value = secrets.token_urlsafe()
+        if "NONCE" in settings.TEST_POLICY:
+            request.csp_nonce = value  # type: ignore[attr-defined]
         response = get_response(request)
-        response["Content-Security-Policy"] = POLICY
+        if settings.TEST_POLICY:
+            response["Content-Security-Policy"] = settings.TEST_POLICY.replace("NONCE", value)
         return response
 
     return answer
+
+
+def nonce(request: HttpRequest) -> dict[str, Any]:
+    """Context processor: the nonce under the name that Django's templates use."""
+    value = getattr(request, "csp_nonce", None)
+    return {} if value is None else {"csp_nonce": value}

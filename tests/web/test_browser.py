@@ -17,6 +17,7 @@ from pytest_django.live_server_helper import LiveServer
 from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.services.contacts import RecentContacts
 
+from . import policies
 from .conftest import client_of
 from .test_pages import HOSTILE
 
@@ -39,7 +40,7 @@ Visit = Callable[..., Page]
 @pytest.fixture
 def visit(browser: Browser, live_server: LiveServer, settings: Settings) -> Iterator[Visit]:
     """Opens a page in a separate browser context, signed in as a user."""
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.web.policies.self_only"]
+    settings.TEST_POLICY = policies.SELF
     errors: list[str] = []
     contexts = []
 
@@ -60,7 +61,8 @@ def visit(browser: Browser, live_server: LiveServer, settings: Settings) -> Iter
         page.on("console", record)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("dialog", lambda dialog: errors.append(f"a dialog: {dialog.message}"))
-        page.goto(reverse(f"messaging:{name}", args=args))
+        response = page.goto(reverse(f"messaging:{name}", args=args))
+        assert response and response.headers["content-security-policy"]
         return page
 
     yield open_
@@ -146,7 +148,7 @@ def test_pages_are_accessible(visit: Visit, person: Callable[..., User]) -> None
     chat = Chat.create(str(ann.pk), [str(bob.pk)], "See https://example.org/menu.", title="Lunch")
     chat.send(str(bob.pk), "Yes!")
     page = visit(ann)
-    for name, *args in (("chats",), ("contacts",), ("new",), ("room", chat.id), ("add", chat.id)):
+    for name, *args in (("chats",), ("contacts",), ("new",), ("room", chat.id), ("message", chat.id, 1)):
         page.goto(reverse(f"messaging:{name}", args=args))
         assert violations(page) == {}
 
@@ -341,6 +343,29 @@ def test_older_messages_are_loaded_in_place(visit: Visit, person: Callable[..., 
     expect(page.locator(".drm-day")).to_have_count(1)
     ids = page.locator(".drm-message").evaluate_all("items => items.map(item => Number(item.dataset.id))")
     assert ids == list(range(1, 121))
+
+
+def test_a_failing_update_is_shown_and_polling_continues(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], "One")
+    page = visit(ann, "room", chat.id)
+    # Coming online makes the page poll soon.
+    page.evaluate("setInterval(() => dispatchEvent(new Event('online')), 200)")
+    with page.expect_response(lambda response: response.status == 304):
+        pass  # an idle poll receives no content
+    page.evaluate("console.error = (error) => { window.logged = String(error); }")
+    page.route("**/feed/?after=*", lambda route: route.fulfill(json={"messages": 1}), times=1)
+    expect(page.locator("#drm-status")).to_have_text("Something went wrong.")
+    assert "TypeError" in page.evaluate("window.logged")
+    chat.send(str(bob.pk), "Two")
+    expect(page.locator(".drm-message")).to_have_count(2)
+    expect(page.locator("#drm-status")).to_have_text("")
+    chat.edit(str(ann.pk), 1, "Edited")
+    missed = {"messages": [], "edits_missed": True}
+    page.route("**/feed/?after=*", lambda route: route.fulfill(json=missed), times=1)
+    with page.expect_navigation():
+        pass  # the page reloads
+    expect(page.locator(".drm-message").first).to_contain_text("Edited")
 
 
 def test_polls_do_not_replace_unchanged_elements(visit: Visit, person: Callable[..., User]) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 from django.test import Client, RequestFactory
 from django.urls import reverse
+from django_redis import get_redis_connection
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, Inbox, OutcomeUnknown
+from django_redis_messaging import Chat, Inbox, OutcomeUnknown, conf
 from django_redis_messaging.web.views import SendView
+from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 from django_redis_messaging.web.views.rooms import LISTED_MEMBERS
 
 from .conftest import Room
+
+T = TypeVar("T")
 
 
 def feed(client: Client, room: Room, **query: str) -> dict[str, Any]:
@@ -80,7 +85,15 @@ class TestFeed:
         assert feed(client, room, after=cursor)["reset"]
 
     @pytest.mark.parametrize(
-        "query", [{"after": "x"}, {"after": "-1"}, {"before": "1.5"}, {"after": "9" * 99}]
+        "query",
+        [
+            {"after": "x"},
+            {"after": "-1"},
+            {"before": "1.5"},
+            {"after": "9" * 99},
+            {"edits": "x"},
+            {"moved": "9" * 16},
+        ],
     )
     def test_invalid_positions(self, room: Room, query: dict[str, str]) -> None:
         answer = room.client("owner").get(reverse("messaging:room_feed", args=[room.chat.id]), query)
@@ -91,6 +104,115 @@ class TestFeed:
         (chat,) = data["chats"]
         assert data["unread"] == chat["unread"] == 1
         assert (chat["id"], chat["title"], chat["excerpt"]) == (room.chat.id, "Room", "From the member")
+
+    def test_an_unchanged_list_is_not_sent_again(self, room: Room) -> None:
+        client, url = room.client("owner"), reverse("messaging:chats_feed") + "?html=1"
+        first = client.get(url)
+        (chat,) = first.json()["chats"]
+        assert "From the member" in chat["html"] and not {"title", "excerpt"} & set(chat)
+        unchanged = {"If-None-Match": first["ETag"]}
+        again = client.get(url, headers=unchanged)
+        assert (again.status_code, again.content, again["ETag"]) == (304, b"", first["ETag"])
+        room.chat.send(room.id("member"), "News")
+        assert client.get(url, headers=unchanged).json()["chats"][0]["unread"] == 2
+
+    def test_the_list_is_bounded_in_bytes(self, room: Room) -> None:
+        owner, member = room.id("owner"), room.id("member")
+        for _ in range(CHATS_PER_PAGE + 1):
+            Chat.create(owner, [member], "'" * 64 * 1024, title="'" * 512)
+        answer = room.client("owner").get(reverse("messaging:chats_feed") + "?html=1")
+        assert len(answer.json()["chats"]) == CHATS_PER_PAGE and answer.json()["has_more"]
+        assert len(answer.content) < 300 * 1024
+
+
+def redis_bytes(act: Callable[[], T]) -> tuple[T, int]:
+    """The result of a call, and the bytes that Redis sent for it."""
+    client = get_redis_connection(conf.alias())
+
+    def sent() -> int:
+        return int(client.info("stats")["total_net_output_bytes"])
+
+    first, second = sent(), sent()
+    result = act()
+    return result, sent() - second - (second - first)
+
+
+class TestPolls:
+    """A poll costs what is new, and every answer is bounded."""
+
+    @pytest.fixture
+    def known(self, room: Room) -> dict[str, str]:
+        """The query of a poll that knows everything in a room of large messages, some of them edited."""
+        for number in range(20):
+            room.chat.send(room.id("member"), f"{number}" + "x" * 60_000)
+        for number in range(3, 13):
+            room.chat.edit(room.id("member"), number, "y" * 60_000)
+        page = feed(room.client("owner"), room, after="22", html="1")
+        return {"after": page["cursor"], "edits": page["edits"], "moved": page["moved"], "html": "1"}
+
+    def test_an_idle_poll(self, room: Room, known: dict[str, str], operations: list[str]) -> None:
+        client, url = room.client("owner"), reverse("messaging:room_feed", args=[room.chat.id])
+        operations.clear()
+        answer, sent = redis_bytes(lambda: client.get(url, known))
+        assert operations == ["Chat.changes"]
+        assert answer.json()["messages"] == []
+        assert (len(answer.content) <= 512, sent <= 512) == (True, True), (len(answer.content), sent)
+        again = client.get(url, known, headers={"If-None-Match": answer["ETag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        room.chat.ack(room.id("member"), 22)
+        changed = client.get(url, known, headers={"If-None-Match": answer["ETag"]})
+        assert changed.json()["read"] == {room.id("owner"): 1, room.id("member"): 22}
+        room.chat.send(room.id("owner"), "Mine")
+        room.chat.ack(room.id("member"), 23)
+        assert feed(client, room, **known)["seen"] == "Seen by member"
+
+    @pytest.mark.parametrize("text", ["'", "&", "😀", 'http://e.io/"&q '])
+    def test_answers_are_bounded(self, room: Room, text: str) -> None:
+        client, body = room.client("owner"), text * (65_000 // len(text.encode()))
+        for _ in range(16):
+            room.chat.send(room.id("owner"), body)
+        for number in range(3, 19):
+            room.chat.edit(room.id("owner"), number, body)
+        url, wanted = reverse("messaging:room_feed", args=[room.chat.id]), list(range(3, 19))
+        for html in ({}, {"html": "1"}):
+            for start, key in (({"after": "2"}, "messages"), ({"after": "18", "edits": "0"}, "changed")):
+                query, ids, more = {**start, **html}, [], True
+                while more:
+                    answer = client.get(url, query)
+                    assert len(answer.content) <= 300 * 1024
+                    page = answer.json()
+                    ids += [message["id"] for message in page[key]]
+                    assert all(("body" in message) is not bool(html) for message in page[key])
+                    query |= {"after": page["cursor"], "edits": str(page["edits"])}
+                    more = page["has_more"]
+                assert ids == wanted
+            ids, more = [19], True
+            while more:
+                answer = client.get(url, {"before": str(ids[0]), **html})
+                assert len(answer.content) <= 300 * 1024
+                ids[:0] = [message["id"] for message in answer.json()["messages"]]
+                more = answer.json()["has_more"]
+            assert ids == list(range(1, 20))
+        answer = client.get(reverse("messaging:room", args=[room.chat.id]))
+        assert len(answer.content) <= 300 * 1024
+        shown = [int(number) for number in re.findall(rb' data-id="(\d+)"', answer.content)]
+        assert shown == wanted[-len(shown) :]
+        assert f'href="?before={shown[0]}"' in answer.content.decode()
+
+    def test_edits_that_are_no_longer_listed(self, room: Room) -> None:
+        page = feed(room.client("owner"), room, after="2", edits="7")
+        assert (page["edits_missed"], "changed" in page) == (True, False)
+
+    @pytest.mark.parametrize("name", ["room", "room_feed"])
+    def test_outsiders_get_one_answer(self, room: Room, operations: list[str], name: str) -> None:
+        client, answers = room.client("outsider", json=True), set()
+        for chat_id in (room.chat.id, "missing"):
+            for query in ("", "?after=1", "?after=x", "?before=x", "?edits=x", "?moved=" + "9" * 15):
+                operations.clear()
+                answer = client.get(reverse(f"messaging:{name}", args=[chat_id]) + query)
+                answers.add((answer.status_code, answer.content, tuple(operations)))
+        ((status, _, asked),) = answers
+        assert (status, len(asked)) == (404, 1)
 
 
 class TestOwnersBeyondTheListedMembers:
@@ -130,20 +252,21 @@ class TestChanges:
 
     @pytest.mark.parametrize("query", ["", "?html=1"])
     @pytest.mark.parametrize("role", ["owner", "member"])
-    def test_sending_takes_two_operations(
+    def test_sending_takes_three_operations(
         self, room: Room, operations: list[str], role: str, query: str
     ) -> None:
         client = room.client(role, json=True)
         operations.clear()
         answer = client.post(reverse("messaging:send", args=[room.chat.id]) + query, {"body": "Hi"})
         assert answer.status_code == 200
-        assert operations == ["Rate.take", "Chat.send"]
+        assert operations == ["Chat.role", "Rate.require", "Chat.send"]
         message = answer.json()["message"]
         (stored,) = room.chat.history(room.id(role), limit=1).messages
-        assert (message.pop("html", None) is not None) is bool(query)
+        text = message.pop("html" if query else "body")
+        assert "Hi" in text if query else text == "Hi"
         assert message == {
             "id": 3, "cursor": stored.cursor, "sender": room.id(role), "label": role, "mine": True,
-            "body": "Hi", "data": None, "reply_to": None, "sent_at": stored.sent_at.isoformat(),
+            "data": None, "reply_to": None, "sent_at": stored.sent_at.isoformat(),
             "edited_at": None, "deleted": False,
         }  # fmt: skip
 
@@ -243,7 +366,7 @@ class TestLimits:
         assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_chats")
         assert int(answer["Retry-After"]) > 0
         answer = post(client, "new", to=[room.id("outsider"), room.id("member")])
-        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_people")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_members")
         assert Inbox(room.id("outsider")).chats() == []
 
     def test_adding_to_a_full_chat(self, room: Room, settings: Settings) -> None:
@@ -251,7 +374,7 @@ class TestLimits:
         answer = post(room.client("owner", json=True), "add", room.chat.id, to=room.id("outsider"))
         assert (answer.status_code, answer.json()["error"]) == (
             413,
-            {"code": "too_many_people", "message": "A chat can't have this many members."},
+            {"code": "too_many_members", "message": "A chat can't have this many members."},
         )
         answer = post(room.client("owner"), "add", room.chat.id, to=room.id("outsider"))
         assert answer.status_code == 413

@@ -24,6 +24,12 @@ def order(page: Page, item: str) -> Locator:
     return line(page, item)
 
 
+def sign_in(page: Page) -> None:
+    """Sign in and open the page of the orders."""
+    page.goto("/?next=/orders/")
+    page.get_by_role("button", name="Bob").click()
+
+
 def line(page: Page, item: str) -> Locator:
     return page.locator(".orders li", has_text=item)
 
@@ -41,7 +47,7 @@ def test_it_counts_down_and_keeps_the_form(start: Callable[..., Demo], browser: 
     plain = browser.new_page(base_url=address, java_script_enabled=False)
     for page in (lively, plain):
         page.set_default_timeout(TIMEOUT)
-        page.goto("/orders/")
+        sign_in(page)
     cake, tea = order(lively, "Cake"), order(plain, "Tea")
     first, second = seconds(cake), seconds(tea)
     lively.get_by_label("Item").fill("Half an or")
@@ -66,7 +72,7 @@ def test_a_focused_button_is_kept_and_a_paid_order_has_no_countdown(
     start: Callable[..., Demo], browser: Browser
 ) -> None:
     page = browser.new_page(base_url=start(env={"DEMO_TIME_TO_PAY": "600"}).address)
-    page.goto("/orders/")
+    sign_in(page)
     cake = order(page, "Cake")
     assert 590 <= seconds(cake) <= 600
     cake.get_by_role("button", name="Pay for Cake").focus()

@@ -17,6 +17,7 @@ from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.services.contacts import RecentContacts
 from django_redis_messaging.services.directories import Directory
 from django_redis_messaging.web.identity import Identity
+from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 
 from .conftest import Room, client_of
 
@@ -69,7 +70,7 @@ class TestList:
 
     def test_more_than_a_page(self, person: Callable[..., User]) -> None:
         ann = person("ann")
-        for number in range(101):
+        for number in range(CHATS_PER_PAGE + 1):
             Chat.create(str(ann.pk), [], title=f"Chat no {number}.")
         client = client_of(ann)
         first = page(client, "chats")
@@ -77,13 +78,13 @@ class TestList:
         assert further
         second = page(client, "chats", after=further[1])
         listed = [set(re.findall(r"Chat no \d+\.", text)) for text in (first, second)]
-        assert [len(titles) for titles in listed] == [100, 1]
-        assert len(listed[0] | listed[1]) == 101
+        assert [len(titles) for titles in listed] == [CHATS_PER_PAGE, 1]
+        assert len(listed[0] | listed[1]) == CHATS_PER_PAGE + 1
         assert "?after=" in page(client, "chats", after="gone")
 
     def test_the_next_page_continues_although_its_link_has_moved(self, person: Callable[..., User]) -> None:
         ann = person("ann")
-        for number in range(101):
+        for number in range(CHATS_PER_PAGE + 1):
             Chat.create(str(ann.pk), [], title=f"Chat no {number}.")
         client = client_of(ann)
         further = re.search(r'href="\?after=([^"]+)"', page(client, "chats"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_redis_messaging import (
+    ChatExists,
     ChatNotFound,
     ConfigurationError,
     InvalidArgument,
@@ -13,6 +14,7 @@ from django_redis_messaging import (
     NotAMember,
     NotPermitted,
     OutcomeUnknown,
+    RateExceeded,
     Unavailable,
 )
 from django_redis_messaging.web import problems
@@ -36,7 +38,12 @@ class Slow(Unavailable):
         (exceeded("MESSAGE_MAX_BYTES"), 413, "too_long", None),
         (exceeded("TITLE_MAX_BYTES"), 413, "too_long", None),
         (exceeded(""), 413, "too_long", None),
-        (exceeded("CHAT_MAX_MEMBERS"), 413, "too_many_people", None),
+        (exceeded("CHAT_MAX_MEMBERS"), 413, "too_many_members", None),
+        (exceeded("INVITE_RATE"), 413, "too_many_people", None),
+        (exceeded("USER_MAX_BLOCKS"), 413, "too_many_blocks", None),
+        (ChatExists("x"), 409, "exists", None),
+        # rounded up
+        (RateExceeded("x", limit=1, retry_after=0.2), 429, "too_fast", 1),
         (exceeded("USER_MAX_CHATS"), 429, "too_many_chats", 3600),
         (Unavailable("x"), 503, "unavailable", 5),
         (Slow("x"), 503, "unavailable", 5),
@@ -59,7 +66,3 @@ def test_other_errors_have_no_answer(error: MessagingError) -> None:
 def test_only_invalid_data_has_specific_texts() -> None:
     answer = problems.invalid("Choose a number.").answer
     assert (answer.status, answer.code, answer.message) == (400, "invalid", "Choose a number.")
-
-
-def test_seconds_are_rounded_up() -> None:
-    assert problems.too_fast(0.2).answer.retry_after == 1

@@ -49,8 +49,12 @@ TABLE: dict[tuple[str, str], Row] = {
     ("bell", "get"): Row(*SIGNED_IN),
     ("read_notifications", "post"): Row(*SIGNED_IN, {"id": "1"}),
     ("discard_notification", "post"): Row(*SIGNED_IN, {"id": "1"}),
+    ("blocks", "get"): Row(*SIGNED_IN),
+    ("block", "post"): Row(*SIGNED_IN, {"person": "OTHER_USER"}),
+    ("unblock", "post"): Row(*SIGNED_IN, {"person": "OTHER_USER"}),
     ("room", "get"): Row(*MEMBERS),
     ("room_feed", "get"): Row(*MEMBERS),
+    ("message", "get"): Row(*MEMBERS),
     ("send", "post"): Row(*MEMBERS, {"body": "Hello"}),
     ("ack", "post"): Row(*MEMBERS, {"up_to": "1"}),
     ("rename", "post"): Row(*MEMBERS, {"title": "Another"}),
@@ -93,6 +97,8 @@ def ask(room: Room, role: str, name: str, method: str, *, json: bool, chat_id: s
     data = {key: stand_ins.get(value, value) for key, value in TABLE[name, method].data.items()}
     if role == "former" and name == "new":
         data["to"] = room.id("owner")
+    if role == "former" and name == "block":
+        data["person"] = room.id("owner")
     if role == "former" and name == "remove":
         room.chat.leave(third)
     client = room.client(role, json=json)

@@ -32,6 +32,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""
+        self.add_shared_arguments(parser)
+        parser.add_argument(
+            "--strict",
+            action="store_true",
+            help="also remove members that no run has added, so that the directories contain only users",
+        )
+
+    def add_shared_arguments(self, parser: ArgumentParser) -> None:
+        """Add the options that sync_directory has, too."""
         parser.add_argument(
             "--directory",
             action="append",
@@ -40,11 +49,6 @@ class Command(BaseCommand):
         )
         parser.add_argument("--batch", type=int, default=500, help="users in a batch (default: 500)")
         parser.add_argument("--fresh", action="store_true", help="start anew even if a run was stopped")
-        parser.add_argument(
-            "--strict",
-            action="store_true",
-            help="also remove members that no run has added, so that the directories contain only users",
-        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the indexing."""

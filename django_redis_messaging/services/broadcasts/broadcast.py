@@ -47,7 +47,8 @@ class Broadcast(ChannelReader):
         """Publish a payload that JSON can encode; waiting readers get it within milliseconds.
 
         Two calls with equal payloads publish two events. A repeat with the same `request_id` publishes
-        nothing and returns the first event.
+        nothing and returns the first event. Request ids belong to the channel: put the user into an id that a
+        user has chosen.
 
         >>> Broadcast("prices").publish({"apple": 3}, request_id="import-17").id
         1

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from ... import conf
 from ...core.keys import name
-from ...core.operations import Service, Steps
+from ...core.operations import Script, Service, Steps
 from ...errors import (
     ChatExists,
     ChatNotFound,
@@ -18,6 +18,7 @@ from ...errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from ..rates import Rate
 from .keys import ChatKeys
 
 _logger = logging.getLogger(__name__)
@@ -26,10 +27,10 @@ _logger = logging.getLogger(__name__)
 _GRACE = 3
 
 
-def limits() -> tuple[int, int]:
-    """The limits of a chat's log: number of entries, and their age in ms (0: none)."""
+def limits() -> tuple[int, int, int]:
+    """The limits of a chat's log: number of entries, their age in ms (0: none), and their bytes."""
     settings = conf.current()
-    return settings.CHAT_MAX_LENGTH, int((settings.CHAT_MAX_AGE or 0) * 1000)
+    return settings.CHAT_MAX_LENGTH, int((settings.CHAT_MAX_AGE or 0) * 1000), settings.CHAT_MAX_BYTES
 
 
 def grace() -> int:
@@ -67,6 +68,20 @@ class ChatBase(Service):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
+    def _count_use(self, user: str, action: str, times: int = 1, *, member: bool = True) -> Steps[None]:
+        """With RATES_IN_SERVICES, count what a member does, up to its rate. Who is refused as no member (if
+        `member`) has used nothing."""
+        if not conf.current().RATES_IN_SERVICES:
+            return
+        if member:
+            yield from self._read_role(user)
+        yield from Rate.of(user, action, using=self._using).required(times)
+
+    def _read_role(self, user: str) -> Steps[str]:
+        reply = yield Script("chat_role", (self._keys.newest, self._keys.roster), (user,))
+        role: bytes = self._checked(reply, user)
+        return role.decode()
+
     def _checked(self, reply: Any, user: str = "", other: str = "") -> Any:
         """The reply of a script; raises an error if the script refused."""
         if isinstance(reply, bytes) and reply in _REFUSALS:
@@ -75,6 +90,8 @@ class ChatBase(Service):
 
     def _raise_refusal(self, refusal: bytes, user: str, other: str) -> NoReturn:
         kind, text = _REFUSALS[refusal]
+        if kind is ChatExists:
+            raise ChatExists(text.format(chat=self.id), chat_id=self.id)
         if kind is LimitExceeded:
             limit = conf.current().CHAT_MAX_MEMBERS
             raise LimitExceeded(text, limit=limit, actual=limit + 1, setting="CHAT_MAX_MEMBERS")
@@ -92,6 +109,8 @@ _REFUSALS: dict[bytes, tuple[type[Exception], str]] = {
     b"not added": (NotAMember, "{other!r} is not a member of chat {chat!r} and can't add members."),
     b"no remover": (NotAMember, "{other!r} is not a member of chat {chat!r} and can't remove members."),
     b"closed": (NotAMember, "Chat {chat!r} is not open: a member must add {user!r} (by=…)."),
+    b"removed": (NotPermitted, "{user!r} was removed from chat {chat!r}: only an owner can add them again."),
+    b"opted out": (NotPermitted, "{user!r} left chat {chat!r} and does not want to be added again."),
     b"damaged": (
         ChatNotFound,
         "Chat {chat!r} has lost some of its keys: run manage.py messaging_repair to rebuild them.",

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Self
 
 from ... import conf
 from ...core import payloads
 from ...core.keys import name
-from ...core.operations import Script, Steps, asynchronous, operation
-from ...errors import InvalidArgument, LimitExceeded
+from ...core.operations import Command, Script, Steps, asynchronous, operation
+from ...errors import ChatExists, ChatNotFound, InvalidArgument, LimitExceeded, NotAMember
 from ..arguments import flag, request, window
+from ..users import UserKeys
 from . import entries
 from .base import best_effort, limits
+from .joining import DIRECT, digest, direct_id, refuse_blocked
 from .membership import Membership
 from .messages import Messages
 
 #: messages: Lua would write larger numbers with an exponent
 _MAX_KEEP_LAST = 10**9
+#: attempts to open a direct chat: each finds the chat changed by another call
+_DIRECT_ATTEMPTS = 5
 
 
 class Chat(Messages, Membership):
@@ -53,8 +56,11 @@ class Chat(Messages, Membership):
         scroll-back after all members have acked them (default CHAT_KEEP_LAST; 0: none).
         Takes three round trips: the members' indexes of chats, the chat, the indexes again.
 
-        Raises ChatExists (but a repeat with the same `request_id` gets the first answer), LimitExceeded
-        (CHAT_MAX_MEMBERS, MESSAGE_MAX_BYTES, USER_MAX_CHATS).
+        Others can fill at most nine tenths of a user's USER_MAX_CHATS.
+
+        Raises ChatExists (but a repeat with the same `request_id` by the same sender gets the first answer),
+        LimitExceeded (CHAT_MAX_MEMBERS, MESSAGE_MAX_BYTES, USER_MAX_CHATS), NotPermitted if one of the
+        recipients has blocked the sender.
         """
         request_id = request(request_id)
         chat = cls(_chat_id(chat_id, sender, request_id), using=using)
@@ -81,6 +87,57 @@ class Chat(Messages, Membership):
         await chat._acreate(sender, recipients, body, title, open, keep_last, request_id)
         return chat
 
+    @classmethod
+    def direct(cls, user: str, other: str, *, using: str | None = None) -> Self:
+        """Return the one chat of two users, and open it if needed. Its id is the same whoever begins.
+
+        `user` is who asks, and owns the chat if it is created. If one of the two has left it, they become a
+        member again. Nobody else can be added. Takes one round trip if both are members.
+
+        >>> Chat.direct("ann", "bob").id == Chat.direct("bob", "ann").id
+        True
+
+        Raises NotPermitted if the chat has to be opened and `other` has blocked `user` or left with
+        `again=False`, or one of the two was removed by the other; LimitExceeded (USER_MAX_CHATS).
+        """
+        chat = cls(_checked_direct_id(user, other), using=using)
+        chat._direct(user, other)
+        return chat
+
+    @classmethod
+    async def adirect(cls, user: str, other: str, *, using: str | None = None) -> Self:
+        """Async version of `direct`."""
+        chat = cls(_checked_direct_id(user, other), using=using)
+        await chat._adirect(user, other)
+        return chat
+
+    @operation
+    def _direct(self, user: str, other: str) -> Steps[None]:
+        """Open the chat as its members require; once more if another call changes them meanwhile."""
+        for attempts_left in reversed(range(_DIRECT_ATTEMPTS)):
+            lines = yield Command("HMGET", self._keys.roster, user, other, reads=True)
+            is_member, has_other = (line is not None for line in lines)
+            try:
+                if not is_member and not has_other:
+                    yield from self._write([user, other], request(None))
+                elif not is_member:
+                    yield from self._return(user, other)
+                elif not has_other:
+                    yield from self._join([other], "added", user)
+                return
+            except (ChatExists, ChatNotFound, NotAMember):
+                if not attempts_left:
+                    raise
+
+    _adirect = asynchronous(_direct)
+
+    def _return(self, user: str, other: str) -> Steps[None]:
+        """Make a user who left a direct chat a member again, unless the other one has blocked them."""
+        blocks = UserKeys(self._prefix, other).blocks
+        if (yield Command("ZSCORE", blocks, user, reads=True)) is not None:
+            refuse_blocked()
+        yield from self._join([user], "returning", user)
+
     @operation
     def _create(
         self,
@@ -95,30 +152,52 @@ class Chat(Messages, Membership):
         members = _unique(sender, recipients)
         title = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
         content = entries.encode_content(sender, body, None, None) if entries.body_json(body) != '""' else ""
-        is_open = flag(open, "open")
+        yield from self._count_use(sender, "create", member=False)
+        if len(members) > 1:
+            yield from self._count_use(sender, "invite", len(members) - 1, member=False)
+        yield from self._write(members, request_id, title, flag(open, "open"), keep_last, content)
+
+    _acreate = asynchronous(_create)
+
+    def _write(
+        self,
+        members: list[str],
+        request_id: str,
+        title: str = "",
+        is_open: int = 0,
+        keep_last: int | None = None,
+        content: str | bytes = "",
+    ) -> Steps[None]:
+        """Create the chat of checked members, the sender first, in three round trips."""
         keep = _checked_keep_last(keep_last)
-        token = _digest(request_id)
-        yield from self._reserve(members, token)
+        sender, token = members[0], digest(members[0], request_id)
+        reserved = yield from self._reserve(members, token, sender)
+        if len(reserved) < len(members):  # others with this chat in their index have blocked the sender
+            yield from best_effort(self._release(reserved, token))
+            refuse_blocked()
         reply = yield Script(
             "chat_create",
             self._keys.creating,
             (request_id, window(), token, title, is_open, keep, content, limits()[1], *members),
         )
         epoch, *in_force = yield from self._checked_joining(reply, members, token, sender)
-        tokens = [raw.decode() for raw in in_force] or [token] * len(members)
-        current = [pair for pair in zip(members, tokens, strict=True) if pair[1]]
-        yield from best_effort(self._confirm(current, token, int(epoch)))
-
-    _acreate = asynchronous(_create)
+        tokens = in_force or [token] * len(members)
+        yield from best_effort(self._confirm(zip(members, tokens, strict=True), token, int(epoch)))
 
 
 def _chat_id(chat_id: str | None, sender: str, request_id: str) -> str:
     """The given id, or one derived from the request id: a repeat must find the chat it created."""
-    return _digest(f"{sender}\0{request_id}") if chat_id is None else chat_id
+    if chat_id is None:
+        return digest(name(sender, "sender"), request_id)
+    if name(chat_id, "chat_id").startswith(DIRECT):
+        raise InvalidArgument(f"chat_id must not begin with {DIRECT!r}: use Chat.direct.")
+    return chat_id
 
 
-def _digest(value: str) -> str:
-    return hashlib.blake2b(value.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+def _checked_direct_id(user: str, other: str) -> str:
+    if name(user, "user") == name(other, "other"):
+        raise InvalidArgument("other must be another user: a direct chat has two members.")
+    return direct_id(user, other)
 
 
 def _unique(sender: str, recipients: Iterable[str]) -> list[str]:

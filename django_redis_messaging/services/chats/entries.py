@@ -12,6 +12,13 @@ from ...errors import LimitExceeded
 from .. import cursors
 from .values import Message
 
+#: the quotes of a string: bytes
+_QUOTES = 2
+#: bytes of UTF-8
+_MAX_CHARACTER = 4
+#: elements of an entry without reply_to and data
+_WITHOUT_OPTIONAL = 9
+
 
 def parse_cursor(value: str | int, what: str) -> tuple[int, int | str, str]:
     """Parse and check a cursor or a bare id: the id, the epoch, and the stamp as text, both '' for a bare
@@ -26,8 +33,20 @@ def author_json(user: str) -> str:
 
 
 def body_json(body: str) -> str:
-    """A body as entries contain it, checked."""
-    return payloads.string(payloads.text(body, "body", setting="MESSAGE_MAX_BYTES"))
+    """A body as entries contain it, checked.
+
+    A text of quotes takes twice its bytes, one of control characters six times: that much is not stored.
+    """
+    stored = payloads.string(payloads.text(body, "body", setting="MESSAGE_MAX_BYTES"))
+    limit = 2 * conf.current().MESSAGE_MAX_BYTES + _QUOTES
+    if len(stored) * _MAX_CHARACTER > limit and len(stored.encode()) > limit:
+        raise LimitExceeded(
+            "body as stored, with escaped control characters (bytes)",
+            limit=limit,
+            actual=len(stored.encode()),
+            setting="MESSAGE_MAX_BYTES",
+        )
+    return stored
 
 
 def as_stored(data: Any) -> Any:
@@ -36,16 +55,19 @@ def as_stored(data: Any) -> Any:
 
 
 def encode_content(sender: str, body: str, data: Any, reply_to: int | None) -> bytes:
-    """Encode an entry without its time, which the script adds."""
+    """Encode an entry without its time, offset and size, which the script adds."""
     author = author_json(sender).encode()
     text = body_json(body).encode()
-    if data is None and reply_to is None:
-        return b"%d,0,%d,%d,%b,%b]" % (_nonce(), len(author), len(text), author, text)
-    optional = f",{payloads.dumps(reply_to)},{payloads.dumps(data, 'data')}".encode()
-    limit, size = conf.current().MESSAGE_MAX_BYTES, len(text) + len(optional)
-    if size > limit:
-        raise LimitExceeded("body and data (bytes)", limit=limit, actual=size, setting="MESSAGE_MAX_BYTES")
-    return b"%d,0,%d,%d,%b,%b%b]" % (_nonce(), len(author), len(text), author, text, optional)
+    optional = b""
+    if data is not None or reply_to is not None:
+        stored = payloads.dumps(data, "data").encode()
+        optional = f",{payloads.dumps(reply_to)},".encode() + stored
+        limit, size = conf.current().MESSAGE_MAX_BYTES, len(body.encode()) + len(stored)
+        if size > limit:
+            raise LimitExceeded(
+                "body and data (bytes)", limit=limit, actual=size, setting="MESSAGE_MAX_BYTES"
+            )
+    return b"%d,0,%d,%d,%b,%b%b" % (_nonce(), len(author), len(text), author, text, optional)
 
 
 def _nonce() -> int:
@@ -66,8 +88,8 @@ def make_message(chat_id: str, epoch: int, number: int, entry: list[Any]) -> Mes
             "chat_id": chat_id,
             "sender": entry[5],
             "body": entry[6],
-            "data": entry[8] if len(entry) > 7 else None,
-            "reply_to": entry[7] if len(entry) > 7 else None,
+            "data": entry[8] if len(entry) > _WITHOUT_OPTIONAL else None,
+            "reply_to": entry[7] if len(entry) > _WITHOUT_OPTIONAL else None,
             "kind": "text",
             "sent_at": _fromtimestamp(ms / 1000, UTC),
             "edited_at": _fromtimestamp(abs(edited) / 1000, UTC) if edited else None,

@@ -16,14 +16,15 @@ class ChatKeys:
 
     @property
     def newest(self) -> str:
-        """STRING "last-ms-nonce-epoch-keep": id, time and nonce of the newest entry, the chat's epoch (µs),
-        and how many entries are kept for scroll-back; "-x" at its end if the log expires. A chat exists
-        while this key exists."""
+        """STRING "last-ms-nonce-epoch-keep-total": id, time and nonce of the newest entry, the chat's epoch
+        (µs), how many entries are kept for scroll-back, and the bytes ever appended; "-x" at its end if the
+        log expires. A chat exists while this key exists."""
         return self.tag + ":newest"
 
     @property
     def info(self) -> str:
-        """HASH: title, open, created (ms), owners, joins (ever), edits (ever)."""
+        """HASH: title, open, created (ms), owners, joins (ever), edits (ever), edited (the messages edited
+        last: lua/_edits.lua)."""
         return self.tag + ":info"
 
     @property
@@ -64,6 +65,18 @@ class ChatKeys:
         return self.tag + ":mutes"
 
     @property
+    def removed(self) -> str:
+        """ZSET user → ms at which an owner removed them: only owners can add them again. The newest 1000; a
+        user who becomes a member is removed from it."""
+        return self.tag + ":removed"
+
+    @property
+    def opted_out(self) -> str:
+        """ZSET user → ms at which they left and asked not to be added again. The newest 1000; a user who
+        becomes a member is removed from it."""
+        return self.tag + ":opted-out"
+
+    @property
     def requests(self) -> list[str]:
         """Two HASHes request id → first answer, used by turns, for one window each. Each expires before its
         next turn."""
@@ -87,7 +100,26 @@ class ChatKeys:
     @property
     def creating(self) -> list[str]:
         """The keys for creating, in the order of the script."""
-        return [*self.sending, self.roster, self.seniority, self.info]
+        return [*self.sending, self.roster, self.seniority, self.info, self.removed, self.opted_out]
+
+    @property
+    def joining(self) -> list[str]:
+        """The keys for joining, in the order of the script."""
+        return [
+            self.newest,
+            self.members,
+            *self.requests,
+            self.roster,
+            self.seniority,
+            self.info,
+            self.removed,
+            self.opted_out,
+        ]
+
+    @property
+    def repairing(self) -> list[str]:
+        """The keys for repairing, in the order of the script."""
+        return [*self.reading, self.roster, self.seniority, self.info, self.removed, self.opted_out]
 
     @property
     def listing(self) -> list[str]:
@@ -105,6 +137,8 @@ class ChatKeys:
             self.typing,
             self.mutes,
             self.info,
+            self.removed,
+            self.opted_out,
             *self.requests,
         ]
 

@@ -1,85 +1,27 @@
-"""The members of a chat.
-
-The chat's roster is authoritative. Each user's list of chats is an index in another slot, so joining takes
-three steps: reserve an index entry, join, confirm the entry. If joining is refused, the entry is released.
-If it is interrupted, the index of a member still contains the chat: an entry without a membership is removed
-by a later read, and a membership without an entry cannot occur.
-"""
+"""The members of a chat, their roles, and operations on the chat itself."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 from ... import conf
 from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Script, Steps, asynchronous, operation
 from ...core.steps import batched
-from ...errors import InvalidArgument, LimitExceeded
+from ...errors import InvalidArgument
 from ..arguments import count, request, timestamp_ms, window
 from ..cursors import checked_id
 from ..moments import to_datetime
-from ..users import UserKeys
-from .base import ChatBase, best_effort, limits
+from .base import best_effort, limits
+from .joining import Joining
 from .values import ChatInfo, Member, Names, Role
 
-#: index writes per pipeline
-_PIPELINE_SIZE = 500
 
-
-class Membership(ChatBase):
-    """Joining, leaving, roles, and operations on the chat itself rather than on its messages."""
-
-    @operation
-    def join(self, user: str, *, by: str | None = None) -> Steps[bool]:
-        """Make a user a member who sees the messages sent from then on; False if they are a member already.
-
-        `by` is the member who adds them; without it the chat must be open.
-        Takes three round trips: the user's index of chats, the chat, the index again.
-
-        >>> Chat.create("ann", [], chat_id="club").join("bob", by="ann")
-        True
-
-        Raises NotAMember, ChatNotFound, LimitExceeded (CHAT_MAX_MEMBERS, USER_MAX_CHATS).
-        """
-        name(user, "user")
-        if by is not None:
-            name(by, "by")
-        token = os.urandom(8).hex()
-        yield from self._reserve([user], token)
-        keys = self._keys
-        reply = yield Script(
-            "chat_join",
-            (keys.newest, keys.members, *keys.requests, keys.roster, keys.seniority, keys.info),
-            (user, by or "", token, window(), conf.current().CHAT_MAX_MEMBERS),
-        )
-        joined, in_force, epoch = yield from self._checked_joining(reply, [user], token, user, by or "")
-        yield from best_effort(self._confirm([(user, in_force.decode())], token, int(epoch)))
-        return bool(joined)
-
-    ajoin = asynchronous(join)
-
-    @operation
-    def leave(self, user: str, *, by: str | None = None) -> Steps[bool]:
-        """End a membership; False if the user is not a member. `by` is the owner who removes another member.
-
-        The last member to leave deletes the chat; if the last owner leaves, the longest-standing member
-        becomes an owner. Raises NotPermitted or NotAMember for `by`.
-        """
-        name(user, "user")
-        if by is not None:
-            name(by, "by")
-        reply = yield Script("chat_leave", self._keys.ending, (user, by or "", request(None), window()))
-        if reply in (b"no chat", b"no member"):
-            return False
-        token = self._checked(reply, user, by or "").decode()
-        yield from best_effort(self._remove_entries([(user, token)]))
-        return True
-
-    aleave = asynchronous(leave)
+class Membership(Joining):
+    """Members, roles, and operations on the chat itself rather than on its messages."""
 
     @operation
     def members(self, *, limit: int = 500, after: str | None = None) -> Steps[list[Member]]:
@@ -119,10 +61,24 @@ class Membership(ChatBase):
     aset_role = asynchronous(set_role)
 
     @operation
+    def role(self, user: str) -> Steps[Role]:
+        """Return a member's role: "owner" or "member". Takes one round trip.
+
+        >>> Chat.create("ann", ["bob"], chat_id="roles").role("bob")
+        'member'
+
+        Raises NotAMember, ChatNotFound.
+        """
+        return cast(Role, (yield from self._read_role(name(user, "user"))))
+
+    arole = asynchronous(role)
+
+    @operation
     def rename(self, user: str, title: str) -> Steps[None]:
         """Change the title. For members. Raises NotAMember, ChatNotFound, LimitExceeded."""
         name(user, "user")
         checked = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
+        yield from self._count_use(user, "rename")
         self._checked(
             (yield Script("chat_rename", (self._keys.info, self._keys.members), (user, checked))), user
         )
@@ -216,56 +172,6 @@ class Membership(ChatBase):
         )
 
     ainfo = asynchronous(info)
-
-    def _index(self, user: str) -> str:
-        return UserKeys(self._prefix, user).chats
-
-    def _reserve(self, users: Sequence[str], token: str) -> Steps[None]:
-        """Write the chat into the users' indexes before they become members; into none if one is full."""
-        limit = conf.current().USER_MAX_CHATS
-        reserved: list[str] = []
-        for page in batched(users, _PIPELINE_SIZE):
-            reserved += page
-            replies = yield [
-                Script("inbox_reserve", [self._index(user)], (self.id, token, limit)) for user in page
-            ]
-            if b"full" in replies:
-                yield from best_effort(self._release(reserved, token))
-                raise LimitExceeded(
-                    "chats of a user", limit=limit, actual=limit + 1, setting="USER_MAX_CHATS"
-                )
-
-    def _checked_joining(
-        self, reply: Any, users: Sequence[str], token: str, user: str, other: str = ""
-    ) -> Steps[Any]:
-        """Like `_checked`, for a script that adds the users: if it refused, their entries are released first.
-
-        After other errors they stay: the users may be members.
-        """
-        try:
-            return self._checked(reply, user, other)
-        except Exception:
-            yield from best_effort(self._release(users, token))
-            raise
-
-    def _release(self, users: Sequence[str], token: str) -> Steps[None]:
-        """Remove what `_reserve` has written."""
-        for page in batched(users, _PIPELINE_SIZE):
-            yield [Script("inbox_release", [self._index(user)], (self.id, token)) for user in page]
-
-    def _confirm(self, members: Iterable[tuple[str, str]], token: str, epoch: int) -> Steps[None]:
-        """Confirm the entries of the (user, token in force) pairs after they have become members."""
-        seen = f"0-0-0-{epoch}-0"
-        for page in batched(members, _PIPELINE_SIZE):
-            yield [
-                Script("inbox_confirm", [self._index(user)], (self.id, token, in_force, seen))
-                for user, in_force in page
-            ]
-
-    def _remove_entries(self, members: Iterable[tuple[str, str]]) -> Steps[None]:
-        """Remove the chat from the indexes of former members, given as (user, token) pairs."""
-        for page in batched(members, _PIPELINE_SIZE):
-            yield [Script("inbox_leave", [self._index(user)], (0, self.id, token)) for user, token in page]
 
 
 def _parse_members(flat: list[bytes | int]) -> Iterator[Member]:

@@ -11,11 +11,12 @@ from ...errors import InvalidArgument
 from ..arguments import count, request, window
 from ..cursors import checked_id
 from . import entries
-from .base import ChatBase, limits
+from .base import limits
+from .changes import Following
 from .values import Message, Page
 
 
-class Messages(ChatBase):
+class Messages(Following):
     """Sending, reading, acking, editing and deleting messages."""
 
     @operation
@@ -44,13 +45,14 @@ class Messages(ChatBase):
             checked_id(reply_to, "reply_to")
         data = entries.as_stored(data)
         content = entries.encode_content(sender, body, data, reply_to)
+        yield from self._count_use(sender, "send")
         reply = yield Script(
             "chat_send",
             self._keys.sending,
             (sender, request(request_id), window(), content, reply_to or 0, *limits()),
         )
         number, ms, nonce, epoch = map(int, self._checked(reply, sender).split(b"-")[:4])
-        stored = [ms, nonce, 0, 0, 0, sender, body, reply_to, data]
+        stored = [ms, nonce, 0, 0, 0, sender, body, reply_to, data, 0, 0]
         return entries.make_message(self.id, epoch, number, stored)
 
     asend = asynchronous(send)
@@ -129,11 +131,12 @@ class Messages(ChatBase):
         Raises NotPermitted if another user wrote it, NotAMember, ChatNotFound, LimitExceeded.
         """
         name(user, "user")
-        number = checked_id(message_id, "message_id")
+        number, content = checked_id(message_id, "message_id"), entries.body_json(body)
+        yield from self._count_use(user, "edit")
         reply = yield Script(
             "chat_edit",
             self._keys.correcting,
-            (user, entries.author_json(user), number, entries.body_json(body), *limits()),
+            (user, entries.author_json(user), number, content, *limits()),
         )
         return self._corrected(number, self._checked(reply, user))
 
@@ -149,6 +152,7 @@ class Messages(ChatBase):
         """
         name(user, "user")
         number = checked_id(message_id, "message_id")
+        yield from self._count_use(user, "edit")
         reply = yield Script(
             "chat_retract",
             self._keys.correcting,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ... import conf
 from ...core.operations import Command, Script, Steps, operation
 from ...core.steps import batched
+from ..users import UserKeys
 from .membership import Membership
 
 #: index entries read or written per pipeline
@@ -42,7 +43,7 @@ class ChatRepair(Membership):
         keys = self._keys
         reply = yield Script(
             "chat_repair",
-            (*keys.reading, keys.roster, keys.seniority, keys.info),
+            keys.repairing,
             (os.urandom(8).hex(), conf.current().CHAT_KEEP_LAST),
         )
         if reply == b"no chat":
@@ -84,7 +85,7 @@ class ChatRepair(Membership):
     def _write_entries(self, users: Sequence[str]) -> Steps[int]:
         """Write the entries as a joining does, so that they are right even if members leave meanwhile."""
         joining = os.urandom(8).hex()
-        yield [Script("inbox_reserve", [self._index(user)], (self.id, joining, _NO_LIMIT)) for user in users]
+        yield [self._restoration(user, joining) for user in users]
         newest, lines = yield [
             Command("GET", self._keys.newest, reads=True),
             Command("HMGET", self._keys.roster, *users, reads=True),
@@ -94,6 +95,10 @@ class ChatRepair(Membership):
         members = {user for user, _ in current}
         yield from self._release([user for user in users if user not in members], joining)
         return len(current)
+
+    def _restoration(self, user: str, joining: str) -> Script:
+        keys = UserKeys(self._prefix, user)
+        return Script("inbox_reserve", [keys.chats, keys.blocks], (self.id, joining, _NO_LIMIT, ""))
 
 
 def _token(line: bytes) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...core import payloads
@@ -16,42 +15,61 @@ from .values import ChatSummary
 
 #: a cursor of the list: ms of the latest activity, in hexadecimal digits, and the chat id
 _CURSOR = re.compile(r"([0-9a-f]{11})-(.+)", re.DOTALL)
+#: below the ms of any chat
+_LOST = -1
+
+
+class Place(NamedTuple):
+    """The place of a chat in the list: places are sorted by latest activity."""
+
+    #: ms of the latest activity
+    active: int
+    chat_id: bytes
 
 
 class After(NamedTuple):
     """Where a page of the list begins: below this chat, or below this place. A cursor may also be the id of
     another chat, which then counts."""
 
-    chat_id: str
-    place: tuple[datetime, str] | None
+    chat_id: bytes
+    place: Place | None
 
-    def rank_in(self, chats: Sequence[ChatSummary]) -> int:
+    def rank_in(self, places: Sequence[Place]) -> int:
         """The rank of the first chat of the page."""
-        for rank, chat in enumerate(chats):
-            if chat.chat_id == self.chat_id:
+        for rank, place in enumerate(places):
+            if place.chat_id == self.chat_id:
                 return rank + 1
         if self.place is None:
             raise InvalidArgument(
                 "after is not a cursor, nor one of this user's chats (any more): start with the first page."
             )
-        return sum(_place(chat) >= self.place for chat in chats)
+        return sum(place >= self.place for place in places)
 
 
 def parse_after(value: str) -> After:
     """Parse and check a cursor of the list or a chat id."""
     match = _CURSOR.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        return After(name(value, "after"), None)
-    return After(value, (to_datetime(int(match[1], 16)), name(match[2], "after")))
+        return After(name(value, "after").encode(), None)
+    chat_id = name(match[2], "after").encode()
+    return After(value.encode(), Place(int(match[1], 16), chat_id))
 
 
-def sort(chats: Iterable[ChatSummary]) -> list[ChatSummary]:
-    """The list of chats: the latest activity first."""
-    return sorted(chats, key=_place, reverse=True)
+def sort(chats: Iterable[bytes], newest: Iterable[bytes | None]) -> tuple[list[Place], list[Place]]:
+    """The places of chats, the latest activity first, and those of chats without a valid newest key."""
+    places = sorted(map(Place, map(_active, newest), chats), reverse=True)
+    lost = len(places)
+    while lost and places[lost - 1].active == _LOST:
+        lost -= 1
+    return places[:lost], places[lost:]
 
 
-def _place(chat: ChatSummary) -> tuple[datetime, str]:
-    return chat.active_at, chat.chat_id
+def _active(newest: bytes | None) -> int:
+    """The ms in the value of a chat's newest key."""
+    try:
+        return _LOST if newest is None else int(newest.split(b"-", 2)[1])
+    except (ValueError, IndexError):
+        return _LOST
 
 
 def make(chat_id: str, item: list[Any]) -> ChatSummary:

@@ -56,6 +56,47 @@ class Page:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    """What changed in a chat since the last call."""
+
+    chat_id: str
+    messages: list[Message]
+    """The messages after the cursor, oldest first."""
+    cursor: str
+    """The end of `messages`, or of those that were read before: continue after it."""
+    gap: int
+    """How many messages directly before the first of these were removed by a limit."""
+    has_more: bool
+    """Whether there are more new or edited messages: call again."""
+    reset: bool
+    """The cursor refers to a message that does not exist: the chat was created anew, or Redis lost data.
+    The messages begin at the stored position; discard earlier ones."""
+    role: Role
+    """The reader's role in the chat."""
+    edited: list[Message]
+    """The messages up to the cursor that were edited or deleted, the latest edit last. Empty in the first
+    call."""
+    edit_numbers: list[int]
+    """The number of the latest edit of each of `edited`."""
+    edits: int
+    """The number of the last edit that was read: pass it to the next call."""
+    edits_missed: bool
+    """Whether further messages may have been edited. The chat lists the last 100 messages that were edited.
+    Read anew the messages that you show."""
+    positions: dict[str, int]
+    """Member → id up to which the member has acked, for the 200 members who joined first, the first one
+    first. Empty if nothing changed since `moved` and there are no new messages."""
+    moved: int
+    """Stands for the title, the number of members, and the positions: pass it to the next call."""
+    title: str
+    member_count: int
+    last_id: int
+    """Id of the newest message; 0 if none was sent."""
+    last_sender: str
+    """The sender of the newest message; "" if `positions` is empty or the user can't see the message."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
     """The messages of one chat that a member has not acked, oldest first."""
 
@@ -118,7 +159,8 @@ class ChatSummary:
     unread: int
     """Number of messages by others that the member has not acked and that are still stored."""
     last_message: Message | None
-    """The newest message, if the member may see it and it is still stored."""
+    """The newest message, if the member may see it and it is still stored. If it is stored in more than 512
+    bytes, this is an excerpt: without `data` and `reply_to`, its body cut to about 500 bytes and "…"."""
     active_at: datetime
     member_count: int
     members: list[str]

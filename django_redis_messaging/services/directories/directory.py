@@ -4,7 +4,7 @@ A directory is one sorted set. Each member has an entry for each word start of i
 folded text from there to the end (a suffix), its id and its label, separated by NUL. All entries that match
 a prefix are adjacent and in the order in which they are returned, so a search is one command that reads a
 range. Only if members with several matching words fill that range, a script reads on. Suffixes are never
-truncated: prefixes of any length are compared in full.
+truncated: prefixes are compared in full.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...core.steps import batched
-from ...errors import LimitExceeded
+from ...errors import InvalidArgument, LimitExceeded
 from ..arguments import count
 from .folding import fold
 from .keys import DirectoryKeys, directories_key
 from .records import PAGE_SIZE, Record, checked_list, checked_pair, pack, pages, without_nul
 
+#: characters of a prefix; folding makes at most 18 of each
+MAX_PREFIX = 1000
 #: COMMAND_DEADLINEs for which an empty directory stays registered: longer than an add can take
 _GRACE = 3
 
@@ -114,7 +116,7 @@ class Directory(Service):
 
         Sorted by the folded suffix that begins with that word (by code point), then by id. A member that
         matches several times is returned once, at its first position. White space counts: "smith " does not
-        match "Smithers". An empty prefix lists all members from the first.
+        match "Smithers". An empty prefix lists all members from the first. At most 1000 characters.
 
         One round trip; a second one if members with several matching words leave too few others among the
         first matches. Each reads the directory as of one moment. A `limit` above 16, or a raised
@@ -122,7 +124,9 @@ class Directory(Service):
         whose label is changed meanwhile may be missing.
         """
         count(limit, "limit")
-        folded = fold(without_nul(payloads.text(prefix, "prefix"), "prefix")).encode()
+        if len(payloads.text(prefix, "prefix")) > MAX_PREFIX:
+            raise InvalidArgument(f"prefix must have at most {MAX_PREFIX} characters, not {len(prefix)}.")
+        folded = fold(without_nul(prefix, "prefix")).encode()
         # UTF-8 never contains byte 255: it sorts after everything that begins with the prefix
         start, end = b"[" + folded, b"(" + folded + b"\xff"
         # a few more than `limit`: some members match several times

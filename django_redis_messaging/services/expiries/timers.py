@@ -49,8 +49,9 @@ class Expiry(Service):
         Returns the id of this start.
 
         It replaces a timer of the same name that has not started; one that has started runs on. A repeat with
-        the same `request_id` changes nothing and returns the first id. Only the listener knows which
-        namespaces have handlers: timers of a namespace without a handler wait for one.
+        the same `request_id` changes nothing and returns the first id. Request ids belong to the namespace
+        and name: put the user into an id that a user has chosen. Only the listener knows which namespaces
+        have handlers: timers of a namespace without a handler wait for one.
 
         >>> len(Expiry("order").start("18", 0.5, request_id="order 18"))
         24

@@ -50,7 +50,8 @@ class DelayQueue(LeaseQueue):
         It becomes ready after `delay` (no upper limit in practice), behind the jobs of its `priority` (-100
         to 100, the highest first) that are ready already. A job with the same id that waits or runs stays as
         it is; a dead one is replaced. A repeat with the same `request_id` adds nothing and returns the first
-        id.
+        id. Request ids belong to the queue: put the user into an id that a user has chosen, or users can
+        suppress each other's jobs (`f"{user.pk}:{id}"`).
 
         >>> DelayQueue("mail").push("hello", delay=3600, job_id="later")
         'later'
@@ -75,7 +76,7 @@ class DelayQueue(LeaseQueue):
         """Add a job for each of `items`, in their order; returns their ids.
 
         One script adds up to 200, or 1 MiB; after an error, the ones before it have been added, and a
-        repeat with the same `request_id` adds the rest.
+        repeat with the same `request_id` adds the rest. Request ids belong to the queue, as in `push`.
 
         >>> len(DelayQueue("mail").push_many(["one", "two"]))
         2

@@ -52,8 +52,9 @@ class Mailbox(Service):
         """Put a mail into the mailbox; `payload` is any JSON value.
 
         A mail of a `group` replaces the unread mail of that group, and its `count` is one higher. A repeat
-        with the same `request_id` by the same `sender` sends nothing and returns the first answer. If the
-        mailbox is full, the oldest mail is removed; check `status().full` to avoid that.
+        with the same `request_id` by the same `sender` (None is a sender of its own) sends nothing and
+        returns the first answer. If the mailbox is full, the oldest mail is removed; check `status().full` to
+        avoid that.
 
         >>> box = Mailbox("group-example")
         >>> box.send("1 new answer", group="topic-7").count, box.send("2 new answers", group="topic-7").count

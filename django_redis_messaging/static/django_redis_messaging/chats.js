@@ -1,12 +1,12 @@
 // The list of chats. Polls for changes, and replaces only the rows that changed.
 
-const { element, get, poll, relativeTime } = await import(document.getElementById("drm-common").href);
+const { createConditionalGet, element, poll, relativeTime } = await import(document.getElementById("drm-common").href);
 
-const FIRST_PAGE = 100; // chats in the feed
 const list = document.getElementById("drm-rows");
 const title = document.title;
 const currentId = list.querySelector('[aria-current="page"]')?.closest("li").dataset.id;
 const htmlById = new Map();
+const get = createConditionalGet();
 
 function updateTimes() {
   for (const time of list.querySelectorAll("time")) {
@@ -18,7 +18,7 @@ function moveRow(row, index) {
   if (list.children[index] !== row) list.insertBefore(row, list.children[index] ?? null);
 }
 
-function show(chats) {
+function show(chats, hasMore) {
   const rows = new Map([...list.children].map((row) => [row.dataset.id, row]));
   let changed = false;
   chats.forEach((chat, index) => {
@@ -33,7 +33,7 @@ function show(chats) {
     rows.delete(chat.id);
   });
   // If all chats fit on the first page, the remaining rows are chats that were left or deleted.
-  if (chats.length < FIRST_PAGE) for (const row of rows.values()) row.remove();
+  if (!hasMore) for (const row of rows.values()) row.remove();
   return changed;
 }
 
@@ -47,8 +47,11 @@ function replaceRow(oldRow, row, id, index) {
 }
 
 async function update() {
-  const { chats, unread } = await get(list.dataset.feed, { html: 1 });
-  const changed = show(chats);
+  const answer = await get(list.dataset.feed, { html: 1 });
+  updateTimes();
+  if (!answer) return false;
+  const { chats, unread, has_more: hasMore } = answer;
+  const changed = show(chats, hasMore);
   updateTimes();
   document.title = unread ? `(${unread}) ${title}` : title;
   return changed;

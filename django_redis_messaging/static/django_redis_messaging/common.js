@@ -11,26 +11,49 @@ export class RequestError extends Error {
   }
 }
 
-async function request(url, options) {
+// Returns the response and its JSON, which is null if nothing changed (304).
+async function exchange(url, options) {
   let response;
   try {
     response = await fetch(url, { credentials: "same-origin", redirect: "error", ...options });
   } catch {
     throw new RequestError("", { code: "offline" });
   }
+  if (response.status === 304) return { response, data: null };
   const data = await response.json().catch(() => null);
-  if (response.ok && data) return data;
+  if (response.ok && data) return { response, data };
   const retryAfter = 1000 * Number(response.headers.get("Retry-After") || 0);
   const error = data?.error ?? {};
   throw new RequestError(error.message ?? "", { code: error.code, status: response.status, retryAfter });
 }
 
+async function request(url, options) {
+  return (await exchange(url, options)).data;
+}
+
 const acceptJson = { Accept: "application/json" };
 
-export function get(address, parameters = {}) {
+function urlOf(address, parameters) {
   const url = new URL(address, location.href);
   for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
-  return request(url, { headers: acceptJson });
+  return url;
+}
+
+export function get(address, parameters = {}) {
+  return request(urlOf(address, parameters), { headers: acceptJson });
+}
+
+// Returns a function like `get` for polling: its result is null if the response equals the last one.
+export function createConditionalGet() {
+  let last = {};
+  return async (address, parameters = {}) => {
+    const url = urlOf(address, parameters);
+    const headers = { ...acceptJson };
+    if (last.url === url.href && last.etag) headers["If-None-Match"] = last.etag;
+    const { response, data } = await exchange(url, { headers });
+    if (data) last = { url: url.href, etag: response.headers.get("ETag") };
+    return data;
+  };
 }
 
 export function post(address, fields = {}, { html = false } = {}) {
@@ -40,11 +63,26 @@ export function post(address, fields = {}, { html = false } = {}) {
   return request(url, { method: "POST", headers, body: new URLSearchParams(fields) });
 }
 
+// All HTML that the modules parse comes from the server, which has escaped it, and passes through here: the only
+// place that a Trusted Types policy must permit. Created on first use, because the bell parses no HTML.
+let policy;
+function trustHtml(html) {
+  policy ??= globalThis.trustedTypes?.createPolicy("django-redis-messaging", { createHTML: (text) => text });
+  return policy?.createHTML(html) ?? html;
+}
+
 // Creates an element from HTML that the server has escaped.
 export function element(html) {
   const template = document.createElement("template");
-  template.innerHTML = html.trim();
+  template.innerHTML = trustHtml(html.trim());
   return template.content.firstElementChild;
+}
+
+// Requests a page of the site and parses it, without running its scripts. Returns null if that fails.
+export async function getPage(url) {
+  const response = await fetch(url, { credentials: "same-origin" }).catch(() => null);
+  if (!response?.ok) return null;
+  return new DOMParser().parseFromString(trustHtml(await response.text()), "text/html");
 }
 
 // Formats a past moment in a few characters; `now` is the text for less than a minute ago.
@@ -61,7 +99,8 @@ export function relativeTime(moment, now) {
 
 // Calls `update` repeatedly. The delay (ms) is `minDelay` while `update` returns true (something changed), and
 // grows up to `maxDelay` while it doesn't or fails; in a hidden tab it is `hiddenDelay`. `onResult` gets the
-// error of each call, or null. `soon()` resets the delay, for example after the user changed something.
+// error of each call, or null. Polling continues after any exception, also one of `onResult`; one that is not a
+// RequestError is a defect, and is logged. `soon()` resets the delay, for example after the user changed something.
 export function poll(
   update,
   { onResult = () => {}, minDelay = 2000, maxDelay = 15000, hiddenDelay = maxDelay } = {},
@@ -77,19 +116,18 @@ export function poll(
   async function run() {
     if (running) return;
     running = true;
+    let error = null;
     try {
       delay = (await update()) ? minDelay : Math.min(delay * 1.4, maxDelay);
-      onResult(null);
-    } catch (error) {
-      if (!(error instanceof RequestError)) throw error;
-      delay = Math.max(Math.min(delay * 2, maxDelay), error.retryAfter);
-      onResult(error);
-      // Signed out, not allowed, or deleted: polling can't succeed any more.
-      if ([401, 403, 404].includes(error.status)) return;
-    } finally {
-      running = false;
+    } catch (caught) {
+      error = caught;
+      if (!(error instanceof RequestError)) console.error(error);
+      delay = Math.max(Math.min(delay * 2, maxDelay), error?.retryAfter ?? 0);
     }
-    schedule(document.hidden ? hiddenDelay : delay);
+    running = false;
+    // Signed out, not allowed, or deleted: polling can't succeed any more.
+    if (![401, 403, 404].includes(error?.status)) schedule(document.hidden ? hiddenDelay : delay);
+    onResult(error);
   }
   function soon() {
     delay = minDelay;

@@ -83,9 +83,16 @@ async function saveEdit(text) {
   }
 }
 
+// The text of a message without the "Show all" inside.
+function textOf(element) {
+  const copy = element.cloneNode(true);
+  copy.querySelector("summary")?.remove();
+  return copy.textContent;
+}
+
 function startEditing(link) {
   form.action = link.dataset.edit;
-  body.value = link.closest(".drm-message").querySelector(".drm-body").textContent;
+  body.value = textOf(link.closest(".drm-message").querySelector(".drm-body"));
   banner.hidden = false;
   button.textContent = button.dataset.save;
   link.closest("details").open = false;

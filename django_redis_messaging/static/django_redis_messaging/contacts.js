@@ -1,5 +1,7 @@
 // The contacts page: shows search results while the user types. Without this module, the form does the same.
 
+const { getPage } = await import(document.getElementById("drm-common").href);
+
 const form = document.getElementById("drm-find");
 const input = document.getElementById("drm-q");
 const TYPING_DELAY = 200; // ms
@@ -10,10 +12,7 @@ async function search() {
   const number = (latest += 1);
   const url = new URL(form.action);
   url.searchParams.set("q", input.value);
-  const response = await fetch(url, { credentials: "same-origin" }).catch(() => null);
-  if (!response?.ok || number !== latest) return;
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  const results = page.getElementById("drm-results");
+  const results = (await getPage(url))?.getElementById("drm-results");
   if (!results || number !== latest) return;
   document.getElementById("drm-results").replaceChildren(...results.childNodes);
   history.replaceState(null, "", url);

@@ -1,7 +1,7 @@
 // The notifications page: submits the forms without leaving the page, and reloads the list when the bell's count
 // changes. Without this module, the forms do the same. Forms that follow a link are submitted normally.
 
-const { post, relativeTime, RequestError, root } = await import(document.getElementById("drm-common").href);
+const { getPage, post, relativeTime, RequestError, root } = await import(document.getElementById("drm-common").href);
 
 const status = document.getElementById("drm-status");
 let latest = 0; // number of the latest refresh: responses to earlier ones are ignored
@@ -43,10 +43,7 @@ function restoreFocus({ id, index, action, inText }) {
 
 async function refresh() {
   const number = (latest += 1);
-  const response = await fetch(location.href, { credentials: "same-origin" }).catch(() => null);
-  if (!response?.ok || number !== latest) return;
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  const list = page.getElementById("drm-notices");
+  const list = (await getPage(location.href))?.getElementById("drm-notices");
   if (!list || number !== latest) return;
   const focus = saveFocus();
   container().replaceWith(list);

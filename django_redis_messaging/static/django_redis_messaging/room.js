@@ -1,6 +1,6 @@
 // A room: polls for new messages, and acks messages once they have been visible on the screen.
 
-const { element, get, poll, post } = await import(document.getElementById("drm-common").href);
+const { RequestError, createConditionalGet, element, get, poll, post } = await import(document.getElementById("drm-common").href);
 
 const log = document.getElementById("drm-log");
 const scroll = document.getElementById("drm-scroll");
@@ -12,6 +12,9 @@ const END_DISTANCE = 80; // px: closer than this counts as scrolled to the end
 const MARK_DELAY = 250; // ms
 let cursor = log.dataset.cursor;
 let edits = log.dataset.edits;
+let moved = log.dataset.moved ?? "";
+let reloading = false;
+const getChanges = createConditionalGet();
 let ackedId = 0;
 let markTimer;
 
@@ -56,7 +59,8 @@ export function show(message) {
 }
 
 function showError(error) {
-  const text = error && (error.message || status.dataset.away);
+  const failure = error instanceof RequestError ? error.message || status.dataset.away : status.dataset.failed;
+  const text = error && failure;
   const permanent = [401, 403, 404].includes(error?.status);
   status.textContent = permanent ? `${text} ${status.dataset.reload}` : text || "";
 }
@@ -67,19 +71,24 @@ function showGap(text) {
 }
 
 async function update() {
+  if (reloading) return false;
   const wasAtEnd = atEnd();
-  const page = await get(log.dataset.feed, { after: cursor, edits, html: 1 });
-  if (page.reset) location.reload();
+  const page = await getChanges(log.dataset.feed, { after: cursor, edits, moved, html: 1 });
+  markSoon();
+  if (!page) return false;
+  if (page.reset || page.edits_missed) {
+    reloading = true;
+    location.reload();
+    return false;
+  }
   if (page.gap) showGap(page.gap_text);
   page.messages.forEach(show);
   page.changed?.forEach((message) => document.getElementById(`m${message.id}`) && show(message));
-  cursor = page.messages.at(-1)?.cursor ?? cursor;
-  edits = page.edits;
+  ({ cursor, edits, moved } = page);
   // Write only changed texts: a screen reader announces each write.
-  if (seen.textContent !== page.seen) seen.textContent = page.seen;
-  if (title.textContent !== page.title) title.textContent = page.title;
+  if ("seen" in page && seen.textContent !== page.seen) seen.textContent = page.seen;
+  if ("title" in page && title.textContent !== page.title) title.textContent = page.title;
   if (page.messages.length && wasAtEnd) scrollToEnd();
-  markSoon();
   if (page.messages.length) document.dispatchEvent(new CustomEvent("drm:changed"));
   if (page.has_more) polling.soon();
   return page.messages.length > 0;

@@ -12,8 +12,10 @@ from .actions import (
     RenameView,
     SendView,
 )
+from .blocks import BlocksView, BlockView, UnblockView
 from .chats import ChatsFeedView, ChatsView
 from .contacts import ContactsView, ForgetContactView, SuggestView
+from .messages import MessagePageView
 from .new import NewChatView
 from .notifications import (
     BellView,
@@ -28,6 +30,8 @@ __all__ = [
     "AckView",
     "AddView",
     "BellView",
+    "BlockView",
+    "BlocksView",
     "ChatsFeedView",
     "ChatsView",
     "ContactsView",
@@ -37,6 +41,7 @@ __all__ = [
     "EditView",
     "ForgetContactView",
     "LeaveView",
+    "MessagePageView",
     "MuteView",
     "NewChatView",
     "NotificationsFeedView",
@@ -48,4 +53,5 @@ __all__ = [
     "RoomView",
     "SendView",
     "SuggestView",
+    "UnblockView",
 ]

@@ -10,10 +10,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from ... import conf
 from ...services.chats import Message
 from ...services.contacts import RecentContacts
-from ...services.rates import Rate
 from ...signals import message_sent
 from .. import problems
 from ..base import ChatMixin
@@ -21,11 +19,9 @@ from ..forms import MessageForm, PositionForm, TitleForm, clean
 from ..params import INVALID_POSITION, parse_id, parse_position
 from ..people import reachable_labels
 from ..problems import Answer, Problem
-from .new import PickerPage
+from .new import MAX_NEW_CONTACTS, PickerPage
 from .rooms import RoomMixin, message_json
 
-#: seconds: the period of SEND_RATE
-MINUTE = 60.0
 #: allowed durations of muting, in hours; 0 unmutes
 MUTE_HOURS = {"0": 0, "1": 1, "8": 8, "24": 24, "168": 168}
 
@@ -42,7 +38,8 @@ class MessageMixin(RoomMixin):
             return self.done({}, "room", self.chat.id)
         # The message is the user's own or has just been deleted: being an owner allows nothing more.
         (view,) = self.message_views([message], owner=False)
-        return JsonResponse({"message": message_json(self, view)})
+        data = {"message": message_json(self, view)}
+        return JsonResponse(data, json_dumps_params={"ensure_ascii": False})
 
     def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
         """The page that shows the problem, with a form to send the same text again."""
@@ -56,9 +53,7 @@ class SendView(MessageMixin):
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         data = clean(MessageForm(request.POST))
-        wait = Rate(self.me, "send", limit=conf.current().SEND_RATE, period=MINUTE).take()
-        if wait:
-            raise problems.too_fast(wait)
+        self.count_use("send")
         message = self.chat.send(
             self.me, data["body"], reply_to=data["reply_to"], request_id=data["request_id"] or None
         )
@@ -70,15 +65,18 @@ class EditView(MessageMixin):
     """Replaces the body of one of the user's own messages."""
 
     def post(self, request: HttpRequest, chat_id: str, message_id: str) -> HttpResponse:
-        body = clean(MessageForm(request.POST))["body"]
-        return self.message_done(self.chat.edit(self.me, parse_id(message_id), body))
+        number, body = parse_id(message_id), clean(MessageForm(request.POST))["body"]
+        self.count_use("edit")
+        return self.message_done(self.chat.edit(self.me, number, body))
 
 
 class DeleteMessageView(MessageMixin):
     """Deletes a message, leaving a tombstone."""
 
     def post(self, request: HttpRequest, chat_id: str, message_id: str) -> HttpResponse:
-        return self.message_done(self.chat.delete_message(self.me, parse_id(message_id)))
+        number = parse_id(message_id)
+        self.count_use("edit")
+        return self.message_done(self.chat.delete_message(self.me, number))
 
 
 class AckView(ChatMixin):
@@ -96,6 +94,7 @@ class RenameView(ChatMixin):
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         title = clean(TitleForm(request.POST))["title"]
+        self.count_use("rename")
         self.chat.rename(self.me, title)
         return self.done({"title": title}, "room", chat_id)
 
@@ -113,10 +112,10 @@ class MuteView(ChatMixin):
 
 
 class LeaveView(ChatMixin):
-    """Removes the user from a chat."""
+    """Removes the user from a chat; with `never_again`, nobody can add them again."""
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        if not self.chat.leave(self.me):
+        if not self.chat.leave(self.me, again="never_again" not in request.POST):
             raise Problem(problems.NOT_FOUND)
         return self.done({"left": True}, "chats")
 
@@ -136,8 +135,6 @@ class RemoveView(ChatMixin):
     invalid_message = _("Choose a person.")
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        # Checks membership first: the answers must not reveal to others whether the chat exists.
-        self.chat.history(self.me, limit=1)
         removed = self.chat.leave(request.POST.get("member", ""), by=self.me)
         return self.done({"removed": removed}, "room", chat_id)
 
@@ -153,11 +150,11 @@ class AddView(PickerPage, RoomMixin):
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         if "search" in request.POST:
             return self.show_form()
-        self.chat.history(self.me, limit=1)
         chosen = self.chosen_ids()
         self.check_recipients(chosen)
-        added = [member for member in chosen if self.chat.join(member, by=self.me)]
-        for member in added:
+        self.count_use("invite", len(chosen))
+        added = self.chat.add(chosen, by=self.me)
+        for member in reversed(added[:MAX_NEW_CONTACTS]):
             RecentContacts(self.me).touch(member)
         return self.done({"added": added}, "room", chat_id)
 
@@ -172,6 +169,5 @@ class AddView(PickerPage, RoomMixin):
             raise Problem(problems.NOT_PERMITTED)
 
     def extra_context(self) -> dict[str, object]:
-        self.chat.history(self.me, limit=1)
         info = self.chat.info()
         return {"chat": info, "room_title": self.title(info.title, info.member_count)}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 
 from ...errors import InvalidArgument
 from ..base import MessagingPage, MessagingView
+from ..conditional import conditional_json
 from ..presentation import ChatRow, chat_rows
 
 #: chats on a page of the list
-CHATS_PER_PAGE = 100
+CHATS_PER_PAGE = 50
 
 
 class ChatListMixin(MessagingView):
@@ -41,29 +42,32 @@ class ChatsView(ChatListMixin, MessagingPage):
 
 
 class ChatsFeedView(ChatListMixin):
-    """The first page of the list as JSON, with the HTML of each row if requested."""
+    """The first page of the list as JSON; with `html`, the HTML of each row instead of its texts."""
 
     json_only = True
 
     def get(self, request: HttpRequest) -> HttpResponse:
         rows = self.rows()
-        chats = [self.as_json(row) for row in rows]
-        return JsonResponse({"chats": chats, "unread": sum(row.summary.unread for row in rows)})
+        data = {
+            "chats": [self.as_json(row) for row in rows],
+            "unread": sum(row.summary.unread for row in rows),
+            "has_more": len(rows) == CHATS_PER_PAGE,
+        }
+        return conditional_json(request, data)
 
     def as_json(self, row: ChatRow) -> dict[str, Any]:
         """A chat of the list."""
         message = row.summary.last_message
         data: dict[str, Any] = {
             "id": row.id,
-            "title": row.title,
             "unread": row.summary.unread,
             "muted": row.summary.muted,
             "members": row.summary.member_count,
-            "excerpt": row.excerpt,
             "last_id": message.id if message else None,
             "last_sent_at": message.sent_at.isoformat() if message else None,
         }
         if self.request.GET.get("html"):
             name = "django_redis_messaging/_row.html"
-            data["html"] = render_to_string(name, {"row": row}, request=self.request)
-        return data
+            html = render_to_string(name, {"row": row}, request=self.request)
+            return {**data, "html": html}
+        return {**data, "title": row.title, "excerpt": row.excerpt}

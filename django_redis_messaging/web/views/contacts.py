@@ -10,7 +10,8 @@ from django.utils.translation import gettext_lazy as _
 from ...services.contacts import RecentContacts
 from .. import problems
 from ..base import MessagingPage, MessagingView
-from ..people import reachable_labels, recent_contacts, suggest
+from ..params import get_search
+from ..people import must_fill_directory, reachable_labels, recent_contacts, suggest
 
 #: digits of the greatest page number that is accepted
 MAX_PAGE_DIGITS = 4
@@ -24,7 +25,9 @@ class ContactsView(MessagingPage):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         identity, user = self.active_identity, request.user
-        query = request.GET.get("q", "").replace("\0", "")
+        query = get_search(request.GET)
+        if query:
+            self.count_use("search")
         found, more = suggest(identity, user, query)
         recents = recent_contacts(identity, user)
         reachable = reachable_labels(identity, user, [person.id for person in recents])
@@ -32,6 +35,7 @@ class ContactsView(MessagingPage):
             "q": query,
             "found": found,
             "found_more": more,
+            "must_fill_directory": not found and must_fill_directory(identity, user),
             "recents": [(person, person.id in reachable) for person in recents],
         }
         return self.page(context)
@@ -46,7 +50,8 @@ class SuggestView(MessagingView):
         page = request.GET.get("page", "1")
         if not (page.isascii() and page.isdigit() and len(page) <= MAX_PAGE_DIGITS and int(page)):
             raise problems.invalid(_("This page doesn't exist."))
-        query = request.GET.get("q", "").replace("\0", "")
+        query = get_search(request.GET)
+        self.count_use("search")
         found, more = suggest(self.active_identity, request.user, query, page=int(page))
         results = [
             {"id": person.id, "text": person.label, "initials": person.initials, "hue": person.hue}

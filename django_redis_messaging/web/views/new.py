@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.translation import gettext_lazy as _
 
 from ... import conf
-from ...errors import MessagingError
+from ...errors import ChatExists, ChatNotFound, MessagingError, NotAMember
 from ...services.chats import Chat
 from ...services.contacts import RecentContacts
-from ...services.rates import Rate
 from ...signals import message_sent
 from .. import problems
 from ..base import MessagingPage
 from ..forms import NewChatForm, clean
-from ..people import people, reachable_labels, suggest
+from ..params import get_search
+from ..people import must_fill_directory, people, reachable_labels, suggest
 from ..problems import Answer, Problem
 
-#: seconds: the period of CREATE_RATE
-HOUR = 3600.0
+#: people that a link may name, and that count as one search when they are shown
+MAX_LINKED = 20
 #: maximum number of recipients that become recent contacts: a mailing must not push out the others
 MAX_NEW_CONTACTS = 20
 
@@ -39,15 +40,21 @@ class PickerPage(MessagingPage):
         given = self.request.POST if self.request.method == "POST" else self.request.GET
         chosen = [member for member in dict.fromkeys(given.getlist("to")) if member and member != self.me]
         if len(chosen) >= conf.current().CHAT_MAX_MEMBERS:
-            raise Problem(problems.TOO_MANY_PEOPLE)
+            raise Problem(problems.TOO_MANY_MEMBERS)
+        if self.request.method == "GET" and len(chosen) > MAX_LINKED:
+            raise problems.invalid(_("A link can't name this many people."))
         return chosen
 
     def show_form(self, *, problem: Answer | None = None) -> HttpResponse:
         """The form with the user's input and the people found."""
         given = self.request.POST if self.request.method == "POST" else self.request.GET
-        query = given.get("q", "").replace("\0", "")
+        query, chosen_ids = get_search(given), self.chosen_ids()
+        # Showing people by their ids must not reveal more names than searching does.
+        searches = bool(query) + math.ceil(len(chosen_ids) / MAX_LINKED)
+        if searches:
+            self.count_use("search", searches)
         # Only labels from the user's directories: a URL with `?to=` must not reveal other names.
-        labels = reachable_labels(self.active_identity, self.request.user, self.chosen_ids())
+        labels = reachable_labels(self.active_identity, self.request.user, chosen_ids)
         chosen = people(self.active_identity, labels)
         found, more = suggest(self.active_identity, self.request.user, query)
         context: dict[str, Any] = {
@@ -55,6 +62,7 @@ class PickerPage(MessagingPage):
             "chosen": chosen,
             "found": [person for person in found if person not in chosen],
             "found_more": more,
+            "must_fill_directory": not found and must_fill_directory(self.active_identity, self.request.user),
             "request_id": given.get("request_id") or uuid.uuid4().hex,
             "problem": problem,
             **self.extra_context(),
@@ -68,14 +76,14 @@ class PickerPage(MessagingPage):
     def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
         """The form again with the problem, if the user can correct the input."""
         correctable = problem.status not in (401, 404, 503) and problem not in (
-            problems.TOO_MANY_PEOPLE,
+            problems.TOO_MANY_MEMBERS,
             problems.NOT_PERMITTED,
         )
         if self.request.method == "POST" and correctable:
             try:
                 return self.show_form(problem=problem)
-            except MessagingError:
-                pass  # Redis has become unavailable, or the chat was deleted.
+            except (MessagingError, Problem):
+                pass  # Redis has become unavailable, the chat was deleted, or the input can't be shown.
         return super().problem_page(problem, **context)
 
 
@@ -95,10 +103,12 @@ class NewChatView(PickerPage):
         data = clean(NewChatForm(request.POST))
         chosen = self.chosen_ids()
         self.check_recipients(chosen)
-        wait = Rate(self.me, "create", limit=conf.current().CREATE_RATE, period=HOUR).take()
-        if wait:
-            raise problems.too_fast(wait)
-        chat = self.create_chat(chosen, data)
+        self.count_use("create")
+        self.count_use("invite", len(chosen))
+        try:
+            chat = self.create_chat(chosen, data)
+        except ChatExists as error:
+            return self.existing(error)
         self.send_signal(chat)
         for member in reversed(chosen[:MAX_NEW_CONTACTS]):
             RecentContacts(self.me).touch(member)
@@ -112,6 +122,18 @@ class NewChatView(PickerPage):
             raise Problem(problems.NOT_IN_DIRECTORY)
         if not self.active_identity.may_create(self.request.user, chosen):
             raise Problem(problems.NOT_PERMITTED)
+
+    def existing(self, error: ChatExists) -> HttpResponse:
+        """The answer to a repeat whose request id is no longer remembered: the chat of the first one."""
+        try:
+            self.service(error.chat_id).role(self.me)
+        except (ChatNotFound, NotAMember):
+            raise error from None
+        if not self.wants_json:
+            return self.done({}, "room", error.chat_id)
+        exists = {"code": problems.EXISTS.code, "message": str(problems.EXISTS.message)}
+        data = {"error": exists, "id": error.chat_id, "url": self.url("room", error.chat_id)}
+        return JsonResponse(data, status=problems.EXISTS.status)
 
     def create_chat(self, chosen: Sequence[str], data: dict[str, Any]) -> Chat:
         """The new chat. Repeating a request with the same `request_id` returns the chat of the first one."""

@@ -1,0 +1,45 @@
+"""Check of the page where people sign in."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Warning
+from django.shortcuts import resolve_url
+from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
+
+from .deployment import has_pages
+
+
+def check_login_url(**_: object) -> list[CheckMessage]:
+    """Check that LOGIN_URL leads to a page, if the site includes the pages of this app."""
+    if not has_pages() or _leads_somewhere(str(settings.LOGIN_URL)):
+        return []
+    return [
+        Warning(
+            f"LOGIN_URL is {settings.LOGIN_URL!r}, which is no page of this site: whoever opens the messages "
+            "without being signed in gets a 404.",
+            hint='Set it to the page or the name of a URL where people sign in, such as "admin:login".',
+            id="messaging.W017",
+        )
+    ]
+
+
+def _leads_somewhere(login_url: str) -> bool:
+    """Whether an address or the name of a URL leads to a view, or to another site."""
+    address = urlsplit(resolve_url(login_url) if "/" in login_url else _reversed(login_url))
+    if address.netloc:
+        return True
+    try:
+        resolve("/" + address.path.removeprefix(get_script_prefix()))
+    except Resolver404:
+        return False
+    return True
+
+
+def _reversed(name: str) -> str:
+    try:
+        return reverse(name)
+    except NoReverseMatch:
+        return "/" + name

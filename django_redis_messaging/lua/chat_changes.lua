@@ -1,0 +1,135 @@
+-- Reads what changed in a chat: messages after a cursor, messages edited since, and read positions.
+--
+-- reads only
+-- uses _edits.lua
+-- uses _log.lua
+-- uses _members.lua
+-- uses _positions.lua
+-- uses _time.lua
+--
+-- KEYS  1 newest
+-- KEYS  2 members
+-- KEYS  3 roster
+-- KEYS  4 log
+-- KEYS  5 info
+-- KEYS  6 seniority
+-- ARGV  1 user
+-- ARGV  2 id of the cursor, or a bare id
+-- ARGV  3 epoch of the cursor, or '' for a bare id
+-- ARGV  4 stamp of the cursor (ms-nonce), or ''
+-- ARGV  5 number of edits that the reader knows, or '' for none
+-- ARGV  6 state of the positions that the reader knows, or '' for none
+-- ARGV  7 maximum number of new messages
+-- ARGV  8 maximum number of bytes of all entries
+-- ARGV  9 maximum number of members whose positions are read
+-- ARGV  10 maximum number of entries in a chat
+-- ARGV  11 maximum age of an entry: ms, 0 for none
+-- ARGV  12 maximum size of a chat's entries: bytes
+-- Returns {epoch, id of the first new entry, stamp of the entry before it if there is none, gap, has_more, reset,
+--   role of the user, title, number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed,
+--   state of the positions, {member, position, …}, {number, id, number, id, …} of the edited entries,
+--   number of new entries, new entry, …, edited entry, …}, or 'no chat', 'no member'
+local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local user, known_edits, known_state = ARGV[1], tonumber(ARGV[5]), ARGV[6]
+local cursor = {id = tonumber(ARGV[2]), epoch = ARGV[3], stamp = ARGV[4]}
+local page_size, max_bytes, max_members = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local limits = {length = tonumber(ARGV[10]), age = tonumber(ARGV[11]), bytes = tonumber(ARGV[12])}
+local found, size = {}, 0
+
+-- Adds an entry to the answer. Returns false if it doesn't fit; the first one always does.
+local function add_entry(id, stored)
+  local entry = redis.call('LINDEX', log, id - stored)
+  if #found > 0 and size + #entry > max_bytes then
+    return false
+  end
+  found[#found + 1], size = entry, size + #entry
+  return true
+end
+
+-- Returns a number that stands for the title, the members and their positions, and the positions of the
+-- longest-standing members.
+local function read_positions(title, count)
+  local names = redis.call('ZRANGE', seniority, 0, max_members - 1)
+  local positions = {}
+  if #names > 0 then
+    for at, position in ipairs(redis.call('ZMSCORE', members, unpack(names))) do
+      if position then -- otherwise one of the keys was lost
+        positions[#positions + 1] = names[at]
+        positions[#positions + 1] = tonumber(position)
+      end
+    end
+  end
+  local hash = redis.sha1hex(#title .. ' ' .. title .. count .. ' ' .. table.concat(positions, ' '))
+  return tonumber(string.sub(hash, 1, 12), 16), positions
+end
+
+-- The size of the positions in the answer.
+local function bytes_of(positions)
+  local bytes = 0
+  for _, value in ipairs(positions) do
+    bytes = bytes + #tostring(value)
+  end
+  return bytes
+end
+
+-- Returns the sender of the newest entry as JSON; '' if the user can't see it.
+local function newest_sender(stored, last, oldest)
+  if last < oldest then
+    return ''
+  end
+  local entry = redis.call('LINDEX', log, last - stored)
+  local length, start = string.match(entry, '^%[%d+,%d+,%-?%d+,(%d+),%d+,()')
+  return string.sub(entry, start, start + length - 1)
+end
+
+local chat = read_chat(newest)
+if not chat then
+  return 'no chat'
+end
+local join_id, role = read_membership(roster, user)
+if not join_id then
+  return 'no member'
+end
+local last = chat.last
+local first, stored = apply_retention(chat, members, log, milliseconds(), limits)
+local reset = not is_cursor_valid(chat, log, stored, cursor)
+local after = reset and tonumber(redis.call('ZSCORE', members, user) or join_id) or cursor.id
+after = math.max(math.min(after, last), join_id)
+local oldest, from = math.max(first, join_id + 1), math.max(after + 1, first)
+local title = redis.call('HGET', info, 'title') or ''
+local count = redis.call('ZCARD', members)
+local state, positions = read_positions(title, count)
+if from > last and digits(state) == known_state then
+  positions = {}
+end
+max_bytes = max_bytes - bytes_of(positions)
+
+local to = from - 1
+while to < math.min(from + page_size - 1, last) and add_entry(to + 1, stored) do
+  to = to + 1
+end
+local more = to < last
+
+-- Messages above `after` are or will be among the new ones, as they are now.
+local edits, missed, edited = edits_since(info, known_edits)
+local added, number = {}, edits
+if not missed and not reset then
+  for _, edit in ipairs(edited) do
+    if edit.id >= oldest and edit.id < from then
+      if not add_entry(edit.id, stored) then
+        number = added[1] and added[#added - 1] or known_edits
+        more = true
+        break
+      end
+      added[#added + 1] = edit.number
+      added[#added + 1] = edit.id
+    end
+  end
+end
+
+local stamp = from > to and stamp_of(chat, log, stored, from - 1) or ''
+local sender = positions[1] and newest_sender(stored, last, oldest) or ''
+return {
+  chat.epoch, from, stamp, from - after - 1, more and 1 or 0, reset and 1 or 0, role, title, count, last, sender,
+  number, missed and 1 or 0, state, positions, added, to - from + 1, unpack(found),
+}

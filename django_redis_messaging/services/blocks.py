@@ -1,0 +1,81 @@
+"""Whom a user has blocked."""
+
+from __future__ import annotations
+
+from .. import conf
+from ..core.keys import name
+from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
+from ..errors import InvalidArgument, LimitExceeded
+from .arguments import settled
+from .users import UserKeys
+
+#: the built-in, because `list` is a method below
+_Names = list[str]
+
+
+class Blocks(Service):
+    """The people whom a user has blocked: they can neither create a chat with the user nor add them to one.
+
+    Chats in which both are members already stay as they are, and both can join the same open chat.
+
+    >>> blocks = Blocks("blocks-example")
+    >>> blocks.block("mallory")
+    True
+    >>> blocks.list()
+    ['mallory']
+    >>> Chat.create("mallory", ["blocks-example"])
+    Traceback (most recent call last):
+    ...
+    django_redis_messaging.errors.NotPermitted: One of these people can't be added.
+    >>> blocks.unblock("mallory")
+    True
+    """
+
+    def __init__(self, user: str, *, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self.user = name(user, "user")
+        self._key = UserKeys(self._prefix, user).blocks
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.user!r})"
+
+    @operation
+    def block(self, other: str) -> Steps[bool | None]:
+        """Block a person; False if they are blocked already.
+
+        None if a reply was lost and the retry found them blocked: this call may have done it.
+        Raises LimitExceeded (USER_MAX_BLOCKS).
+        """
+        if name(other, "other") == self.user:
+            raise InvalidArgument("other must be another user: nobody can block themselves.")
+        limit = conf.current().USER_MAX_BLOCKS
+        reply = yield Script("blocks_add", [self._key], (other, limit), settles=True)
+        if reply == b"full":
+            raise LimitExceeded("blocked people", limit=limit, actual=limit + 1, setting="USER_MAX_BLOCKS")
+        return settled(reply)
+
+    ablock = asynchronous(block)
+
+    @operation
+    def unblock(self, other: str) -> Steps[bool | None]:
+        """Unblock a person; False if they are not blocked.
+
+        None if a reply was lost and the retry found them not blocked: this call may have done it.
+        """
+        arguments = (name(other, "other"),)
+        return settled((yield Script("blocks_remove", [self._key], arguments, settles=True)))
+
+    aunblock = asynchronous(unblock)
+
+    @operation
+    def list(self) -> Steps[_Names]:
+        """List the blocked people, the latest first: at most USER_MAX_BLOCKS."""
+        blocked = yield Command("ZRANGE", self._key, 0, -1, "REV", reads=True)
+        return [other.decode() for other in blocked]
+
+    alist = asynchronous(list)
+
+
+def forget_blocks(prefix: str, user: str) -> Steps[None]:
+    """Delete whom a user has blocked."""
+    yield Command("UNLINK", UserKeys(prefix, user).blocks)

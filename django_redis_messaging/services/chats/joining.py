@@ -1,0 +1,218 @@
+"""Joining and leaving a chat.
+
+The chat's roster is authoritative. Each user's list of chats is an index in another slot, so joining takes
+three steps: reserve an index entry, join, confirm the entry. If joining is refused, the entry is released.
+If it is interrupted, the index of a member still contains the chat: an entry without a membership is removed
+by a later read, and a membership without an entry cannot occur.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NoReturn
+
+from ... import conf
+from ...core.keys import name
+from ...core.operations import Script, Steps, asynchronous, operation
+from ...core.steps import batched
+from ...errors import InvalidArgument, LimitExceeded, NotPermitted
+from ..arguments import flag, request, window
+from ..users import UserKeys
+from .base import ChatBase, best_effort
+
+#: index writes per pipeline
+_PIPELINE_SIZE = 500
+#: users that one call adds
+_MAX_ADDED = 500
+#: the beginning of the ids of direct chats: see Chat.direct
+DIRECT = "direct:"
+
+#: how users join: see lua/chat_join.lua
+Way = Literal["added", "alone", "returning"]
+
+
+class Joining(ChatBase):
+    """Joining and leaving, and the entries in the users' indexes of chats."""
+
+    @operation
+    def join(self, user: str, *, by: str | None = None) -> Steps[bool]:
+        """Make a user a member who sees the messages sent from then on; False if they are a member already.
+
+        `by` is the member who adds them, as in `add`; without it the user joins alone, and the chat must be
+        open. Takes three round trips: the user's index of chats, the chat, the index again.
+
+        >>> Chat.create("ann", [], chat_id="club").join("bob", by="ann")
+        True
+
+        Raises NotAMember, ChatNotFound, LimitExceeded (CHAT_MAX_MEMBERS, USER_MAX_CHATS), NotPermitted (see
+        `add`; a user whom an owner removed can't join alone).
+        """
+        name(user, "user")
+        if by is None:
+            return bool((yield from self._join([user], "alone", user)))
+        self._refuse_third([user], name(by, "by"))
+        yield from self._count_use(by, "invite")
+        return bool((yield from self._join([user], "added", by)))
+
+    ajoin = asynchronous(join)
+
+    @operation
+    def add(self, users: Iterable[str], *, by: str, request_id: str | None = None) -> Steps[list[str]]:
+        """Make at most 500 users members, all of them or none; returns those who were not members already.
+
+        `by` is the member who adds them. Others can fill at most nine tenths of a user's USER_MAX_CHATS. A
+        repeat with the same `request_id` by the same member adds nobody and returns the first answer.
+        Takes three round trips, like `join`.
+
+        >>> Chat.create("ann", ["bob"], chat_id="team").add(["bob", "cat", "dan"], by="ann")
+        ['cat', 'dan']
+
+        Raises NotAMember, ChatNotFound, LimitExceeded (CHAT_MAX_MEMBERS, USER_MAX_CHATS), and NotPermitted if
+        one of the users has blocked `by`, has left with `again=False`, or was removed by an owner and `by` is
+        not an owner.
+        """
+        if isinstance(users, str):
+            raise TypeError("users must be a list of names, not a str: wrap it in a list.")
+        unique = list(dict.fromkeys(name(user, "user") for user in users))
+        if len(unique) > _MAX_ADDED:
+            raise InvalidArgument(f"users must have at most {_MAX_ADDED} items, not {len(unique)}.")
+        self._refuse_third(unique, name(by, "by"))
+        if unique:
+            yield from self._count_use(by, "invite", len(unique))
+        return (yield from self._join(unique, "added", by, request_id))
+
+    aadd = asynchronous(add)
+
+    @operation
+    def leave(self, user: str, *, by: str | None = None, again: bool = True) -> Steps[bool]:
+        """End a membership; False if the user is not a member. `by` is the owner who removes another member.
+
+        Only owners can add a user again whom an owner removed. With `again=False` nobody can add the user
+        again; alone, the user can still join an open chat, which ends this. The chat remembers the latest
+        1000 users of each kind, until it is deleted.
+
+        The last member to leave deletes the chat; if the last owner leaves, the longest-standing member
+        becomes an owner. Raises NotPermitted or NotAMember for `by`.
+        """
+        name(user, "user")
+        if by is not None and name(by, "by") != user and not flag(again, "again"):
+            raise InvalidArgument("again=False is for users who leave by themselves: omit it with by=….")
+        arguments = (user, by or "", request(None), window(), flag(again, "again"))
+        reply = yield Script("chat_leave", self._keys.ending, arguments)
+        if reply in (b"no chat", b"no member"):
+            return False
+        token = self._checked(reply, user, by or "").decode()
+        yield from best_effort(self._remove_entries([(user, token)]))
+        return True
+
+    aleave = asynchronous(leave)
+
+    def _join(
+        self, users: Sequence[str], way: Way, asker: str, request_id: str | None = None
+    ) -> Steps[list[str]]:
+        """Make users members; returns those who were not. `asker` is the member who adds them, or joins."""
+        request_key = request(request_id)
+        token = digest("join", asker, request_key)
+        reserved = yield from self._reserve(users, token, asker)
+        records_nothing = int(request_id is not None)
+        limit = conf.current().CHAT_MAX_MEMBERS
+        reply = yield Script(
+            "chat_join",
+            self._keys.joining,
+            (way, asker, request_key, records_nothing, window(), token, limit, *reserved),
+        )
+        epoch, is_member, joined, *tokens = yield from self._checked_joining(reply, reserved, token, asker)
+        yield from best_effort(self._confirm(zip(reserved, tokens, strict=True), token, int(epoch)))
+        if way == "added" and not is_member:  # a repeat
+            self._raise_refusal(b"not added", "", asker)
+        return joined.decode().split("\0") if joined else []
+
+    def _refuse_third(self, users: Iterable[str], by: str) -> None:
+        """A direct chat has two members, who can only add each other."""
+        if self.id.startswith(DIRECT) and any(direct_id(by, user) != self.id for user in users):
+            raise NotPermitted(f"Nobody can be added to {self.id!r}, a direct chat: create another chat.")
+
+    def _index(self, user: str) -> str:
+        return UserKeys(self._prefix, user).chats
+
+    def _reservation(self, user: str, token: str, asker: str) -> Script:
+        """The step that writes the chat into the index of a user whom the asker makes a member."""
+        keys = UserKeys(self._prefix, user)
+        arguments = (self.id, token, _max_chats(user, asker), "" if user == asker else asker)
+        return Script("inbox_reserve", [keys.chats, keys.blocks], arguments)
+
+    def _reserve(self, users: Sequence[str], token: str, asker: str) -> Steps[list[str]]:
+        """Write the chat into the users' indexes before they become members; into none if one is full, or if
+        one of the users has blocked the asker. Leaves out, and doesn't return, members who have blocked the
+        asker."""
+        reserved: list[str] = []
+        for page in batched(users, _PIPELINE_SIZE):
+            replies = yield [self._reservation(user, token, asker) for user in page]
+            reserved += [user for user, reply in zip(page, replies, strict=True) if reply == 1]
+            for user, reply in zip(page, replies, strict=True):
+                if isinstance(reply, bytes):
+                    yield from best_effort(self._release(reserved, token))
+                    _raise_no_reservation(reply, _max_chats(user, asker))
+        return reserved
+
+    def _checked_joining(self, reply: Any, users: Sequence[str], token: str, asker: str) -> Steps[Any]:
+        """Like `_checked`, for a script that adds the users: if it refused, their entries are released first.
+
+        After other errors they stay: the users may be members.
+        """
+        refusal, _, user = reply.partition(b"\0") if isinstance(reply, bytes) else (reply, b"", b"")
+        try:
+            return self._checked(refusal, user.decode() or asker, asker)
+        except Exception:
+            yield from best_effort(self._release(users, token))
+            raise
+
+    def _release(self, users: Sequence[str], token: str) -> Steps[None]:
+        """Remove what `_reserve` has written."""
+        for page in batched(users, _PIPELINE_SIZE):
+            yield [Script("inbox_release", [self._index(user)], (self.id, token)) for user in page]
+
+    def _confirm(self, members: Iterable[tuple[str, str | bytes]], token: str, epoch: int) -> Steps[None]:
+        """Confirm the entries of users, given with the tokens of their memberships in force; empty for a
+        user who is not a member."""
+        seen = f"0-0-0-{epoch}-0"
+        current = [(user, in_force) for user, in_force in members if in_force]
+        for page in batched(current, _PIPELINE_SIZE):
+            yield [
+                Script("inbox_confirm", [self._index(user)], (self.id, token, in_force, seen))
+                for user, in_force in page
+            ]
+
+    def _remove_entries(self, members: Iterable[tuple[str, str]]) -> Steps[None]:
+        """Remove the chat from the indexes of former members, given as (user, token) pairs."""
+        for page in batched(members, _PIPELINE_SIZE):
+            yield [Script("inbox_leave", [self._index(user)], (0, self.id, token)) for user, token in page]
+
+
+def digest(*parts: str) -> str:
+    """A name made of names, which contain no NUL."""
+    return hashlib.blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=12).hexdigest()
+
+
+def direct_id(user: str, other: str) -> str:
+    """The id of the direct chat of two users, whoever begins."""
+    return DIRECT + digest(*sorted((user, other)))
+
+
+def _max_chats(user: str, asker: str) -> int:
+    """How many chats a user may have for the asker to make the user a member of another one. Others can fill
+    nine tenths of USER_MAX_CHATS, rounded up."""
+    limit = conf.current().USER_MAX_CHATS
+    return limit if user == asker else limit - limit // 10
+
+
+def refuse_blocked() -> NoReturn:
+    """Raise the error for users who have blocked the asker, without their names."""
+    raise NotPermitted("One of these people can't be added.")
+
+
+def _raise_no_reservation(refusal: bytes, limit: int) -> NoReturn:
+    if refusal == b"blocked":
+        refuse_blocked()
+    raise LimitExceeded("chats of a user", limit=limit, actual=limit + 1, setting="USER_MAX_CHATS")

@@ -1,0 +1,64 @@
+"""The people whom a user has blocked."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext_lazy as _
+
+from ...errors import ChatNotFound, InvalidArgument, NotAMember
+from ...services.blocks import Blocks
+from .. import problems
+from ..base import MessagingPage, MessagingView
+from ..people import blocked_people, reachable_labels, recent_contacts
+from ..problems import Problem
+
+
+class BlocksView(MessagingPage):
+    """The blocked people, each with a button to unblock them."""
+
+    template_name = "django_redis_messaging/blocks.html"
+    tab = "contacts"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return self.page({"blocked": blocked_people(self.active_identity, request.user)})
+
+
+class BlockView(MessagingView):
+    """Blocks a `person`: a contact, or a fellow member of `chat`."""
+
+    invalid_message = _("Choose a person.")
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        person = request.POST.get("person", "")
+        # The list of blocked people shows their names: it must not reveal others than searching does.
+        self.count_use("search")
+        if not (self.is_contact(person) or self.is_fellow_member(person, request.POST.get("chat", ""))):
+            raise Problem(problems.NOT_IN_DIRECTORY)
+        Blocks(self.me).block(person)
+        return self.done({"blocked": person}, "blocks")
+
+    def is_contact(self, person: str) -> bool:
+        """Whether the user can find the person, or has written to them."""
+        identity, user = self.active_identity, self.request.user
+        if reachable_labels(identity, user, [person]):
+            return True
+        return any(contact.id == person for contact in recent_contacts(identity, user))
+
+    def is_fellow_member(self, person: str, chat_id: str) -> bool:
+        """Whether both the user and the person are members of the chat."""
+        try:
+            chat = self.service(chat_id)
+            return all(chat.role(member) for member in (self.me, person))
+        except (ChatNotFound, InvalidArgument, NotAMember):
+            return False
+
+
+class UnblockView(MessagingView):
+    """Unblocks a person."""
+
+    invalid_message = _("Choose a person.")
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        person = request.POST.get("person", "")
+        Blocks(self.me).unblock(person)
+        return self.done({"unblocked": person}, "blocks")

@@ -1,0 +1,235 @@
+"""Requests that are too many, too long, or broken."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.test.client import encode_multipart
+from django.urls import reverse
+from django.utils.log import AdminEmailHandler
+from pytest_django import Settings
+
+from django_redis_messaging import Blocks, Chat, conf
+
+from .conftest import Room, client_of
+from .test_json import post
+
+#: the settings of all rates
+RATES = ("SEND_RATE", "EDIT_RATE", "CREATE_RATE", "INVITE_RATE", "SEARCH_RATE", "RENAME_RATE")
+
+
+def configure(settings: Settings, **changed: Any) -> None:
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, **changed}
+
+
+def code(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+class TestRates:
+    @pytest.mark.parametrize("in_services", [False, True])
+    def test_each_action_has_a_rate(self, room: Room, settings: Settings, in_services: bool) -> None:
+        """Two uses pass whoever counts them, so nothing is counted twice."""
+        configure(settings, RATES_IN_SERVICES=in_services, **dict.fromkeys(RATES, 2))
+        chat, client = room.chat.id, room.client("owner", json=True)
+        sent = [room.chat.send(room.id("member"), "x").id for _ in range(2)]
+        assert sent == [3, 4]
+        changes: list[Callable[[], Any]] = [
+            lambda: post(client, "send", chat, body="x"),
+            lambda: post(client, "delete_message", chat, "2"),
+            lambda: post(client, "rename", chat, title="x"),
+            lambda: client.get(reverse("messaging:suggest"), {"q": "a"}),
+            lambda: post(client, "new", to=room.id("staff")),
+        ]
+        for change in changes:
+            *passed, refused = [change() for _ in range(3)]
+            assert all(answer.status_code != 429 for answer in passed)
+            assert code(refused) == (429, "too_fast")
+            assert int(refused["Retry-After"]) > 0
+        # the new chats had a recipient each
+        assert code(post(client, "add", chat, to=room.id("outsider"))) == (429, "too_fast")
+        # others are not affected
+        assert post(room.client("member", json=True), "rename", chat, title="y").status_code == 200
+
+    def test_invitations_count_people_and_are_all_or_nothing(self, room: Room, settings: Settings) -> None:
+        configure(settings, INVITE_RATE=2)
+        client = room.client("owner", json=True)
+        three = [room.id(role) for role in ("staff", "outsider", "former")]
+        assert code(post(client, "add", room.chat.id, to=three)) == (413, "too_many_people")
+        assert len(room.chat.members()) == 2
+        # that used nothing up
+        assert post(client, "new", to=three[:2]).status_code == 200
+        assert code(post(client, "new", to=three[:1])) == (429, "too_fast")
+
+    def test_what_is_refused_uses_nothing_up(self, room: Room, settings: Settings) -> None:
+        configure(settings, SEND_RATE=1, INVITE_RATE=1, CREATE_RATE=1)
+        client = room.client("owner", json=True)
+        assert post(client, "send", room.chat.id, body="").status_code == 400
+        assert post(client, "new", to="stranger").status_code == 403
+        assert post(client, "send", room.chat.id, body="x").status_code == 200
+        assert post(client, "new", to=room.id("staff")).status_code == 200
+
+
+class TestSearch:
+    @pytest.mark.parametrize("json", [True, False])
+    @pytest.mark.parametrize("name", ["contacts", "suggest", "new"])
+    def test_length(self, room: Room, name: str, json: bool) -> None:
+        client = room.client("owner", json=json)
+        for length, status in ((200, 200), (201, 400)):
+            answer = client.get(reverse(f"messaging:{name}"), {"q": "\ufdfa" * length})
+            assert answer.status_code == status
+        assert "shorter name" in answer.content.decode()
+
+    def test_form_with_a_text_that_is_too_long(self, room: Room) -> None:
+        answer = post(room.client("owner"), "new", q="x" * 201, search="1")
+        assert answer.status_code == 400
+        assert "shorter name" in answer.content.decode()
+
+    def test_links_name_few_people_and_count_as_searches(
+        self, person: Callable[..., User], settings: Settings
+    ) -> None:
+        configure(settings, SEARCH_RATE=3)
+        client = client_of(person("ann"))
+        others = [str(person(f"user{number}").pk) for number in range(21)]
+        path = reverse("messaging:new")
+        assert client.get(path, {"to": others}).status_code == 400
+        assert "user7" in client.get(path, {"to": others[:20]}).content.decode()
+        # a form that has more people costs as much as several searches
+        assert client.post(path, {"to": others, "search": "1"}).status_code == 200
+        assert client.get(path, {"to": others[:1]}).status_code == 429
+        # without people, the page is no search
+        assert client.get(path).status_code == 200
+
+
+class TestBrokenRequests:
+    @pytest.mark.parametrize("name", ["edit", "delete_message"])
+    @pytest.mark.parametrize("number", ["0", "-1", "x", "9" * 40])
+    def test_message_ids(self, room: Room, name: str, number: str) -> None:
+        answer = post(room.client("owner", json=True), name, room.chat.id, number, body="x")
+        assert code(answer) == (400, "invalid")
+
+    def test_late_repeat_of_a_new_chat(self, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+        client, data = room.client("owner", json=True), {"to": room.id("staff"), "request_id": "r1"}
+        first = post(client, "new", **data).json()
+        module = "django_redis_messaging.services.chats.chat"
+        monkeypatch.setattr(f"{module}.request", lambda given: f"late-{given}")
+        monkeypatch.setattr(f"{module}._chat_id", lambda *_: first["id"])
+        late = post(client, "new", **data)
+        assert code(late) == (409, "exists")
+        assert (late.json()["id"], late.json()["url"]) == (first["id"], first["url"])
+        assert post(room.client("owner"), "new", **data)["Location"] == first["url"]
+        # no longer a member
+        Chat(first["id"]).leave(room.id("owner"))
+        late = post(client, "new", **data)
+        assert code(late) == (409, "exists")
+        assert "id" not in late.json()
+
+    @pytest.mark.parametrize("json", [True, False])
+    @pytest.mark.parametrize(
+        ("name", "field"),
+        [("send", "body"), ("new", "body"), ("new", "to"), ("rename", "title"), ("ack", "up_to")],
+    )
+    def test_lone_surrogates(self, room: Room, name: str, field: str, json: bool) -> None:
+        args = [] if name == "new" else [room.chat.id]
+        body = encode_multipart("limit", {field: "+2AA-", "q": "+2AA-"})
+        answer = room.client("owner", json=json).generic(
+            "POST",
+            reverse(f"messaging:{name}", args=args),
+            body,
+            content_type="multipart/form-data; boundary=limit; charset=utf-7",
+        )
+        assert answer.status_code == 400
+        assert b"not allowed" in answer.content
+
+    @pytest.mark.parametrize(("name", "field"), [("send", "body"), ("rename", "title")])
+    def test_control_characters(self, room: Room, name: str, field: str) -> None:
+        client = room.client("owner", json=True)
+        for character in "\x00\x01\x08\x0b\x0c\x1b\x1f":
+            assert code(post(client, name, room.chat.id, **{field: f"a{character}b"})) == (400, "invalid")
+        assert post(client, name, room.chat.id, **{field: "a\tb\r\nc"}).status_code == 200
+
+    def test_titles_that_are_too_long_are_named(self, room: Room) -> None:
+        for name, args, data in (("rename", [room.chat.id], {}), ("new", [], {"to": room.id("staff")})):
+            answer = post(room.client("owner"), name, *args, title="x" * 600, **data)
+            assert answer.status_code == 413
+            assert "The title is too long" in answer.content.decode()
+
+
+class Collecting(AdminEmailHandler):
+    """Keeps error mail instead of sending it."""
+
+    def __init__(self) -> None:
+        super().__init__(include_html=True)
+        self.mails: list[str] = []
+
+    def send_mail(self, subject: str, message: str, *args: Any, **kwargs: Any) -> None:
+        self.mails.append(f"{subject}\n{message}\n{kwargs['html_message']}")
+
+
+@pytest.mark.parametrize(("name", "method"), [("send", "send"), ("edit", "edit"), ("new", "create")])
+def test_error_mail_and_logs_contain_no_bodies(
+    room: Room, settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, method: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Chat, method, fail)
+    settings.DEBUG = False
+    handler, logger = Collecting(), logging.getLogger("django.request")
+    logger.addHandler(handler)
+    client = Client(raise_request_exception=False)
+    client.force_login(room.people["member"])
+    args = {"send": [room.chat.id], "edit": [room.chat.id, "2"], "new": []}[name]
+    try:
+        answer = post(client, name, *args, body="confidential words", to=room.id("staff"))
+    finally:
+        logger.removeHandler(handler)
+    assert answer.status_code == 500
+    (mail,) = handler.mails
+    assert "a defect" in mail
+    assert "confidential" not in mail
+    assert "confidential" not in caplog.text
+
+
+class TestBlocks:
+    def test_blocking_with_forms_only(self, room: Room) -> None:
+        client, other = room.client("owner"), room.id("member")
+        details = client.get(reverse("messaging:room", args=[room.chat.id])).content.decode()
+        assert f'action="{reverse("messaging:block")}"' in details
+        assert post(client, "block", person=other, chat=room.chat.id)["Location"] == reverse(
+            "messaging:blocks"
+        )
+        assert "member" in client.get(reverse("messaging:blocks")).content.decode()
+        assert Blocks(room.id("owner")).list() == [other]
+        refused = post(room.client("member", json=True), "new", to=[room.id("owner"), room.id("staff")])
+        assert refused.json()["error"] == {
+            "code": "not_permitted", "message": "You don't have permission to do this."
+        }  # fmt: skip
+        post(client, "unblock", person=other)
+        assert "You have blocked nobody." in client.get(reverse("messaging:blocks")).content.decode()
+
+    def test_blocking_reveals_no_names(self, room: Room) -> None:
+        """The page of blocked people shows names: strangers must not be put there."""
+        stranger = User.objects.create(username="stranger")
+        client = room.client("owner", json=True)
+        assert code(post(client, "block", person=str(stranger.pk))) == (403, "not_in_directory")
+        assert code(post(client, "block", person=str(stranger.pk), chat=room.chat.id))[0] == 403
+        room.chat.join(str(stranger.pk), by=room.id("owner"))
+        assert post(client, "block", person=str(stranger.pk), chat=room.chat.id).status_code == 200
+        for person in (room.id("owner"), "", "\0"):
+            assert post(client, "block", person=person, chat=room.chat.id).status_code in (400, 403)
+
+    def test_leaving_for_good(self, room: Room) -> None:
+        post(room.client("member"), "leave", room.chat.id, never_again="1")
+        again = post(room.client("owner", json=True), "add", room.chat.id, to=room.id("member"))
+        assert code(again) == (403, "not_permitted")
+
+
+def test_defaults_are_generous() -> None:
+    assert all(getattr(conf.Settings, name) >= 60 for name in RATES)

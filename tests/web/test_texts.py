@@ -1,0 +1,152 @@
+"""Texts of users as HTML: links, escaping, bounds, folding and direction controls. No browser, no Redis."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from django_redis_messaging.web.texts import (
+    FOLD_LINES,
+    MAX_LINKS,
+    MAX_SHOWN_LENGTH,
+    body_html,
+    is_cut,
+    linkify,
+    split,
+    without_bidi_controls,
+)
+
+pytestmark = pytest.mark.versions
+
+#: bytes: in the worst text, all characters are in links, which contain the address twice
+MAX_BODY_BYTES = 140 * 1024
+MAX_PART_BYTES = 220 * 1024
+RLO, PDI = "\u202e", "\u2069"
+
+
+def links(html: str) -> list[str]:
+    return re.findall(r'<a href="([^"]*)"', html)
+
+
+def text(html: str) -> str:
+    """What a browser displays."""
+    shown = re.sub(r"<summary>.*?</summary>|<[^>]*>", "", html)
+    return shown.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "javascript://example.com/%0aalert(1)",
+        "JaVaScRiPt:alert(1)",
+        "javascript:/*https*/alert(1)",
+        "data:text/html,<script>alert(1)</script>",
+        "DATA:text/html;base64,PHNjcmlwdD4=",
+        "vbscript:msgbox(1)",
+        "java\nscript:alert(1)",
+        "\x01javascript:alert(1)",
+        "file:///etc/passwd",
+        "//example.com",
+        "https://",
+        "https://...",
+        f"https://{RLO}",
+        "https://" + "x" * 2_000,
+    ],
+)
+def test_this_is_no_link(body: str) -> None:
+    assert links(linkify(body)) == []
+    assert text(linkify(body)) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "address"),
+    [
+        ("javascript://%0ahttps://example.com/", "https://example.com/"),
+        ('https://x.example/"onmouseover=alert(1)', "https://x.example/"),
+        ("https://x.example/'><script>", "https://x.example/"),
+        ("(https://x.example/?a=1&b=2).", "https://x.example/?a=1&amp;b=2"),
+        (f"https://x.example/{RLO}gpj.exe{PDI}", "https://x.example/gpj.exe"),
+        (f"{RLO}https://moc.elgoog\u200f/\u061c\u2066", "https://moc.elgoog/"),
+    ],
+)
+def test_a_link_has_the_address_that_it_shows(body: str, address: str) -> None:
+    html = linkify(body)
+    rel = 'dir="ltr" rel="noopener noreferrer nofollow ugc" target="_blank"'
+    assert f'<a href="{address}" {rel}>{address}</a>' in html
+    assert html.count("<a ") == html.count("</a>") == 1
+    assert "<script" not in html
+
+
+def test_text_is_escaped_only_where_it_must_be() -> None:
+    assert linkify("<b>'\"&") == "&lt;b&gt;'\"&amp;"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "&",
+        "'",
+        "<",
+        "x",
+        "\U0001f600",
+        "&\n",
+        "https://\U0001f600&&&& ",
+        "https://" + "&" * 1_900 + " ",
+        "\n",
+    ],
+    ids=lambda piece: repr(piece[:12]),
+)
+def test_the_html_of_a_message_is_bounded(piece: str) -> None:
+    for length in (13_000, MAX_SHOWN_LENGTH, MAX_SHOWN_LENGTH + 1, 65_536):
+        body = (piece * length)[:length]
+        html = body_html(body)
+        assert len(html.encode()) <= MAX_BODY_BYTES
+        assert html.count("<a ") <= MAX_LINKS
+        assert text(html) == (body[: len(text(html))] if is_cut(body) else body)
+        parts = split(body)
+        assert "".join(parts) == body and len(parts) <= 4
+        assert all(len(linkify(part).encode()) <= MAX_PART_BYTES for part in parts)
+
+
+def test_more_links_than_allowed_are_text() -> None:
+    body = "\n".join(f"https://example.com/{number}" for number in range(MAX_LINKS + 10))
+    html = body_html(body)
+    assert links(html) == [f"https://example.com/{number}" for number in range(MAX_LINKS)]
+    assert text(html) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ("a\n" * FOLD_LINES, None),
+        ("a\n" * FOLD_LINES + "b", "a\n" * FOLD_LINES),
+        ("\n" * 30, "\n" * FOLD_LINES),
+        ("\u2028" * 30, "\u2028" * FOLD_LINES),
+        ("x" * 80 * FOLD_LINES, None),
+        ("x" * 1_601, "x" * 1_600),
+        ("word " * 400, "word " * 320),
+        ("a\n" * 19 + "word " * 40, "a\n" * 19 + "word " * 16),
+        ("https://" + "x" * 1_900 + "/y z", "https://" + "x" * 1_900 + "/y"),
+        ("<" * 30_000, "<" * 1_600),
+    ],
+)
+def test_long_texts_are_folded(body: str, shown: str | None) -> None:
+    before, fold, folded = body_html(body).partition("<details")
+    if shown is None:
+        assert (text(before), fold) == (body, "")
+        return
+    assert text(before) == shown
+    assert text(fold + folded) == ("" if is_cut(body) else body[len(shown) :])
+
+
+def test_parts_do_not_split_links() -> None:
+    body = "x" * (MAX_SHOWN_LENGTH - 20) + " https://example.com/" + "y" * 100 + " z"
+    first, second = split(body)
+    assert links(linkify(first)) == ["https://example.com/" + "y" * 100]
+    assert second == " z"
+
+
+def test_all_direction_controls_are_removed() -> None:
+    controls = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
+    assert without_bidi_controls("a" + "".join(map(chr, controls)) + "b") == "ab"
