@@ -207,7 +207,7 @@ class TestQueries:
     ) -> None:
         for number in range(25):
             user(f"user{number}", is_active=number % 2 == 0)
-        with django_assert_num_queries(1 + 4 + 3):  # the total, pages with an empty one, labels
+        with django_assert_num_queries(1 + 4 + 3 + 3):  # total, pages, labels, pages again
             indexed("--batch", "10")
 
     def test_number_of_queries_with_directory_queries(
@@ -215,7 +215,7 @@ class TestQueries:
     ) -> None:
         for number in range(25):
             user(f"user{number}", "red")
-        with django_assert_num_queries(1 + 4 + 3 + 3):
+        with django_assert_num_queries(1 + 4 + 3 + 3 + 3 + 3):
             indexed("--batch", "10")
 
 

@@ -6,12 +6,12 @@ import secrets
 from typing import Literal
 
 from .. import conf
-from ..core import payloads
 from ..core.keys import name
 from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ..errors import InvalidArgument
 from .arguments import count
 from .directories.folding import fold, matches
+from .directories.records import checked_prefix
 from .users import UserKeys
 
 #: contacts per user
@@ -83,10 +83,11 @@ class RecentContacts(Service):
     def suggest(self, prefix: str, limit: int = 10) -> Steps[_Names]:
         """List the first `limit` contacts, in their order, with a word that begins with `prefix`.
 
-        Matches like Directory.suggest: "smith j" finds "john.smith jones", ignoring case.
+        Matches like Directory.suggest: "smith j" finds "john.smith jones", ignoring case. At most 1000
+        characters.
         """
         count(limit, "limit")
-        folded = fold(payloads.text(prefix, "prefix"))
+        folded = fold(checked_prefix(prefix))
         contacts = yield from self._ordered()
         return [contact for contact in contacts if matches(folded, contact)][:limit]
 

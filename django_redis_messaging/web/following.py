@@ -27,10 +27,14 @@ def connect() -> None:
     post_delete.connect(_user_deleted, sender=model, dispatch_uid=uid)
 
 
-def _user_saved(instance: Any, using: str, **_: Any) -> None:
+def _user_saved(instance: Any, using: str, raw: bool, update_fields: frozenset[str] | None, **_: Any) -> None:
+    if raw or update_fields == frozenset({"last_login"}):  # a fixture, or a sign-in
+        return
     if conf.current().FOLLOW_USERS:
-        pk = instance.pk
-        _after_commit(lambda: update_user(pk), pk, using)
+        from .identity import current
+
+        pk, member = instance.pk, current().member_id(instance)
+        _after_commit(lambda: update_user(pk, member), pk, using)
 
 
 def _user_deleted(instance: Any, using: str, **_: Any) -> None:
@@ -51,26 +55,16 @@ def _after_commit(change: Callable[[], None], pk: Any, using: str) -> None:
         except (MessagingError, ValueError) as error:
             logger.warning("Following a change of user %r failed; sync_directory repairs it: %s", pk, error)
 
-    transaction.on_commit(attempt, using=using)
+    transaction.on_commit(attempt, using=using, robust=True)
 
 
-def update_user(pk: Any) -> None:
-    """Put a user into their directories under their present label, and remove them from all others.
+def update_user(pk: Any, member: str) -> None:
+    """Put a user into their directories under their present label, and remove them from the others that are
+    filled from the user model.
 
     Reads the user from the database, so that several calls in any order have the same result.
     """
-    from ..services.directories import Directory
-    from ..services.directories.indexing import Progress
-    from .identity import current
+    # not at the top: the app imports this module before its models are loaded
+    from .placing import FollowedUser
 
-    identity = current()
-    user = identity.users().filter(pk=pk).first()
-    if user is None:  # deleted meanwhile
-        return
-    member = identity.member_id(user)
-    guilds = list(identity.directories(user)) if identity.may_use(user) else []
-    for guild in guilds:
-        Directory(guild).add(member, identity.labels([member])[member])
-    for guild in Progress().guilds():
-        if guild not in guilds:
-            Directory(guild).remove(member)
+    FollowedUser(member).place([pk])

@@ -25,6 +25,8 @@ LABELS_BATCH = 500
 SUGGESTIONS_PER_PAGE = 20
 #: maximum number of pages of suggestions
 MAX_SUGGESTION_PAGES = 10
+#: matches that a search reads from a directory that lists people who have left
+MAX_MATCHES = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,16 +122,27 @@ def suggest(identity: Identity, user: Any, prefix: str, *, page: int = 1) -> tup
     Recent contacts come first, then the people in the user's directories.
     """
     end = SUGGESTIONS_PER_PAGE * min(page, MAX_SUGGESTION_PAGES)
-    found = {person.id: person for person in _matching_contacts(identity, user, prefix)}
-    for guild in identity.directories(user):
-        # Two more than are shown: one may be the user, the other one shows whether there are more.
-        for contact in Directory(guild).suggest(prefix, limit=end + 2):
-            found.setdefault(contact.id, Person(contact.id, contact.label))
-    found.pop(identity.member_id(user), None)
-    available = identity.available(found)
-    suggestions = [person for person in found.values() if person.id in available]
+    suggestions = _available_matches(identity, user, prefix, end + 1)
     more = len(suggestions) > end and page < MAX_SUGGESTION_PAGES
     return suggestions[end - SUGGESTIONS_PER_PAGE : end], more
+
+
+def _available_matches(identity: Identity, user: Any, prefix: str, wanted: int) -> list[Person]:
+    """The people who match: at least `wanted`, if the first MAX_MATCHES of a directory contain as many."""
+    contacts, me = _matching_contacts(identity, user, prefix), identity.member_id(user)
+    guilds, limit = identity.directories(user), wanted + 1  # one may be the user
+    while True:
+        matches = [Directory(guild).suggest(prefix, limit=limit) for guild in guilds]
+        found = {person.id: person for person in contacts}
+        for contact in (contact for match in matches for contact in match):
+            found.setdefault(contact.id, Person(contact.id, contact.label))
+        found.pop(me, None)
+        available = identity.available(found)
+        people_found = [person for person in found.values() if person.id in available]
+        complete = all(len(match) < limit for match in matches)
+        if complete or limit == MAX_MATCHES or len(people_found) >= wanted:
+            return people_found
+        limit = min(limit * 4, MAX_MATCHES)  # some of a directory that is out of date were left out
 
 
 def _matching_contacts(identity: Identity, user: Any, prefix: str) -> list[Person]:

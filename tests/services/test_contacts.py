@@ -286,3 +286,8 @@ def keys(user: str) -> UserKeys:
 def uses_of(user: str) -> dict[bytes, int]:
     held = get_redis_connection(conf.alias()).hgetall(keys(user).contact_uses)
     return {contact: int(uses) for contact, uses in held.items()}
+
+
+def test_prefixes_are_bounded() -> None:
+    with pytest.raises(ValueError, match="at most 1000 characters, not 1001"):
+        RecentContacts("ann").suggest("x" * 1001)

@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ... import conf
-from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...core.steps import batched
-from ...errors import InvalidArgument, LimitExceeded
+from ...errors import LimitExceeded
 from ..arguments import count
 from .folding import fold
 from .keys import DirectoryKeys, directories_key
-from .records import PAGE_SIZE, Record, checked_list, checked_pair, pack, pages, without_nul
+from .records import PAGE_SIZE, Record, checked_list, checked_pair, checked_prefix, pack, pages, without_nul
 
-#: characters of a prefix; folding makes at most 18 of each
-MAX_PREFIX = 1000
 #: COMMAND_DEADLINEs for which an empty directory stays registered: longer than an add can take
 _GRACE = 3
 
@@ -124,9 +121,7 @@ class Directory(Service):
         whose label is changed meanwhile may be missing.
         """
         count(limit, "limit")
-        if len(payloads.text(prefix, "prefix")) > MAX_PREFIX:
-            raise InvalidArgument(f"prefix must have at most {MAX_PREFIX} characters, not {len(prefix)}.")
-        folded = fold(without_nul(prefix, "prefix")).encode()
+        folded = fold(without_nul(checked_prefix(prefix), "prefix")).encode()
         # UTF-8 never contains byte 255: it sorts after everything that begins with the prefix
         start, end = b"[" + folded, b"(" + folded + b"\xff"
         # a few more than `limit`: some members match several times

@@ -46,6 +46,14 @@ class Progress(Service):
     abegin = asynchronous(begin)
 
     @operation
+    def latest(self) -> Steps[Run]:
+        """The latest run, whether or not it has ended; number 0 before the first one."""
+        number = yield Command("HGET", indexing_key(self._prefix), "run", reads=True)
+        return Run(int(number or 0), None, 0)
+
+    alatest = asynchronous(latest)
+
+    @operation
     def save(self, run: Run) -> Steps[None]:
         """Save the progress of a run."""
         after = "" if run.after is None else f"={run.after}"
@@ -88,6 +96,26 @@ class Progress(Service):
                 return list(found)
 
     aguilds = asynchronous(guilds)
+
+    @operation
+    def guilds_with(self, member: str) -> Steps[list[str]]:
+        """List the directories that contain `member` and are filled from the user model."""
+        found: list[str] = []
+        cursor = b"0"
+        while True:
+            args = (directories_key(self._prefix), cursor, "COUNT", 100)
+            cursor, flat = yield Command("ZSCAN", *args, reads=True)
+            guilds = [guild.decode() for guild in flat[::2]]
+            keys = [DirectoryKeys(self._prefix, guild) for guild in guilds]
+            replies = yield [Command("HEXISTS", each.records, member, reads=True) for each in keys] + [
+                Command("EXISTS", each.indexed, reads=True) for each in keys
+            ]
+            contains, filled = replies[: len(keys)], replies[len(keys) :]
+            found += [guild for guild, *both in zip(guilds, contains, filled, strict=True) if all(both)]
+            if cursor == b"0":
+                return list(dict.fromkeys(found))
+
+    aguilds_with = asynchronous(guilds_with)
 
     @operation
     def stale_members(self, run: Run, guild: str) -> Steps[list[str]]:

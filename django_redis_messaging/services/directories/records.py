@@ -16,6 +16,8 @@ MAX_WORD_STARTS = 128
 MAX_SUFFIX_BYTES = 64 * 1024
 #: entries per script call with several members; replacing members moves twice as many
 PAGE_SIZE = 250
+#: characters of a prefix; folding makes at most 18 of each
+MAX_PREFIX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,13 @@ def without_nul(value: str, what: str) -> str:
     """Return `value` if it contains no NUL, which separates the parts of entries and records."""
     if "\0" in value:
         raise InvalidArgument(f"{what} must not contain a NUL character.")
+    return value
+
+
+def checked_prefix(value: str) -> str:
+    """Return `value` if it is a text that is short enough to be searched for."""
+    if len(payloads.text(value, "prefix")) > MAX_PREFIX:
+        raise InvalidArgument(f"prefix must have at most {MAX_PREFIX} characters, not {len(value)}.")
     return value
 
 
