@@ -20,6 +20,8 @@ def make_private(directory: Path, *patterns: str) -> None:
     user."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
+        if directory.stat().st_uid != os.geteuid():
+            raise PermissionError("it belongs to another user")
         directory.chmod(0o700)  # first: from now on, others can't put anything into it
         for path in {found for pattern in patterns for found in directory.glob(pattern)}:
             _restrict(path)

@@ -52,5 +52,7 @@ redis.call('LSET', log, id - stored, entry)
 if growth > 0 then
   local total = chat.total + growth
   redis.call('SET', newest, format_newest(chat.last, chat.stamp, chat.epoch, chat.keep, total, chat.mark))
+  chat.total = total
+  apply_limits(log, stored, chat, now, limits)
 end
 return {chat.epoch, entry}

@@ -12,12 +12,12 @@
 -- ARGV  1 user
 -- ARGV  2 maximum number of entries in a chat
 -- ARGV  3 maximum age of an entry: ms, 0 for none
--- ARGV  4 maximum size of a chat's entries: bytes
 -- Returns a list with an item for each chat: -1 if the user is not a member (any more), {error} if it is broken, or
 --   {epoch, title, unread, active (ms), number of members, muted, id of the last entry, an excerpt of it or '', first
 --   few members}
 local user = ARGV[1]
-local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = tonumber(ARGV[4])}
+-- The limit of bytes is applied when entries are written or read: it would load an entry of each chat.
+local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = math.huge}
 -- bytes of JSON of the body in an excerpt
 local EXCERPT = 512
 local now = milliseconds()

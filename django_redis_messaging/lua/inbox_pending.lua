@@ -53,7 +53,8 @@ local function read(seen, newest, members, own, log)
     remaining_bytes = remaining_bytes - #entry
   end
   remaining = remaining - #entries
-  if ack and to > position then
+  -- Without entries because the bytes are used up, the gap before them is reported by a later reading.
+  if ack and to > position and (#entries > 0 or to == last) then
     move_position(members, own, user, to)
     trim_acked(members, log, stored, last, chat.keep)
   end

@@ -11,12 +11,12 @@
 -- ARGV  1 user
 -- ARGV  2 maximum number of entries in a chat
 -- ARGV  3 maximum age of an entry: ms, 0 for none
--- ARGV  4 maximum size of a chat's entries: bytes
--- ARGV  5… what the user has seen; of each chat
+-- ARGV  4… what the user has seen; of each chat
 -- Returns a list with an item for each chat: the number of unread entries; the value of newest if all is acked and
 --   nothing was lost; -1 if the user is not a member (any more); {error} if the chat is broken
 local user = ARGV[1]
-local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = tonumber(ARGV[4])}
+-- The limit of bytes is applied when entries are written or read: it would load an entry of each chat.
+local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = math.huge}
 local now = milliseconds()
 
 local function count(seen, newest, members, own, log)
@@ -37,6 +37,6 @@ end
 
 local items = {}
 for at = 1, #KEYS, 4 do
-  items[#items + 1] = isolated(count, ARGV[5 + #items], unpack(KEYS, at, at + 3))
+  items[#items + 1] = isolated(count, ARGV[4 + #items], unpack(KEYS, at, at + 3))
 end
 return items

@@ -29,6 +29,8 @@ end
 if wait > 0 then
   return wait
 end
+-- Redis refuses RPUSH while its memory is full, but not after a command that is never refused: deleting must work then.
+redis.call('LTRIM', uses, -limit, -1)
 local values = {}
 for index = 1, math.min(times, chunk) do
   values[index] = digits(now)

@@ -122,7 +122,7 @@ class Inbox(Service):
             size = limit - len(page)
             page += yield from self._describe(rest[:size], index)
             rest = rest[size:]
-        return page
+        return page[:limit]
 
     achats = asynchronous(chats)
 
@@ -131,7 +131,7 @@ class Inbox(Service):
         """Count the unread messages of all chats, including muted ones. The user's own never count."""
         changed = yield from self._find_changed()
         pairs = yield from self._read(
-            changed, "inbox_unread", _reading_keys, (self.user, *limits()), seen=True
+            changed, "inbox_unread", _reading_keys, (self.user, *limits()[:2]), seen=True
         )
         yield from best_effort(self._record_seen(pairs))
         return sum(item for _, item in pairs if not isinstance(item, bytes))
@@ -143,7 +143,7 @@ class Inbox(Service):
     ) -> Steps[list[ChatSummary]]:
         """Summarize the chats at these places, except those that are broken or not the user's."""
         page = [_entry(place.chat_id, index[place.chat_id]) for place in places]
-        pairs = yield from self._read(page, "inbox_chats", _listing_keys, (self.user, *limits()))
+        pairs = yield from self._read(page, "inbox_chats", _listing_keys, (self.user, *limits()[:2]))
         return list(_decoded(summaries.make, pairs))
 
     def _read_index(self) -> Steps[tuple[list[bytes], list[bytes], list[bytes | None]]]:

@@ -47,6 +47,6 @@ def _bases() -> Iterator[str]:
     for app in apps.get_app_configs():
         yield app.name
     # of all backends: a task is the same task, whichever backend runs it
-    backends: Mapping[str, dict[str, Any]] = settings.TASKS
+    backends: Mapping[str, dict[str, Any]] = getattr(settings, "TASKS", {})
     for backend in backends.values():
         yield from backend.get("OPTIONS", {}).get(TASK_MODULES, ())

@@ -13,6 +13,8 @@ from .problems import Problem
 INVALID_POSITION = _("This is not a valid position in the chat.")
 #: digits of the longest id that is accepted
 MAX_ID_DIGITS = 15
+#: characters of a text that a form shows again after it was refused
+MAX_SHOWN_AGAIN = 128 * 1024
 #: characters of a search for people
 MAX_SEARCH_LENGTH = 200
 
@@ -25,6 +27,15 @@ def check_text(request: HttpRequest) -> None:
                 "".join([key, *map(str, values)]).encode()
             except UnicodeEncodeError:
                 raise Problem(problems.NOT_TEXT) from None
+
+
+def shown_again(given: QueryDict) -> QueryDict:
+    """The input for a form that shows it again, without very long texts: as HTML, they may take six times
+    their size."""
+    shown = given.copy()
+    for key, values in given.lists():
+        shown.setlist(key, [value for value in values if len(value) <= MAX_SHOWN_AGAIN])
+    return shown
 
 
 def get_search(query: QueryDict) -> str:

@@ -15,7 +15,7 @@ from ..services.contacts import RecentContacts
 from ..services.directories import Directory
 from ..services.directories.folding import fold, matches
 from .identity import Identity
-from .texts import without_bidi_controls
+from .texts import visible_text
 
 #: number of avatar colours: see .drm-hue-… in messaging.css
 HUES = 12
@@ -38,7 +38,7 @@ class Person:
 
     def __post_init__(self) -> None:
         # A name must not reverse the text around it, nor look like another name.
-        object.__setattr__(self, "label", without_bidi_controls(self.label) or self.id)
+        object.__setattr__(self, "label", visible_text(self.label) or self.id)
 
     @property
     def initials(self) -> str:
@@ -111,9 +111,11 @@ def recent_contacts(identity: Identity, user: Any) -> list[Person]:
     return people(identity, RecentContacts(identity.member_id(user)).list())
 
 
-def blocked_people(identity: Identity, user: Any) -> list[Person]:
-    """The people whom the user has blocked, the latest first."""
-    return people(identity, Blocks(identity.member_id(user)).list())
+def blocked_people(identity: Identity, user: Any, first: int, count: int) -> tuple[list[Person], bool]:
+    """The people whom the user has blocked, the latest first: `count` from rank `first` on; and whether there
+    are more."""
+    blocked = Blocks(identity.member_id(user)).list()
+    return people(identity, blocked[first : first + count]), len(blocked) > first + count
 
 
 def suggest(identity: Identity, user: Any, prefix: str, *, page: int = 1) -> tuple[list[Person], bool]:

@@ -15,7 +15,7 @@ from django.utils.translation import ngettext
 from ..services.chats import ChatSummary, Message
 from .identity import Identity
 from .people import Person, hue, initials, people
-from .texts import body_html, is_cut, without_bidi_controls
+from .texts import body_html, is_cut, visible_text, without_bidi_controls
 
 #: messages by one sender that are closer than this are grouped under one name
 GROUPING_INTERVAL = timedelta(minutes=5)
@@ -130,7 +130,7 @@ def chat_rows(summaries: Sequence[ChatSummary], *, identity: Identity, me: str) 
 
 def _chat_row(chat: ChatSummary, others: Sequence[str], labels: dict[str, str], me: str) -> ChatRow:
     names = join_names([labels[member] for member in others], chat.member_count - 1)
-    title = without_bidi_controls(chat.title)
+    title = visible_text(chat.title)
     face = others[0] if chat.member_count == 2 and others else chat.chat_id
     return ChatRow(
         summary=chat,
@@ -142,7 +142,7 @@ def _chat_row(chat: ChatSummary, others: Sequence[str], labels: dict[str, str], 
 
 
 def _shows_names(chat: ChatSummary) -> bool:
-    return chat.member_count == 2 or not without_bidi_controls(chat.title)
+    return chat.member_count == 2 or not visible_text(chat.title)
 
 
 def _other_members(chat: ChatSummary, me: str) -> list[str]:

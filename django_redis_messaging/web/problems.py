@@ -90,6 +90,7 @@ ANSWERS: dict[tuple[type, str], Answer] = {
     (LimitExceeded, "TITLE_MAX_BYTES"): TITLE_TOO_LONG,
     (LimitExceeded, "CHAT_MAX_MEMBERS"): TOO_MANY_MEMBERS,
     (LimitExceeded, "INVITE_RATE"): TOO_MANY_AT_ONCE,
+    (LimitExceeded, "SEARCH_RATE"): TOO_MANY_AT_ONCE,
     (LimitExceeded, "USER_MAX_BLOCKS"): TOO_MANY_BLOCKS,
     (LimitExceeded, "USER_MAX_CHATS"): TOO_MANY_CHATS,
     (OutcomeUnknown, ""): OUTCOME_UNKNOWN,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 from itertools import pairwise
+from unicodedata import category
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
@@ -26,6 +27,8 @@ LINE_LENGTH = 80
 _ADDRESS = re.compile(r"""https?://[^\s<>"'\x00-\x1f]+""")
 #: punctuation that ends a sentence doesn't belong to the address before it
 _TRAILING = ".,;:!?)]}*_'\""
+#: letters and symbols that are displayed as nothing
+_BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
 #: embeddings, overrides, isolates and marks: they change the order in which the characters are displayed
 _BIDI_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -39,6 +42,17 @@ def without_bidi_controls(text: str) -> str:
     'Ann gpj'
     """
     return _BIDI_CONTROLS.sub("", text)
+
+
+def visible_text(text: str) -> str:
+    """A name or title without direction controls; empty if nothing of it can be seen.
+
+    >>> visible_text("\\u202eAnn"), visible_text("\\u200b \\u2800")
+    ('Ann', '')
+    """
+    cleaned = without_bidi_controls(text)
+    is_visible = any(category(each)[0] in "LNPS" and each not in _BLANKS for each in cleaned)
+    return cleaned if is_visible else ""
 
 
 def body_html(body: str) -> SafeString:

@@ -13,6 +13,7 @@ from django_redis import get_redis_connection
 from django_redis_messaging import Blocks, Broadcast, Chat, DelayQueue, Inbox, Mailbox, Unavailable, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.chats.keys import ChatKeys
+from django_redis_messaging.services.rates import Rate
 from tests.conftest import Call
 
 Fill = Callable[[], None]
@@ -69,6 +70,7 @@ def can_leave_for_good(chat: Chat) -> bool:
 ALLOWED: dict[str, Callable[[Chat], object]] = {
     "pending": lambda chat: Inbox("cat").pending()[0].messages[-1].id == 5,
     "chats": lambda chat: Inbox("cat").chats()[0].unread == 5,
+    "rate": lambda chat: Rate("cat", "edit", limit=1, period=60).take() == 0.0,
     "unread": lambda chat: Inbox("cat").unread() == 5,
     "history": lambda chat: len(chat.history("cat").messages) == 5,
     "members": lambda chat: len(chat.members()) == 3,

@@ -15,6 +15,7 @@ from django.utils.log import AdminEmailHandler
 from pytest_django import Settings
 
 from django_redis_messaging import Blocks, Chat, conf
+from django_redis_messaging.web.views.blocks import BLOCKS_PER_PAGE
 
 from .conftest import Room, client_of
 from .test_json import post
@@ -73,6 +74,24 @@ class TestRates:
         assert post(client, "new", to="stranger").status_code == 403
         assert post(client, "send", room.chat.id, body="x").status_code == 200
         assert post(client, "new", to=room.id("staff")).status_code == 200
+
+    def test_typed_text_is_shown_again_when_no_search_is_left(self, room: Room, settings: Settings) -> None:
+        configure(settings, SEARCH_RATE=1, CREATE_RATE=1)
+        client, data = room.client("owner"), {"to": room.id("staff"), "body": "typed text"}
+        assert post(client, "new", **data).status_code == 302
+        for _ in range(2):
+            refused = post(client, "new", **data)
+            text = refused.content.decode()
+            assert refused.status_code == 429
+            assert "typed text" in text and f'value="{room.id("staff")}" checked' in text
+        both = post(room.client("member", json=True), "new", **data, q="a", search="1")
+        assert code(both) == (413, "too_many_people")
+
+    def test_long_texts_are_not_shown_again(self, room: Room) -> None:
+        for name, args in (("send", [room.chat.id]), ("new", [])):
+            answer = post(room.client("owner"), name, *args, body="'" * 200_000, to=room.id("staff"))
+            assert answer.status_code == 413
+            assert len(answer.content) < 100_000
 
 
 class TestSearch:
@@ -213,6 +232,17 @@ class TestBlocks:
         }  # fmt: skip
         post(client, "unblock", person=other)
         assert "You have blocked nobody." in client.get(reverse("messaging:blocks")).content.decode()
+
+    def test_the_list_has_pages(self, room: Room) -> None:
+        client, blocks = room.client("owner"), Blocks(room.id("owner"))
+        for number in range(BLOCKS_PER_PAGE + 2):
+            blocks.block(f"person {number}")
+        pages = [
+            client.get(reverse("messaging:blocks") + query).content.decode() for query in ("", "?from=50")
+        ]
+        assert [text.count('name="person"') for text in pages] == [BLOCKS_PER_PAGE, 2]
+        assert ["?from=50" in text for text in pages] == [True, False]
+        assert client.get(reverse("messaging:blocks") + "?from=x").status_code == 400
 
     def test_blocking_reveals_no_names(self, room: Room) -> None:
         """The page of blocked people shows names: strangers must not be put there."""

@@ -362,9 +362,13 @@ def test_a_failing_update_is_shown_and_polling_continues(visit: Visit, person: C
     expect(page.locator("#drm-status")).to_have_text("")
     chat.edit(str(ann.pk), 1, "Edited")
     missed = {"messages": [], "edits_missed": True}
-    page.route("**/feed/?after=*", lambda route: route.fulfill(json=missed), times=1)
+    page.locator("#drm-body").fill("Typed")
+    page.route("**/feed/?after=*", lambda route: route.fulfill(json=missed))
+    expect(page.locator("#drm-status")).to_have_text("Reload the page.")
+    assert page.locator("#drm-body").input_value() == "Typed"
     with page.expect_navigation():
-        pass  # the page reloads
+        page.locator("#drm-body").fill("")  # nothing can be lost: the page reloads
+    page.unroute("**/feed/?after=*")
     expect(page.locator(".drm-message").first).to_contain_text("Edited")
 
 

@@ -97,7 +97,10 @@ class TestMessagePage:
         text = page(client, "room", room.chat.id)
         assert f'?edit={message.id}#drm-composer">' in text
         assert len(text) < 30_000
-        assert body in page(client, "room", room.chat.id, edit=str(message.id))
+        for _ in range(6):
+            room.chat.send(room.id("member"), "y" * 60_000)
+        text = page(client, "room", room.chat.id, edit=str(message.id))
+        assert f'id="m{message.id}"' not in text and body in text
 
     def test_a_message_that_does_not_exist(self, room: Room) -> None:
         room.chat.delete_message(room.id("member"), 2)

@@ -68,6 +68,11 @@ class TestList:
         assert "<bdi>bob</bdi>" in text
         assert "<bdi>bob, cat, dan and 1 other</bdi>" in text
 
+    def test_a_title_of_blanks_is_none(self, person: Callable[..., User]) -> None:
+        ann, bob, cat = person("ann"), person("bob"), person("cat")
+        Chat.create(str(ann.pk), [str(bob.pk), str(cat.pk)], title="\u200b \u2800\u3164")
+        assert "<bdi>bob, cat</bdi>" in page(client_of(ann), "chats")
+
     def test_more_than_a_page(self, person: Callable[..., User]) -> None:
         ann = person("ann")
         for number in range(CHATS_PER_PAGE + 1):

@@ -119,10 +119,12 @@ class Chat(Messages, Membership):
             is_member, has_other = (line is not None for line in lines)
             try:
                 if not is_member and not has_other:
+                    yield from self._count_use(user, "create", member=False)
                     yield from self._write([user, other], request(None))
                 elif not is_member:
                     yield from self._return(user, other)
                 elif not has_other:
+                    yield from self._count_use(user, "invite")
                     yield from self._join([other], "added", user)
                 return
             except (ChatExists, ChatNotFound, NotAMember):

@@ -62,7 +62,8 @@ def encode_content(sender: str, body: str, data: Any, reply_to: int | None) -> b
     if data is not None or reply_to is not None:
         stored = payloads.dumps(data, "data").encode()
         optional = f",{payloads.dumps(reply_to)},".encode() + stored
-        limit, size = conf.current().MESSAGE_MAX_BYTES, len(body.encode()) + len(stored)
+        limit = conf.current().MESSAGE_MAX_BYTES
+        size = len(body.encode()) + (0 if data is None else len(stored))
         if size > limit:
             raise LimitExceeded(
                 "body and data (bytes)", limit=limit, actual=size, setting="MESSAGE_MAX_BYTES"

@@ -14,6 +14,7 @@ let cursor = log.dataset.cursor;
 let edits = log.dataset.edits;
 let moved = log.dataset.moved ?? "";
 let reloading = false;
+let outdated = false; // what is shown; the page must be reloaded
 const getChanges = createConditionalGet();
 let ackedId = 0;
 let markTimer;
@@ -62,7 +63,12 @@ function showError(error) {
   const failure = error instanceof RequestError ? error.message || status.dataset.away : status.dataset.failed;
   const text = error && failure;
   const permanent = [401, 403, 404].includes(error?.status);
-  status.textContent = permanent ? `${text} ${status.dataset.reload}` : text || "";
+  status.textContent = permanent ? `${text} ${status.dataset.reload}` : text || (outdated ? status.dataset.reload : "");
+}
+
+// Reloading the page would lose it: what is being typed, sent, or could not be sent.
+function hasUnsentText() {
+  return document.getElementById("drm-body")?.value.trim() || log.querySelector(".drm-pending");
 }
 
 function showGap(text) {
@@ -76,15 +82,18 @@ async function update() {
   const page = await getChanges(log.dataset.feed, { after: cursor, edits, moved, html: 1 });
   markSoon();
   if (!page) return false;
-  if (page.reset || page.edits_missed) {
+  outdated = page.reset || page.edits_missed;
+  if (outdated && !hasUnsentText()) {
     reloading = true;
     location.reload();
     return false;
   }
+  if (page.reset) return false;
   if (page.gap) showGap(page.gap_text);
   page.messages.forEach(show);
   page.changed?.forEach((message) => document.getElementById(`m${message.id}`) && show(message));
-  ({ cursor, edits, moved } = page);
+  ({ cursor, moved } = page);
+  if (!page.edits_missed) ({ edits } = page);
   // Write only changed texts: a screen reader announces each write.
   if ("seen" in page && seen.textContent !== page.seen) seen.textContent = page.seen;
   if ("title" in page && title.textContent !== page.title) title.textContent = page.title;

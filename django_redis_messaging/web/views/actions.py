@@ -16,7 +16,7 @@ from ...signals import message_sent
 from .. import problems
 from ..base import ChatMixin
 from ..forms import MessageForm, PositionForm, TitleForm, clean
-from ..params import INVALID_POSITION, parse_id, parse_position
+from ..params import INVALID_POSITION, parse_id, parse_position, shown_again
 from ..people import reachable_labels
 from ..problems import Answer, Problem
 from .new import MAX_NEW_CONTACTS, PickerPage
@@ -44,7 +44,7 @@ class MessageMixin(RoomMixin):
     def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
         """The page that shows the problem, with a form to send the same text again."""
         if self.request.POST.get("body") and problem.status not in (401, 404):
-            context["draft"] = self.request.POST
+            context["draft"] = shown_again(self.request.POST)
         return super().problem_page(problem, **context)
 
 

@@ -9,8 +9,12 @@ from ...errors import ChatNotFound, InvalidArgument, NotAMember
 from ...services.blocks import Blocks
 from .. import problems
 from ..base import MessagingPage, MessagingView
+from ..params import get_number
 from ..people import blocked_people, reachable_labels, recent_contacts
 from ..problems import Problem
+
+#: people on a page of the list
+BLOCKS_PER_PAGE = 50
 
 
 class BlocksView(MessagingPage):
@@ -20,7 +24,9 @@ class BlocksView(MessagingPage):
     tab = "contacts"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return self.page({"blocked": blocked_people(self.active_identity, request.user)})
+        first = get_number(request.GET, "from") or 0
+        blocked, has_more = blocked_people(self.active_identity, request.user, first, BLOCKS_PER_PAGE)
+        return self.page({"blocked": blocked, "more": first + BLOCKS_PER_PAGE if has_more else None})
 
 
 class BlockView(MessagingView):

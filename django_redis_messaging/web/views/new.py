@@ -7,19 +7,19 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
 from django.utils.translation import gettext_lazy as _
 
 from ... import conf
-from ...errors import ChatExists, ChatNotFound, MessagingError, NotAMember
+from ...errors import ChatExists, ChatNotFound, LimitExceeded, MessagingError, NotAMember
 from ...services.chats import Chat
 from ...services.contacts import RecentContacts
 from ...signals import message_sent
 from .. import problems
 from ..base import MessagingPage
 from ..forms import NewChatForm, clean
-from ..params import get_search
-from ..people import must_fill_directory, people, reachable_labels, suggest
+from ..params import get_search, shown_again
+from ..people import Person, must_fill_directory, people, reachable_labels, suggest
 from ..problems import Answer, Problem
 
 #: people that a link may name, and that count as one search when they are shown
@@ -57,8 +57,19 @@ class PickerPage(MessagingPage):
         labels = reachable_labels(self.active_identity, self.request.user, chosen_ids)
         chosen = people(self.active_identity, labels)
         found, more = suggest(self.active_identity, self.request.user, query)
+        return self.form_page(given, chosen, found, more, problem)
+
+    def form_page(
+        self,
+        given: QueryDict,
+        chosen: Sequence[Person],
+        found: Sequence[Person] = (),
+        more: bool = False,
+        problem: Answer | None = None,
+    ) -> HttpResponse:
+        """The form with this input."""
         context: dict[str, Any] = {
-            "given": given,
+            "given": shown_again(given),
             "chosen": chosen,
             "found": [person for person in found if person not in chosen],
             "found_more": more,
@@ -82,6 +93,9 @@ class PickerPage(MessagingPage):
         if self.request.method == "POST" and correctable:
             try:
                 return self.show_form(problem=problem)
+            except LimitExceeded:  # no search is left: what was typed must not be lost
+                chosen = [Person(member, member) for member in self.chosen_ids()]
+                return self.form_page(self.request.POST, chosen, problem=problem)
             except (MessagingError, Problem):
                 pass  # Redis has become unavailable, the chat was deleted, or the input can't be shown.
         return super().problem_page(problem, **context)

@@ -21,7 +21,7 @@ from ..params import INVALID_POSITION, get_checked_position, get_number, get_pos
 from ..people import Person, people
 from ..presentation import NAMES_IN_TITLE, ChatRow, MessageView, join_names, message_views
 from ..problems import Problem
-from ..texts import body_html, without_bidi_controls
+from ..texts import body_html, visible_text
 from .chats import ChatListMixin
 
 #: messages on a page of a room
@@ -66,7 +66,7 @@ class RoomMixin(ChatMixin, MessagingView):
 
     def title(self, title: str, member_count: int) -> str:
         """The chat's title, or the names of the other members."""
-        return without_bidi_controls(title) or self.names(member_count)
+        return visible_text(title) or self.names(member_count)
 
     def names(self, member_count: int) -> str:
         """The names of the other members, as they are shown for a chat without a title."""
@@ -75,7 +75,7 @@ class RoomMixin(ChatMixin, MessagingView):
 
     def companion(self, title: str, member_count: int) -> str:
         """In a chat of two that has a title: the name of the other member, whom the title can't hide."""
-        return self.names(2) if member_count == 2 and without_bidi_controls(title) else ""
+        return self.names(2) if member_count == 2 and visible_text(title) else ""
 
     def seen_text(self, last_id: int, last_sender: str, positions: Mapping[str, int]) -> str:
         """The members who have read the newest message, if it is the user's own."""
@@ -125,7 +125,7 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
             "older": views[0].message.id if views and (page.has_more or is_cut) else None,
             "cursor": page.cursor,
             "request_id": uuid.uuid4().hex,
-            "editing": self.message_to_edit(page.messages),
+            "editing": self.message_to_edit(),
             "owner": owner,
             "me": self.me,
             **self.roster(state.member_count),
@@ -148,12 +148,13 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
     def unread_count(self, rows: Sequence[ChatRow]) -> int:
         return next((row.summary.unread for row in rows if row.id == self.chat.id), 0)
 
-    def message_to_edit(self, messages: Sequence[Message]) -> Message | None:
-        """The message that `?edit=` selects, if it is the user's own."""
+    def message_to_edit(self) -> Message | None:
+        """The message that `?edit=` selects, on this page or not, if it is the user's own."""
         if not self.request.GET.get("edit"):
             return None
         wanted = parse_id(self.request.GET["edit"])
-        own = (message for message in messages if message.sender == self.me and not message.deleted)
+        found = self.chat.history(self.me, before=wanted + 1, limit=1).messages
+        own = (message for message in found if message.sender == self.me and not message.deleted)
         return next((message for message in own if message.id == wanted), None)
 
     def roster(self, member_count: int) -> dict[str, Any]:
