@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -32,6 +32,9 @@ class Settings:
     COMMAND_DEADLINE: float = 10.0
     #: minimum time for which a request id is remembered
     REQUEST_WINDOW: int = 120
+    #: {"replicas": n, "timeout": seconds}: how many replicas must confirm each write within this time, or
+    #: OutcomeUnknown is raised; None: none
+    DURABILITY: Mapping[str, float] | None = None
     #: dotted path of a callable (operation, seconds, outcome), called after each operation
     OBSERVE: str | None = None
 

@@ -19,6 +19,7 @@ from django_redis_messaging.isolation import Prefix, close_connections
 from django_redis_messaging.tasks import periodic
 
 from . import gate
+from .topologies.servers import Servers
 
 #: calls an operation of an object by name
 Call = Callable[..., Awaitable[Any]]
@@ -95,6 +96,19 @@ def cluster_server(messaging_settings: Prefix) -> Iterator[EmbeddedServer]:
         with override_settings(CACHES={**settings.CACHES, "cluster": entry}):
             yield server
             close_connections("cluster")
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """The servers of the topologies; each starts when it is needed first."""
+    directory = tmp_path_factory.mktemp("certificates")
+    started = Servers(directory)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        # the driver loads the system's authorities for each TLS connection, which takes 20 ms: let there be
+        # none
+        monkeypatch.setenv("SSL_CERT_FILE", str(directory / "none.pem"))
+        yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,16 @@ from hypothesis.internal.conjecture import engine
 
 #: values of fixtures with which each test is run: its server, and the form of the operations that it calls
 WORLDS = {"server_kind": ("standalone", "cluster"), "call_style": ("blocking", "awaiting")}
+#: servers added to these for `--worlds=all`: see topologies/servers.py
+FURTHER = ("valkey", "sentinel", "primaries", "redis-tls")
 #: pairs used by default for tests with both fixtures: together they cover each value
 PAIRS = (("standalone", "blocking"), ("cluster", "awaiting"))
 #: used by default for tests with only the server fixture: this server rejects undeclared keys
 STRICTER = "cluster"
 #: whether the searches and the fault tests are the large ones
 LONG = "MESSAGING_LONG" in os.environ
+#: whether the services run as a user of Redis with few permissions: see services/conftest.py
+LIMITED = "MESSAGING_ACL" in os.environ
 #: seconds that Hypothesis may spend on shrinking a failing example
 SHRINKING = 20
 #: seconds that threads of tests have to end after the last test
@@ -33,7 +37,8 @@ def add_options(parser: pytest.Parser) -> None:
         "--worlds",
         choices=("pairs", "all"),
         default="all" if LONG else "pairs",
-        help="pairs: blocking on a standalone server and awaiting on a Cluster; all: every combination",
+        help="pairs: blocking on a standalone server and awaiting on a Cluster; all: every combination, and "
+        "further servers",
     )
     parser.addoption("--flaky-list", metavar="FILE", help="append what passed only when run again")
 
@@ -59,13 +64,15 @@ def configure(config: pytest.Config) -> None:
 def choose_worlds(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test with the values of its fixtures."""
     names = [name for name in WORLDS if name in metafunc.fixturenames]
-    whole = metafunc.config.getoption("--worlds") == "all" or metafunc.definition.get_closest_marker("worlds")
+    everything = metafunc.config.getoption("--worlds") == "all"
+    whole = everything or metafunc.definition.get_closest_marker("worlds")
     if len(names) == 2 and not whole:
         metafunc.parametrize(names, PAIRS, ids=map("-".join, PAIRS), indirect=True)
         return
     for name in names:
+        further = FURTHER if everything and name == "server_kind" and not LIMITED else ()
         alone = name == "server_kind" and not whole
-        metafunc.parametrize(name, (STRICTER,) if alone else WORLDS[name], indirect=True)
+        metafunc.parametrize(name, (STRICTER,) if alone else (*WORLDS[name], *further), indirect=True)
 
 
 def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:

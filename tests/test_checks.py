@@ -19,6 +19,7 @@ from django_redis.cache import RedisCache
 from django_redis_messaging import checks, conf
 from django_redis_messaging.checks import deployment
 from django_redis_messaging.checks import server as server_checks
+from django_redis_messaging.checks.servers import Server
 from django_redis_messaging.core.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.versions
@@ -41,7 +42,9 @@ def site(messaging: object = None, caches: dict[str, Any] | None = None) -> Iter
 
 
 def found(*, deploy: bool = False) -> list[CheckMessage]:
-    return run_checks(tags=[checks.TAG], include_deployment_checks=deploy)
+    """The messages, but what only describes the servers: see core/test_topology_check.py."""
+    messages = run_checks(tags=[checks.TAG], include_deployment_checks=deploy)
+    return [message for message in messages if message.id != "messaging.I001"]
 
 
 def ids(*, deploy: bool = False) -> list[str]:
@@ -127,6 +130,9 @@ class TestSettings:
             ("COMMAND_DEADLINE", float("inf")),
             ("COMMAND_DEADLINE", float("nan")),
             ("COMMAND_DEADLINE", True),
+            ("DURABILITY", 1),
+            ("DURABILITY", {"replicas": 1}),
+            ("DURABILITY", {"replicas": 0, "timeout": 1}),
             ("REQUEST_WINDOW", 0),
             ("REQUEST_WINDOW", 1.5),
             ("CHAT_KEEP_LAST", -1),
@@ -158,6 +164,7 @@ class TestSettings:
             ("PREFIX", lambda: "tenant"),
             ("COMMAND_DEADLINE", 1),
             ("COMMAND_DEADLINE", 0.5),
+            ("DURABILITY", {"replicas": 1, "timeout": 0.5}),
             ("CHAT_KEEP_LAST", 0),
             ("CHAT_MAX_AGE", None),
             ("CHAT_MAX_AGE", 86400),
@@ -486,7 +493,7 @@ class TestServer:
         ids=str,
     )
     def test_versions(self, info: dict[str, str], wanted: list[str]) -> None:
-        message = server_checks._check_version("messaging", info)
+        message = server_checks._check_version(Server("CACHES['messaging']", info, {}))
         assert [str(message.id).removeprefix("messaging.") for message in [message] if message] == wanted
 
 

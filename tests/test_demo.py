@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.embedded_cluster import EmbeddedCluster
 
 MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
 #: seconds within which the demo must answer
@@ -327,10 +329,14 @@ def test_an_option_changed_by_another_process_applies_at_once(
     assert option() == '{"discount": 30, "open": false}\n'
 
 
-def test_it_can_be_stopped_during_startup(start: Callable[..., Demo], tmp_path: Path) -> None:
-    demo = start("--contacts", "6000")
+@pytest.mark.parametrize(("contacts", "text"), [("3000", "Directory: 1000 of"), ("10", " people")])
+def test_it_can_be_stopped_during_startup(
+    contacts: str, text: str, start: Callable[..., Demo], tmp_path: Path
+) -> None:
+    """While it stores contacts, or starts its threads."""
+    demo = start("--contacts", contacts)
     ends = time.monotonic() + DEADLINE
-    while "Directory: 1000" not in demo.output:
+    while text not in demo.output:
         assert time.monotonic() < ends and demo.process.poll() is None, demo.output
         time.sleep(0.01)
 
@@ -360,6 +366,43 @@ def test_bad_options_are_a_one_line_error(start: Callable[..., Demo], args: list
     assert demo.output.startswith("CommandError: ")
     assert message in demo.output
     assert demo.output.count("\n") == 1
+
+
+def test_a_cluster_of_three_primaries_keeps_its_data(start: Callable[..., Demo], tmp_path: Path) -> None:
+    demo = start("--cluster")
+    alice, bob = Browser(demo.address), Browser(demo.address)
+    assert "Redis: a private Cluster of 3 primaries" in demo.output
+    alice.sign_in("alice")
+    bob.sign_in("bob")
+    room = "/messages/chats/demo-lunch/"
+    alice.post(f"{room}send/", at=room, body="Noodles, @bob!")
+    assert "Noodles, @bob!" in bob.get(room)
+    assert "Alice Moreau mentioned you" in bob.get(NOTIFICATIONS)
+    bob.order("Tea", "ann@example.com")
+    bob.until(NOTIFICATIONS, "Your order is confirmed: Tea.")
+    nodes = (tmp_path / "location").read_text().split(",")
+    assert len(nodes) == 3 and readable_by_others(tmp_path) == []
+    for node in nodes:
+        with redis.Redis.from_url(node) as owner, redis.Redis.from_url(re.sub(":[^:]+@", "", node)) as other:
+            assert int(owner.dbsize()) > 0
+            with pytest.raises(redis.AuthenticationError):
+                other.ping()
+    assert demo.stop(signal.SIGINT) == 0
+    assert servers(tmp_path) == [] and not (tmp_path / "location").exists()
+
+    with EmbeddedCluster(tmp_path / "cluster", append_only=True) as again:
+        kept = []
+        for node in again.nodes:
+            with node.client() as client:
+                kept += client.keys("demo:1:{chat:demo-lunch}*")
+    assert kept, "the next demo has its chats"
+    assert "Traceback" not in demo.output
+
+
+def test_a_cluster_and_another_server_are_refused(start: Callable[..., Demo]) -> None:
+    demo = start("--cluster", env={"REDIS_URL": "redis://127.0.0.1:1"})
+    assert demo.ended() == 1
+    assert demo.output.startswith("CommandError: REDIS_URL names a server")
 
 
 def test_a_second_demo_of_one_directory_is_refused(start: Callable[..., Demo]) -> None:

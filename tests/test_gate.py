@@ -108,8 +108,8 @@ class TestVariants:
     @pytest.mark.parametrize("long", [False, True])
     def test_all_combinations(self, run: Run, long: bool) -> None:
         found = names(run(PAIRED, *([] if long else ["--worlds=all"]), long=long))
-        assert len([name for name in found if name.startswith("test_both")]) == 4
-        assert len([name for name in found if name.startswith("test_server")]) == 2
+        assert len([name for name in found if name.startswith("test_both")]) == 12
+        assert len([name for name in found if name.startswith("test_server")]) == 6
         assert ("test_large" in found) is long
 
 

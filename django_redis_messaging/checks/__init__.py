@@ -27,6 +27,10 @@ Only `check --deploy` queries the server:
                                                        messaging.W008  some property could not be read
                                                        messaging.W011  it doesn't publish a handler's events
                                                        messaging.W012  it frees expired keys in the foreground
+    messaging.E011  too few replicas for DURABILITY    messaging.W018  a primary has no replica
+    messaging.I001  what servers the alias leads to    messaging.W019  failovers begin after the deadline
+                                                       messaging.W020  too few Sentinels
+                                                       messaging.W021  servers have different versions
 """
 
 from django.core.checks import register
@@ -37,6 +41,7 @@ from .handlers import check_flags, check_handlers
 from .login import check_login_url
 from .server import check_server
 from .settings import check_settings
+from .topology import check_topology
 
 TAG = "messaging"
 
@@ -47,4 +52,5 @@ register(check_login_url, TAG)
 register(check_middleware, TAG, deploy=True)
 register(check_transport, TAG, deploy=True)
 register(check_server, TAG, deploy=True)
+register(check_topology, TAG, deploy=True)
 register(check_flags, TAG, deploy=True)

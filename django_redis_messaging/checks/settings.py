@@ -10,7 +10,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -18,7 +18,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 
 from .. import conf
-from ..core import keys
+from ..core import durability, keys
 
 #: numbers that may be 0; the others must be greater than 0
 MAY_BE_ZERO = {"CHAT_KEEP_LAST", "TYPING_MAX_MEMBERS"}
@@ -34,6 +34,7 @@ _TYPE_NAMES: dict[Any, str] = {
     str: "a str",
     types.NoneType: "None",
     Sequence: "a list of str",
+    Mapping: durability.FORM,
     Callable: "a callable",
 }
 
@@ -112,6 +113,8 @@ def _expected(key: str, value: object, kinds: list[Any]) -> str | None:
 def _has_kind(value: object, kinds: list[Any]) -> bool:
     if isinstance(value, bool):
         return bool in kinds  # a bool is an int, too
+    if isinstance(value, Mapping):
+        return Mapping in kinds and durability.is_valid(value)
     if isinstance(value, list | tuple):
         return Sequence in kinds and all(isinstance(item, str) for item in value)
     if callable(value):

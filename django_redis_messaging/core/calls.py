@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import exceptions as driver
 
 from ..errors import MessagingError
-from .cluster import ask_target
+from .cluster import ASKING, ask_target
+from .durability import Unconfirmed
 from .endpoints import Endpoint
 from .retry import Attempts, NotSent, seconds_allowed
 from .sockets import Address, Replies
@@ -20,42 +21,111 @@ _NOT_SENT = NotSent()
 _NO_REPLY = driver.ConnectionError("no reply")
 
 
+class Pipeline(NamedTuple):
+    """Calls for one server, as indexes of a batch."""
+
+    address: Address | None
+    indexes: list[int]
+    #: the server doesn't have these scripts: send their text
+    in_full: bool = False
+    #: the server is importing their slot
+    asking: bool = False
+
+
 class Batch:
     """The calls of a step, and the replies received so far."""
 
-    __slots__ = ("_step", "calls", "replies", "split")
+    __slots__ = ("calls", "replies", "split", "step")
 
     def __init__(self, step: Step, *, split: bool) -> None:
-        self._step = step
+        self.step = step
         self.split = split
         self.calls = _calls_of(step, split=split)
         self.replies: Replies = [_NOT_SENT] * len(self.calls)
 
     def split_up(self) -> Batch:
         """The step as one call for each resource, for a Cluster, with the replies received so far."""
-        batch = Batch(self._step, split=True)
-        if isinstance(self._step, Fan):
-            batch.replies = self._replies_by_resource(self._step)
+        batch = Batch(self.step, split=True)
+        if isinstance(self.step, Fan):
+            batch.replies = self._replies_by_resource(self.step)
+        elif not isinstance(self.step, Many):  # the same calls
+            batch.replies = self.replies
         return batch
 
-    def route(self, endpoint: Endpoint) -> dict[Address | None, list[int]]:
-        """The indexes of the calls without a reply, or with an error, by server: one pipeline for each."""
+    def pipelines(self, endpoint: Endpoint) -> list[Pipeline]:
+        """The calls without a reply, or with an error, by server."""
         found: dict[Address | None, list[int]] = {}
         for at, call in enumerate(self.calls):
             if isinstance(self.replies[at], Exception):
                 found.setdefault(endpoint.route(call), []).append(at)
+        return [Pipeline(address, indexes) for address, indexes in found.items()]
+
+    def follow_ups(self, sent: list[Pipeline]) -> list[Pipeline]:
+        """What to send after the replies to these pipelines: scripts that a server doesn't have, and calls
+        that another server gets once, because it is importing their slot."""
+        found: list[Pipeline] = []
+        for pipeline in sent:
+            redirected: dict[Address, list[int]] = {}
+            missing = []
+            for at in pipeline.indexes:
+                reply = self.replies[at]
+                if isinstance(reply, driver.NoScriptError) and not pipeline.in_full:
+                    missing.append(at)
+                elif (target := ask_target(reply)) is not None and not pipeline.asking:
+                    redirected.setdefault(target, []).append(at)
+            if missing:
+                found.append(pipeline._replace(indexes=missing, in_full=True))
+            found += [Pipeline(target, indexes, asking=True) for target, indexes in redirected.items()]
         return found
+
+    def words(self, pipeline: Pipeline) -> list[Words]:
+        """The words to send for a pipeline."""
+        calls = [self.calls[at] for at in pipeline.indexes]
+        words = [one.in_full if pipeline.in_full and isinstance(one, Script) else one.words for one in calls]
+        return [one for call in words for one in (ASKING, call)] if pipeline.asking else words
+
+    def writes(self, pipeline: Pipeline) -> bool:
+        """Whether a pipeline may change anything."""
+        return not all(self.calls[at].reads_only for at in pipeline.indexes)
+
+    def key(self, pipeline: Pipeline) -> str:
+        """A key of the app in a slot of this pipeline."""
+        call = self.calls[pipeline.indexes[0]]
+        found = call.last_key if isinstance(call, Script) else call.key
+        return found.decode() if isinstance(found, bytes) else str(found)
+
+    def mark_sent(self, pipeline: Pipeline) -> None:
+        """Store that these calls may be applied from now on."""
+        for at in pipeline.indexes:
+            self.replies[at] = _NO_REPLY
+
+    def record(self, pipeline: Pipeline, replies: Replies) -> None:
+        """Store the replies to a pipeline."""
+        own = replies[1::2] if pipeline.asking else replies
+        for at, reply in zip(pipeline.indexes, own, strict=True):
+            self.replies[at] = reply
+
+    def mark_unconfirmed(self, pipeline: Pipeline, error: Unconfirmed) -> bool:
+        """Replace the replies to writes that too few replicas have confirmed; returns whether any are."""
+        found = [
+            at
+            for at in pipeline.indexes
+            if not (self.calls[at].reads_only or isinstance(self.replies[at], Exception))
+        ]
+        for at in found:
+            self.replies[at] = error
+        return bool(found)
 
     def result(self, *, unanswered: bool) -> Any:
         """The reply to the step, see the function `result`."""
-        return result(self._step, self.replies, unanswered=unanswered)
+        return result(self.step, self.replies, unanswered=unanswered)
 
     def partial_result(self, error_of: Callable[[Exception, bool], MessagingError]) -> list[Any] | None:
         """The reply to a Fan that is sent once after some calls have failed finally: each of their resources
         has the error as its item. None for other steps, or if no call was answered."""
-        if not (isinstance(self._step, Fan) and self._step.once and self.is_partly_applied):
+        if not (isinstance(self.step, Fan) and self.step.once and self.is_partly_applied):
             return None
-        replies = self._replies_by_resource(self._step)
+        replies = self._replies_by_resource(self.step)
         return [error_of(one, self.split) if isinstance(one, Exception) else one[0] for one in replies]
 
     def _replies_by_resource(self, fan: Fan) -> Replies:
@@ -73,33 +143,6 @@ class Batch:
             not isinstance(reply, Exception) and not call.reads_only
             for call, reply in zip(self.calls, self.replies, strict=True)
         )
-
-    def mark_sent(self, indexes: list[int]) -> None:
-        """Store that these calls may be applied from now on."""
-        self.record(indexes, [_NO_REPLY] * len(indexes))
-
-    def words(self, indexes: list[int]) -> list[Words]:
-        """The words to send for these calls."""
-        return [self.calls[at].words for at in indexes]
-
-    def record(self, indexes: list[int], replies: Replies) -> None:
-        """Store the replies to these calls."""
-        for at, reply in zip(indexes, replies, strict=True):
-            self.replies[at] = reply
-
-    def missing_scripts(self, indexes: list[int]) -> tuple[list[int], list[Words]]:
-        """Which of these calls name a script that the server doesn't have, and what to send instead."""
-        found = [at for at in indexes if isinstance(self.replies[at], driver.NoScriptError)]
-        return found, [call.in_full for at in found if isinstance(call := self.calls[at], Script)]
-
-    def redirected(self, indexes: list[int]) -> dict[Address, list[int]]:
-        """Which of these calls to send once to another server, which is importing their slot."""
-        found: dict[Address, list[int]] = {}
-        for at in indexes:
-            target = ask_target(self.replies[at])
-            if target is not None:
-                found.setdefault(target, []).append(at)
-        return found
 
 
 def _calls_of(step: Step, *, split: bool) -> list[Command | Script]:

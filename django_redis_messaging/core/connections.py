@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -40,12 +40,11 @@ class Connections:
         self._idle: defaultdict[Address | None, list[Any]] = defaultdict(list)
         self._open: defaultdict[Address | None, WeakSet[Any]] = defaultdict(WeakSet)
         self._opening = threading.RLock()
-        #: queued callers: an event each, set when a connection may be free
-        self._queue: deque[Any] = deque()
+        #: queued callers by server: an event each, set when a connection may be free
+        self._queues: defaultdict[Address | None, deque[Any]] = defaultdict(deque)
         self._retired = False
-        #: seconds; replaces the driver's health check, and needs no round trip: a connection due for a
-        #: check is
-        #: replaced by a new one
+        #: seconds; replaces the driver's health check, and needs no round trip: a connection that is due
+        #: for a check is replaced by a new one
         self._max_idle = min(endpoint.health_check_interval or MAX_IDLE, MAX_IDLE)
 
     def take_idle(self, address: Address | None, *, fresh: bool = False) -> Any:
@@ -89,8 +88,8 @@ class Connections:
         now = connection.idle_since = monotonic()
         idle = self._idle[connection.address]
         idle.append(connection)
-        if self._queue:
-            self._wake_next()
+        if self._queues:
+            self._wake_next(connection.address)
         try:
             if now - idle[0].idle_since > self._max_idle:
                 self.close_one(idle.pop(0))
@@ -111,6 +110,9 @@ class Connections:
         found = False
         while (ended := self.waits.take_ended()) is not None:
             found = True
+            if not ended.connection.is_broken:  # no reply in time: its server is gone
+                self.drop(ended.connection, ended.sent_at)
+                continue
             try:
                 await self._world.done(ended.connection.receive(QUERY_TIMEOUT))
             except BaseException as error:
@@ -143,31 +145,35 @@ class Connections:
         connection.close()
         with self._opening:
             self._open[connection.address].discard(connection)
-        if self._queue:
-            self._wake_next()
+        self._wake_next(connection.address)
 
-    def close(self, addresses: Iterable[Address | None] | None = None, *, retire: bool = False) -> None:
-        """Close the idle connections to these servers; without addresses, all idle ones and those of pending
-        waits. `retire`: also close those in use when they are given back."""
+    def close(self, *, retire: bool = False) -> None:
+        """Close the idle connections and those of pending waits. `retire`: also close those in use when they
+        are given back."""
         self._retired = self._retired or retire
-        if addresses is None:
-            for pending in self.waits.take_all():
-                self.close_one(pending.connection)
-        for address in list(self._idle) if addresses is None else addresses:
-            idle = self._idle[address]
-            with suppress(IndexError):
-                while True:
-                    self.close_one(idle.pop())
+        for pending in self.waits.take_all():
+            self.close_one(pending.connection)
+        for address in list(self._idle):
+            self._close_idle(address)
 
-    @property
-    def addresses(self) -> list[Address | None]:
-        """The servers to which a connection has been idle."""
-        return list(self._idle)
+    def close_stale(self, current: Collection[Address]) -> None:
+        """Close the connections to servers that are not among the `current` ones, unless a call uses them."""
+        for address in list(self._open):
+            if address is not None and address not in current:
+                while self._close_wait(address):
+                    pass
+                self._close_idle(address)
+
+    def _close_idle(self, address: Address | None) -> None:
+        idle = self._idle[address]
+        with suppress(IndexError):
+            while True:
+                self.close_one(idle.pop())
 
     def may_wait(self, address: Address | None) -> bool:
         """Whether a wait may occupy a connection: a quarter of them, at least one, is reserved for calls."""
         limit = self._endpoint.max_connections
-        in_use = len(self._open[address]) - len(self._idle[address]) - len(self.waits)
+        in_use = len(self._open[address]) - len(self._idle[address]) - self.waits.number_at(address)
         return in_use < limit - max(1, limit // 4)
 
     def _reserve(self, address: Address | None) -> Any:
@@ -190,8 +196,8 @@ class Connections:
 
     async def _wait_for_vacancy(self, address: Address | None, ends: float) -> None:
         """Wait until a connection is given back or closed; raises MaxConnectionsError."""
-        event = self._world.event()
-        self._queue.append(event)
+        event, queue = self._world.event(), self._queues[address]
+        queue.append(event)
         try:
             # Check again: a change before the event was queued did not set it.
             if not self._idle[address] and self._is_full(address) and not self._close_wait(address):
@@ -201,10 +207,10 @@ class Connections:
                     f"all {self._endpoint.max_connections} connections are in use (max_connections)"
                 )
         except BaseException:
-            self._leave_queue(event)
-            self._wake_next()  # this caller may have consumed a wake-up
+            _leave(queue, event)
+            self._wake_next(address)  # this caller may have consumed a wake-up
             raise
-        self._leave_queue(event)
+        _leave(queue, event)
 
     def _close_wait(self, address: Address | None) -> bool:
         """Close the connection of a wait that no caller needs now; returns whether one was found."""
@@ -216,10 +222,13 @@ class Connections:
     def _is_full(self, address: Address | None) -> bool:
         return len(self._open[address]) >= self._endpoint.max_connections
 
-    def _leave_queue(self, event: Any) -> None:
-        with suppress(ValueError):
-            self._queue.remove(event)
+    def _wake_next(self, address: Address | None) -> None:
+        queue = self._queues.get(address)
+        if queue:
+            with suppress(IndexError):  # another thread took the last one
+                queue.popleft().set()
 
-    def _wake_next(self) -> None:
-        with suppress(IndexError):
-            self._queue.popleft().set()
+
+def _leave(queue: deque[Any], event: Any) -> None:
+    with suppress(ValueError):
+        queue.remove(event)

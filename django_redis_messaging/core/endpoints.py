@@ -22,8 +22,9 @@ from redis.sentinel import MasterNotFoundError, SentinelConnectionPool, Sentinel
 
 from .. import conf
 from ..errors import ConfigurationError, Unavailable
-from .cluster import SLOTS_COMMAND, Topology, is_standalone, parse_slots
-from .retry import MIN_READING_TIME, seconds_allowed, topology_may_have_changed
+from . import durability
+from .retry import MIN_READING_TIME, seconds_allowed
+from .routing import Router, Sentinel, Unknown
 from .sockets import Address, BlockingConnection, Target, unusable_alias
 from .steps import Command, Script, Words
 from .worlds import BLOCKING, World, run
@@ -48,18 +49,10 @@ T = TypeVar("T")
 
 
 class Endpoint:
-    """How to connect to the Redis of one alias, and what is known about its Cluster. It sends nothing."""
+    """How to connect to the Redis of one alias, and what is known about its servers. It sends nothing."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        #: True once the server turned out to be a Cluster node
-        self.is_cluster = False
-        #: whether SLOTS_COMMAND has been sent
-        self.is_detected = False
-        #: True once the server replied that it is not part of a Cluster: scripts need no guard
-        self.is_standalone = False
-        #: which server owns which keys; None: as far as is known, the alias's server owns all
-        self.topology: Topology | None = None
         #: counts the changes of user and password: connections opened before a change are not reused
         self.credentials = 0
         client = _client(alias)
@@ -77,6 +70,15 @@ class Endpoint:
         provider = self._options.get("credential_provider")
         if isinstance(provider, StreamingCredentialProvider):
             provider.on_next(self._renew_credentials)
+        #: which server gets a call; replaced whenever more is known
+        self.router: Router = Unknown() if self.service is None else Sentinel(self.service)
+        #: how to dial the Sentinels, in the order in which they are asked
+        self.sentinels: list[Target] = []
+        if self.service is not None:
+            managed = self._pool.sentinel_manager.sentinels
+            self.sentinels = [self._target(one.connection_pool) for one in managed]
+        #: how many replicas must confirm each write
+        self.durability = durability.configured()
         #: pools of the other nodes of the Cluster that LOCATION names
         self._others = [] if is_driver_cluster or self.service else _other_pools(alias)
         self._timeout: float | None = self._options.get("socket_timeout")
@@ -109,14 +111,10 @@ class Endpoint:
 
     def route(self, call: Command | Script) -> Address | None:
         """The server for a call; None: the alias's server. Guards scripts that may be sent to a Cluster."""
-        if isinstance(call, Script) and not self.is_standalone:
+        router = self.router
+        if router.guards and isinstance(call, Script):
             call.guard()
-        return None if self.topology is None else self.topology.address(call.key)
-
-    def detect_kind(self, reply: Any) -> None:
-        """Detect a standalone server by its reply to SLOTS_COMMAND; an ACL may deny that command."""
-        self.is_detected = True
-        self.is_standalone = is_standalone(reply)
+        return router.address(call)
 
     def target(self, address: Address | None = None) -> Target:
         """How to dial the alias's server, or the one at `address`."""
@@ -128,48 +126,38 @@ class Endpoint:
         pool = self._pool
         return str(pool.service_name) if isinstance(pool, SentinelConnectionPool) else None
 
-    def sentinels(self) -> Iterator[Target]:
-        """How to dial the Sentinels."""
-        return (self._target(one.connection_pool) for one in self._pool.sentinel_manager.sentinels)
+    def ask_first(self, sentinel: Address | None) -> None:
+        """Ask this Sentinel before the others from now on."""
+        self.sentinels = sorted(self.sentinels, key=lambda target: target.address != sentinel)
+
+    def ask_last(self, sentinel: Address | None) -> None:
+        """Ask this Sentinel after the others from now on."""
+        self.sentinels = sorted(self.sentinels, key=lambda target: target.address == sentinel)
 
     def nodes(self, error: Exception) -> Iterator[Target]:
         """The nodes to query for the topology after an error: the one that a MOVED error names, the known
         ones, and the alias's servers."""
-        known: list[Address | None] = []
-        if self.topology is not None:
-            known += self.topology.addresses
-            random.shuffle(known)
         if isinstance(error, MovedError):
-            known.insert(0, error.node_addr)
+            yield self.target(error.node_addr)
+        known = list(self.router.addresses)
+        random.shuffle(known)
         for address in (*known, None):
             yield self.target(address)
         for pool in self._others:
             yield self._target(pool)
+
+    @property
+    def other_addresses(self) -> list[Address]:
+        """The addresses of Cluster nodes besides the alias's first one, as far as they are known."""
+        named = (self._target(pool).address for pool in self._others)
+        return [*self.router.addresses, *(address for address in named if address is not None)]
 
     def configured(self) -> Iterator[Target]:
         """How to dial each server that the alias names: one, the nodes of a Cluster, or the Sentinels."""
         yield self.target()
         for pool in self._others:
             yield self._target(pool)
-        if self.service is not None:
-            yield from self.sentinels()
-
-    def may_be_outdated(self, error: Exception) -> bool:
-        """Whether an error may mean that the known topology has changed."""
-        known = self.topology is not None or bool(self._others)
-        return isinstance(error, MovedError) or (known and topology_may_have_changed(error))
-
-    def stale(self, addresses: Iterable[Address | None]) -> list[Address]:
-        """Which of these addresses don't belong to a primary any more."""
-        current = set() if self.topology is None else self.topology.addresses
-        return [address for address in list(addresses) if address is not None and address not in current]
-
-    def update_topology(self, found: Topology | None, error: Exception) -> None:
-        """Use a topology that was found; if none was, apply the change that a MOVED error names."""
-        if found is None and isinstance(error, MovedError):
-            found = (self.topology or Topology()).with_owner(error.slot_id, error.node_addr)
-        if found is not None:
-            self.topology, self.is_cluster = found, True
+        yield from self.sentinels
 
     def _target(self, pool: Any, address: Address | None = None) -> Target:
         parameters = {
@@ -218,16 +206,30 @@ def _other_pools(alias: str) -> list[Any]:
 async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float) -> None:
     """Open a connection to the server of its address, or to the alias's server; raises RedisError."""
     ends = monotonic() + seconds
-    address = connection.address
-    if address is None and endpoint.service is not None:
-        command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", endpoint.service)
-        address = await first_reply(world, endpoint.sentinels(), command, _parse_primary, seconds)
-        if address is None:
-            raise MasterNotFoundError(f"no Sentinel names a primary of {endpoint.service!r}")
-    await world.done(connection.open(endpoint.target(address), ends - monotonic()))
-    if not endpoint.is_detected:
-        [reply] = await world.done(connection.exchange([SLOTS_COMMAND], ends - monotonic()))
-        endpoint.detect_kind(reply)
+    address, sentinel = connection.address, None
+    if address is None and isinstance(endpoint.router, Sentinel):
+        address, sentinel = await _find_primary(world, endpoint, endpoint.router, seconds)
+    try:
+        await world.done(connection.open(endpoint.target(address), ends - monotonic()))
+    except RedisError:
+        if sentinel is not None:  # it may not know the present primary
+            endpoint.ask_last(sentinel)
+        raise
+
+
+async def _find_primary(
+    world: World, endpoint: Endpoint, router: Sentinel, seconds: float
+) -> tuple[Address, Address | None]:
+    """The primary, and the Sentinel that names it."""
+
+    def parse(reply: Any, node: Address | None) -> tuple[Address, Address | None] | None:
+        return None if reply is None else ((reply[0].decode(), int(reply[1])), node)
+
+    found = await first_reply(world, endpoint.sentinels, router.discovery, parse, seconds)
+    if found is None:
+        raise MasterNotFoundError(f"no Sentinel names a primary of {router.service!r}")
+    endpoint.ask_first(found[1])
+    return found
 
 
 def connect(endpoint: Endpoint, address: Address | None = None) -> BlockingConnection:
@@ -238,24 +240,29 @@ def connect(endpoint: Endpoint, address: Address | None = None) -> BlockingConne
 
 
 async def refresh_topology(world: World, endpoint: Endpoint, error: Exception) -> None:
-    """Read the topology after an error that may mean that it has changed."""
-    seconds = endpoint.default_reply_timeout
-    found = await first_reply(world, endpoint.nodes(error), SLOTS_COMMAND, _parse_slots, seconds)
-    endpoint.update_topology(found, error)
+    """Read the topology after an error that may mean that it has changed. If no node replies, apply what a
+    MOVED error names."""
+    known, seconds = endpoint.router, endpoint.default_reply_timeout
+    found = await first_reply(world, endpoint.nodes(error), known.discovery, known.learn, seconds)
+    if found is not None:
+        endpoint.router = found
+    elif isinstance(error, MovedError):
+        endpoint.router = known.redirected(error)
 
 
 async def first_reply(
     world: World,
     targets: Iterable[Target],
     command: Words,
-    parse: Callable[[Any, Any], T | None],
+    parse: Callable[[Any, Address | None], T | None],
     seconds: float,
 ) -> T | None:
-    """Send a command to one target after the other, and return the first reply that `parse` accepts; each
-    target has QUERY_TIMEOUT, and all of them have `seconds`."""
-    ends = monotonic() + seconds
-    for target in targets:
-        left = min(QUERY_TIMEOUT, ends - monotonic())
+    """Send a command to one target after the other, and return the first reply that is not an error, as
+    `parse` converts it with the address of its server. All targets have `seconds`, of which none gets more
+    than QUERY_TIMEOUT, or its share of what is left."""
+    ends, waiting = monotonic() + seconds, list(targets)
+    for number, target in enumerate(waiting):
+        left = min(QUERY_TIMEOUT, (ends - monotonic()) / (len(waiting) - number))
         connection = world.connection()
         try:
             await world.done(connection.open(target, left))
@@ -264,7 +271,7 @@ async def first_reply(
             continue
         finally:
             connection.close()
-        found = None if isinstance(reply, RedisError) else parse(reply, connection)
+        found = None if isinstance(reply, RedisError) else parse(reply, location(connection))
         if found is not None:
             return found
     return None
@@ -273,11 +280,3 @@ async def first_reply(
 def location(connection: Any) -> Address | None:
     """The address of the server of a connection; a unix socket has none."""
     return None if connection.host is None else (connection.host, connection.port)
-
-
-def _parse_primary(reply: Any, _: Any) -> Address | None:
-    return None if reply is None else (reply[0].decode(), int(reply[1]))
-
-
-def _parse_slots(reply: Any, connection: Any) -> Topology | None:
-    return parse_slots(reply, node=location(connection))

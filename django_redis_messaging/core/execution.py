@@ -5,20 +5,23 @@ Written once, as coroutines for either world (worlds.py); those of the blocking 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from time import monotonic
 from typing import Any, TypeVar, cast
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError, TimeoutError
 
 from ..errors import MessagingError, Unavailable
-from .calls import Batch, attempts_for, is_cross_slot, once, result, single_call
+from .calls import Batch, Pipeline, attempts_for, is_cross_slot, once, result, single_call
 from .cluster import ASKING, Topology, ask_target
 from .connections import Connections
-from .endpoints import QUERY_TIMEOUT, endpoint, refresh_topology
+from .durability import REPLIES
+from .endpoints import QUERY_TIMEOUT, endpoint, location, refresh_topology
 from .retry import Attempts, NotSent, needs_other_connection, reading_time, seconds_allowed, time_left
+from .routing import Cluster, Router, Unknown
 from .sockets import Address, Replies
-from .steps import Command, Script, Step, Wait, Words
+from .steps import Command, Script, Step, Wait
 from .waiting import Pending
 from .worlds import World
 
@@ -54,16 +57,17 @@ class Client:
         """Send `step`, repeatedly if necessary; returns the reply or raises an error of errors.py."""
         if isinstance(step, Wait):
             return await self._wait(step)
-        began, known = monotonic(), self.endpoint.topology
+        began, endpoint = monotonic(), self.endpoint
+        router = endpoint.router
         error: Exception | None = None
-        call = single_call(step, split=self.endpoint.is_cluster)
-        if call is not None and not call.once:
+        call = single_call(step, split=router.splits)
+        if call is not None and router.is_known and not call.once and endpoint.durability is None:
             try:
                 reply = await self._call(call, began)
                 return reply if call is step else result(step, [reply])
             except (RedisError, NotSent) as failure:
                 error = failure
-        return await self._retry(step, began, known, error)
+        return await self._retry(step, began, router, error)
 
     async def _call(self, call: Command | Script, began: float) -> Any:
         """Make the first attempt at a single call. Nearly all operations end here, so it does only what is
@@ -89,22 +93,19 @@ class Client:
         connections.give_back(connection)
         return reply
 
-    async def _retry(self, step: Step, began: float, known: Topology | None, error: Exception | None) -> Any:
+    async def _retry(self, step: Step, began: float, known: Router, error: Exception | None) -> Any:
         """Make all attempts after the first one, which raised `error`; without an error, all attempts."""
-        batch = Batch(step, split=self.endpoint.is_cluster)
+        batch = Batch(step, split=known.splits)
         attempts = attempts_for(batch.calls, self.endpoint, began)
         try:
             while True:
                 if error is not None:
-                    if not batch.split and is_cross_slot(step, error):
-                        self.endpoint.is_cluster = True
-                        batch = batch.split_up()
-                    else:
-                        pause = attempts.pause_after(error, partly=batch.is_partly_applied)
-                        await self._refresh_topology(error, known)
-                        await self._world.sleep(pause)
-                known = self.endpoint.topology
+                    await self._prepare_next(error, known, attempts, batch)
                 try:
+                    if batch.calls:
+                        known = await self._detect(attempts.reading_time)
+                    if known.splits and not batch.split:
+                        batch = batch.split_up()
                     await self._attempt(batch, attempts, fresh=error is not None or once(batch.calls))
                     return batch.result(unanswered=attempts.unanswered)
                 except (RedisError, NotSent) as failure:
@@ -115,46 +116,106 @@ class Client:
                 raise
             return partial
 
+    async def _prepare_next(self, error: Exception, known: Router, attempts: Attempts, batch: Batch) -> None:
+        """After a failed attempt, do what the next one needs; raises the final error if there is none."""
+        if not batch.split and is_cross_slot(batch.step, error):
+            if not self.endpoint.router.splits:
+                self.endpoint.router = Cluster(Topology())  # one that may not be asked for its slots
+            return
+        try:
+            pause = attempts.pause_after(error, partly=batch.is_partly_applied)
+        except MessagingError:
+            if attempts.remaining > 0:  # not to be repeated: the next operation must find the new primary
+                await self._refresh_topology(error, known)
+            raise
+        await self._refresh_topology(error, known)
+        await self._world.sleep(pause)
+
+    async def _detect(self, seconds: float) -> Router:
+        """The router; before the first call, detect what kind of server the alias names, over the connection
+        that the call then uses."""
+        router = self.endpoint.router
+        if not isinstance(router, Unknown):
+            return router
+        connection = await self.connections.take(None, seconds)
+        try:
+            [reply] = await self._use(connection, connection.exchange, [router.discovery], seconds)
+            found = router.detect(reply, location(connection))
+        except RedisError as error:
+            self.connections.close_one(connection)
+            raise NotSent from error  # nothing of the step
+        if self.endpoint.router is router:
+            self.endpoint.router = found
+        if found.splits:
+            self.connections.close_one(connection)
+        else:
+            self._give_back(connection, [reply])
+        return found
+
     async def _attempt(self, batch: Batch, attempts: Attempts, *, fresh: bool) -> None:
         """Send each call without a reply to its server."""
-        for address, indexes in batch.route(self.endpoint).items():
-            await self._send(address, batch, indexes, attempts, fresh=fresh)
-            for target, redirected in batch.redirected(indexes).items():
-                await self._send(target, batch, redirected, attempts, fresh=fresh, asking=True)
+        pipelines = batch.pipelines(self.endpoint)
+        while pipelines:
+            # One for each server, in the order of the addresses: while all connections are in use, operations
+            # don't wait for connections that they hold themselves.
+            now = {one.address: one for one in sorted(pipelines, key=lambda one: one.address or ("", 0))}
+            await self._send_side_by_side(batch, [*now.values()], attempts, fresh=fresh)
+            later = [one for one in pipelines if now[one.address] is not one]
+            pipelines = later + batch.follow_ups([*now.values()])
 
-    async def _send(
-        self,
-        address: Address | None,
-        batch: Batch,
-        indexes: list[int],
-        attempts: Attempts,
-        *,
-        fresh: bool,
-        asking: bool = False,
+    async def _send_side_by_side(
+        self, batch: Batch, pipelines: list[Pipeline], attempts: Attempts, *, fresh: bool
     ) -> None:
-        connection = await self.connections.take(address, attempts.reading_time, fresh=fresh)
-        seconds = attempts.reading_time
-        batch.mark_sent(indexes)
-        batch.record(indexes, await self._exchange(connection, batch.words(indexes), seconds, asking=asking))
-        missing, in_full = batch.missing_scripts(indexes)
-        if missing:
-            seconds = attempts.reading_time
-            batch.mark_sent(missing)
-            batch.record(missing, await self._exchange(connection, in_full, seconds, asking=asking))
-        self._give_back(connection, [batch.replies[at] for at in indexes])
-
-    async def _exchange(
-        self, connection: Any, calls: list[Words], seconds: float, *, asking: bool
-    ) -> Replies:
-        """Send calls and return their replies. `asking`: this server is importing their slot."""
-        sent = [words for call in calls for words in (ASKING, call)] if asking else calls
-        began = monotonic()
+        """Send pipelines, then record the replies. A server that fails stops no other; its error is raised
+        at the end."""
+        errors: list[Exception] = []
+        sent: deque[tuple[Pipeline, Any]] = deque()
         try:
-            replies: Replies = await self._done(connection.exchange(sent, seconds))
-        except BaseException as error:
-            self.connections.close_failed(connection, began, error)
-            raise
-        return replies[1::2] if asking else replies
+            for pipeline in pipelines:
+                try:
+                    sent.append((pipeline, await self._send(batch, pipeline, attempts, fresh=fresh)))
+                except (RedisError, NotSent) as error:
+                    errors.append(error)
+            while sent:
+                pipeline, connection = sent.popleft()
+                try:
+                    await self._receive(batch, pipeline, connection, attempts)
+                except RedisError as error:
+                    errors.append(error)
+        finally:
+            for _, connection in sent:  # interrupted
+                self.connections.close_one(connection)
+        if errors:  # one that leaves the outcome unknown, if any
+            raise next((one for one in errors if isinstance(one, RedisError)), errors[0])
+
+    async def _send(self, batch: Batch, pipeline: Pipeline, attempts: Attempts, *, fresh: bool) -> Any:
+        """Send a pipeline; returns the connection that will have its replies."""
+        connection = await self.connections.take(pipeline.address, attempts.reading_time, fresh=fresh)
+        words, durability = batch.words(pipeline), self.endpoint.durability
+        if durability is not None and batch.writes(pipeline):
+            words += [ASKING] * pipeline.asking + durability.words(batch.key(pipeline), attempts.remaining)
+        batch.mark_sent(pipeline)
+        await self._use(connection, connection.send, words, attempts.reading_time)
+        return connection
+
+    async def _receive(self, batch: Batch, pipeline: Pipeline, connection: Any, attempts: Attempts) -> None:
+        """Record the replies to a pipeline."""
+        seconds, durability = attempts.reading_time, self.endpoint.durability
+        count = len(pipeline.indexes) * (1 + pipeline.asking)
+        if durability is None or not batch.writes(pipeline):
+            replies = await self._use(connection, connection.receive_all, count, seconds)
+            batch.record(pipeline, replies)
+            self._give_back(connection, replies)
+            return
+        seconds += min(durability.timeout, max(attempts.remaining, 0))
+        more = pipeline.asking + REPLIES
+        replies = await self._use(connection, connection.receive_all, count + more, seconds)
+        batch.record(pipeline, replies[:count])
+        error = durability.failure(replies[-1])
+        if error is not None and batch.mark_unconfirmed(pipeline, error):
+            self.connections.drop(connection, monotonic())  # it may be a former primary
+            raise error
+        self._give_back(connection, replies[:count])
 
     async def _use(self, connection: Any, method: Callable[..., Any], *args: Any) -> Any:
         """Call a method of a connection. If it fails the connection is closed; after a network error, also
@@ -173,11 +234,11 @@ class Client:
         else:
             self.connections.give_back(connection)
 
-    async def _refresh_topology(self, error: Exception, known: Topology | None) -> None:
+    async def _refresh_topology(self, error: Exception, known: Router) -> None:
         """After an error that may mean a new topology, read it, unless another call has done so since."""
-        if self.endpoint.may_be_outdated(error) and self.endpoint.topology is known:
+        if self.endpoint.router is known and known.is_outdated(error):
             await refresh_topology(self._world, self.endpoint, error)
-            self.connections.close(self.endpoint.stale(self.connections.addresses))
+            self.connections.close_stale(self.endpoint.router.addresses)
 
     async def _wait(self, step: Wait) -> Any:
         """The reply, or None. A failure costs at most a hint, so the wait continues until its time is over;
@@ -187,8 +248,9 @@ class Client:
         attempts: Attempts | None = None
         redirect: Address | None = None
         while True:
-            known = self.endpoint.topology
+            known = self.endpoint.router
             try:
+                known = await self._detect(self.endpoint.default_reply_timeout)
                 found = await self._wait_until(ends, step, redirect)
                 if found is None and seconds < step.seconds:
                     raise Unavailable("The deadline of this block has passed.")
@@ -209,13 +271,18 @@ class Client:
             await self._world.sleep(min(max(ends - monotonic(), 0), POLL_INTERVAL))
             return None
         connection = pending.connection
-        while await self._use(connection, connection.readable, max(ends - monotonic(), 0)):
+        while await self._use(connection, connection.readable, min(ends, pending.ends) - monotonic()):
             reply = await self._use(connection, connection.receive, QUERY_TIMEOUT)
             if reply is not None or ends <= monotonic():
                 self._give_back(connection, [reply])
                 return result(step, [reply])
             pending = await self._send_wait(connection, step)
-        await self.connections.keep(pending)
+        if not pending.has_ended:
+            await self.connections.keep(pending)
+        else:
+            self.connections.drop(connection, pending.sent_at)  # its server doesn't reply any more
+            if monotonic() < ends:
+                raise TimeoutError("no reply in time")
         return None
 
     def _take_pending(self, step: Wait) -> Pending | None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from .cluster import SLOTS_COMMAND, is_standalone, resolve
 from .endpoints import Endpoint, connect, location
+from .routing import is_refused
 from .sockets import Address, BlockingConnection
 
 
@@ -72,9 +73,10 @@ class Primaries:
             return []
 
     def _query_any(self) -> list[Primary]:
-        """The first reply of the alias's server or of any known primary."""
+        """The first reply of the alias's server, or of any other node that is known."""
         errors: list[Exception] = []
-        for address in (None, *(one.address for one in self._known if one.address)):
+        known = [one.address for one in self._known if one.address]
+        for address in (None, *known, *self._endpoint.other_addresses):
             self.close()
             try:
                 self._connection = connect(self._endpoint, address)
@@ -86,7 +88,7 @@ class Primaries:
 
     def _query(self, connection: BlockingConnection) -> list[Primary]:
         [reply] = connection.exchange([SLOTS_COMMAND], self._endpoint.default_reply_timeout)
-        if is_standalone(reply) or (isinstance(reply, NoPermissionError) and not self._known):
+        if is_standalone(reply) or (is_refused(reply) and not self._known):
             self.close()
             return [STANDALONE]
         if isinstance(reply, ResponseError):

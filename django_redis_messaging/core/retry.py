@@ -21,6 +21,7 @@ from redis import exceptions as driver
 from .. import conf
 from ..errors import ConfigurationError, InvalidArgument, MessagingError, OutcomeUnknown, Unavailable
 from .backoff import backoff
+from .durability import Unconfirmed
 
 #: seconds: maximum of the first pause; the maximum doubles with each attempt
 FIRST_PAUSE = 0.02
@@ -145,11 +146,13 @@ class Attempts:
     def pause_after(self, error: Exception, *, partly: bool = False) -> float:
         """Seconds to wait before the next attempt; raises the final error if this was the last one. `partly`:
         some calls of a pipeline have been applied."""
+        if isinstance(error, Unconfirmed):
+            raise self._unconfirmed(error) from error
         cause = error.__cause__ if isinstance(error, NotSent) else error
         denial = _denial(error)
         if denial is not None:
             raise self._final(denial_error(denial), cause, partly=partly) from error
-        if isinstance(error, driver.ResponseError) and not _is_temporary(error):
+        if isinstance(error, driver.ResponseError) and not is_temporary(error):
             raise self._final(translate_error(error), cause, partly=partly) from error
         self.unanswered = self.unanswered or not _is_answered(error)
         if (self._once and self.unanswered) or self.remaining <= 0 or _is_cancelled.get()():
@@ -162,12 +165,14 @@ class Attempts:
     def error_of(self, error: Exception, alone: bool) -> MessagingError:
         """The final error of one call of several, by its own latest error. `alone`: the call is for one
         resource; else a script that raised an error may have changed some of its resources before."""
+        if isinstance(error, Unconfirmed):
+            return self._unconfirmed(error)
         denial = _denial(error)
         if denial is not None:
             return denial_error(denial)
         if not _is_answered(error):
             return self._unknown(error, unanswered=True)
-        if not isinstance(error, driver.ResponseError) or _is_temporary(error):
+        if not isinstance(error, driver.ResponseError) or is_temporary(error):
             return self._unavailable(error.__cause__ if isinstance(error, NotSent) else error)
         final = translate_error(error)
         is_whole = alone or isinstance(final, Unavailable)
@@ -185,6 +190,12 @@ class Attempts:
         return OutcomeUnknown(
             f"Redis {failure} ({cause}): the operation may have been applied, completely or partly. Repeat "
             "it with the same request_id to make sure."
+        )
+
+    def _unconfirmed(self, error: Unconfirmed) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"The operation was applied, but {error}: a failover may lose it. Repeat it with the same "
+            "request_id to make sure."
         )
 
     def _unavailable(self, cause: BaseException | None) -> Unavailable:
@@ -218,7 +229,8 @@ def _denial(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _is_temporary(error: driver.ResponseError) -> bool:
+def is_temporary(error: driver.ResponseError) -> bool:
+    """Whether a later attempt may succeed after this error reply; nothing was applied."""
     text = str(error)
     return (
         isinstance(error, _TEMPORARY)
@@ -244,6 +256,8 @@ def needs_other_connection(replies: Sequence[object]) -> bool:
 
 def topology_may_have_changed(error: Exception) -> bool:
     """Whether an error of a Cluster may mean that other servers own the keys now."""
+    if isinstance(error.__cause__, driver.MaxConnectionsError):
+        return False
     lost = isinstance(error, NotSent | driver.ConnectionError | driver.TimeoutError | driver.ClusterDownError)
     return lost or is_demotion(error)
 

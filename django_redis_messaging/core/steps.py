@@ -110,6 +110,11 @@ class Script:
         return self.words[3]
 
     @property
+    def last_key(self) -> Text:
+        """One of the app's keys; the first one may be the site's, as that of a lock."""
+        return self.words[2 + int(self.words[2])]
+
+    @property
     def in_full(self) -> Words:
         """The same call for a server that doesn't have the script yet."""
         return ("EVAL", self.source.text, *self.words[2:])

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 from .sockets import Address
 from .steps import Wait, Words
 
-#: seconds after which the server has surely ended a pending command; without a reply by then, its
-#: connection is
-#: broken
+#: seconds after which the server has surely ended a pending command; without a reply by then, its connection
+#: is broken
 ENDED = Wait.LINGER + 0.5
 
 
@@ -30,9 +29,14 @@ class Pending(NamedTuple):
     sent_at: float
 
     @property
+    def ends(self) -> float:
+        """When the server must have replied."""
+        return self.sent_at + ENDED
+
+    @property
     def has_ended(self) -> bool:
         """Whether the server must have replied by now."""
-        return monotonic() > self.sent_at + ENDED
+        return monotonic() > self.ends
 
 
 class PendingWaits:
@@ -47,6 +51,11 @@ class PendingWaits:
 
     def __len__(self) -> int:
         return len(self._in_order)
+
+    def number_at(self, address: Address | None) -> int:
+        """How many are pending at a server."""
+        with self._lock:
+            return sum(one.connection.address == address for one in self._in_order.values())
 
     def keep(self, pending: Pending) -> None:
         """Add a pending command."""

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
 
 import uvicorn
 from django.conf import settings
@@ -25,10 +24,11 @@ from traffic import counting
 from django_redis_messaging import ConfigurationError, handlers, isolation
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.embedded_cluster import EmbeddedCluster
 from django_redis_messaging.core.endpoints import endpoint
 from django_redis_messaging.core.keys import FORMAT, current_prefix
 from django_redis_messaging.core.primaries import scan
-from django_redis_messaging.core.private import make_private
+from django_redis_messaging.core.private import make_private, open_private
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.loop_group import LoopGroup
 from django_redis_messaging.tasks.polling import our_backends
@@ -36,21 +36,30 @@ from django_redis_messaging.tasks.worker import Limits, Worker
 
 #: seconds that running requests and tasks may take when the demo stops
 SHUTDOWN_TIMEOUT = 2
-#: patterns of the files in the demo's directory: the database with its journals, the options, the access log
-DATA_FILES = ("*.sqlite3*", "*.json", "*.log*")
+#: number of nodes that `demo --cluster` runs
+PRIMARIES = 3
+#: patterns of the files in the demo's directory: the database with its journals, the options, the access log,
+#: and the location of the servers
+DATA_FILES = ("*.sqlite3*", "*.json", "*.log*", "location")
 
 
 class Stopped(BaseException):
-    """Raised on Ctrl-C or SIGTERM while the site is not serving requests."""
+    """Ends the demo after Ctrl-C or SIGTERM while the site is not serving requests."""
 
 
 #: numbers of the signals that were received
 _received: list[int] = []
+#: not empty while the first signal interrupts what runs
+_interruptible: list[None] = []
 
 
 @contextmanager
 def handle_stop_signals() -> Iterator[None]:
-    """End the block on Ctrl-C and SIGTERM, after its cleanup."""
+    """End the block on Ctrl-C and SIGTERM, after its cleanup.
+
+    The first signal is only noted, for `stop_if_requested`: an exception that is raised anywhere could leave
+    a lock acquired or a thread running. The second one interrupts.
+    """
     _received.clear()
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -63,38 +72,71 @@ def handle_stop_signals() -> Iterator[None]:
 
 
 def stop_if_requested() -> None:
-    """Raise Stopped if a signal was received: an exception raised inside a destructor is lost."""
+    """Raise Stopped if a signal was received."""
     if _received:
         raise Stopped
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """The first signal interrupts the block, such as a question to the user."""
+    _interruptible.append(None)
+    try:
+        stop_if_requested()
+        yield
+    finally:
+        _interruptible.clear()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
     _received.append(number)
-    raise Stopped
+    if _interruptible or len(_received) > 1:
+        raise Stopped
 
 
 @contextmanager
-def run_redis() -> Iterator[str]:
-    """Use the server in REDIS_URL, or run a private one with its data in the demo's directory.
+def run_redis(*, cluster: bool = False) -> Iterator[str]:
+    """Use the server in REDIS_URL, or run a private one or a private Cluster, with its data in the demo's
+    directory.
 
     Yields a description of the server.
     """
     make_data_private()
     if "REDIS_URL" in os.environ:
+        if cluster:
+            raise CommandError("REDIS_URL names a server, and --cluster starts others: give one of the two.")
         yield "the server in REDIS_URL"
         return
-    server = EmbeddedServer(settings.DATA_DIR / "redis", append_only=True)
+    server: EmbeddedServer | EmbeddedCluster
+    if cluster:
+        kind = f"a private Cluster of {PRIMARIES} primaries"
+        server = EmbeddedCluster(settings.DATA_DIR / "cluster", primaries=PRIMARIES, append_only=True)
+    else:
+        kind, server = "a private server", EmbeddedServer(settings.DATA_DIR / "redis", append_only=True)
     try:
         server.start()
         entry = {**settings.CACHES["messaging"], "LOCATION": server.url}
         # The system checks have read the alias already: override_settings resets what was cached.
-        with override_settings(CACHES={**settings.CACHES, "messaging": entry}):
-            yield f"a private server, data in {server.directory}"
+        with override_settings(CACHES={**settings.CACHES, "messaging": entry}), _location_stored(server.url):
+            yield f"{kind}, data in {server.directory}"
     except ConfigurationError as error:
         raise CommandError(str(error)) from error
     finally:
         clients.close()
         server.close()
+
+
+@contextmanager
+def _location_stored(url: str) -> Iterator[None]:
+    """Let other commands find the servers: the ports and the password of a Cluster change at each start."""
+    file = settings.LOCATION_FILE
+    file.unlink(missing_ok=True)
+    with open_private(file, "wb") as stored:
+        stored.write(url.encode())
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def make_data_private() -> None:

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from urllib.parse import quote
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 #: all data of the demo; ignored by git
@@ -69,9 +68,9 @@ DATABASES = {
     }
 }
 
-# Other commands use the socket of the server that `manage.py demo` runs. REDIS_URL overrides it.
-_SOCKET = DATA_DIR / "redis" / "server.sock"
-_LOCATION = f"unix://{quote(str(_SOCKET))}?db=0" if _SOCKET.exists() else "redis://127.0.0.1:6379/1"
+#: `manage.py demo` stores the URL of its servers here: other commands use them, unless REDIS_URL overrides it
+LOCATION_FILE = DATA_DIR / "location"
+_LOCATION = LOCATION_FILE.read_text() if LOCATION_FILE.exists() else "redis://127.0.0.1:6379/1"
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
     "messaging": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +14,17 @@ import pytest
 from django.test import override_settings
 from redis.crc import key_slot
 
-from django_redis_messaging import Broadcast, Chat, DelayQueue, Inbox, Lock, Mailbox, Semaphore, conf
+from django_redis_messaging import (
+    Broadcast,
+    Chat,
+    DelayQueue,
+    Inbox,
+    Lock,
+    Mailbox,
+    OutcomeUnknown,
+    Semaphore,
+    conf,
+)
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.chats.keys import ChatKeys
 from django_redis_messaging.services.jobs.keys import JobKeys
@@ -160,3 +171,29 @@ def test_services_continue_after_a_primary_was_killed(cluster: Cluster) -> None:
         with Lock(name) as lock, Semaphore(name, 1):
             assert lock.owned()
     assert Inbox("ann").unread() == len(names)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cluster", [NODE_TIMEOUT], indirect=True)
+def test_claims_find_the_replica_of_a_frozen_primary(cluster: Cluster) -> None:
+    """A claim is not repeated after a lost reply, and a worker may send nothing else."""
+    queue: DelayQueue[str] = DelayQueue("mail")
+    at = cluster.owner(key_slot(JobKeys(conf.prefix(), "queue", "mail").jobs.encode()))
+    messaging = {"PREFIX": conf.prefix(), "COMMAND_DEADLINE": 1.0}
+    with override_settings(REDIS_MESSAGING=messaging):
+        assert queue.pop() == []
+        cluster.servers[at].freeze()
+        try:
+            ends = time.monotonic() + PATIENCE
+            while not popped_nothing(queue):
+                assert time.monotonic() < ends
+        finally:
+            cluster.servers[at].thaw()
+
+
+def popped_nothing(queue: DelayQueue[str]) -> bool:
+    """Whether a claim was answered."""
+    try:
+        return queue.pop() == []
+    except OutcomeUnknown:
+        return False

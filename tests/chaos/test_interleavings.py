@@ -107,13 +107,17 @@ def count_inconsistent(begin: Sequence[Begin], orders: Iterator[tuple[int, ...]]
     return found
 
 
+#: whether the user is a member at the beginning
+JOINED = [pytest.param(True, marks=pytest.mark.long), False]
+
+
 class TestEveryOrder:
-    @pytest.mark.parametrize("joined", [True, False])
+    @pytest.mark.parametrize("joined", JOINED)
     def test_two_joins_and_a_leave(self, joined: bool, lasting: EmbeddedServer, connect: Connect) -> None:
         connect(lasting)
         assert count_inconsistent([join, join, leave], all_orders([3, 3, 2]), joined=joined) == 0
 
-    @pytest.mark.parametrize("joined", [True, False])
+    @pytest.mark.parametrize("joined", JOINED)
     def test_join_leave_and_repeated_creation(
         self, joined: bool, lasting: EmbeddedServer, connect: Connect
     ) -> None:
@@ -122,7 +126,7 @@ class TestEveryOrder:
 
 
 class TestManyOrders:
-    @pytest.mark.parametrize("joined", [True, False])
+    @pytest.mark.parametrize("joined", JOINED)
     def test_three_joins_two_leaves_and_a_fetch(
         self, joined: bool, lasting: EmbeddedServer, connect: Connect
     ) -> None:

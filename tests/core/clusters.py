@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from itertools import count, permutations
 from typing import Any, Self
 
 import redis
-from django_redis.pool import ConnectionFactory
 from redis.crc import key_slot
 
-from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
+from django_redis_messaging.core.embedded import EmbeddedServer
+from tests.core.ports import free_port
 
 #: seconds; the timeout of conditions, also on a busy machine
 PATIENCE = 60.0
@@ -74,7 +74,8 @@ class Servers:
 class Cluster(Servers):
     """`primaries` nodes that share the slots, and behind them as many replicas, if wanted: with three, the
     node 3 is the replica of the node 0. Others, as many as `later`, run already and join when they are told
-    to. What a method calls `at` is the number of a node."""
+    to. What a method calls `at` is the number of a node. `tls` are the server's options for certificates: the
+    nodes then listen on TLS ports, too."""
 
     def __init__(
         self,
@@ -83,16 +84,22 @@ class Cluster(Servers):
         replicas: bool = False,
         later: int = 0,
         node_timeout: int = NODE_TIMEOUT,
+        tls: Mapping[str, str] | None = None,
+        program: str | None = None,
     ) -> None:
         super().__init__()
         self._primaries = primaries
         self._replicas = replicas
         self._later = later
         self._node_timeout = node_timeout
+        self._tls = tls
+        self._program = program
         self.servers: list[EmbeddedServer] = []
         #: clients to inspect and control the nodes
         self.clients: list[Any] = []
         self._ports: list[int] = []
+        #: the TLS ports of the nodes
+        self.tls_ports: list[int] = []
 
     def _begin(self) -> None:
         members = self._primaries * (1 + self._replicas)
@@ -210,18 +217,32 @@ class Cluster(Servers):
         """Wait until every replica is in sync with its primary."""
         until(lambda: all(self._up_to_date(at) for at in self._running() if at not in self.primaries()))
 
+    @property
+    def _replication_ports(self) -> list[int]:
+        return self.tls_ports or self._ports
+
     def _start(self) -> None:
-        port = _free_port()
+        port = free_port()
         options: dict[str, str | int] = {
             "bind": "127.0.0.1",
             "port": port,
             "cluster-enabled": "yes",
-            "cluster-port": _free_port(),
+            "cluster-port": free_port(),
             "cluster-node-timeout": self._node_timeout,
             "cluster-allow-replica-migration": "no",
             "repl-diskless-sync-delay": 0,
         }
-        self.servers.append(self._stack.enter_context(EmbeddedServer(options=options)))
+        if self._tls is not None:
+            self.tls_ports.append(free_port())
+            # Redis 7.0 replicates from the port that it uses for the cluster bus
+            options |= {
+                **self._tls,
+                "tls-port": self.tls_ports[-1],
+                "tls-cluster": "yes",
+                "tls-replication": "yes",
+            }
+        server = EmbeddedServer(options=options, program=self._program)
+        self.servers.append(self._stack.enter_context(server))
         self.clients.append(self._stack.enter_context(self.servers[-1].client()))
         self._ports.append(port)
 
@@ -274,7 +295,7 @@ class Cluster(Servers):
         raise LookupError(f"nobody has the slot {slot}")
 
     def _replica_of(self, at: int) -> int:
-        port = self._ports[at]
+        port = self._replication_ports[at]
         found = {other: self.clients[other].info("replication") for other in self._running()}
         return next(other for other, info in found.items() if info.get("master_port") == port)
 
@@ -282,7 +303,7 @@ class Cluster(Servers):
         mine = self.clients[at].info("replication")
         if mine["master_link_status"] != "up":
             return False
-        theirs = self.clients[self._ports.index(mine["master_port"])].info("replication")
+        theirs = self.clients[self._replication_ports.index(mine["master_port"])].info("replication")
         return bool(mine["slave_repl_offset"] >= theirs["master_repl_offset"])
 
     def _open(self, slot: int, to: int) -> None:
@@ -311,17 +332,6 @@ class Cluster(Servers):
         if keys:
             where = ("127.0.0.1", self._ports[to], "", 0, int(1000 * PATIENCE))
             self.clients[source].execute_command("MIGRATE", *where, "KEYS", *keys)
-
-
-class RedisClusterFactory(ConnectionFactory):  # type: ignore[misc]
-    """The CONNECTION_FACTORY of an alias with the driver's own Cluster client."""
-
-    def get_connection(self, params: dict[str, Any]) -> Any:
-        kwargs = {key: value for key, value in params.items() if key not in ("url", "parser_class")}
-        return redis.RedisCluster.from_url(params["url"], **kwargs, **self.pool_cls_kwargs)
-
-    def disconnect(self, connection: Any) -> None:
-        connection.close()
 
 
 def _info(client: Any) -> dict[str, str]:

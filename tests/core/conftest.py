@@ -15,6 +15,7 @@ from django.test import override_settings
 
 from django_redis_messaging.core import clients, scripts
 from django_redis_messaging.core.embedded import EmbeddedServer
+from tests.core.clusters import Cluster
 from tests.core.proxy import LossyProxy
 from tests.core.things import SCRIPTS, Things
 
@@ -39,6 +40,13 @@ class Connect(Protocol):
 def server() -> Iterator[EmbeddedServer]:
     """A server that no test changes."""
     with EmbeddedServer() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three primaries; tests move slots, and complete each migration."""
+    with Cluster() as started:
         yield started
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import random
 import threading
@@ -14,26 +15,23 @@ from typing import Any
 
 import pytest
 
-from django_redis_messaging.core import clients
+from django_redis_messaging import Chat, DelayQueue, Inbox, forget
+from django_redis_messaging.core import clients, waiting
 from django_redis_messaging.core.cluster import parse_slots, resolve
 from django_redis_messaging.core.embedded import _free_port
+from django_redis_messaging.core.sockets import Address, AsyncConnection, BlockingConnection
+from django_redis_messaging.errors import OutcomeUnknown
+from django_redis_messaging.management.commands import messaging_stats
 from tests.conftest import Call
 from tests.core.clusters import Cluster, mates, slot, until
 from tests.core.conftest import Connect
-from tests.core.test_retry import takes
+from tests.core.test_retry import frozen, takes
 from tests.core.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
 #: of things of all primaries, several of each
 NAMES = [f"{at}" for at in range(30)]
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """Three primaries; tests move slots, and complete each migration."""
-    with Cluster() as started:
-        yield started
 
 
 @pytest.fixture(scope="session")
@@ -120,10 +118,31 @@ class TestRouting:
         things = connect(f"redis://127.0.0.1:{_free_port()}?db=0,{cluster.url(1)}")
         assert [await call(things, "add", name) for name in NAMES] == [1] * 30
 
+    async def test_the_topology_is_read_once(
+        self, call: Call, connect: Connect, cluster: Cluster, named: int
+    ) -> None:
+        things = connect(cluster.url(named))
+        await call(things, "add", "a")  # opens the first connection
+        before, redirects = cluster.total("commandstats", "cmdstat_cluster|slots", "calls"), cluster.redirects
+        for name in NAMES:
+            await call(things, "add", name)
+        await call(things, "add_each", NAMES)
+        assert cluster.total("commandstats", "cmdstat_cluster|slots", "calls") == before
+        assert cluster.redirects == redirects
+
+    async def test_the_first_call_goes_to_the_owner(
+        self, call: Call, connect: Connect, cluster: Cluster, named: int
+    ) -> None:
+        things = connect(cluster.url(named))
+        before, redirects = cluster.total("commandstats", "cmdstat_cluster|slots", "calls"), cluster.redirects
+        await call(things, "add_each", NAMES)
+        assert cluster.total("commandstats", "cmdstat_cluster|slots", "calls") == before + 1
+        assert cluster.redirects == redirects
+
     async def test_the_drivers_own_client_may_be_the_alias(
         self, call: Call, connect: Connect, cluster: Cluster
     ) -> None:
-        own = {"CONNECTION_FACTORY": "tests.core.clusters.RedisClusterFactory"}
+        own = {"CONNECTION_FACTORY": "django_redis_messaging.cluster.ClusterConnectionFactory"}
         things = connect(cluster.url(1), more=own)
         assert [await call(things, "add", name) for name in NAMES] == [1] * 30
         assert [await call(things, "get", name) for name in NAMES] == [b"1"] * 30
@@ -171,6 +190,47 @@ class TestPipelines:
     async def test_an_empty_one(self, call: Call, things: Things) -> None:
         assert await call(things, "add_each", []) == []
         assert await call(things, "add_all", []) == []
+
+    @pytest.mark.parametrize("at", [0, 1, 2])
+    async def test_a_server_that_does_not_reply_holds_up_no_other(
+        self, call: Call, connect: Connect, cluster: Cluster, at: int
+    ) -> None:
+        """Nor are the calls to the others repeated."""
+        things = connect(cluster.url(0), {"socket_timeout": 0.2}, COMMAND_DEADLINE=0.6)
+        await call(things, "add_each", NAMES)
+        owners = {name: cluster.owner(slot(name)) for name in NAMES}
+        with frozen(cluster.servers[at]):
+            with pytest.raises(OutcomeUnknown):
+                await call(things, "add_each", NAMES)
+            others = {name: cluster.clients[owner] for name, owner in owners.items() if owner != at}
+            assert {int(client.get(things.key(name))) for name, client in others.items()} == {2}
+        until(lambda: cluster.clients[at].ping())
+
+    def test_a_few_connections_are_enough(self, connect: Connect, cluster: Cluster) -> None:
+        """Operations don't wait for connections that they hold themselves, and a free one wakes a caller that
+        waits for its server."""
+        things = connect(cluster.url(0), {"max_connections": 1})
+        with takes(0, 10), ThreadPoolExecutor(8) as threads:
+            replies = list(threads.map(things.add_each, [NAMES] * 200))
+        assert sorted(reply[0] for reply in replies) == list(range(1, 201))
+
+    async def test_waits_at_a_silent_server_hold_up_no_call_to_another(
+        self, call: Call, connect: Connect, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        things = connect(cluster.url(0))
+        await call(things, "add_each", NAMES)
+        owners = {name: cluster.owner(slot(name)) for name in NAMES}
+        silent = [name for name, owner in owners.items() if owner == 0][:4]
+        [other, *_] = [name for name, owner in owners.items() if owner == 1]
+        for name in silent:
+            await call(things, "take", *mates(name), 0.01)
+        with frozen(cluster.servers[0]):
+            monkeypatch.setattr(waiting, "ENDED", 0.1)
+            await asyncio.sleep(0.1)  # now the server should have ended these waits
+            with takes(0, 0.8):
+                assert await call(things, "take", *mates(other), 0.01) is None
+                assert await call(things, "add", other) == 2
+        until(lambda: cluster.clients[0].ping())
 
     @pytest.mark.parametrize("operation", ["add_each", "add_each_once", "add_all"])
     async def test_nodes_without_the_script(
@@ -526,3 +586,56 @@ class TestKilled:
             sturdy.clients[replica].zadd(things.key(name), {"x": 0})
             with takes(0, 10):
                 assert await call(things, "take", name, 20) == b"x"
+
+
+class TestServices:
+    """Operations on resources of all primaries: one pipeline for each of them in a round trip."""
+
+    @pytest.fixture
+    def sent(self, things: Things, monkeypatch: pytest.MonkeyPatch) -> list[Address | None]:
+        """The server of each exchange from now on."""
+        found: list[Address | None] = []
+        for kind in (BlockingConnection, AsyncConnection):
+            for method in ("exchange", "send"):
+                original = getattr(kind, method)
+
+                def record(self: Any, *arguments: Any, original: Any = original) -> Any:
+                    if inspect.stack()[1].function != "exchange":  # it calls `send`
+                        found.append(self.address)
+                    return original(self, *arguments)
+
+                monkeypatch.setattr(kind, method, record)
+        return found
+
+    async def test_round_trips(self, call: Call, sent: list[Address | None], cluster: Cluster) -> None:
+        inbox, primaries = Inbox("bob"), len(cluster.primaries())
+        for name in NAMES:
+            Chat.create("ann", ["bob"], "Hello!", chat_id=name)
+        [page] = {len(await call(inbox, form)) for form in ("pending", "chats")}
+        assert (page, await call(inbox, "unread")) == (len(NAMES), len(NAMES))
+
+        async def exchanges(subject: Any, name: str, *arguments: Any) -> int:
+            sent.clear()
+            await call(subject, name, *arguments)
+            return len(sent)
+
+        # the user's index, which chats have news, and these
+        for form in ("chats", "pending", "unread"):
+            assert await exchanges(Inbox("bob"), form) == 1 + 2 * primaries
+
+    def test_forgetting(self, sent: list[Address | None], cluster: Cluster) -> None:
+        for name in NAMES:
+            Chat.create("ann", ["bob"], "Hello!", chat_id=name)
+        sent.clear()
+        forget("bob")
+        assert len(sent) <= 10 + len(cluster.primaries())
+        assert Inbox("bob").chats() == []
+
+    def test_statistics(self, sent: list[Address | None], cluster: Cluster) -> None:
+        for name in NAMES:
+            DelayQueue(name).push("job")
+        messaging_stats.count(messaging_stats.delay_queues())  # every server has the scripts
+        sent.clear()
+        rows = messaging_stats.count(messaging_stats.delay_queues())
+        assert [row["ready"] for row in rows] == [1] * len(NAMES)
+        assert len(sent) == 1 + len(cluster.primaries())

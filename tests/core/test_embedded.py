@@ -19,6 +19,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from django_redis_messaging.core import embedded, programs
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.embedded_cluster import EmbeddedCluster
 from django_redis_messaging.core.programs import find_program
 from django_redis_messaging.errors import ConfigurationError
 
@@ -232,6 +233,14 @@ def test_a_server_that_never_replies_is_killed(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"did not reply within 1 s.*thinking"):
         server.__enter__()
     assert not server.running
+
+
+def test_nodes_that_form_no_cluster_in_time_are_stopped(tmp_path: Path) -> None:
+    directory = tmp_path / 'a directory of "nodes" % 1'
+    cluster = EmbeddedCluster(directory, deadline=0)
+    with pytest.raises(ConfigurationError, match="formed no Cluster within 0 s"), cluster:
+        pass
+    assert not any(node.running for node in cluster.nodes)
 
 
 def test_a_cluster_of_one_node_owns_all_slots() -> None:

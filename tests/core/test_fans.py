@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from django_redis_messaging import ConfigurationError, OutcomeUnknown, Unavailable
-from django_redis_messaging.core.calls import Batch
+from django_redis_messaging.core.calls import Batch, Pipeline
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Fan
 from django_redis_messaging.core.retry import Attempts
@@ -116,8 +116,8 @@ def test_calls_that_were_not_sent_were_not_applied(things: Things) -> None:
     batch = Batch(Fan("thing_add_all", resources, [1], once=True), split=True)
     attempts = Attempts(SHORT, began=time.monotonic(), reply_timeout=SHORT, writes=True, once=True)
     assert batch.partial_result(attempts.error_of) is None
-    batch.record([0], [[1]])
-    batch.mark_sent([1])
+    batch.record(Pipeline(None, [0]), [[1]])
+    batch.mark_sent(Pipeline(None, [1]))
     first, second, third = batch.partial_result(attempts.error_of) or []
     assert (first, type(second), type(third)) == (1, OutcomeUnknown, Unavailable)
     assert "did not reply" in str(second) and "was not applied" in str(third)

@@ -82,7 +82,12 @@ def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[float]:
                 found.append(seconds)
             return send(self, calls, seconds)
 
+        def receive_all(self: Any, count: int, seconds: float, *, receive: Any = kind.receive_all) -> Any:
+            found.append(seconds)
+            return receive(self, count, seconds)
+
         monkeypatch.setattr(kind, "exchange", exchange)
+        monkeypatch.setattr(kind, "receive_all", receive_all)
     return found
 
 

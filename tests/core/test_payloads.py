@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_redis_messaging.core import payloads
@@ -22,6 +22,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@settings(max_examples=30)
 @given(st.lists(values))
 def test_payloads_are_decoded_unchanged(given_values: list[Any]) -> None:
     raw = [payloads.dumps(value).encode() for value in given_values]

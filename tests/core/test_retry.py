@@ -396,11 +396,22 @@ class TestWait:
         self, form: Form, things: Things, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert await form(things, "wait")("again", 0.01) is None
-        monkeypatch.setattr(waiting, "ENDED", -1)
+        monkeypatch.setattr(waiting, "ENDED", 0.03)
+        await asyncio.sleep(0.03)  # the time of an overdue wait
         with server.client() as other:
             before = other.info("commandstats")["cmdstat_bzpopmin"]["calls"]
             assert await form(things, "wait")("again", 0.01) is None
             assert other.info("commandstats")["cmdstat_bzpopmin"]["calls"] == before + 1
+
+    async def test_a_lost_topology_is_asked_for_again(
+        self, form: Form, connect: Connect, server: EmbeddedServer
+    ) -> None:
+        """Nothing of the first call has been sent by then."""
+        with LossyProxy(server.socket, asking=b"CLUSTER") as proxy:
+            things = connect(proxy)
+            proxy.lose_next()
+            assert await form(things, "add")("a", once=True) == 1
+            assert proxy.lost == 1
 
     async def test_a_wait_on_a_stopped_server_is_unavailable(
         self, form: Form, connect: Connect, private: EmbeddedServer, until: Callable[..., None]
@@ -417,6 +428,15 @@ class TestWait:
         with pytest.raises(Unavailable, match=r"for \d+\.\d s"):
             await form(things, "wait")("list", 10)
         ending.join()
+
+    async def test_a_wait_that_is_sent_too_late(
+        self, form: Form, connect: Connect, private: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        things = connect(private)
+        await form(things, "do")("PING")
+        monkeypatch.setattr(waiting, "ENDED", -1)
+        with takes(0, 1):
+            assert await form(things, "wait")("list", 0.2) is None
 
     @pytest.mark.parametrize("seconds", [5, 0.001])
     async def test_a_connection_that_is_reset_is_not_noticed(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from django_redis_messaging.core import clients, waiting
+from django_redis_messaging.core.embedded import _free_port
 from tests.conftest import Call
 from tests.core.clusters import until
 from tests.core.conftest import Connect
-from tests.core.sentinels import NAME, Pair, Sentinels
+from tests.core.sentinels import NAME, Pair, Sentinel, Sentinels
 from tests.core.test_cluster import meanwhile
 from tests.core.test_retry import takes
 from tests.core.things import Things
@@ -58,14 +60,31 @@ class TestSentinel:
         assert sentinels.clients[0].get(watched.key("a")) == b"7"
         assert refused(sentinels, 1) == 0
 
-    async def test_the_sentinel_is_not_queried_for_each_call(
-        self, call: Call, watched: Things, sentinels: Sentinels
+    async def test_a_silent_sentinel_is_asked_once(
+        self, call: Call, connect: Connect, sentinels: Sentinels
     ) -> None:
-        await call(watched, "add", "a")
-        before = questions(sentinels)
-        for _ in range(20):
-            await call(watched, "add", "a")
-        assert questions(sentinels) == before
+        """It has its share of the time; later connections begin with the Sentinel that replied."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            options = {
+                **sentinels.options,
+                "SENTINELS": [silent.getsockname(), *sentinels.options["SENTINELS"]],
+            }
+            things = connect(f"redis://{NAME}/0?db=0", more=options, COMMAND_DEADLINE=2)
+            with takes(0.2, 2):
+                await call(things, "add", "a")
+            clients.close()
+            await clients.aclose()
+            with takes(0, 0.2):
+                assert await call(things, "add", "a") == 2
+
+    async def test_a_sentinel_that_names_a_dead_primary_is_asked_last(
+        self, call: Call, connect: Connect, sentinels: Sentinels
+    ) -> None:
+        with Sentinel(_free_port()) as isolated:
+            named = [("127.0.0.1", isolated.port), *sentinels.options["SENTINELS"]]
+            things = connect(f"redis://{NAME}/0?db=0", more={**sentinels.options, "SENTINELS": named})
+            with takes(0, 5):
+                assert [await call(things, "add", "a") for _ in range(2)] == [1, 2]
 
     async def test_a_killed_primary(self, call: Call, watched: Things, sentinels: Sentinels) -> None:
         await call(watched, "add", "a")
@@ -115,12 +134,6 @@ class TestSentinel:
 
         with meanwhile(order), takes(0, 20):
             assert await call(watched, "take", "list", 30) == b"x"
-
-
-def questions(sentinels: Sentinels) -> int:
-    """How often the Sentinel was queried for the primary."""
-    stats: dict[str, Any] = sentinels.orders.info("commandstats")
-    return sum(int(stat["calls"]) for name, stat in stats.items() if "get-master-addr" in name)
 
 
 @pytest.fixture
@@ -182,6 +195,24 @@ class TestAlone:
 
         with meanwhile(push), takes(0, 10):
             assert await call(things, "take", "list", 20) == b"x"
+
+    async def test_a_wait_at_a_frozen_server(
+        self, call: Call, things: Things, pair: Pair, link: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is begun again, so that it finds the server that has taken over."""
+        monkeypatch.setattr(waiting, "ENDED", 0.2)
+
+        def freeze_and_swap() -> None:
+            until(lambda: blocked(pair, 0))
+            pair.servers[0].freeze()
+            link.unlink()
+            link.symlink_to(pair.servers[1].socket)
+            pair.clients[1].replicaof("NO", "ONE")
+            pair.clients[1].zadd(things.key("list"), {"x": 0})
+
+        with meanwhile(freeze_and_swap), takes(0, 10):
+            assert await call(things, "take", "list", 20) == b"x"
+        pair.servers[0].thaw()
 
 
 def swap(pair: Pair, link: Path) -> None:

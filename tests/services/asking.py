@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from django_redis import get_redis_connection
+import django_redis
 
 from django_redis_messaging import Chat, Message, Page, Pending, conf
 from django_redis_messaging.core import clients
@@ -13,6 +13,8 @@ from django_redis_messaging.services.users import UserKeys
 
 #: seconds that `until` waits at most
 DEADLINE = 30.0
+#: raw clients for aliases whose own one reaches only the keys of one node
+raw_clients: dict[str, Any] = {}
 
 
 def change(settings: Any, **changes: Any) -> None:
@@ -23,6 +25,16 @@ def change(settings: Any, **changes: Any) -> None:
 def server() -> Any:
     """A raw client of the server under test."""
     return get_redis_connection(conf.alias())
+
+
+def get_redis_connection(alias: str) -> Any:
+    """A raw client of the server of an alias: that of django-redis, or one for all nodes of a Cluster."""
+    return raw_clients[alias] if alias in raw_clients else django_redis.get_redis_connection(alias)
+
+
+def is_cluster() -> bool:
+    """Whether the server under test belongs to a Cluster."""
+    return conf.alias() in {"cluster", "primaries"}
 
 
 def keys(chat: Chat | str) -> ChatKeys:

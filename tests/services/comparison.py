@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from django_redis import get_redis_connection
 from hypothesis.stateful import RuleBasedStateMachine
 
 from django_redis_messaging import (
@@ -24,6 +23,7 @@ from django_redis_messaging import (
 )
 from django_redis_messaging.services.chats.keys import ChatKeys
 
+from .asking import get_redis_connection
 from .conversation import Conversation, Place, Read, Said
 from .model import Model
 

@@ -1,6 +1,5 @@
 """The services are tested on a standalone server and on a Redis Cluster of one node: see ../gate.py."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,13 +8,12 @@ from pytest_django import Settings
 from django_redis_messaging import conf
 from django_redis_messaging.core import scripts
 from django_redis_messaging.services.listening import channel, dispatch
+from tests.gate import FURTHER, LIMITED
 
 from . import permissions
-from .asking import server
+from .asking import raw_clients, server
 from .planting import Planting, planted
 
-#: whether all tests run as a user of Redis who has only the permissions that the app needs
-LIMITED = "MESSAGING_ACL" in os.environ
 #: features of docs/security.md that need more, with the modules that test them
 FEATURES = {
     "`messaging_locks`, `messaging_files` and `messaging_repair`": {"test_messaging_locks"},
@@ -31,14 +29,54 @@ FEATURES = {
 #: modules that test `Lock(key=…)`
 WITH_LOCK_KEYS = {"test_locks", "test_messaging_locks"}
 
+_USER = "it connects as another user to a unix socket"
+_ORDER = "events of several primaries have no common order, and each primary has a limit of its own"
+_PIPELINE = "the driver's Cluster client has no such transactions"
+#: tests and modules that need the unix socket of the server, with the reason
+UNIX_SOCKET = {
+    "test_broadcasts_node": "publisher.mjs connects to a unix socket",
+    "test_permissions": _USER,
+    "test_forbidden_config_is_a_warning": _USER,
+    "test_config_get_without_config_set": _USER,
+}
+#: tests that need a single server, with the reason
+ONE_SERVER = {
+    "test_original_flags_deliver_no_expiry": _ORDER,
+    "test_all_events_by_default": _ORDER,
+    "test_second_stop_waits_for_no_handler": _ORDER,
+    "test_slow_handlers_lose_events_above_the_limit": _ORDER,
+    "test_hanging_handler_lets_another_listener_take_over": _ORDER,
+    "test_expired_lease_is_taken_over": _ORDER,
+    "test_another_database": "a Cluster has one database",
+    "test_a_bucket_is_kept_for_the_retention_after_its_end": _PIPELINE,
+    "test_the_original_cannot_reject_a_late_write": _PIPELINE,
+    "test_in_the_original_a_newcomer_overtakes": _PIPELINE,
+}
+
 
 @pytest.fixture
 def messaging_alias(server_kind: str, request: pytest.FixtureRequest, settings: Settings) -> str:
     """The alias of that server, also used for `using=None`."""
     if server_kind == "cluster":
         request.getfixturevalue("cluster_server")
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "cluster"}
+    elif server_kind in FURTHER:
+        skip_if_impossible(server_kind, request)
+        topology = request.getfixturevalue("servers")[server_kind]
+        settings.CACHES = {**settings.CACHES, server_kind: topology.entry}
+        if topology.cluster is not None:
+            raw_clients[server_kind] = topology.cluster
+    if server_kind != "standalone":
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": server_kind}
     return conf.alias()
+
+
+def skip_if_impossible(server_kind: str, request: pytest.FixtureRequest) -> None:
+    """Skip a test that needs what this kind of server doesn't have."""
+    lacking = {} if server_kind == "valkey" else UNIX_SOCKET
+    lacking = {**lacking, **ONE_SERVER} if server_kind == "primaries" else lacking
+    for name in (request.node.originalname, request.path.stem):
+        if name in lacking:
+            pytest.skip(lacking[name])
 
 
 @pytest.fixture(autouse=LIMITED)

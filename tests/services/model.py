@@ -248,7 +248,8 @@ class Model:
             if reset:
                 listed.seen = Reported(chat.epoch, position) if ids else chat.line
             found[chat_id] = read
-            if ack and position + read.gap + len(read.ids) > position:
+            # without messages, the gap before them is reported again
+            if ack and (read.ids or not read.has_more) and read.gap + len(read.ids) > 0:
                 chat.move(user, position + read.gap + len(read.ids))
         return found
 

@@ -29,7 +29,7 @@ PROFILE = settings(
 Plant = tuple[str, str, str]
 Planting = Callable[[Plant], None]
 #: number of planted bugs per machine in every run
-FEW = 4
+FEW = 2
 
 
 def finds_a_mistake(machine: type[RuleBasedStateMachine], *others: type[Exception]) -> None:

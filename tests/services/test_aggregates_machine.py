@@ -12,7 +12,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from django_redis import get_redis_connection
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -29,6 +28,7 @@ from django_redis_messaging.services.aggregates import aggregator, counting
 from django_redis_messaging.services.aggregates.keys import AggregateKeys
 from django_redis_messaging.services.aggregates.values import Flush
 
+from .asking import get_redis_connection
 from .lines import Lines, counted, parse
 from .planting import PROFILE, Plant, PlantedBugs, finds_a_mistake
 

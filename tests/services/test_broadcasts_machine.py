@@ -10,13 +10,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from django_redis import get_redis_connection
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from django_redis_messaging import Broadcast, conf
 from django_redis_messaging.core import clients
 
+from .asking import get_redis_connection
 from .planting import PROFILE, Plant, Planting, finds_a_mistake, sample
 
 MAX_LENGTH = 16

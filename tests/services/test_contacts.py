@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import pytest
-from django_redis import get_redis_connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,8 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.errors import ConfigurationError, Unavailable
 from django_redis_messaging.services.contacts import RecentContacts, forget_contacts
 from django_redis_messaging.services.users import UserKeys
+
+from .asking import get_redis_connection
 
 numbers = itertools.count()
 

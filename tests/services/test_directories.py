@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django_redis import get_redis_connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,8 @@ from django_redis_messaging.services.directories.directory import Contact, Direc
 from django_redis_messaging.services.directories.keys import DirectoryKeys, directories_key
 from tests.services.asking import reply_to
 from tests.services.planting import server_clock
+
+from .asking import get_redis_connection
 
 numbers = itertools.count()
 

@@ -12,7 +12,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from django_redis import get_redis_connection
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -34,7 +33,7 @@ from django_redis_messaging.services.files.sources import find_sources
 from django_redis_messaging.services.files.steps import ChannelSteps, Session
 from django_redis_messaging.services.files.values import Description
 
-from .asking import reply_to, steps
+from .asking import get_redis_connection, reply_to, steps
 from .planting import PROFILE, Plant, PlantedBugs, finds_a_mistake
 
 #: bytes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, Inbox, conf
+from django_redis_messaging import Chat, Inbox
 
 from .asking import (
     bodies,
@@ -16,6 +16,7 @@ from .asking import (
     create_chat,
     ids,
     index,
+    is_cluster,
     keys,
     reply_to,
     said,
@@ -141,7 +142,7 @@ def test_ack_is_limited_by_total() -> None:
     chats = {name: create_chat(name, *"12345") for name in "xyz"}
     some = found("bob", total=7, ack=True)
     # on a Cluster each chat is read by a separate call, so the total applies to each
-    assert sum(map(len, some.values())) == (15 if conf.alias() == "cluster" else 7)
+    assert sum(map(len, some.values())) == (15 if is_cluster() else 7)
     for name, chat in chats.items():
         assert chat.members()[1].read_id == len(some[name])
 
@@ -287,7 +288,7 @@ def test_total_applies_to_any_number_of_chats(ack: bool) -> None:
     found = Inbox("bob").pending(total=120, ack=ack)
     assert len(found) == 150
     # each node of a Cluster can only count the messages of one chat
-    read = 150 if ack and conf.alias() == "cluster" else 120
+    read = 150 if ack and is_cluster() else 120
     assert sum(len(news.messages) for news in found) == read
     assert all(news.has_more is not bool(news.messages) for news in found)
     assert Inbox("bob").unread() == (150 - read if ack else 150)
@@ -298,7 +299,7 @@ def test_total_above_the_maximum_of_one_script() -> None:
         said(create_chat(name), "ann", *map(str, range(700)))
     found = Inbox("bob").pending(limit=1000, total=2000)
     assert sorted((len(news.messages), news.has_more) for news in found) == [
-        (600 if conf.alias() == "cluster" else 300, True), (700, False), (700, False),
+        (600 if is_cluster() else 300, True), (700, False), (700, False),
     ]  # fmt: skip
 
 

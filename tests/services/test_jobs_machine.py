@@ -11,7 +11,6 @@ import itertools
 from typing import Any
 from unittest import mock
 
-from django_redis import get_redis_connection
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -28,6 +27,7 @@ from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.engines import Performed
 
+from .asking import get_redis_connection
 from .planting import PROFILE, Plant, PlantedBugs
 
 #: seconds: longer than any run; jobs become due and leases expire only by rules

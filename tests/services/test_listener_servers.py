@@ -25,7 +25,7 @@ from django_redis_messaging.services.listening.listener import Events
 from tests.engines import timers
 from tests.tasks.working import running
 
-from .asking import all_keys, change, server, server_ms, until
+from .asking import all_keys, change, is_cluster, server, server_ms, until
 from .listening import ALL, NOTIFY, Received, is_dispatcher, key_handler, listening
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("keyspace_events", "short_lease")]
@@ -84,7 +84,7 @@ class TestOneListenerOfSeveral:
 
 def node_id() -> str:
     """The ID of the server under test among the primaries."""
-    if conf.alias() != "cluster":
+    if not is_cluster():
         return "alone"
     return str(server().execute_command("CLUSTER", "MYID").decode())
 

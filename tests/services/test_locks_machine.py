@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from django_redis import get_redis_connection
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -26,7 +25,7 @@ from django_redis_messaging.core.operations import Listen, Script
 from django_redis_messaging.services.locks import steps as locks
 from django_redis_messaging.services.locks.keys import LockKeys
 
-from .asking import reply_to, steps
+from .asking import get_redis_connection, reply_to, steps
 from .planting import PROFILE, Plant, PlantedBugs, Planting
 
 #: seconds; each is longer than any run, so that only a rule ends a lease, a grant or a place in the queue

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
-from django_redis import get_redis_connection
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,7 +22,7 @@ from hypothesis.stateful import (
 from django_redis_messaging import Mail, Mailbox, MailPage, MessagingError, conf, forget
 from django_redis_messaging.services.mailboxes.keys import MailboxKeys
 
-from .asking import server_ms, until
+from .asking import get_redis_connection, server_ms, until
 from .planting import PROFILE, Plant, PlantedBugs
 
 #: seconds, longer than any run: only the rule for old mail makes mail expire

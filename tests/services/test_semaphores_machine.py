@@ -6,7 +6,6 @@ import itertools
 from typing import Any
 from unittest import mock
 
-from django_redis import get_redis_connection
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -21,7 +20,7 @@ from django_redis_messaging import MessagingError, Semaphore, SemaphoreInfo, con
 from django_redis_messaging.services.semaphores import steps as semaphores
 from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
 
-from .asking import reply_to, steps
+from .asking import get_redis_connection, reply_to, steps
 from .planting import PROFILE, Plant, PlantedBugs
 
 #: seconds; longer than any run: leases end only by a rule

@@ -284,8 +284,7 @@ class TestStats:
     def test_unreachable_redis_prints_one_line(self, start: Start, own_server: EmbeddedServer) -> None:
         url = own_server.url
         own_server.stop()
-        for arguments in (["messaging_stats"], ["redrive", "mail"]):
-            process = start(*arguments, url=url)
+        for process in [start("messaging_stats", url=url), start("redrive", "mail", url=url)]:
             out, errors = process.communicate(timeout=PATIENCE)
             assert (process.returncode, out) == (1, "")
             assert errors.startswith("CommandError: Redis was not available")

@@ -70,6 +70,10 @@ class AsyncConnection(Connection, asyncio.Protocol):
         """Send calls; `receive` returns their replies."""
         self._write(calls)
 
+    async def receive_all(self, count: int, seconds: float) -> Replies:
+        """Return the replies to all calls that were sent."""
+        return await self._replies(count, seconds)
+
     async def receive(self, seconds: float) -> Any:
         """Return the next reply."""
         return (await self._replies(1, seconds))[0]

@@ -26,6 +26,8 @@ Replies = list[Any]
 MIN_TIMEOUT = 0.001
 #: returned by the reader while a reply is incomplete
 INCOMPLETE = object()
+#: what a redirect says for the host of the node itself
+UNKNOWN_HOSTS = ("", "?")
 
 
 class Target(NamedTuple):
@@ -35,6 +37,13 @@ class Target(NamedTuple):
     alias: str
     kind: type[Any]
     parameters: dict[str, Any]
+
+    @property
+    def address(self) -> Address | None:
+        """Host and port; None: a unix socket."""
+        if "path" in self.parameters:
+            return None
+        return self.parameters.get("host", "localhost"), int(self.parameters.get("port", 6379))
 
 
 class Connection(ABC):
@@ -61,8 +70,7 @@ class Connection(ABC):
         """The driver's connection, which opens the socket and sends nothing. This module sends the handshake
         itself, so that it takes one round trip and respects the time limit."""
         self._alias, _, parameters = target
-        self.host = None if "path" in parameters else parameters.get("host", "localhost")
-        self.port = int(parameters.get("port", 6379))
+        self.host, self.port = target.address or (None, 0)
         # the deadline may have passed a moment ago; sockets refuse negative timeouts
         seconds = max(seconds, MIN_TIMEOUT)
         limits = {
@@ -106,7 +114,7 @@ def _no_handshake(_: object) -> None:
 def _reply_error(connection: Callable[[], Connection | None], text: str) -> Exception:
     """Convert an error reply to an exception; a redirect without a host means the server's own host."""
     error: Exception = cast(Any, DefaultParser).parse_error(text)
-    if isinstance(error, driver.AskError) and not error.host:
+    if isinstance(error, driver.AskError) and error.host in UNKNOWN_HOSTS:
         error.host = getattr(connection(), "host", "")
         error.node_addr = error.host, error.port
     return error
@@ -137,4 +145,4 @@ def is_readable(source: Any, seconds: float) -> bool:
         poll.register(source, select.POLLIN)
     except (ValueError, TypeError):  # closed, or never opened
         return True
-    return bool(poll.poll(math.ceil(seconds * 1000)))
+    return bool(poll.poll(math.ceil(max(seconds, 0) * 1000)))  # a negative time would mean: for ever

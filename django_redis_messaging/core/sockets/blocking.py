@@ -81,6 +81,15 @@ class BlockingConnection(Connection):
         except BaseException as error:
             self._fail(error)
 
+    def receive_all(self, count: int, seconds: float) -> Replies:
+        """Return the replies to all calls that were sent."""
+        ends = monotonic() + seconds
+        try:
+            self._limit(seconds)
+        except BaseException as error:
+            self._fail(error)
+        return self._replies(count, ends, at_start=True)
+
     def receive(self, seconds: float) -> Any:
         """Return the next reply."""
         reply = self._reader.gets()

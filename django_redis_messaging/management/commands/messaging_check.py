@@ -130,11 +130,11 @@ def _check_queues(report: Report, max_age: float) -> None:
     try:
         listeners = _alive(Health().listeners())
         report.listeners, report.workers, report.queues = len(listeners), 0, []
-        for row in messaging_stats.delay_queues():
+        for row in messaging_stats.count(messaging_stats.delay_queues()):
             report.queues.append(row)
             if not row["leased"]:
                 report.add(_overdue(row, max_age, "No client pops from it: start its consumers."))
-        for row in messaging_stats.timers():
+        for row in messaging_stats.count(messaging_stats.timers()):
             report.queues.append(row)
             if not listeners:
                 report.add(_overdue(row, max_age, "No listener is running: start run_listener."))
@@ -152,7 +152,7 @@ def _tasks() -> Iterator[tuple[list[Consumer], list[messaging_stats.Row]]]:
     """For each backend, the workers that take tasks, and its queues."""
     for backend in loops.backends().values():
         workers = Health(using=backend.using).workers(backend.alias)
-        yield _alive(workers), messaging_stats.tasks_of(backend)
+        yield _alive(workers), messaging_stats.count(messaging_stats.tasks_of(backend))
 
 
 def _alive(found: Iterable[Consumer]) -> list[Consumer]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import MessagingError, conf
 from ...core.keys import current_prefix
-from ...core.operations import perform
+from ...core.operations import Steps, perform
+from ...core.steps import batched
 from ...services.expiries.engine import TimerEngine
 from ...services.jobs.base import ONLY_QUEUE
 from ...services.jobs.engine import Engine
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from ...tasks.backend import RedisBackend
 
 Row = dict[str, Any]
+#: queues that are counted in one round trip
+PIPELINE_SIZE = 100
 COLUMNS = ("ready", "delayed", "leased", "dead", "oldest_age")
 
 
@@ -38,43 +43,66 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print them."""
         try:
-            rows = [*delay_queues(), *timers(), *tasks()]
+            rows = count([*delay_queues(), *timers(), *tasks()])
         except MessagingError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(json.dumps(rows, indent=2) if options["json"] else _table(rows))
 
 
-def delay_queues() -> list[Row]:
-    """One row for each delay queue."""
+class Counted(NamedTuple):
+    """A queue whose jobs are counted."""
+
+    title: str
+    using: str
+    engine: Engine
+    queue: str
+
+
+def delay_queues() -> list[Counted]:
+    """The delay queues."""
     using, prefix = conf.alias(), current_prefix()
     names = perform(using, registered_queues(queues_key(prefix)))
-    return [_row(name, using, Engine(prefix, "queue", name), ONLY_QUEUE) for name in sorted(names)]
+    return [Counted(name, using, Engine(prefix, "queue", name), ONLY_QUEUE) for name in sorted(names)]
 
 
-def timers() -> list[Row]:
-    """One row for each namespace of timers."""
+def timers() -> list[Counted]:
+    """The namespaces of timers."""
     using, engine = conf.alias(), TimerEngine(current_prefix())
     namespaces = perform(using, engine.namespaces())
-    return [_row(f"timers {name}", using, engine, name) for name in sorted(namespaces)]
+    return [Counted(f"timers {name}", using, engine, name) for name in sorted(namespaces)]
 
 
-def tasks() -> list[Row]:
-    """One row for each queue of tasks."""
-    return [row for backend in loops.backends().values() for row in tasks_of(backend)]
+def tasks() -> list[Counted]:
+    """The queues of tasks."""
+    return [queue for backend in loops.backends().values() for queue in tasks_of(backend)]
 
 
-def tasks_of(backend: RedisBackend) -> list[Row]:
-    """One row for each queue of a backend."""
+def tasks_of(backend: RedisBackend) -> list[Counted]:
+    """The queues of a backend."""
     return [
-        _row(f"tasks {backend.alias}/{queue}", backend.using, backend.engine, queue)
+        Counted(f"tasks {backend.alias}/{queue}", backend.using, backend.engine, queue)
         for queue in backend.serving()
     ]
 
 
-def _row(title: str, using: str, engine: Engine, queue: str) -> Row:
-    *counts, oldest = perform(using, engine.stats(queue))
+def count(queues: list[Counted]) -> list[Row]:
+    """One row for each queue."""
+    rows: list[Row] = []
+    for using, group in groupby(queues, key=lambda queue: queue.using):
+        for page in batched(group, PIPELINE_SIZE):
+            rows += map(_row, page, perform(using, _read(page)))
+    return rows
+
+
+def _read(queues: Sequence[Counted]) -> Steps[list[list[int]]]:
+    replies: list[list[int]] = yield [one.engine.stats_call(one.queue) for one in queues]
+    return replies
+
+
+def _row(queue: Counted, reply: list[int]) -> Row:
+    *counts, oldest = reply
     values = [*counts, None if oldest < 0 else oldest / 1000]
-    return {"queue": title, **dict(zip(COLUMNS, values, strict=True))}
+    return {"queue": queue.title, **dict(zip(COLUMNS, values, strict=True))}
 
 
 def _table(rows: list[Row]) -> str:

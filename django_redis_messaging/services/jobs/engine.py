@@ -186,9 +186,12 @@ class Engine:
 
     def stats(self, queue: str) -> Steps[list[int]]:
         """Ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1."""
-        words = _dead_ttl(), self._max_lost()
-        reply: list[int] = yield Script("jobs_stats", self.keys.queue(queue).with_records, words)
+        reply: list[int] = yield self.stats_call(queue)
         return reply
+
+    def stats_call(self, queue: str) -> Script:
+        """The call of `stats`, to be sent with those of other queues."""
+        return Script("jobs_stats", self.keys.queue(queue).with_records, (_dead_ttl(), self._max_lost()))
 
     def is_empty(self, queue: str) -> Steps[bool]:
         """Whether nothing is stored of a queue, and no results of its slot."""

@@ -24,8 +24,10 @@ from .flags import check_flags
 logger = logging.getLogger(__name__)
 
 #: seconds without a message after which a PING is sent; after two more such intervals without a reply, the
-#: connection counts as dead
-PING_INTERVAL = 5.0
+#: connection counts as dead. Short: while a primary is frozen, its events are those of its replica already
+PING_INTERVAL = 1.0
+#: seconds to wait for a reply, and for the rest of a message
+REPLY_TIMEOUT = 5.0
 #: seconds between two checks whether to close, or to renew the lease
 CHECK_INTERVAL = 0.5
 #: seconds: the first, and the longest, pause between two attempts to connect
@@ -106,11 +108,11 @@ class Channel:
 
     def _subscribe(self, connection: BlockingConnection) -> None:
         check_flags(connection, self._handlers, configure=self._configure)
-        [first] = connection.exchange([("PSUBSCRIBE", *self._subscriptions)], PING_INTERVAL)
+        [first] = connection.exchange([("PSUBSCRIBE", *self._subscriptions)], REPLY_TIMEOUT)
         if isinstance(first, RedisError):
             raise first
         for _ in range(len(self._subscriptions) - 1):
-            connection.receive(PING_INTERVAL)
+            connection.receive(REPLY_TIMEOUT)
         self._keep_lease()
         self.subscribed.set()
 
@@ -119,7 +121,7 @@ class Channel:
         while not self._closing.is_set():
             if connection.readable(CHECK_INTERVAL):
                 received = monotonic()
-                self._dispatch(connection.receive(PING_INTERVAL))
+                self._dispatch(connection.receive(REPLY_TIMEOUT))
             elif pinged > received and monotonic() > unanswered_since + 2 * PING_INTERVAL:
                 raise TimeoutError("the server does not answer")
             if monotonic() > self._renewed + LEASE / 1000 / 2:

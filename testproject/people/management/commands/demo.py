@@ -23,6 +23,7 @@ from people.serving import (
     bind,
     count_keys,
     handle_stop_signals,
+    interruptible,
     key_pattern,
     remove_keys,
     run_background_work,
@@ -64,6 +65,9 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
         parser.add_argument("--fresh", action="store_true", help="remove the data of earlier demos first")
         parser.add_argument("--contacts", type=int, default=5000, help="more users in the directory (5000)")
+        parser.add_argument(
+            "--cluster", action="store_true", help="run a Cluster of three primaries, with data of its own"
+        )
         parser.add_argument("--no-input", action="store_true", help="don't ask for confirmation")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -77,7 +81,7 @@ class Command(BaseCommand):
         self._write("Stopped.")
 
     def _serve(self, listening: socket, host: str, options: dict[str, Any]) -> None:
-        with run_redis() as server:
+        with run_redis(cluster=options["cluster"]) as server:
             self._write(f"Redis: {server}")
             try:
                 if options["fresh"]:
@@ -85,6 +89,7 @@ class Command(BaseCommand):
                 self._create_data(options["contacts"])
             except (MessagingError, RedisError) as error:
                 raise CommandError(str(error)) from error
+            stop_if_requested()
             port = listening.getsockname()[1]
             with run_background_work():
                 Site(lambda: self._announce(host, port)).run(sockets=[listening])
@@ -102,7 +107,9 @@ class Command(BaseCommand):
         if ask:
             keys = f"{count_keys()} keys {key_pattern()} in Redis"
             self._write(f"Remove the database in {settings.DATA_DIR}, and {keys}? [y/N]")
-            if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            with interruptible():
+                answer = sys.stdin.readline().strip().lower()
+            if answer not in {"y", "yes"}:
                 raise CommandError("Nothing was removed. Omit --fresh, or give --no-input to remove it.")
         connections.close_all()
         for leftover in settings.DATA_DIR.glob(f"{settings.DATABASE_FILE.name}*"):
@@ -112,6 +119,7 @@ class Command(BaseCommand):
     def _create_data(self, contacts: int) -> None:
         self._write("Database …")
         call_command("migrate", verbosity=0, interactive=False)
+        stop_if_requested()
         seed.create_users(contacts)
         total = seed.fill_directory(self._report_progress)
         seed.create_chats()
