@@ -61,7 +61,7 @@ class Client:
         router = endpoint.router
         error: Exception | None = None
         call = single_call(step, split=router.splits)
-        if call is not None and router.is_known and not call.once and endpoint.durability is None:
+        if call is not None and router.is_known and endpoint.durability is None:
             try:
                 reply = await self._call(call, began)
                 return reply if call is step else result(step, [reply])
@@ -75,9 +75,10 @@ class Client:
         connections, address = self.connections, self.endpoint.route(call)
         allowed = seconds_allowed(began)
         seconds = reply_timeout = self.endpoint.reply_timeout(allowed)
-        connection = connections.take_idle(address)
+        fresh = call.once
+        connection = connections.take_idle(address, fresh=fresh)
         if connection is None:
-            connection = await connections.take(address, reply_timeout)
+            connection = await connections.take(address, reply_timeout, fresh=fresh)
             seconds = reading_time(reply_timeout, began + allowed)
         try:
             [reply] = await self._done(connection.exchange([call.words], seconds))

@@ -158,8 +158,16 @@ class ClusterShard(Shard):
         """Move the slots of its resources, and of `more` keys, to other primaries and back, some times."""
         for key in (*self._keys, *more) * ROUNDS:
             slot = key_slot(key.encode())
-            self._cluster.migrate(slot, self._cluster.another(slot))
-            self._cluster.migrate(slot, self.primary)
+            for target in (self._cluster.another(slot), self.primary):
+                self._move_slot(slot, target)
+
+    def _move_slot(self, slot: int, target: int) -> None:
+        """Move a slot; its keys are divided between two nodes until a call has been refused for that."""
+        [first] = self.clients[self._cluster.owner(slot)].execute_command("CLUSTER GETKEYSINSLOT", slot, 1)
+        refused = ("errorstats", "errorstat_TRYAGAIN", "count")
+        before = self._cluster.total(*refused)
+        with self._cluster.half_migrated(slot, target, [first]):
+            until(lambda: self._cluster.total(*refused) > before)
 
     def _owner(self, key: str) -> int:
         return self._cluster.owner(key_slot(key.encode()))
