@@ -88,8 +88,8 @@ def _check_replicas(servers: list[Server]) -> Iterator[CheckMessage]:
     alone = [server.name for server in servers if not server.replicas]
     if alone:
         yield Warning(
-            f"{', '.join(alone)} has no replica: if this primary is lost, nothing takes over, and its data is"
-            " lost.",
+            f"No replica follows {', '.join(alone)}: if such a primary is lost, nothing takes over, and its"
+            " data is lost.",
             hint="Add a replica to each primary.",
             id="messaging.W018",
         )

@@ -36,7 +36,7 @@ from .watching import Watcher, exists, no_fork
 FILES = ("server.*", "*.rdb", "*.aof", "nodes.conf", "appendonlydir", "appendonlydir/*")
 #: bytes; the system's limit is 104 (macOS) or 108 (Linux)
 MAX_SOCKET_PATH = 99
-#: seconds between two checks of a starting server
+#: seconds between two checks of a starting server, which announces nothing
 POLL_INTERVAL = 0.01
 #: seconds to wait for a server to stop before it is killed
 STOP_TIMEOUT = 10.0

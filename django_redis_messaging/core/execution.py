@@ -5,22 +5,21 @@ Written once, as coroutines for either world (worlds.py); those of the blocking 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from time import monotonic
 from typing import Any, TypeVar, cast
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TimeoutError
 
 from ..errors import MessagingError, Unavailable
-from .calls import Batch, Pipeline, attempts_for, is_cross_slot, once, result, single_call
+from .calls import Batch, attempts_for, is_cross_slot, once, result, single_call
 from .cluster import ASKING, Topology, ask_target
 from .connections import Connections
-from .durability import REPLIES
 from .endpoints import QUERY_TIMEOUT, endpoint, location, refresh_topology
-from .retry import Attempts, NotSent, needs_other_connection, reading_time, seconds_allowed, time_left
+from .retry import Attempts, NotSent, reading_time, seconds_allowed, time_left
 from .routing import Cluster, Router, Unknown
-from .sockets import Address, Replies
+from .sending import Sender
+from .sockets import Address
 from .steps import Command, Script, Step, Wait
 from .waiting import Pending
 from .worlds import World
@@ -36,6 +35,7 @@ class Client:
     def __init__(self, alias: str, world: World) -> None:
         self.endpoint = endpoint(alias)
         self.connections = Connections(self.endpoint, world)
+        self._sender = Sender(self.endpoint, self.connections, world)
         self._world = world
         self._done = world.done
 
@@ -89,7 +89,7 @@ class Client:
             connections.close_failed(connection, began, error)
             raise
         if isinstance(reply, Exception):
-            self._give_back(connection, [reply])
+            self._sender.give_back(connection, [reply])
             raise reply
         connections.give_back(connection)
         return reply
@@ -107,7 +107,7 @@ class Client:
                         known = await self._detect(attempts.reading_time)
                     if known.splits and not batch.split:
                         batch = batch.split_up()
-                    await self._attempt(batch, attempts, fresh=error is not None or once(batch.calls))
+                    await self._sender.attempt(batch, attempts, fresh=error is not None or once(batch.calls))
                     return batch.result(unanswered=attempts.unanswered)
                 except (RedisError, NotSent) as failure:
                     error = failure
@@ -140,7 +140,7 @@ class Client:
             return router
         connection = await self.connections.take(None, seconds)
         try:
-            [reply] = await self._use(connection, connection.exchange, [router.discovery], seconds)
+            [reply] = await self._sender.use(connection, connection.exchange, [router.discovery], seconds)
             found = router.detect(reply, location(connection))
         except RedisError as error:
             self.connections.close_one(connection)
@@ -150,90 +150,8 @@ class Client:
         if found.splits:
             self.connections.close_one(connection)
         else:
-            self._give_back(connection, [reply])
+            self._sender.give_back(connection, [reply])
         return found
-
-    async def _attempt(self, batch: Batch, attempts: Attempts, *, fresh: bool) -> None:
-        """Send each call without a reply to its server."""
-        pipelines = batch.pipelines(self.endpoint)
-        while pipelines:
-            # One for each server, in the order of the addresses: while all connections are in use, operations
-            # don't wait for connections that they hold themselves.
-            now = {one.address: one for one in sorted(pipelines, key=lambda one: one.address or ("", 0))}
-            await self._send_side_by_side(batch, [*now.values()], attempts, fresh=fresh)
-            later = [one for one in pipelines if now[one.address] is not one]
-            pipelines = later + batch.follow_ups([*now.values()])
-
-    async def _send_side_by_side(
-        self, batch: Batch, pipelines: list[Pipeline], attempts: Attempts, *, fresh: bool
-    ) -> None:
-        """Send pipelines, then record the replies. A server that fails stops no other; its error is raised
-        at the end."""
-        errors: list[Exception] = []
-        sent: deque[tuple[Pipeline, Any]] = deque()
-        try:
-            for pipeline in pipelines:
-                try:
-                    sent.append((pipeline, await self._send(batch, pipeline, attempts, fresh=fresh)))
-                except (RedisError, NotSent) as error:
-                    errors.append(error)
-            while sent:
-                pipeline, connection = sent.popleft()
-                try:
-                    await self._receive(batch, pipeline, connection, attempts)
-                except RedisError as error:
-                    errors.append(error)
-        finally:
-            for _, connection in sent:  # interrupted
-                self.connections.close_one(connection)
-        if errors:  # one that leaves the outcome unknown, if any
-            raise next((one for one in errors if isinstance(one, RedisError)), errors[0])
-
-    async def _send(self, batch: Batch, pipeline: Pipeline, attempts: Attempts, *, fresh: bool) -> Any:
-        """Send a pipeline; returns the connection that will have its replies."""
-        connection = await self.connections.take(pipeline.address, attempts.reading_time, fresh=fresh)
-        words, durability = batch.words(pipeline), self.endpoint.durability
-        if durability is not None and batch.writes(pipeline):
-            words += [ASKING] * pipeline.asking + durability.words(batch.key(pipeline), attempts.remaining)
-        batch.mark_sent(pipeline)
-        await self._use(connection, connection.send, words, attempts.reading_time)
-        return connection
-
-    async def _receive(self, batch: Batch, pipeline: Pipeline, connection: Any, attempts: Attempts) -> None:
-        """Record the replies to a pipeline."""
-        seconds, durability = attempts.reading_time, self.endpoint.durability
-        count = len(pipeline.indexes) * (1 + pipeline.asking)
-        if durability is None or not batch.writes(pipeline):
-            replies = await self._use(connection, connection.receive_all, count, seconds)
-            batch.record(pipeline, replies)
-            self._give_back(connection, replies)
-            return
-        seconds += min(durability.timeout, max(attempts.remaining, 0))
-        more = pipeline.asking + REPLIES
-        replies = await self._use(connection, connection.receive_all, count + more, seconds)
-        batch.record(pipeline, replies[:count])
-        error = durability.failure(replies[-1])
-        if error is not None and batch.mark_unconfirmed(pipeline, error):
-            self.connections.drop(connection, monotonic())  # it may be a former primary
-            raise error
-        self._give_back(connection, replies[:count])
-
-    async def _use(self, connection: Any, method: Callable[..., Any], *args: Any) -> Any:
-        """Call a method of a connection. If it fails the connection is closed; after a network error, also
-        those to the same server that have been idle since before."""
-        began = monotonic()
-        try:
-            return await self._done(method(*args))
-        except BaseException as error:
-            self.connections.close_failed(connection, began, error)
-            raise
-
-    def _give_back(self, connection: Any, replies: Replies) -> None:
-        """Give a connection back, or close it if a reply shows that another one is needed."""
-        if needs_other_connection(replies):
-            self.connections.drop(connection, monotonic())
-        else:
-            self.connections.give_back(connection)
 
     async def _refresh_topology(self, error: Exception, known: Router) -> None:
         """After an error that may mean a new topology, read it, unless another call has done so since."""
@@ -272,10 +190,10 @@ class Client:
             await self._world.sleep(min(max(ends - monotonic(), 0), POLL_INTERVAL))
             return None
         connection = pending.connection
-        while await self._use(connection, connection.readable, min(ends, pending.ends) - monotonic()):
-            reply = await self._use(connection, connection.receive, QUERY_TIMEOUT)
+        while await self._sender.use(connection, connection.readable, min(ends, pending.ends) - monotonic()):
+            reply = await self._sender.use(connection, connection.receive, QUERY_TIMEOUT)
             if reply is not None or ends <= monotonic():
-                self._give_back(connection, [reply])
+                self._sender.give_back(connection, [reply])
                 return result(step, [reply])
             pending = await self._send_wait(connection, step)
         if not pending.has_ended:
@@ -301,9 +219,9 @@ class Client:
         seconds = self.endpoint.default_reply_timeout
         connection = await self.connections.take(address, seconds, fresh=True)
         if redirect:
-            await self._use(connection, connection.exchange, [ASKING], seconds)
+            await self._sender.use(connection, connection.exchange, [ASKING], seconds)
         return await self._send_wait(connection, step)
 
     async def _send_wait(self, connection: Any, step: Wait) -> Pending:
-        await self._use(connection, connection.send, [step.sent], QUERY_TIMEOUT)
+        await self._sender.use(connection, connection.send, [step.sent], QUERY_TIMEOUT)
         return Pending(step.words, connection, monotonic())

@@ -25,12 +25,11 @@ from django_redis_messaging import (
     Semaphore,
     conf,
 )
-from django_redis_messaging.core import clients
 from django_redis_messaging.services.chats.keys import ChatKeys
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.core.clusters import NODE_TIMEOUT, Cluster
 
-from .conftest import PATIENCE
+from .conftest import PATIENCE, leading_to
 
 pytestmark = [pytest.mark.promise, pytest.mark.usefixtures("closing")]
 #: number of changes in each test; number of slot migrations in one change
@@ -42,13 +41,11 @@ Change = Callable[[str], None]
 def cluster(request: pytest.FixtureRequest, own_prefix: str) -> Iterator[Cluster]:
     """A Cluster that the test may break, and the alias that points to it. The node timeout (ms) is long: on a
     busy machine no node may be considered dead, and no write that was not yet replicated be lost."""
-    with Cluster(replicas=True, node_timeout=request.param) as cluster:
-        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": cluster.url(0)}
-        messaging = {"PREFIX": own_prefix, "COMMAND_DEADLINE": PATIENCE}
-        clients.close()
-        with override_settings(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=messaging):
-            yield cluster
-            clients.close()
+    with (
+        Cluster(replicas=True, node_timeout=request.param) as cluster,
+        leading_to(cluster.url(0), own_prefix),
+    ):
+        yield cluster
 
 
 @pytest.fixture(params=["moves", pytest.param("fails over", marks=pytest.mark.long)])

@@ -8,14 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from django.test import override_settings
 from redis.crc import key_slot
 
-from django_redis_messaging.core import clients
 from tests.core.clusters import Cluster
 from tests.gate import LONG
 
-from .conftest import PATIENCE
+from .conftest import PATIENCE, leading_to
 from .residents import RESIDENTS, Resident
 
 pytestmark = [pytest.mark.promise, pytest.mark.usefixtures("closing")]
@@ -26,13 +24,8 @@ MOVES = 40 if LONG else 2
 @pytest.fixture
 def cluster(own_prefix: str) -> Iterator[Cluster]:
     """Three primaries, and the alias that leads to them."""
-    with Cluster() as cluster:
-        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": cluster.url(0)}
-        messaging = {"PREFIX": own_prefix, "COMMAND_DEADLINE": PATIENCE}
-        clients.close()
-        with override_settings(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=messaging):
-            yield cluster
-            clients.close()
+    with Cluster() as cluster, leading_to(cluster.url(0), own_prefix):
+        yield cluster
 
 
 def test_services_are_used_while_their_slots_move(cluster: Cluster, tmp_path: Path) -> None:
