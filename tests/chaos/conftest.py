@@ -28,7 +28,9 @@ PATIENCE = 60.0
 #: share of the replies that a lossy proxy drops
 SHARE = 0.3
 #: bytes of memory left before the server is full
-SPARE = 2_000_000
+SPARE = 3_000_000
+#: bytes that the server may free by shrinking the buffers of its clients
+BUFFERS = 1_000_000
 #: seconds of COMMAND_DEADLINE with a lossy proxy
 GENEROUS = 60
 _numbers = itertools.count()
@@ -158,17 +160,19 @@ def messaging() -> dict[str, Any]:
 def fill(
     client: redis.Redis, connect: Connect, fragile: EmbeddedServer, messaging: dict[str, Any]
 ) -> Callable[[], None]:
-    """Fill the remaining memory with keys under the test's prefix."""
+    """Fill the remaining memory with keys under the test's prefix. It stays full when the server frees buffers."""
     connect(fragile, **messaging)
     limit = client.info("memory")["used_memory"] + SPARE
     client.config_set("maxmemory", limit)
 
     def fill_memory() -> None:
+        client.config_set("maxmemory", limit)
         size = 100_000
         while size:
             try:
                 client.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
             except OutOfMemoryError:
                 size //= 10
+        client.config_set("maxmemory", limit - BUFFERS)
 
     return fill_memory

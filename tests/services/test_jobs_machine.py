@@ -96,14 +96,12 @@ class Model:
         for job in jobs:
             if not self.find(job.id, *places):
                 self.dead = [other for other in self.dead if other.id != job.id]
-                if not delayed:
-                    self.promote_due()
-                (self.delayed if delayed else self.ready).append(job)
+                self.enqueue(job, delayed=delayed)
         if request is not None:
             self.requests.add(request)
 
     def process_due(self) -> None:
-        """Requeue expired leases, then due jobs."""
+        """Requeue expired leases behind the due jobs."""
         lost, self.lost = self.lost, []
         for job in lost:
             if not job.is_held:
@@ -148,7 +146,10 @@ class Model:
         return taken
 
     def enqueue(self, job: ModelJob, *, delayed: bool) -> None:
+        """Delay a job, or make it ready behind those that became due before."""
         job.old = False
+        if not delayed:
+            self.promote_due()
         (self.delayed if delayed else self.ready).append(job)
 
     def add_dead(self, job: ModelJob) -> None:
@@ -389,6 +390,13 @@ class QueueMachine(RuleBasedStateMachine):
         seconds, micros = self.client.time()
         self.set_due_at(job.id, seconds * 1000 + micros // 1000)
 
+    @precondition(lambda self: self.model.delayed)
+    @rule(at=numbers, other=numbers)
+    def becomes_due_before(self, at: int, other: int) -> None:
+        """A job becomes due and another one is made ready after it."""
+        self.becomes_due(at)
+        self.reschedule(other, 0)
+
     @precondition(lambda self: self.model.leased)
     @rule(at=numbers)
     def expire_lease(self, at: int) -> None:
@@ -512,6 +520,11 @@ PLANTS: dict[str, Plant] = {
         "jobs_redrive",
         "digits(now), 0, 0",
         "digits(now), 0, state.lost",
+    ),
+    "jobs made ready pass those that are due": (
+        "_queue",
+        "promote_due(queue, records, now)\n    append_ready(queue, {id}",
+        "append_ready(queue, {id}",
     ),
     "pushed jobs pass those that are due": (
         "jobs_push",
