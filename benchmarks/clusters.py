@@ -7,7 +7,6 @@ with topologies(Topology("single server", 1, cluster=False), Topology("3 primari
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from django_redis_messaging.core.ports import free_port
 
 #: requests that reading the usage of a server costs
 USAGE_REQUESTS = 3
@@ -63,7 +64,7 @@ class Topology:
         from django_redis_messaging.core.embedded import EmbeddedServer
 
         for _ in range(self._size):
-            self._ports.append(_free_port())
+            self._ports.append(free_port())
             server = EmbeddedServer(options=self._options(self._ports[-1]))
             self.clients.append(stack.enter_context(stack.enter_context(server).client()))
         if self.cluster:
@@ -82,7 +83,7 @@ class Topology:
         if self.cluster:
             options |= {
                 "cluster-enabled": "yes",
-                "cluster-port": _free_port(),
+                "cluster-port": free_port(),
                 "cluster-node-timeout": NODE_TIMEOUT,
             }
         return options
@@ -163,10 +164,3 @@ def _wait_until(condition: Callable[[], bool]) -> None:
         if time.monotonic() > ends:
             raise TimeoutError(f"The nodes have not formed a Cluster within {TIMEOUT} s.")
         time.sleep(0.01)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

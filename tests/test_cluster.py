@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from django_redis_messaging import Chat, Unavailable
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import _free_port
+from django_redis_messaging.core.ports import free_port
 from tests.core.clusters import Cluster, until
 
 pytestmark = pytest.mark.timing
@@ -113,7 +113,7 @@ def test_commands_that_need_one_slot_say_so(cache: Any) -> None:
 
 
 def test_all_nodes_of_the_location_are_used(cluster: Cluster) -> None:
-    dead = f"redis://127.0.0.1:{_free_port()}"
+    dead = f"redis://127.0.0.1:{free_port()}"
     with site(f"{dead}, {cluster.url(1)}") as cache:
         cache.set_many(VALUES)
         assert cache.get_many(VALUES) == VALUES
@@ -170,7 +170,7 @@ def test_connections_are_closed_with_the_caches(cluster: Cluster) -> None:
 
 
 def test_an_outage_can_be_ignored() -> None:
-    nowhere = f"redis://127.0.0.1:{_free_port()}"
+    nowhere = f"redis://127.0.0.1:{free_port()}"
     unreachable = pytest.raises(ConnectionError, match="cannot be connected")
     with site(nowhere, CONNECTION_POOL_KWARGS={"retry": Retry(NoBackoff(), 0)}) as cache, unreachable:
         cache.get("key")
@@ -199,7 +199,7 @@ def test_the_alias_of_messaging_may_use_it(cluster: Cluster) -> None:
         chats = [Chat.create("ann", ["bob"]) for _ in VALUES]
         assert [chat.send("ann", "hi").id for chat in chats] == [1] * 30
         clients.close()
-    nowhere = {**entry, "LOCATION": f"redis://127.0.0.1:{_free_port()}", "OPTIONS": options}
+    nowhere = {**entry, "LOCATION": f"redis://127.0.0.1:{free_port()}", "OPTIONS": options}
     with override_settings(CACHES={"default": nowhere, "messaging": nowhere}):
         with pytest.raises(Unavailable):
             Chat.create("ann", ["bob"])

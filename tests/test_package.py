@@ -69,6 +69,13 @@ assert not settings.configured, "an import reads the settings"
         )
         assert done.returncode == 0, done.stderr
 
+    @pytest.mark.parametrize("name", [name for name in modules("services") if name.endswith(".keys")])
+    def test_each_module_of_keys_can_be_imported_first(self, name: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {name}"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
     def test_pickle_and_threads_for_waiting_are_not_used(self) -> None:
         for dotted, path in modules().items():
             names = {node.id for node in ast.walk(tree(path)) if isinstance(node, ast.Name)}

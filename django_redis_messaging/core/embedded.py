@@ -14,7 +14,6 @@ import fcntl
 import os
 import shutil
 import signal
-import socket as sockets
 import subprocess
 import tempfile
 import time
@@ -28,6 +27,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ..errors import ConfigurationError
+from .ports import free_port
 from .private import UMASK, make_private, open_private
 from .programs import find_program
 from .watching import Watcher, exists, no_fork
@@ -223,7 +223,7 @@ class EmbeddedServer:
         }
         if self._cluster:
             # Without this option the cluster bus would listen on port 10000, on all interfaces.
-            options |= {"cluster-enabled": "yes", "cluster-port": _free_port(), "bind": "127.0.0.1"}
+            options |= {"cluster-enabled": "yes", "cluster-port": free_port(), "bind": "127.0.0.1"}
         options |= self._options
         program = self._program or find_program()
         return [program, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
@@ -285,10 +285,3 @@ def _owns_all_slots(client: Any) -> bool:
     if state["cluster_slots_assigned"] == "0":
         client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
     return state["cluster_state"] == "ok"
-
-
-def _free_port() -> int:
-    with sockets.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

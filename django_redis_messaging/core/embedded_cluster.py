@@ -23,7 +23,8 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 
 from ..errors import ConfigurationError
 from .cluster import parse_slots
-from .embedded import POLL_INTERVAL, EmbeddedServer, _free_port
+from .embedded import POLL_INTERVAL, EmbeddedServer
+from .ports import free_port
 from .private import make_private, open_private
 
 HOST = "127.0.0.1"
@@ -35,7 +36,7 @@ class EmbeddedNode(EmbeddedServer):
     """A primary of the Cluster, with its data in its own directory."""
 
     def __init__(self, directory: Path, password: str, *, append_only: bool) -> None:
-        self.port, self.bus = _free_port(), _free_port()
+        self.port, self.bus = free_port(), free_port()
         self._password = password
         self._access = directory / "server.access"
         options: dict[str, str | int] = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,8 +48,13 @@ _TEMPORARY_INSIDE = re.compile(r" -(?:READONLY|MISCONF|NOREPLICAS|TRYAGAIN|CLUST
 _NEEDS_OTHER_CONNECTION = (driver.AuthenticationError, driver.BusyLoadingError, driver.ClusterDownError)
 _DEMOTED = (driver.ReadOnlyError, driver.MasterDownError)
 _DEMOTED_INSIDE = re.compile(r" -(?:READONLY|MASTERDOWN) ")
-#: error replies that retries can't fix
-_DENIED = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
+#: errors that retries can't fix
+_DENIED = (
+    driver.AuthenticationError,
+    driver.AuthorizationError,
+    driver.NoPermissionError,
+    ssl.SSLCertVerificationError,
+)
 
 
 _is_cancelled: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda: False)
@@ -211,7 +217,13 @@ class Attempts:
 
 
 def denial_error(denial: BaseException) -> ConfigurationError:
-    """The error for a rejected user, password or permission."""
+    """The error for a rejected user, password, permission or certificate."""
+    if isinstance(denial, ssl.SSLCertVerificationError):
+        reason = denial.verify_message.rstrip(".")
+        return ConfigurationError(
+            f"The certificate of the Redis server is not trusted: {reason}. Check ssl_ca_certs in the CACHES "
+            "entry, and that the certificate has the name or address in its LOCATION."
+        )
     return ConfigurationError(
         f"Redis rejected the user, password or permissions: {denial}. Check the CACHES entry and the ACL."
     )
@@ -225,7 +237,9 @@ def _is_answered(error: Exception) -> bool:
 def _denial(error: BaseException | None) -> BaseException | None:
     """The denial that caused `error`, or None."""
     while error is not None and not isinstance(error, _DENIED):
-        error = error.__cause__
+        # of a failed handshake, the driver names no cause
+        is_handshake = isinstance(error.__context__, ssl.SSLCertVerificationError)
+        error = error.__context__ if is_handshake else error.__cause__
     return error
 
 

@@ -160,7 +160,7 @@ def messaging() -> dict[str, Any]:
 def fill(
     client: redis.Redis, connect: Connect, fragile: EmbeddedServer, messaging: dict[str, Any]
 ) -> Callable[[], None]:
-    """Fill the remaining memory with keys under the test's prefix. It stays full when the server frees buffers."""
+    """Fill the remaining memory with keys under the test's prefix. It stays full when buffers are freed."""
     connect(fragile, **messaging)
     limit = client.info("memory")["used_memory"] + SPARE
     client.config_set("maxmemory", limit)

@@ -21,7 +21,7 @@ from typing import Any
 import redis
 
 from django_redis_messaging import Broadcast, Chat, DelayQueue, Expiry, OutcomeUnknown, Unavailable, conf
-from django_redis_messaging.core.embedded import _free_port
+from django_redis_messaging.core.ports import free_port
 from tests.processes import PATIENCE, ROOT
 
 #: seconds between two items of a producer
@@ -50,7 +50,7 @@ class Site:
     def __init__(self, directory: Path, writers: Callable[[], list[Any]]) -> None:
         self.log = directory / "probes.log"
         self._writers = writers
-        self._ports = {"asgi": _free_port(), "wsgi": _free_port()}
+        self._ports = {"asgi": free_port(), "wsgi": free_port()}
         self._stopping = threading.Event()
         #: role → the acknowledged items
         self.acknowledged: dict[str, list[str]] = {role: [] for role in (*ROLES, *PAGES)}

@@ -16,7 +16,8 @@ from typing import Any, Self
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.ports import free_port
 from tests.core.clusters import Cluster
 from tests.core.sentinels import Sentinel, Sentinels
 
@@ -111,12 +112,12 @@ class PartitionedCluster(Cluster):
         return self._network.near if at == self._near else self._network.far
 
     def _start(self) -> None:
-        at, port = len(self.servers), _free_port()
+        at, port = len(self.servers), free_port()
         options = REACHABLE | {
             "bind": self._address(at),
             "port": port,
             "cluster-enabled": "yes",
-            "cluster-port": _free_port(),
+            "cluster-port": free_port(),
             "cluster-node-timeout": self._node_timeout,
             "cluster-allow-replica-migration": "no",
         }
@@ -181,7 +182,7 @@ class PartitionedSentinels(Sentinels):
         return FarServer(self._network, options | {"bind": self._network.far})
 
     def _begin(self) -> None:
-        self._ports = [_free_port() for _ in range(3)]
+        self._ports = [free_port() for _ in range(3)]
         self.servers = [self._stack.enter_context(self._server(port)) for port in self._ports]
         again: Any = {"retry": Retry(NoBackoff(), 3)}  # a Sentinel that demotes a server closes connections
         self.clients = [self._stack.enter_context(one.client(**again)) for one in self.servers]

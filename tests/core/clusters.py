@@ -13,7 +13,7 @@ import redis
 from redis.crc import key_slot
 
 from django_redis_messaging.core.embedded import EmbeddedServer
-from tests.core.ports import free_port
+from django_redis_messaging.core.ports import free_port
 
 #: seconds; the timeout of conditions, also on a busy machine
 PATIENCE = 60.0

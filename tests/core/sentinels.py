@@ -9,9 +9,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.ports import free_port
 from django_redis_messaging.core.programs import find_program
 from tests.core.clusters import Servers, until
-from tests.core.ports import free_port
 
 #: the service name of the servers
 NAME = "messaging-primary"

@@ -18,7 +18,7 @@ import pytest
 from django_redis_messaging import Chat, DelayQueue, Inbox, forget
 from django_redis_messaging.core import clients, waiting
 from django_redis_messaging.core.cluster import parse_slots, resolve
-from django_redis_messaging.core.embedded import _free_port
+from django_redis_messaging.core.ports import free_port
 from django_redis_messaging.core.sockets import Address, AsyncConnection, BlockingConnection
 from django_redis_messaging.errors import OutcomeUnknown
 from django_redis_messaging.management.commands import messaging_stats
@@ -115,7 +115,7 @@ class TestRouting:
     async def test_an_unreachable_node_may_be_named_first(
         self, call: Call, connect: Connect, cluster: Cluster
     ) -> None:
-        things = connect(f"redis://127.0.0.1:{_free_port()}?db=0,{cluster.url(1)}")
+        things = connect(f"redis://127.0.0.1:{free_port()}?db=0,{cluster.url(1)}")
         assert [await call(things, "add", name) for name in NAMES] == [1] * 30
 
     async def test_the_topology_is_read_once(

@@ -14,7 +14,8 @@ from django.test import override_settings
 
 from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.ports import free_port
 from tests.core.certificates import Authority
 from tests.core.clusters import Cluster
 from tests.core.sentinels import NAME, Sentinel
@@ -91,7 +92,7 @@ def use(entries: dict[str, Any]) -> None:
 
 
 def test_one_server(authority: Authority) -> None:
-    port = _free_port()
+    port = free_port()
     options: dict[str, str | int] = {"tls-port": port, "bind": "127.0.0.1", **authority.server_options()}
     with EmbeddedServer(options=options) as server, server.client() as client:
         add_users(client)
@@ -104,7 +105,7 @@ def test_one_server(authority: Authority) -> None:
 
 
 def test_sentinels(authority: Authority) -> None:
-    port, tls = _free_port(), authority.server_options()
+    port, tls = free_port(), authority.server_options()
     options: dict[str, str | int] = {"tls-port": port, "bind": "127.0.0.1", "tls-replication": "yes", **tls}
     sentinel = TlsSentinel(port)
     sentinel.tls = tls

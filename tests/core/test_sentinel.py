@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from django_redis_messaging.core import clients, waiting
-from django_redis_messaging.core.embedded import _free_port
+from django_redis_messaging.core.ports import free_port
 from tests.conftest import Call
 from tests.core.clusters import until
 from tests.core.conftest import Connect
@@ -80,7 +80,7 @@ class TestSentinel:
     async def test_a_sentinel_that_names_a_dead_primary_is_asked_last(
         self, call: Call, connect: Connect, sentinels: Sentinels
     ) -> None:
-        with Sentinel(_free_port()) as isolated:
+        with Sentinel(free_port()) as isolated:
             named = [("127.0.0.1", isolated.port), *sentinels.options["SENTINELS"]]
             things = connect(f"redis://{NAME}/0?db=0", more={**sentinels.options, "SENTINELS": named})
             with takes(0, 5):

@@ -13,7 +13,8 @@ from redis.crc import key_slot
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
+from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.ports import free_port
 from django_redis_messaging.isolation import Prefix
 from tests.core.sentinels import NAME, Sentinels
 
@@ -62,9 +63,9 @@ class Cluster:
 def options() -> dict[str, str | int]:
     return {
         "bind": "127.0.0.1",
-        "port": _free_port(),
+        "port": free_port(),
         "cluster-enabled": "yes",
-        "cluster-port": _free_port(),
+        "cluster-port": free_port(),
         "cluster-node-timeout": 1000,
         "repl-diskless-sync-delay": 0,
         NOTIFY: ALL,

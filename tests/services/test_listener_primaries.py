@@ -14,8 +14,9 @@ from redis.exceptions import RedisError
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer, _free_port
+from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.endpoints import Endpoint
+from django_redis_messaging.core.ports import free_port
 from django_redis_messaging.core.primaries import STANDALONE, Primaries, Primary, parse_primaries
 from django_redis_messaging.isolation import Prefix
 from django_redis_messaging.services.listening import listener as listener_module
@@ -35,7 +36,7 @@ class TestPrimaries:
 
     @pytest.fixture
     def second(self, keyspace_events: None) -> Iterator[EmbeddedServer]:
-        with EmbeddedServer(cluster=True, options={"port": _free_port()}) as started:
+        with EmbeddedServer(cluster=True, options={"port": free_port()}) as started:
             yield started
 
     @pytest.mark.long
@@ -45,7 +46,7 @@ class TestPrimaries:
         """Including one that joins later and one that was down."""
         caplog.set_level(logging.INFO, "django_redis_messaging")
         received, name = Received(), in_slots(site, 100)
-        with EmbeddedServer(cluster=True, options={"port": _free_port()}) as first:
+        with EmbeddedServer(cluster=True, options={"port": free_port()}) as first:
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": first.url}
             settings.CACHES = {**settings.CACHES, "two": entry}
             settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "two"}
@@ -97,7 +98,7 @@ class TestPrimaries:
         self, second: EmbeddedServer, settings: Settings
     ) -> None:
         """The node of the alias is down."""
-        with EmbeddedServer(cluster=True, options={"port": _free_port()}) as first:
+        with EmbeddedServer(cluster=True, options={"port": free_port()}) as first:
             settings.CACHES = {
                 **settings.CACHES,
                 "two": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": first.url},

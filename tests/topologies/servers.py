@@ -14,11 +14,11 @@ import pytest
 import redis
 
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.ports import free_port
 from django_redis_messaging.core.programs import find_bundled
 from tests.core.certificates import Authority
 from tests.core.clusters import Cluster
 from tests.core.network import Network
-from tests.core.ports import free_port
 from tests.core.sentinels import Sentinels
 from tests.services import permissions
 

@@ -28,6 +28,8 @@ class Admission:
         self._left = math.inf if max_tasks is None else max_tasks
         #: lanes that claim or run a job
         self._inside = 0
+        #: jobs that have ended, but are not settled yet: a process that ends now would lose their ends
+        self._unsettled = 0
         #: lanes that run a job alone, or wait for that
         self._exclusive = 0
         self._closed = False
@@ -43,14 +45,22 @@ class Admission:
             self._left -= 1
             return True
 
-    def leave(self, *, started: bool) -> None:
-        """Report that an admitted lane has ended its job, or started none."""
+    def leave(self, *, started: bool, unsettled: bool = False) -> None:
+        """Report that an admitted lane has ended its job, or started none; `unsettled`: `settled` follows."""
         with self._lock:
             self._inside -= 1
+            self._unsettled += unsettled
             if started:
                 self.done += 1
             else:
                 self._left += 1
+            if self._waiting:
+                self._changed.notify_all()
+
+    def settled(self) -> None:
+        """Report that a job is settled."""
+        with self._lock:
+            self._unsettled -= 1
             if self._waiting:
                 self._changed.notify_all()
 
@@ -61,8 +71,8 @@ class Admission:
 
     @contextmanager
     def alone(self, seconds: float) -> Iterator[bool]:
-        """Wait until all other jobs have ended, `seconds` at most; admit no lane in this block, which an
-        admitted lane enters.
+        """Wait until all other jobs have ended and are settled, `seconds` at most; admit no lane in this
+        block, which an admitted lane enters.
 
         Yields False if this was closed, or other jobs still run: the job must not be started.
         """
@@ -71,9 +81,9 @@ class Admission:
             self._exclusive += 1
             self._inside -= 1  # two lanes that wait must not wait for each other
             self._changed.notify_all()
-            while self._inside and not self._closed and (left := ends - monotonic()) > 0:
+            while self._is_busy and not self._closed and (left := ends - monotonic()) > 0:
                 self._wait(left)
-            may_start = not self._inside and not self._closed
+            may_start = not self._is_busy and not self._closed
             self._inside += 1
         try:
             yield may_start
@@ -81,6 +91,10 @@ class Admission:
             with self._lock:
                 self._exclusive -= 1
                 self._changed.notify_all()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._inside > 0 or self._unsettled > 0
 
     def close(self) -> None:
         """Admit no more lanes, and end all waits."""

@@ -32,15 +32,13 @@ class Settler:
         if applied is not None and not applied:
             log_lost_lease(settlement)
 
-    def try_settle(self, settlement: Settlement | None) -> Settlement | None:
-        """Settle a lease, if there is one; returns what is still to be settled."""
-        if settlement is None:
-            return None
+    def try_settle(self, settlement: Settlement) -> bool:
+        """Settle a lease; returns whether Redis could be reached."""
         try:
             self.settle(settlement)
         except MessagingError:
-            return settlement
-        return None
+            return False
+        return True
 
 
 def log_lost_lease(settlement: Settlement) -> None:

@@ -178,12 +178,16 @@ class Worker:
                         self._settler.settle(settlement)
                     return
                 claim = self._claim(settlement)
+                if settlement is not None:
+                    self._admission.settled()
                 settlement, failures = None, 0
                 if claim is None or claim.job is None:
                     self._busy.discard(threading.current_thread())
             except MessagingError as error:
                 failures += 1
-                settlement = self._settler.try_settle(settlement)
+                if settlement is not None and self._settler.try_settle(settlement):
+                    self._admission.settled()
+                    settlement = None
                 if self._ended.is_set():
                     if settlement is not None:
                         log_unsettled([settlement], error)
@@ -241,16 +245,18 @@ class Worker:
             return leased.lease.settled(Outcome.RELEASE)
         running = RunningJob(leased, self._event_loop.run, self._starts.start, self._wake)
         self._running.add(running)
+        settlement: Settlement | None = None
         try:
-            return self._attempt(running)
+            settlement = self._attempt(running)
         except NotStarted as reason:
-            return reason.settlement
+            settlement = reason.settlement
         finally:
             self._running.discard(running)
             was_called = running.started is not None
-            self._admission.leave(started=was_called)
+            self._admission.leave(started=was_called, unsettled=settlement is not None)
             if was_called and self._limits.reached(self.done):
                 self._begin_stop()
+        return settlement
 
     def _wake(self) -> None:
         """Let the supervisor plan its next check for timeouts anew."""
