@@ -15,6 +15,7 @@ from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.ports import free_port
 
 #: requests that reading the usage of a server costs
@@ -61,8 +62,6 @@ class Topology:
 
     def start(self, stack: ExitStack) -> None:
         """Start the servers; the stack stops them."""
-        from django_redis_messaging.core.embedded import EmbeddedServer
-
         for _ in range(self._size):
             self._ports.append(free_port())
             server = EmbeddedServer(options=self._options(self._ports[-1]))

@@ -135,18 +135,11 @@ class Site:
     def _others(self) -> list[list[str]]:
         """The other modules to run: a consumer, the waiting callers, and two servers of pages."""
         asgi, wsgi = (str(self._ports[kind]) for kind in ("asgi", "wsgi"))
+        application = "tests.chaos.probing.asgi:application"
         return [
             ["django", "consume_broadcast", "news", "--handler", "tests.chaos.probing.consume"],
             ["tests.chaos.probing.waiting"],
-            [
-                "uvicorn",
-                "tests.chaos.probing.asgi:application",
-                "--port",
-                asgi,
-                "--lifespan",
-                "off",
-                "--no-access-log",
-            ],
+            ["uvicorn", application, "--port", asgi, "--lifespan", "off", "--no-access-log"],
             ["django", "runserver", "--noreload", "--skip-checks", wsgi],
         ]
 

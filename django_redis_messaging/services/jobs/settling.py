@@ -33,7 +33,7 @@ class Settler:
             log_lost_lease(settlement)
 
     def try_settle(self, settlement: Settlement) -> bool:
-        """Settle a lease; returns whether Redis could be reached."""
+        """Settle a lease; returns False if that has to be repeated."""
         try:
             self.settle(settlement)
         except MessagingError:
