@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from itertools import islice
 
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
@@ -64,10 +63,10 @@ def fill_directory(report_progress: ReportProgress) -> int:
     directory = Directory(identity().directories(None)[0])
     if directory.size() == total:
         return total
-    pairs = ((identity().member_id(user), identity().label(user)) for user in users.iterator())
     done = 0
-    while batch := list(islice(pairs, BATCH_SIZE)):
-        done += directory.add_many(batch)
+    for start in range(0, total, BATCH_SIZE):
+        page = users[start : start + BATCH_SIZE]
+        done += directory.add_many([(identity().member_id(user), identity().label(user)) for user in page])
         report_progress(done, total)
     return directory.size()
 
