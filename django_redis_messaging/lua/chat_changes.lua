@@ -2,6 +2,7 @@
 --
 -- reads only
 -- uses _edits.lua
+-- uses _events.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _positions.lua
@@ -13,6 +14,9 @@
 -- KEYS  4 log
 -- KEYS  5 info
 -- KEYS  6 seniority
+-- KEYS  7 own
+-- KEYS  8 typing
+-- KEYS  9 mutes
 -- ARGV  1 user
 -- ARGV  2 id of the cursor, or a bare id
 -- ARGV  3 epoch of the cursor, or '' for a bare id
@@ -22,18 +26,24 @@
 -- ARGV  7 maximum number of new messages
 -- ARGV  8 maximum number of bytes of all entries
 -- ARGV  9 maximum number of members whose positions are read
--- ARGV  10 maximum number of entries in a chat
--- ARGV  11 maximum age of an entry: ms, 0 for none
--- ARGV  12 maximum size of a chat's entries: bytes
+-- ARGV  10 maximum number of members who are typing
+-- ARGV  11 number of the last event that the reader knows, or '' for none
+-- ARGV  12 maximum number of entries in a chat
+-- ARGV  13 maximum age of an entry: ms, 0 for none
+-- ARGV  14 maximum size of a chat's entries: bytes
 -- Returns {epoch, id of the first new entry, stamp of the entry before it if there is none, gap, has_more, reset,
 --   role of the user, title, number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed,
 --   state of the positions, {member, position, …}, {number, id, number, id, …} of the edited entries,
---   number of new entries, new entry, …, edited entry, …}, or 'no chat', 'no member'
+--   {id of the oldest entry that the user can see, entries removed before it, position of the user, unread, ms until
+--   which the user has muted the chat or 0}, {member who is typing, …}, number of the latest event, {value, …} of the
+--   new events (_events.lua), number of new entries, new entry, …, edited entry, …}, or 'no chat', 'no member'
 local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local own, typing, mutes = KEYS[7], KEYS[8], KEYS[9]
 local user, known_edits, known_state = ARGV[1], tonumber(ARGV[5]), ARGV[6]
 local cursor = {id = tonumber(ARGV[2]), epoch = ARGV[3], stamp = ARGV[4]}
 local page_size, max_bytes, max_members = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local limits = {length = tonumber(ARGV[10]), age = tonumber(ARGV[11]), bytes = tonumber(ARGV[12])}
+local max_typists, known_event = tonumber(ARGV[10]), tonumber(ARGV[11])
+local limits = {length = tonumber(ARGV[12]), age = tonumber(ARGV[13]), bytes = tonumber(ARGV[14])}
 local found, size = {}, 0
 
 -- Adds an entry to the answer. Returns false if it doesn't fit; the first one always does.
@@ -72,6 +82,11 @@ local function bytes_of(positions)
   return bytes
 end
 
+-- Returns the members who are typing, the latest first.
+local function read_typists(now)
+  return redis.call('ZREVRANGEBYSCORE', typing, '+inf', '(' .. now, 'LIMIT', 0, max_typists)
+end
+
 -- Returns the sender of the newest entry as JSON; '' if the user can't see it.
 local function newest_sender(stored, last, oldest)
   if last < oldest then
@@ -86,14 +101,15 @@ local chat = read_chat(newest)
 if not chat then
   return 'no chat'
 end
-local join_id, role = read_membership(roster, user)
+local join_id, role, _, joined_at = read_membership(roster, user)
 if not join_id then
   return 'no member'
 end
-local last = chat.last
-local first, stored = apply_retention(chat, members, log, milliseconds(), limits)
+local now, last = milliseconds(), chat.last
+local first, stored = apply_retention(chat, members, log, now, limits)
 local reset = not is_cursor_valid(chat, log, stored, cursor)
-local after = reset and tonumber(redis.call('ZSCORE', members, user) or join_id) or cursor.id
+local position = tonumber(redis.call('ZSCORE', members, user) or join_id)
+local after = reset and position or cursor.id
 after = math.max(math.min(after, last), join_id)
 local oldest, from = math.max(first, join_id + 1), math.max(after + 1, first)
 local title = redis.call('HGET', info, 'title') or ''
@@ -129,7 +145,14 @@ end
 
 local stamp = from > to and stamp_of(chat, log, stored, from - 1) or ''
 local sender = positions[1] and newest_sender(stored, last, oldest) or ''
+local event, events = events_since(info, known_event, tonumber(joined_at))
+local muted_until = tonumber(redis.call('HGET', mutes, user) or 0)
+local reader = {
+  oldest, oldest - 1 - join_id, position, count_unread(own, first, last, position, user),
+  muted_until > now and muted_until or 0,
+}
 return {
   chat.epoch, from, stamp, from - after - 1, more and 1 or 0, reset and 1 or 0, role, title, count, last, sender,
-  number, missed and 1 or 0, state, positions, added, to - from + 1, unpack(found),
+  number, missed and 1 or 0, state, positions, added, reader, read_typists(now), event, events,
+  to - from + 1, unpack(found),
 }

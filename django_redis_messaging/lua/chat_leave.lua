@@ -1,6 +1,7 @@
 -- Ends a membership. The last member to leave deletes the chat; if the last owner leaves, the longest-standing
 -- member becomes an owner. Also works if some of the chat's keys were lost, so that no repair restores the membership.
 --
+-- uses _events.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _requests.lua
@@ -82,12 +83,14 @@ local function make_owner(member)
   end
 end
 
--- Another owner is needed if the last one leaves. Without the number of owners, a repair decides.
+-- Another owner is needed if the last one leaves: returns who becomes one. Without the number of owners, a repair
+-- decides.
 local function remove_owner()
   if redis.call('HEXISTS', info, 'owners') == 1 and redis.call('HINCRBY', info, 'owners', -1) == 0 then
     local successor = redis.call('ZRANGE', seniority, 0, 0)[1]
     if successor then
       make_owner(successor)
+      return successor
     end
   end
 end
@@ -125,10 +128,14 @@ end
 if list then
   list_user(list, now)
 end
-if role == 'owner' then
-  remove_owner()
-end
+local successor = role == 'owner' and remove_owner()
 if chat and redis.call('EXISTS', members) == 1 then
   trim_acked(members, log, stored, chat.last, chat.keep)
+end
+if chat then
+  add_event(info, now, chat.last, is_removal and 'removed' or 'left', is_removal and remover or user, {user})
+  if successor then
+    add_event(info, now, chat.last, 'owner', '', {successor})
+  end
 end
 return token

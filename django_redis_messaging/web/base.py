@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
+from urllib.parse import unquote
 
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import redirect_to_login
@@ -77,6 +78,9 @@ class MessagingView(View):
         if not self.active_identity.may_use(request.user):
             raise Problem(problems.NOT_PERMITTED)
         self.me = self.active_identity.member_id(request.user)
+        # What one user has written and not sent must not be sent in the name of the next one.
+        if unquote(request.headers.get("Messaging-User", self.me)) != self.me:
+            raise Problem(problems.OTHER_USER)
 
     def count_use(self, action: str, times: int = 1) -> None:
         """Count what the user does, up to its rate. Raises RateExceeded."""
@@ -147,7 +151,13 @@ class MessagingPage(MessagingView):
 
     def page(self, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
         """The template with `context`, inside the layout."""
-        everything = {**layout_context(self.request), "drm_tab": self.tab, **context}
+        everything = {
+            **layout_context(self.request),
+            "drm_tab": self.tab,
+            "drm_me": self.me,
+            "drm_sign_in": redirect_to_login(self.next_url()).url,
+            **context,
+        }
         return TemplateResponse(self.request, self.template_name, everything, status=status)
 
 

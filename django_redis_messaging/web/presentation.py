@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from typing import Any
 
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
-from ..services.chats import ChatSummary, Message
+from ..services.chats import ChatEvent, ChatSummary, Message
 from .identity import Identity
 from .people import Person, hue, initials, people
 from .texts import body_html, is_cut, visible_text, without_bidi_controls
@@ -23,6 +24,16 @@ GROUPING_INTERVAL = timedelta(minutes=5)
 NAMES_IN_TITLE = 3
 #: characters of the newest message in the list of chats
 EXCERPT_LENGTH = 120
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Quote:
+    """The message that another one replies to."""
+
+    id: int
+    label: str
+    #: its text in one line
+    text: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +50,23 @@ class MessageView:
     new_day: date | None
     #: whether it is the first message that the reader has not read
     first_unread: bool
+    #: the message that it replies to; None if there is none, or if the reader can't see it (any more)
+    quote: Quote | None
+
+    @property
+    def sent_at(self) -> datetime:
+        """The time in the site's time zone, which the browser replaces by the viewer's."""
+        return timezone.localtime(self.message.sent_at)
 
     @property
     def may_edit(self) -> bool:
         return self.mine and not self.message.deleted
+
+    @property
+    def permissions(self) -> str:
+        """What the reader may do with the message: some of the words "edit" and "delete"."""
+        permitted = {"edit": self.may_edit, "delete": self.may_delete}
+        return " ".join(action for action, is_permitted in permitted.items() if is_permitted)
 
     @property
     def html(self) -> SafeString:
@@ -60,11 +84,21 @@ class MessageView:
 
 
 def message_views(
-    messages: Sequence[Message], *, identity: Identity, me: str, owner: bool, unread: int = 0
+    messages: Sequence[Message],
+    *,
+    identity: Identity,
+    me: str,
+    owner: bool,
+    read_id: int | None = None,
+    quoted: Sequence[Message] = (),
 ) -> Iterator[MessageView]:
-    """The messages as the member `me` sees them. The last `unread` messages by others are unread."""
-    authors = {person.id: person for person in people(identity, {message.sender for message in messages})}
-    first_unread = _first_unread_id(messages, me, unread)
+    """The messages as the member `me` sees them. `read_id`: up to where they have read; `quoted`: messages
+    that these reply to."""
+    known = {message.id: message for message in (*quoted, *messages)}
+    authors = {
+        person.id: person for person in people(identity, {message.sender for message in known.values()})
+    }
+    first_unread = _first_unread_id(messages, me, read_id)
     previous: Message | None = None
     for message in messages:
         new_day = previous is None or local_day(previous.sent_at) != local_day(message.sent_at)
@@ -73,9 +107,15 @@ def message_views(
             author=authors[message.sender],
             mine=message.sender == me,
             may_delete=not message.deleted and (owner or message.sender == me),
-            follows=previous is not None and not new_day and _is_grouped(previous, message),
+            follows=(
+                previous is not None
+                and not new_day
+                and message.id != first_unread
+                and _is_grouped(previous, message)
+            ),
             new_day=local_day(message.sent_at) if new_day else None,
             first_unread=message.id == first_unread,
+            quote=_quote(known.get(message.reply_to or 0), authors),
         )
         previous = message
 
@@ -84,9 +124,17 @@ def _is_grouped(previous: Message, message: Message) -> bool:
     return previous.sender == message.sender and message.sent_at - previous.sent_at < GROUPING_INTERVAL
 
 
-def _first_unread_id(messages: Sequence[Message], me: str, unread: int) -> int | None:
-    others = [message.id for message in messages if message.sender != me]
-    return others[-unread:][0] if unread and others else None
+def _first_unread_id(messages: Sequence[Message], me: str, read_id: int | None) -> int | None:
+    """The id of the first message by others after `read_id`, if that is known."""
+    if read_id is None:
+        return None
+    return next((one.id for one in messages if one.id > read_id and one.sender != me), None)
+
+
+def _quote(message: Message | None, authors: Mapping[str, Person]) -> Quote | None:
+    if message is None:
+        return None
+    return Quote(id=message.id, label=authors[message.sender].label, text=one_line(message))
 
 
 def local_day(moment: datetime) -> date:
@@ -165,12 +213,63 @@ def join_names(labels: Iterable[str], total: int) -> str:
 def _excerpt(message: Message | None, labels: dict[str, str], me: str, *, with_sender: bool) -> str:
     if message is None:
         return ""
+    text = one_line(message)
     if message.deleted:
-        return _("Message deleted")
-    body = without_bidi_controls(message.body[: EXCERPT_LENGTH * 2])
-    text = Truncator(" ".join(body.split())).chars(EXCERPT_LENGTH)
+        return text
     if message.sender == me:
         return _("You: %(text)s") % {"text": text}
     if not with_sender:
         return text
     return _("%(name)s: %(text)s") % {"name": labels[message.sender], "text": text}
+
+
+def one_line(message: Message) -> str:
+    """The beginning of a message's text in one line."""
+    if message.deleted:
+        return _("Message deleted")
+    body = without_bidi_controls(message.body[: EXCERPT_LENGTH * 2])
+    return Truncator(" ".join(body.split())).chars(EXCERPT_LENGTH)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EventView:
+    """A quiet entry between the messages: who joined or left, or what was changed."""
+
+    event: ChatEvent
+    text: str
+
+    def as_json(self) -> dict[str, Any]:
+        event = self.event
+        return {
+            "number": event.number,
+            "after": event.after_id,
+            "at": event.at.isoformat(),
+            "text": self.text,
+        }
+
+
+#: kind of event → its text
+_EVENT_TEXTS = {
+    "joined": gettext_lazy("%(users)s joined."),
+    "added": gettext_lazy("%(actor)s added %(users)s."),
+    "left": gettext_lazy("%(users)s left."),
+    "removed": gettext_lazy("%(actor)s removed %(users)s."),
+    "renamed": gettext_lazy("%(actor)s renamed the chat to “%(title)s”."),
+    "untitled": gettext_lazy("%(actor)s removed the chat's title."),
+    "owner": gettext_lazy("%(users)s became an owner."),
+    "member": gettext_lazy("%(users)s is no longer an owner."),
+}
+
+
+def event_views(events: Sequence[ChatEvent], *, identity: Identity, me: str) -> list[EventView]:
+    """The quiet entries as the member `me` sees them; the labels are fetched together."""
+    ids = {user for event in events for user in (*event.users, event.actor)}
+    labels = {person.id: person.label for person in people(identity, ids)} if ids else {}
+    return [EventView(event=event, text=_event_text(event, labels)) for event in events]
+
+
+def _event_text(event: ChatEvent, labels: Mapping[str, str]) -> str:
+    title = visible_text(event.title)
+    kind = "untitled" if event.kind == "renamed" and not title else event.kind
+    names = join_names([labels[user] for user in event.users], event.count) if event.users else ""
+    return str(_EVENT_TEXTS[kind]) % {"actor": labels.get(event.actor, ""), "users": names, "title": title}

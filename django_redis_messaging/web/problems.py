@@ -51,7 +51,10 @@ SIGN_IN = Answer(401, "sign_in", _("Sign in to continue."))
 NOT_TEXT = Answer(400, "invalid", _("This contains characters that are not allowed."))
 INVALID = Answer(400, "invalid", _("This is not valid. Check what you entered."))
 NOT_PERMITTED = Answer(403, "not_permitted", _("You don't have permission to do this."))
+#: for a page that was made for another user, who has signed out since
+OTHER_USER = Answer(403, "other_user", _("You are signed in as another user. Reload the page."))
 NOT_IN_DIRECTORY = Answer(403, "not_in_directory", _("You can only message people in your contacts."))
+NO_PERSON = Answer(404, "not_found", _("This person is not one of your contacts."))
 #: the same answer whether the chat doesn't exist or the user isn't a member: nobody can probe for chats
 NOT_FOUND = Answer(404, "not_found", _("This chat doesn't exist, or you are not a member of it."))
 GONE = Answer(410, "gone", _("This message no longer exists."))

@@ -202,9 +202,11 @@ def test_a_chat_is_not_created_over_leftover_keys() -> None:
     copy = copied(chat)
     for key in set(keys(chat).creating) - set(keys(chat).requests):
         rolled_back(chat, {key: copy[key]})
+        leftover = copied(chat)
+        assert list(leftover) == [key]
         with pytest.raises(ChatExists):
             Chat.create("cat", ["dan"], chat_id="trip", request_id="r")
-        assert copied(chat) == {key: copy[key]}
+        assert copied(chat) == leftover
         assert not any(server().exists(index(user)) for user in ("cat", "dan"))
 
 

@@ -219,8 +219,9 @@ def test_error_mail_and_logs_contain_no_bodies(
 class TestBlocks:
     def test_blocking_with_forms_only(self, room: Room) -> None:
         client, other = room.client("owner"), room.id("member")
-        details = client.get(reverse("messaging:room", args=[room.chat.id])).content.decode()
-        assert f'action="{reverse("messaging:block")}"' in details
+        query = {"id": other, "chat": room.chat.id}
+        card = client.get(reverse("messaging:person"), query).content.decode()
+        assert f'action="{reverse("messaging:block")}"' in card
         assert post(client, "block", person=other, chat=room.chat.id)["Location"] == reverse(
             "messaging:blocks"
         )

@@ -14,9 +14,9 @@ from django_redis import get_redis_connection
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox, OutcomeUnknown, conf
+from django_redis_messaging.services.chats.changes import MAX_POSITIONS
 from django_redis_messaging.web.views import SendView
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
-from django_redis_messaging.web.views.rooms import LISTED_MEMBERS
 
 from .conftest import Room
 
@@ -59,6 +59,45 @@ class TestFeed:
         page = feed(room.client("owner"), room, before="2")
         assert [message["id"] for message in page["messages"]] == [1]
 
+    def test_newer_messages(self, room: Room) -> None:
+        page = feed(room.client("owner"), room, newer="1")
+        assert ([message["id"] for message in page["messages"]], page["has_more"]) == ([2], False)
+
+    @pytest.mark.parametrize(
+        ("at", "first", "last", "older", "newer"),
+        [
+            ("newest", 81, 130, True, False),
+            ("unread", 1, 50, False, True),
+            ("70", 60, 109, True, True),
+        ],
+    )
+    def test_the_state_around_a_position(
+        self, room: Room, at: str, first: int, last: int, older: bool, newer: bool
+    ) -> None:
+        for number in range(3, 131):
+            room.chat.send(room.id("member"), str(number))
+        room.chat.ack(room.id("owner"), 1)
+        page = feed(room.client("owner"), room, at=at)
+        ids = [message["id"] for message in page["messages"]]
+        assert (ids, page["older"], page["newer"]) == (list(range(first, last + 1)), older, newer)
+        assert (page["read_id"], page["unread"], page["newest"]) == (1, 129, 130)
+        assert page["divider"] == "129 new messages"
+        assert feed(room.client("owner"), room, after=page["cursor"])["messages"] == []
+
+    def test_quiet_entries_since_an_answer(self, room: Room) -> None:
+        client = room.client("owner")
+        first = feed(client, room, after="2")
+        assert [event["text"] for event in first["events"]] == ["former left."]
+        room.chat.rename(room.id("member"), "Trip")
+        (event,) = feed(client, room, after="2", events=str(first["event"]))["events"]
+        assert (event["after"], event["text"]) == (2, "member renamed the chat to “Trip”.")
+
+    def test_who_is_typing(self, room: Room) -> None:
+        client = room.client("owner")
+        assert feed(client, room, after="2")["typing"] == ""
+        assert post(room.client("member", json=True), "typing", room.chat.id).status_code == 200
+        assert feed(client, room, after="2")["typing"] == "member is typing…"
+
     def test_edits_and_deletions_are_reported_once(self, room: Room) -> None:
         client = room.client("owner")
         edits = str(feed(client, room)["edits"])
@@ -93,6 +132,9 @@ class TestFeed:
             {"after": "9" * 99},
             {"edits": "x"},
             {"moved": "9" * 16},
+            {"events": "x"},
+            {"newer": "x"},
+            {"at": "x"},
         ],
     )
     def test_invalid_positions(self, room: Room, query: dict[str, str]) -> None:
@@ -193,6 +235,7 @@ class TestPolls:
                 ids[:0] = [message["id"] for message in answer.json()["messages"]]
                 more = answer.json()["has_more"]
             assert ids == list(range(1, 20))
+        room.chat.ack(room.id("owner"), 2)
         answer = client.get(reverse("messaging:room", args=[room.chat.id]))
         assert len(answer.content) <= 300 * 1024
         shown = [int(number) for number in re.findall(rb' data-id="(\d+)"', answer.content)]
@@ -207,7 +250,16 @@ class TestPolls:
     def test_outsiders_get_one_answer(self, room: Room, operations: list[str], name: str) -> None:
         client, answers = room.client("outsider", json=True), set()
         for chat_id in (room.chat.id, "missing"):
-            for query in ("", "?after=1", "?after=x", "?before=x", "?edits=x", "?moved=" + "9" * 15):
+            for query in (
+                "",
+                "?after=1",
+                "?after=x",
+                "?before=x",
+                "?edits=x",
+                "?moved=" + "9" * 15,
+                "?at=x",
+                "?newer=x",
+            ):
                 operations.clear()
                 answer = client.get(reverse(f"messaging:{name}", args=[chat_id]) + query)
                 answers.add((answer.status_code, answer.content, tuple(operations)))
@@ -215,17 +267,17 @@ class TestPolls:
         assert (status, len(asked)) == (404, 1)
 
 
-class TestOwnersBeyondTheListedMembers:
+class TestOwnersBeyondTheFirstMembers:
     @pytest.fixture
     def transferred(self, room: Room) -> Room:
-        """The owner handed the chat to the outsider, who joined after more members than a room lists."""
-        for number in range(LISTED_MEMBERS):
+        """The owner handed the chat to the outsider, who joined after more members than a poll describes."""
+        for number in range(MAX_POSITIONS):
             room.chat.join(f"member {number}", by=room.id("owner"))
         room.chat.join(room.id("outsider"), by=room.id("owner"))
         room.chat.set_role(room.id("owner"), room.id("outsider"), "owner")
         room.chat.set_role(room.id("outsider"), room.id("owner"), "member")
         room.chat.send(room.id("member"), "Can be deleted by the new owner")
-        listed = [member.user for member in room.chat.members(limit=LISTED_MEMBERS)]
+        listed = [member.user for member in room.chat.members(limit=MAX_POSITIONS)]
         assert room.id("outsider") not in listed and room.id("owner") in listed
         return room
 
@@ -233,12 +285,13 @@ class TestOwnersBeyondTheListedMembers:
     def test_only_the_owner_may_delete_messages_of_others(
         self, transferred: Room, role: str, owner: bool
     ) -> None:
-        delete = reverse("messaging:delete_message", args=[transferred.chat.id, "3"])
+        permitted = f'data-sender="{transferred.id("member")}" data-can="{"delete" if owner else ""}"'
         client = transferred.client(role)
         (message,) = feed(client, transferred, after="2", html="1")["messages"]
-        assert (delete in message["html"]) is owner
+        assert permitted in message["html"]
         text = client.get(reverse("messaging:room", args=[transferred.chat.id])).content.decode()
-        assert (delete in text) is owner
+        assert permitted in text
+        text = client.get(reverse("messaging:details", args=[transferred.chat.id])).content.decode()
         assert (reverse("messaging:delete", args=[transferred.chat.id]) in text) is owner
         assert (reverse("messaging:remove", args=[transferred.chat.id]) in text) is owner
 
@@ -265,8 +318,8 @@ class TestChanges:
         text = message.pop("html" if query else "body")
         assert "Hi" in text if query else text == "Hi"
         assert message == {
-            "id": 3, "cursor": stored.cursor, "sender": room.id(role), "label": role, "mine": True,
-            "data": None, "reply_to": None, "sent_at": stored.sent_at.isoformat(),
+            "id": 3, "cursor": stored.cursor, "nonce": stored.nonce, "sender": room.id(role), "label": role,
+            "mine": True, "data": None, "reply_to": None, "sent_at": stored.sent_at.isoformat(),
             "edited_at": None, "deleted": False,
         }  # fmt: skip
 
@@ -275,12 +328,8 @@ class TestChanges:
             client = room.client(role, json=True)
             sent = client.post(reverse("messaging:send", args=[room.chat.id]) + "?html=1", {"body": "Hi"})
             shown = feed(client, room, html="1")["messages"][-1]
-            sent_html, shown_html = (
-                re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", message["html"])
-                for message in (sent.json()["message"], shown)
-            )
-            assert sent_html == shown_html
-            assert "Delete" in sent_html and "Edit" in sent_html
+            assert sent.json()["message"]["html"] == shown["html"]
+            assert 'data-can="edit delete"' in shown["html"]
 
     def test_acking_by_cursor_and_by_id(self, room: Room) -> None:
         client = room.client("member", json=True)

@@ -95,10 +95,15 @@ class TestMessagePage:
         message = room.chat.send(room.id("owner"), body)
         client = room.client("owner")
         text = page(client, "room", room.chat.id)
-        assert f'?edit={message.id}#drm-composer">' in text
+        assert reverse("messaging:message", args=[room.chat.id, message.id]) in text
+        address = reverse("messaging:message", args=[room.chat.id, message.id])
+        assert f'?edit={message.id}#drm-composer">' in client.get(address).content.decode()
+        json = room.client("owner", json=True).get(address).json()
+        assert json["message"]["body"] == body
         assert len(text) < 30_000
         for _ in range(6):
             room.chat.send(room.id("member"), "y" * 60_000)
+        room.chat.ack(room.id("owner"), message.id + 6)
         text = page(client, "room", room.chat.id, edit=str(message.id))
         assert f'id="m{message.id}"' not in text and body in text
 

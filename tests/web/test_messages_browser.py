@@ -13,7 +13,7 @@ from pytest_django import Settings
 from django_redis_messaging import Chat, notify
 
 from . import policies
-from .test_browser import TIMEOUT, Visit, expect_message, send, visit
+from .test_browser import TIMEOUT, Visit, choose, expect_message, send, visit
 
 __all__ = ["visit"]  # the fixture
 
@@ -70,9 +70,7 @@ def test_long_texts_unfold(visit: Visit, person: Callable[..., User]) -> None:
     expect(toggle).to_have_text(re.compile("Show less"), use_inner_text=True)
     toggle.press("Enter")
     expect(last).to_be_hidden()
-    page.locator("#m1").hover()
-    page.locator("#m1 .drm-actions summary").click()
-    page.locator("#m1").get_by_role("link", name="Edit").click()
+    choose(page, 1, "Edit")
     expect(page.get_by_label("Message", exact=True)).to_have_value(body)
     page.locator("#m2").get_by_role("link", name="Show all").click()
     page.get_by_role("link", name="Next part").click()

@@ -11,6 +11,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox
@@ -18,6 +19,7 @@ from django_redis_messaging.services.contacts import RecentContacts
 from django_redis_messaging.services.directories import Directory
 from django_redis_messaging.web.identity import Identity
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
+from django_redis_messaging.web.views.details import MEMBERS_PER_PAGE
 
 from .conftest import Room, client_of
 
@@ -106,11 +108,12 @@ class TestRoom:
     def test_history_and_its_older_pages(self, room: Room) -> None:
         for number in range(120):
             room.chat.send(room.id("owner"), f"no {number}.")
+        room.chat.ack(room.id("owner"), 2)
         client = room.client("owner")
         text = page(client, "room", room.chat.id)
-        assert "no 119." in text and "no 69." not in text
+        assert "no 119." in text and "no 89." not in text
         seen = set(re.findall(r"no \d+\.", text))
-        while older := re.search(r'href="\?before=(\d+)"', text):
+        while older := re.search(r'href="\?before=(\d+)" id="drm-older">', text):
             text = page(client, "room", room.chat.id, before=older[1])
             seen |= set(re.findall(r"no \d+\.", text))
         assert len(seen) == 120
@@ -137,7 +140,64 @@ class TestRoom:
         assert Inbox(room.id("owner")).unread() == 1
         client.post(reverse("messaging:ack", args=[room.chat.id]), {"up_to": form[1]})
         assert Inbox(room.id("owner")).unread() == 0
-        assert 'id="drm-mark"' not in page(client, "room", room.chat.id)
+        assert 'id="drm-mark" hidden>' in page(client, "room", room.chat.id)
+
+    def test_opens_before_the_first_unread_message(self, room: Room) -> None:
+        for number in range(3, 204):
+            room.chat.send(room.id("owner"), f"no {number}.")
+        room.chat.ack(room.id("member"), 52)
+        text = page(room.client("member"), "room", room.chat.id)
+        ids = re.findall(r' data-id="(\d+)" data-cursor', text)
+        assert (ids[0], ids[-1]) == ("43", "72")
+        assert "151 new messages" in text
+        assert text.index("no 52.") < text.index('id="drm-unread"') < text.index("no 53.")
+        assert '<a class="drm-button" href="?after=72" id="drm-newer">' in text
+        later = page(room.client("member"), "room", room.chat.id, after="72")
+        assert "no 73." in later and "no 72." not in later
+        assert "no 100." in page(room.client("member"), "room", room.chat.id, at="100")
+
+    def test_replying_quotes(self, room: Room) -> None:
+        client = room.client("member")
+        text = page(client, "room", room.chat.id, reply="1")
+        assert '<input type="hidden" name="reply_to" value="1">' in text
+        client.post(reverse("messaging:send", args=[room.chat.id]), {"body": "Indeed", "reply_to": "1"})
+        text = page(client, "room", room.chat.id)
+        quote = text[text.index('class="drm-quote"') :]
+        assert "owner" in quote and "From the owner" in quote[: quote.index("Indeed")]
+
+    def test_search(self, room: Room) -> None:
+        text = page(room.client("owner"), "search", room.chat.id, q="MEMBER")
+        assert "From the member" in text and "From the owner" not in text
+        assert f"{reverse('messaging:room', args=[room.chat.id])}?at=2#m2" in text
+        assert "Nothing found." in page(room.client("owner"), "search", room.chat.id, q="nowhere")
+
+    def test_the_mute_says_until_when(self, room: Room) -> None:
+        room.client("owner").post(reverse("messaging:mute", args=[room.chat.id]), {"hours": "8"})
+        text = page(room.client("owner"), "room", room.chat.id)
+        until = room.chat.changes(room.id("owner"), after=2).muted_until
+        assert until and f'datetime="{timezone.localtime(until):%Y-%m-%dT%H:%M}' in text
+        assert "Unmute" in text and "Unmute" not in page(room.client("member"), "room", room.chat.id)
+
+    def test_roles(self, room: Room) -> None:
+        address = reverse("messaging:role", args=[room.chat.id])
+        room.client("owner").post(address, {"member": room.id("member"), "role": "owner"})
+        assert room.chat.role(room.id("member")) == "owner"
+        assert "Make a member" in page(room.client("owner"), "details", room.chat.id)
+        room.client("owner").post(address, {"member": room.id("member"), "role": "member"})
+        assert room.chat.role(room.id("member")) == "member"
+
+    def test_members_are_listed_in_pages(self, room: Room) -> None:
+        room.chat.add([f"other {number}" for number in range(MEMBERS_PER_PAGE)], by=room.id("owner"))
+        client = room.client("owner")
+        text, names = page(client, "details", room.chat.id), []
+        names += re.findall(r"<bdi>(other \d+)</bdi>", text)
+        more = re.search(r'href="\?after=([^"]+)">More members', text)
+        assert more
+        names += re.findall(
+            r"<bdi>(other \d+)</bdi>",
+            page(client, "details", room.chat.id, after=urllib.parse.unquote(more[1])),
+        )
+        assert len(names) == len(set(names)) == MEMBERS_PER_PAGE
 
     def test_a_form_submitted_twice_sends_once(self, room: Room) -> None:
         client = room.client("owner")
@@ -169,8 +229,8 @@ class TestRoom:
 
     def test_only_owners_may_remove_members(self, room: Room) -> None:
         remove = reverse("messaging:remove", args=[room.chat.id])
-        assert remove in page(room.client("owner"), "room", room.chat.id)
-        assert remove not in page(room.client("member"), "room", room.chat.id)
+        assert remove in page(room.client("owner"), "details", room.chat.id)
+        assert remove not in page(room.client("member"), "details", room.chat.id)
 
     def test_seen_by(self, room: Room) -> None:
         assert "Seen by" not in page(room.client("member"), "room", room.chat.id)

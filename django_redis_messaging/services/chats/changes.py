@@ -9,8 +9,10 @@ from ...core.keys import name
 from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import InvalidArgument
 from ..arguments import count
+from ..moments import to_datetime
 from . import entries
 from .base import ChatBase, limits
+from .events import make_events
 from .values import Changes
 
 #: bytes of the entries and positions in one answer
@@ -19,6 +21,8 @@ MAX_BYTES = 256 * 1024
 _MAX_KNOWN = 10**15
 #: members whose positions are read: those who joined first
 MAX_POSITIONS = 200
+#: members who are shown as typing
+MAX_TYPISTS = 10
 
 
 class Following(ChatBase):
@@ -32,14 +36,15 @@ class Following(ChatBase):
         after: str | int,
         edits: int | None = None,
         moved: int | None = None,
+        events: int | None = None,
         limit: int = 50,
     ) -> Steps[Changes]:
-        """Read what changed in a chat: new messages, messages edited or deleted, and read positions.
+        """Read what changed in a chat: new messages, messages edited or deleted, read positions, and events.
 
-        Pass `cursor`, `edits` and `moved` of the last answer; `edits` and `moved` can be omitted in the first
-        call, which then returns no edited messages and all positions. An answer contains at most `limit` new
-        messages, and 256 KiB of stored messages, but at least one message if there is any; `has_more` tells
-        to call again. Reading moves no position. Takes one round trip.
+        Pass `cursor`, `edits`, `moved` and `event` (as `events`) of the last answer. The last three can be
+        omitted in the first call, which then returns no edited messages, all positions and all events. An
+        answer contains at most `limit` new messages, and 256 KiB of stored messages, but at least one message
+        if there is any; `has_more` tells to call again. Reading moves no position. Takes one round trip.
 
         >>> chat = Chat.create("ann", ["bob"], "One", chat_id="following")
         >>> known = chat.changes("bob", after=0)
@@ -56,7 +61,7 @@ class Following(ChatBase):
         keys = self._keys
         reply = yield Script(
             "chat_changes",
-            (keys.newest, keys.members, keys.roster, keys.log, keys.info, keys.seniority),
+            keys.following,
             (
                 user,
                 *entries.parse_cursor(after, "after"),
@@ -65,16 +70,19 @@ class Following(ChatBase):
                 count(limit, "limit"),
                 MAX_BYTES,
                 MAX_POSITIONS,
+                MAX_TYPISTS,
+                _known(events, "events"),
                 *limits(),
             ),
         )
-        return self._changes(self._checked(reply, user))
+        return self._changes(user, self._checked(reply, user))
 
     achanges = asynchronous(changes)
 
-    def _changes(self, reply: list[Any]) -> Changes:
+    def _changes(self, user: str, reply: list[Any]) -> Changes:
         epoch, first, stamp, gap, has_more, reset, role, title, member_count, last, sender, *rest = reply
-        edits, missed, moved, positions, edited, size, *raw = rest
+        edits, missed, moved, positions, edited, reader, typists, event, events, size, *raw = rest
+        oldest, removed, position, unread, muted_until = reader
         messages = entries.make_messages(self.id, int(epoch), first, raw[:size])
         corrected = payloads.loads_all(raw[size:])
         return Changes(
@@ -98,6 +106,14 @@ class Following(ChatBase):
             member_count=member_count,
             last_id=last,
             last_sender=payloads.loads_all([sender])[0] if sender else "",
+            oldest_id=oldest,
+            removed=removed,
+            read_id=position,
+            unread=unread,
+            muted_until=to_datetime(muted_until) if muted_until else None,
+            typists=[member for member in map(bytes.decode, typists) if member != user],
+            event=event,
+            events=make_events(events),
         )
 
 

@@ -153,7 +153,8 @@ class Chat(Messages, Membership):
     ) -> Steps[None]:
         members = _unique(sender, recipients)
         title = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
-        content = entries.encode_content(sender, body, None, None) if entries.body_json(body) != '""' else ""
+        has_body = entries.body_json(body) != '""'
+        content = entries.encode_content(sender, body, None, None, request_id) if has_body else ""
         yield from self._count_use(sender, "create", member=False)
         if len(members) > 1:
             yield from self._count_use(sender, "invite", len(members) - 1, member=False)

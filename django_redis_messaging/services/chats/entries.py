@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import zlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,7 +54,7 @@ def as_stored(data: Any) -> Any:
     return None if data is None else payloads.loads_all([payloads.dumps(data, "data").encode()])[0]
 
 
-def encode_content(sender: str, body: str, data: Any, reply_to: int | None) -> bytes:
+def encode_content(sender: str, body: str, data: Any, reply_to: int | None, request_id: str) -> bytes:
     """Encode an entry without its time, offset and size, which the script adds."""
     author = author_json(sender).encode()
     text = body_json(body).encode()
@@ -68,11 +68,8 @@ def encode_content(sender: str, body: str, data: Any, reply_to: int | None) -> b
             raise LimitExceeded(
                 "body and data (bytes)", limit=limit, actual=size, setting="MESSAGE_MAX_BYTES"
             )
-    return b"%d,0,%d,%d,%b,%b%b" % (_nonce(), len(author), len(text), author, text, optional)
-
-
-def _nonce() -> int:
-    return random.getrandbits(32)
+    nonce = zlib.crc32(request_id.encode())
+    return b"%d,0,%d,%d,%b,%b%b" % (nonce, len(author), len(text), author, text, optional)
 
 
 def make_message(chat_id: str, epoch: int, number: int, entry: list[Any]) -> Message:

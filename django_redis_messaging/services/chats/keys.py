@@ -24,7 +24,7 @@ class ChatKeys:
     @property
     def info(self) -> str:
         """HASH: title, open, created (ms), owners, joins (ever), edits (ever), edited (the messages edited
-        last: lua/_edits.lua)."""
+        last: lua/_edits.lua), event and events (what happened to the chat: lua/_events.lua)."""
         return self.tag + ":info"
 
     @property
@@ -86,6 +86,21 @@ class ChatKeys:
     def reading(self) -> list[str]:
         """The keys for acking and for reading unread messages, in the order of the scripts."""
         return [self.newest, self.members, self.own, self.log]
+
+    @functools.cached_property
+    def following(self) -> list[str]:
+        """The keys for reading what changed, in the order of the script."""
+        return [
+            self.newest,
+            self.members,
+            self.roster,
+            self.log,
+            self.info,
+            self.seniority,
+            self.own,
+            self.typing,
+            self.mutes,
+        ]
 
     @functools.cached_property
     def sending(self) -> list[str]:

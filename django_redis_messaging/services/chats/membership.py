@@ -16,6 +16,7 @@ from ..arguments import count, request, timestamp_ms, window
 from ..cursors import checked_id
 from ..moments import to_datetime
 from .base import best_effort, limits
+from .events import MAX_TITLE
 from .joining import Joining
 from .values import ChatInfo, Member, Names, Role
 
@@ -53,7 +54,7 @@ class Membership(Joining):
         keys = self._keys
         reply = yield Script(
             "chat_promote",
-            (keys.info, keys.roster, *keys.requests),
+            (keys.info, keys.roster, *keys.requests, keys.newest),
             (user, member, role, request(None), window()),
         )
         return bool(self._checked(reply, user, member))
@@ -79,9 +80,9 @@ class Membership(Joining):
         name(user, "user")
         checked = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
         yield from self._count_use(user, "rename")
-        self._checked(
-            (yield Script("chat_rename", (self._keys.info, self._keys.members), (user, checked))), user
-        )
+        excerpt = checked.replace("\0", "")[:MAX_TITLE]
+        keys = (self._keys.info, self._keys.members, self._keys.newest)
+        self._checked((yield Script("chat_rename", keys, (user, checked, excerpt))), user)
 
     arename = asynchronous(rename)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ...core import payloads
@@ -10,10 +11,16 @@ from ...core.operations import Script, Steps, asynchronous, operation
 from ...errors import InvalidArgument
 from ..arguments import count, request, window
 from ..cursors import checked_id
+from ..directories.folding import fold
 from . import entries
 from .base import limits
-from .changes import Following
-from .values import Message, Page
+from .changes import MAX_BYTES, Following
+from .values import Found, Message, Page
+
+#: messages that one call returns by their ids
+MAX_GET = 50
+#: messages that one call searches
+_MAX_SCANNED = 500
 
 
 class Messages(Following):
@@ -43,13 +50,14 @@ class Messages(Following):
         name(sender, "sender")
         if reply_to is not None:
             checked_id(reply_to, "reply_to")
+        request_id = request(request_id)
         data = entries.as_stored(data)
-        content = entries.encode_content(sender, body, data, reply_to)
+        content = entries.encode_content(sender, body, data, reply_to, request_id)
         yield from self._count_use(sender, "send")
         reply = yield Script(
             "chat_send",
             self._keys.sending,
-            (sender, request(request_id), window(), content, reply_to or 0, *limits()),
+            (sender, request_id, window(), content, reply_to or 0, *limits()),
         )
         number, ms, nonce, epoch = map(int, self._checked(reply, sender).split(b"-")[:4])
         stored = [ms, nonce, 0, 0, 0, sender, body, reply_to, data, 0, 0]
@@ -77,9 +85,16 @@ class Messages(Following):
 
         Raises NotAMember, ChatNotFound.
         """
-        name(user, "user")
         if after is not None and before is not None:
             raise InvalidArgument("after and before can't both be given: a page has one direction.")
+        return (yield from self._read_page(user, after, before, count(limit, "limit")))
+
+    ahistory = asynchronous(history)
+
+    def _read_page(
+        self, user: str, after: str | int | None, before: str | int | None, limit: int
+    ) -> Steps[Page]:
+        name(user, "user")
         place = after if before is None else before
         direction = "newest" if place is None else "after" if before is None else "before"
         cursor = entries.parse_cursor(0 if place is None else place, direction)
@@ -87,7 +102,7 @@ class Messages(Following):
         reply = yield Script(
             "chat_history",
             (keys.newest, keys.members, keys.roster, keys.log),
-            (user, direction, *cursor, count(limit, "limit"), *limits()),
+            (user, direction, *cursor, limit, *limits()),
         )
         epoch, first, stamp, gap, has_more, reset, role, *raw = self._checked(reply, user)
         messages = entries.make_messages(self.id, int(epoch), first, raw)
@@ -100,7 +115,65 @@ class Messages(Following):
             role=role.decode(),
         )
 
-    ahistory = asynchronous(history)
+    @operation
+    def get_messages(self, user: str, ids: Iterable[int]) -> Steps[list[Message]]:
+        """Read messages by their ids, at most 50: those that the member may see and that are still stored.
+
+        They are in the order of their ids. An answer contains 256 KiB of stored messages, but at least one:
+        if it lacks some, ask for the others again.
+
+        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="quoting")
+        >>> [message.body for message in chat.get_messages("bob", [1, 2])]
+        ['One']
+
+        Raises NotAMember, ChatNotFound.
+        """
+        name(user, "user")
+        wanted = sorted({checked_id(number, "ids") for number in ids})
+        if len(wanted) > MAX_GET:
+            raise InvalidArgument(f"ids must have at most {MAX_GET} items, not {len(wanted)}.")
+        keys = self._keys
+        reply = yield Script(
+            "chat_get",
+            (keys.newest, keys.members, keys.roster, keys.log),
+            (user, MAX_BYTES, *limits(), *wanted),
+        )
+        epoch, found, *raw = self._checked(reply, user)
+        return [
+            entries.make_message(self.id, int(epoch), number, entry)
+            for number, entry in zip(found, payloads.loads_all(raw), strict=True)
+        ]
+
+    aget_messages = asynchronous(get_messages)
+
+    @operation
+    def search(
+        self, user: str, text: str, *, before: str | int | None = None, limit: int = 20
+    ) -> Steps[Found]:
+        """Search the messages that a member may see for a text, from the newest to the oldest.
+
+        This is a scan without an index: a call reads at most 500 messages and 256 KiB of stored messages, in
+        one round trip, so it may find nothing although there is more. Continue with `before` of the answer
+        until it is `complete`. Texts are compared as `Directory` does, so that "STRASSE" finds "Straße".
+        Deleted messages are not found.
+
+        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="searching")
+        >>> [message.id for message in chat.search("bob", "on").messages]
+        [1]
+
+        Raises NotAMember, ChatNotFound; ValueError for an empty text.
+        """
+        wanted = fold(payloads.text(text, "text", setting="MESSAGE_MAX_BYTES"))
+        if not wanted:
+            raise InvalidArgument("text must not be empty.")
+        count(limit, "limit")
+        page = yield from self._read_page(user, None, before, _MAX_SCANNED)
+        matching = [one for one in reversed(page.messages) if not one.deleted and wanted in fold(one.body)]
+        found, is_cut = matching[:limit], len(matching) > limit
+        continue_at = found[-1].id if is_cut else page.messages[0].id if page.messages else 0
+        return Found(messages=found, before=continue_at, complete=not is_cut and not page.has_more)
+
+    asearch = asynchronous(search)
 
     @operation
     def ack(self, user: str, up_to: str | int) -> Steps[int]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 Role = Literal["owner", "member"]
+EventKind = Literal["joined", "added", "left", "removed", "renamed", "owner", "member"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,15 @@ class Message:
     deleted: bool
     """Whether this is the tombstone of a deleted message."""
 
+    @property
+    def nonce(self) -> int:
+        """`zlib.crc32` of the request id with which it was sent.
+
+        A client that lost the answer and returns after REQUEST_WINDOW finds out with it whether one of the
+        messages since is its own.
+        """
+        return int(self.cursor.rpartition("-")[2], 16) & 0xFFFFFFFF
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
@@ -53,6 +63,39 @@ class Page:
     The page begins at the stored position; discard earlier pages."""
     role: Role = field(default="member", compare=False)
     """The reader's role in the chat when the page was read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatEvent:
+    """Something that happened to a chat. It is no message: it doesn't count as unread."""
+
+    number: int
+    """1, 2, 3 … in the order of the chat."""
+    kind: EventKind
+    """The users "joined" alone, "left", were "added" or "removed" by the actor, or became an "owner" or a
+    plain "member"; or the actor "renamed" the chat."""
+    at: datetime
+    after_id: int
+    """Id of the newest message at that time; 0 if there was none."""
+    actor: str
+    """Who did it; "" if the chat itself did: an owner left, and the longest-standing member became one."""
+    users: list[str]
+    """To whom it happened: the first three."""
+    count: int
+    """To how many users it happened."""
+    title: str
+    """The new title, if the chat was renamed: its first 100 characters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """Messages that a search has found, newest first."""
+
+    messages: list[Message]
+    before: int
+    """Where the search ended: pass it to the next call."""
+    complete: bool
+    """Whether the oldest message was reached."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +137,22 @@ class Changes:
     """Id of the newest message; 0 if none was sent."""
     last_sender: str
     """The sender of the newest message; "" if `positions` is empty or the user can't see the message."""
+    oldest_id: int
+    """Id of the oldest message that the user can see; `last_id + 1` if there is none."""
+    removed: int
+    """How many messages before the oldest one were sent since the user joined, and removed by a limit."""
+    read_id: int
+    """Id up to which the user has acked."""
+    unread: int
+    """Number of messages by others after it that are still stored."""
+    muted_until: datetime | None
+    """When the user's mute of the chat ends; None if there is none."""
+    typists: list[str]
+    """The members who are typing, the latest first, without the user; at most 10."""
+    event: int
+    """The number of the latest event: pass it to the next call, as `events`."""
+    events: list[ChatEvent]
+    """What happened to the chat since the user joined, of the latest 100 events: those after `events`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,6 @@
-// Shared by the other modules: requests to the server, polling, and small helpers.
+// Shared by the other modules: requests to the server, polling, storage, and times.
 
+// Has the data of the page; null where a template of the site shows only the bell.
 export const root = document.getElementById("drm");
 
 // A request that failed. `code` and `status` are those of the response, `retryAfter` is in ms. Without a
@@ -31,7 +32,9 @@ async function request(url, options) {
   return (await exchange(url, options)).data;
 }
 
+// The server refuses a request of a page that was made for another user, who has signed out since.
 const acceptJson = { Accept: "application/json" };
+if (root?.dataset.user) acceptJson["Messaging-User"] = encodeURIComponent(root.dataset.user);
 
 function urlOf(address, parameters) {
   const url = new URL(address, location.href);
@@ -56,11 +59,32 @@ export function createConditionalGet() {
   };
 }
 
-export function post(address, fields = {}, { html = false } = {}) {
-  const url = new URL(address, location.href);
-  if (html) url.searchParams.set("html", "1");
-  const headers = { ...acceptJson, "X-CSRFToken": root.dataset.csrf };
-  return request(url, { method: "POST", headers, body: new URLSearchParams(fields) });
+export async function post(address, fields = {}, { html = false } = {}) {
+  const url = urlOf(address, html ? { html: 1 } : {});
+  const send = () => {
+    const headers = { ...acceptJson, "X-CSRFToken": root.dataset.csrf };
+    return request(url, { method: "POST", headers, body: new URLSearchParams(fields) });
+  };
+  try {
+    return await send();
+  } catch (error) {
+    // Django's own answer to a wrong token is not JSON.
+    if (error.status !== 403 || error.code !== "failed") throw error;
+    await renewToken();
+    return send();
+  }
+}
+
+// After signing in in another tab, the tokens of this page are not valid any more.
+async function renewToken() {
+  const { csrf } = await get(root.dataset.session);
+  root.dataset.csrf = csrf;
+  for (const field of document.getElementsByName("csrfmiddlewaretoken")) field.value = csrf;
+}
+
+export function newRequestId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 // All HTML that the modules parse comes from the server, which has escaped it, and passes through here: the only
@@ -85,9 +109,32 @@ export async function getPage(url) {
   return new DOMParser().parseFromString(trustHtml(await response.text()), "text/html");
 }
 
+const STORAGE_PREFIX = "drm:";
+const MAX_DRAFTS = 50;
+
+// The key of a value in localStorage. Keys of one user begin with the user's id.
+export function storageKey(name) {
+  return `${STORAGE_PREFIX}${encodeURIComponent(root.dataset.user)}:${name}`;
+}
+
+// Removes the keys that `isObsolete` accepts.
+function clearStorage(isObsolete) {
+  for (const key of Object.keys(localStorage)) {
+    if (key.startsWith(STORAGE_PREFIX) && isObsolete(key)) localStorage.removeItem(key);
+  }
+}
+
+// Removes what other users of this browser have left, and the oldest drafts.
+function pruneStorage() {
+  const own = storageKey("");
+  clearStorage((key) => !key.startsWith(own));
+  const age = (key) => -(JSON.parse(localStorage.getItem(key)).at ?? 0);
+  const drafts = Object.keys(localStorage).filter((key) => key.startsWith(storageKey("draft:")));
+  for (const key of drafts.sort((a, b) => age(a) - age(b)).slice(MAX_DRAFTS)) localStorage.removeItem(key);
+}
+
 // Formats a past moment in a few characters; `now` is the text for less than a minute ago.
 export function relativeTime(moment, now) {
-  const language = document.documentElement.lang || undefined;
   const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "narrow" });
   const minutes = Math.round((Date.now() - moment) / 60000);
   if (minutes < 1) return now;
@@ -95,6 +142,23 @@ export function relativeTime(moment, now) {
   if (minutes < 60 * 12) return relative.format(-Math.round(minutes / 60), "hour");
   if (minutes < 60 * 24 * 7) return moment.toLocaleDateString(language, { weekday: "short" });
   return moment.toLocaleDateString(language, { day: "numeric", month: "short" });
+}
+
+// Days and times are those of the viewer's time zone.
+const language = document.documentElement.lang || undefined;
+const clockFormat = new Intl.DateTimeFormat(language, { hour: "numeric", minute: "2-digit" });
+const momentFormat = new Intl.DateTimeFormat(language, { dateStyle: "full", timeStyle: "short" });
+const dayFormat = new Intl.DateTimeFormat(language, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+
+export const clock = (moment) => clockFormat.format(moment);
+export const fullTime = (moment) => momentFormat.format(moment);
+export const dayOf = (moment) => new Date(moment.getFullYear(), moment.getMonth(), moment.getDate()).getTime();
+
+// "today", "yesterday", or the date of a day.
+export function dayName(day) {
+  const daysAgo = Math.round((dayOf(new Date()) - day) / 86_400_000);
+  if (daysAgo < 0 || daysAgo > 1) return dayFormat.format(day);
+  return new Intl.RelativeTimeFormat(language, { numeric: "auto" }).format(-daysAgo, "day");
 }
 
 // Calls `update` repeatedly. The delay (ms) is `minDelay` while `update` returns true (something changed), and
@@ -125,8 +189,8 @@ export function poll(
       delay = Math.max(Math.min(delay * 2, maxDelay), error?.retryAfter ?? 0);
     }
     running = false;
-    // Signed out, not allowed, or deleted: polling can't succeed any more.
-    if (![401, 403, 404].includes(error?.status)) schedule(document.hidden ? hiddenDelay : delay);
+    // Deleted, or not a member any more: polling can't succeed. Signed out: the user may sign in in another tab.
+    if (error?.status !== 404) schedule(document.hidden || [401, 403].includes(error?.status) ? hiddenDelay : delay);
     onResult(error);
   }
   function soon() {
@@ -138,4 +202,13 @@ export function poll(
   addEventListener("pageshow", (event) => event.persisted && soon());
   schedule(delay);
   return { soon };
+}
+
+if (root?.dataset.user) {
+  try {
+    pruneStorage();
+  } catch (error) {
+    console.warn(error); // no localStorage: nothing is stored
+  }
+  document.addEventListener("submit", (event) => event.target.matches("[data-sign-out]") && clearStorage(() => true));
 }

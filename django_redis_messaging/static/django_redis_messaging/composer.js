@@ -1,112 +1,45 @@
-// The composer. A message appears in the room at once, marked as pending. It is sent again with the same request
-// id until the server confirms it or the user discards it, so network errors neither lose nor duplicate it.
+// The composer: drafts, sending through the outbox, editing, replying. What is typed is stored with each key, per user
+// and chat, and stays until it is sent, saved or discarded.
 
-const { post } = await import(document.getElementById("drm-common").href);
+const load = (name) => import(document.getElementById(`drm-${name}`).href);
+const { RequestError, get, post } = await load("common");
+const { Outbox, createDraft, sendOthers } = await load("outboxes");
+const { openAt, room, show, showError, timeline } = await load("room");
 
 const form = document.getElementById("drm-composer");
 const body = document.getElementById("drm-body");
 const button = document.getElementById("drm-send");
-const banner = document.getElementById("drm-editing");
+const editingNote = document.getElementById("drm-editing");
+const replyingNote = document.getElementById("drm-replying");
 const status = document.getElementById("drm-status");
-const log = document.getElementById("drm-log");
+const list = document.getElementById("drm-outbox");
+const scroll = document.getElementById("drm-scroll");
 const pendingTemplate = document.getElementById("drm-pending");
-const RETRY_DELAYS = [1000, 3000, 8000]; // ms
-const RETRYABLE = new Set(["offline", "unavailable", "outcome_unknown", "failed"]);
+const TYPING_INTERVAL = 3000; // ms
+const MAX_EDITS = 5; // unsaved edits of a chat
 const MAX_ROWS = 7;
-let requestId = form.elements.request_id.value;
-let queue = Promise.resolve();
+const isTouch = matchMedia("(pointer: coarse)").matches;
 
-const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+// {text, reply: {id, label} or null, edits: {message id: unsaved text}}
+const stored = createDraft(room.chat);
+const draft = { text: "", reply: null, edits: {}, ...stored.value };
+let editing = null; // {id, url} of the message that is edited
+let typedAt = 0;
 
-function newRequestId() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+function save() {
+  draft.edits = Object.fromEntries(Object.entries(draft.edits).slice(-MAX_EDITS));
+  const isEmpty = !draft.text && !draft.reply && !Object.keys(draft.edits).length;
+  stored.value = isEmpty ? null : { ...draft, at: Date.now() };
 }
 
-function appendPending(text) {
-  const item = pendingTemplate.content.firstElementChild.cloneNode(true);
-  item.querySelector(".drm-body").textContent = text;
-  log.append(item);
-  item.scrollIntoView({ block: "end" });
-  return item;
-}
-
-async function postWithRetries(fields) {
-  for (let attempt = 0; ; attempt += 1) {
-    try {
-      return await post(form.dataset.send, fields, { html: true });
-    } catch (error) {
-      const retryable = RETRYABLE.has(error.code) && (error.status === 0 || error.status >= 500);
-      if (!retryable || attempt >= RETRY_DELAYS.length) throw error;
-      await wait(Math.max(RETRY_DELAYS[attempt], error.retryAfter));
-    }
-  }
-}
-
-async function send(item, fields) {
-  item.classList.remove("drm-failed");
-  item.querySelector(".drm-retry").hidden = true;
-  item.querySelector(".drm-state").hidden = false;
-  try {
-    const { message } = await postWithRetries(fields);
-    item.remove();
-    document.dispatchEvent(new CustomEvent("drm:sent", { detail: message }));
-  } catch (error) {
-    item.classList.add("drm-failed");
-    item.querySelector(".drm-state").hidden = true;
-    item.querySelector(".drm-why").textContent = error.message || status.dataset.failed;
-    item.querySelector(".drm-retry").hidden = false;
-  }
-}
-
-// Sends one message at a time, which keeps their order.
-function enqueue(item, fields) {
-  queue = queue.then(() => send(item, fields));
-}
-
-function submitMessage(text) {
-  const fields = { body: text, request_id: requestId };
-  requestId = newRequestId();
-  const item = appendPending(text);
-  item.querySelector("[data-retry]").addEventListener("click", () => enqueue(item, fields));
-  item.querySelector("[data-discard]").addEventListener("click", () => item.remove());
-  enqueue(item, fields);
-}
-
-async function saveEdit(text) {
-  try {
-    const { message } = await post(form.action, { body: text }, { html: true });
-    stopEditing();
-    document.dispatchEvent(new CustomEvent("drm:sent", { detail: message }));
-  } catch (error) {
-    status.textContent = error.message || status.dataset.failed;
-  }
-}
-
-// The text of a message without the "Show all" inside.
-function textOf(element) {
-  const copy = element.cloneNode(true);
-  copy.querySelector("summary")?.remove();
-  return copy.textContent;
-}
-
-function startEditing(link) {
-  form.action = link.dataset.edit;
-  body.value = textOf(link.closest(".drm-message").querySelector(".drm-body"));
-  banner.hidden = false;
-  button.textContent = button.dataset.save;
-  link.closest("details").open = false;
+// Shows what is edited, what is replied to, and the text that belongs to it.
+function render() {
+  editingNote.hidden = !editing;
+  replyingNote.hidden = Boolean(editing) || !draft.reply;
+  if (draft.reply) replyingNote.querySelector("bdi").textContent = draft.reply.label;
+  button.textContent = editing ? button.dataset.save : button.dataset.send;
+  body.value = editing ? draft.edits[editing.id] : draft.text;
   resize();
-  body.focus();
-}
-
-function stopEditing() {
-  form.action = form.dataset.send;
-  body.value = "";
-  banner.hidden = true;
-  button.textContent = button.dataset.send;
-  resize();
-  body.focus();
 }
 
 function resize() {
@@ -114,36 +47,155 @@ function resize() {
   body.rows = Math.min(body.value.split("\n").length, MAX_ROWS);
 }
 
-// On a page of older messages the form is submitted normally, and leads to the newest messages.
-if ("live" in log.dataset) {
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const text = body.value.trim();
-    if (!text) return;
-    if (!banner.hidden) {
-      saveEdit(text);
-      return;
-    }
-    submitMessage(text);
-    body.value = "";
-    resize();
-  });
-  log.addEventListener("click", (event) => {
-    const link = event.target.closest("[data-edit]");
-    if (!link) return;
-    event.preventDefault();
-    startEditing(link);
-  });
-  document.getElementById("drm-cancel").addEventListener("click", (event) => {
-    event.preventDefault();
-    stopEditing();
+// `url`: of the page of the message, which also has its text.
+export async function startEditing(id, url) {
+  if (draft.edits[id] === undefined) draft.edits[id] = (await get(url)).message.body;
+  editing = { id, url };
+  render();
+  body.focus();
+}
+
+// The text stays in the draft's edits, unless it is discarded.
+function stopEditing({ discard = false } = {}) {
+  if (discard) delete draft.edits[editing.id];
+  editing = null;
+  save();
+  render();
+  body.focus();
+}
+
+async function saveEdit(text) {
+  const { message } = await post(new URL("edit/", editing.url), { body: text }, { html: true });
+  stopEditing({ discard: true });
+  await show(message);
+}
+
+export function startReplying(id, label) {
+  editing = null;
+  draft.reply = { id, label };
+  save();
+  render();
+  body.focus();
+}
+
+function stopReplying() {
+  draft.reply = null;
+  save();
+  render();
+  body.focus();
+}
+
+// Messages that have not been sent are shown below the log, in their order.
+
+const outbox = new Outbox(room.chat, room, {
+  newest: () => timeline.newest,
+  onChange: renderOutbox,
+  onSent: (message) => show(message).catch(showError),
+});
+
+function renderOutbox(items, error) {
+  const atEnd = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
+  const rows = new Map([...list.children].map((row) => [row.dataset.request, row]));
+  list.replaceChildren(...items.map((item) => rows.get(item.id) ?? createRow(item)));
+  items.forEach((item, index) => showProgress(list.children[index], item, error));
+  if (atEnd) scroll.scrollTo({ top: scroll.scrollHeight });
+}
+
+function createRow({ id, text }) {
+  const row = pendingTemplate.content.firstElementChild.cloneNode(true);
+  row.dataset.request = id;
+  row.querySelector(".drm-body").textContent = text;
+  row.querySelector("[data-retry]").addEventListener("click", () => outbox.retry(id));
+  row.querySelector("[data-discard]").addEventListener("click", () => outbox.discard(id));
+  return row;
+}
+
+function showProgress(row, { refused }, error) {
+  const { dataset } = pendingTemplate;
+  row.classList.toggle("drm-failed", Boolean(refused));
+  row.querySelector(".drm-retry").hidden = !refused;
+  row.querySelector(".drm-why").textContent = refused;
+  const state = row.querySelector(".drm-state");
+  state.hidden = Boolean(refused);
+  state.textContent = error ? error.message || dataset.waiting : dataset.sending;
+  if (error?.status === 401) showError(error);
+}
+
+function submit() {
+  const text = body.value.trim();
+  if (!text) return;
+  if (editing) {
+    saveEdit(text).catch(showError);
+    return;
+  }
+  if (outbox.isFull) {
+    status.textContent = form.dataset.full;
+    return;
+  }
+  outbox.add(text, draft.reply?.id ?? null);
+  Object.assign(draft, { text: "", reply: null });
+  save();
+  render();
+  scroll.scrollTo({ top: scroll.scrollHeight });
+  if (timeline.hasNewer) openAt("newest").catch(showError);
+}
+
+function handleInput() {
+  if (editing) draft.edits[editing.id] = body.value;
+  else draft.text = body.value;
+  save();
+  resize();
+  if (editing || !body.value || Date.now() - typedAt < TYPING_INTERVAL) return;
+  typedAt = Date.now();
+  post(room.typing).catch((error) => {
+    if (!(error instanceof RequestError)) throw error; // else nobody sees that the user is typing
   });
 }
-body.addEventListener("input", resize);
-body.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !banner.hidden) stopEditing();
-  // While an input method composes a character, Enter confirms that character.
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+
+// The newest loaded message of the user that can be edited.
+function lastOwn() {
+  const items = [...timeline.messages.values()].map((message) => message.element);
+  return items.findLast((item) => item.dataset.can.split(" ").includes("edit"));
+}
+
+function handleKey(event) {
+  if (event.isComposing || event.defaultPrevented) return; // an input method, or the list of completions
+  if (event.key === "Escape" && editing) stopEditing();
+  else if (event.key === "Escape" && draft.reply) stopReplying();
+  else if (event.key === "ArrowUp" && !body.value && lastOwn()) {
+    event.preventDefault();
+    startEditing(lastOwn().dataset.id, lastOwn().querySelector(".drm-message-options").href).catch(showError);
+  } else if (event.key === "Enter" && !event.shiftKey && (!isTouch || event.ctrlKey)) {
+    event.preventDefault();
+    submit();
+  }
+}
+
+function begin() {
+  const { editing: id, url, reply } = form.dataset;
+  if (id) {
+    draft.edits[id] ??= body.value;
+    editing = { id, url };
+  } else if (reply) {
+    draft.reply = { id: Number(reply), label: replyingNote.querySelector("bdi").textContent };
+  }
+  render();
+  if (!isTouch && !location.hash) body.focus({ preventScroll: true });
+}
+
+form.addEventListener("submit", (event) => {
   event.preventDefault();
-  form.requestSubmit();
+  submit();
 });
+document.getElementById("drm-cancel").addEventListener("click", (event) => {
+  event.preventDefault();
+  stopEditing({ discard: true });
+});
+document.getElementById("drm-no-reply").addEventListener("click", (event) => {
+  event.preventDefault();
+  stopReplying();
+});
+body.addEventListener("input", handleInput);
+body.addEventListener("keydown", handleKey);
+begin();
+sendOthers(room.chat);

@@ -1,196 +1,230 @@
-// A room: polls for new messages, and acks messages once they have been visible on the screen.
+// A room: loads more of its timeline while the user scrolls, polls for changes, and acks what has been in sight.
 
-const { RequestError, createConditionalGet, element, get, poll, post } = await import(document.getElementById("drm-common").href);
+const load = (name) => import(document.getElementById(`drm-${name}`).href);
+const { RequestError, createConditionalGet, element, get, poll, post, root } = await load("common");
+const { Timeline } = await load("timeline");
+const { LogView, parseMessage, parseMessages } = await load("view");
 
-const log = document.getElementById("drm-log");
+const list = document.getElementById("drm-log");
+const live = document.getElementById("drm-live");
 const scroll = document.getElementById("drm-scroll");
 const status = document.getElementById("drm-status");
 const seen = document.getElementById("drm-seen");
+const typing = document.getElementById("drm-typing");
 const title = document.querySelector("#drm-title bdi");
-const GROUPING_INTERVAL = 300; // s, as in presentation.py
+const older = document.getElementById("drm-older");
+const beginning = document.getElementById("drm-beginning");
+const newer = document.getElementById("drm-newer");
+const jump = document.getElementById("drm-jump");
+const mark = document.getElementById("drm-mark");
+
 const END_DISTANCE = 80; // px: closer than this counts as scrolled to the end
-const MARK_DELAY = 250; // ms
-let cursor = log.dataset.cursor;
-let edits = log.dataset.edits;
-let moved = log.dataset.moved ?? "";
-let reloading = false;
-let outdated = false; // what is shown; the page must be reloaded
+const LOAD_DISTANCE = 800; // px: closer than this to an end of the loaded messages, more are loaded
+const ACK_DELAY = 250; // ms
+const ACK_RETRY_DELAY = 5000; // ms
+const ANNOUNCE_DELAY = 1000; // ms
+const POLLING = { minDelay: 1500, maxDelay: 3500, hiddenDelay: 15_000 };
+
+export const room = JSON.parse(list.dataset.state);
+const log = new LogView(list);
+export const timeline = (log.timeline = new Timeline(log));
 const getChanges = createConditionalGet();
-let ackedId = 0;
-let markTimer;
+let loading = false;
+let ackTimer;
 
-const messages = () => log.querySelectorAll(".drm-message[data-id]");
 const atEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < END_DISTANCE;
-const scrollToEnd = () => scroll.scrollTo({ top: scroll.scrollHeight });
+export const scrollToEnd = () => scroll.scrollTo({ top: scroll.scrollHeight });
 
-// Groups a message under the name of the one before it, or inserts the day above it.
-function group(item) {
-  let before = item.previousElementSibling;
-  if (before?.matches(".drm-unread")) before = before.previousElementSibling;
-  const newDay = before?.dataset.day !== item.dataset.day;
-  const close = Number(item.dataset.sent) - Number(before?.dataset.sent) < GROUPING_INTERVAL;
-  item.classList.toggle("drm-follows", !newDay && close && before.dataset.sender === item.dataset.sender);
-  if (newDay) item.before(createDay(item));
+// Changes the log without moving what is in sight, and without announcing the messages: they are not new.
+function quietly(change) {
+  const { top } = scroll.getBoundingClientRect();
+  const anchor = log.messages.find((message) => message.element.getBoundingClientRect().bottom > top)?.element;
+  const before = anchor?.getBoundingClientRect().top;
+  live.setAttribute("aria-live", "off");
+  change();
+  if (anchor?.isConnected) scroll.scrollTop += anchor.getBoundingClientRect().top - before;
+  setTimeout(() => live.setAttribute("aria-live", "polite"), ANNOUNCE_DELAY);
 }
 
-function createDay(item) {
-  const day = document.createElement("li");
-  day.className = "drm-day";
-  day.dataset.day = item.dataset.day;
-  day.append(Object.assign(document.createElement("span"), { textContent: item.dataset.dayLabel }));
-  return day;
-}
-
-// Inserts a message at the position of its id. If it is there already, replaces it if it was edited.
-export function show(message) {
-  const old = document.getElementById(`m${message.id}`);
-  const item = element(message.html);
-  if (old) {
-    if (old.dataset.edited !== item.dataset.edited) {
-      item.classList.toggle("drm-follows", old.classList.contains("drm-follows"));
-      old.replaceWith(item);
-    }
-    return;
+// Loads more messages at one end of the loaded ones.
+async function loadMore(place) {
+  if (loading || !(place === "start" ? timeline.hasOlder : timeline.hasNewer)) return;
+  loading = true;
+  const { first, last, newest } = timeline;
+  try {
+    const page = await get(room.feed, { ...(place === "start" ? { before: first } : { newer: last }), html: 1 });
+    page.messages = parseMessages(page.messages);
+    quietly(() => (place === "start" ? timeline.addOlder(page) : timeline.addNewer(page, newest)));
+    if (place === "start") beginning.textContent = page.has_more ? "" : page.gap_text || beginning.dataset.text;
+    loading = false;
+    look();
+  } catch (error) {
+    loading = false;
+    showError(error);
   }
-  document.getElementById("drm-no-messages")?.remove();
-  const after = [...messages()].find((other) => Number(other.dataset.id) > message.id);
-  log.insertBefore(item, after ?? log.querySelector(".drm-pending"));
-  item.classList.add("drm-fresh");
-  group(item);
 }
 
-function showError(error) {
-  const failure = error instanceof RequestError ? error.message || status.dataset.away : status.dataset.failed;
-  const text = error && failure;
-  const permanent = [401, 403, 404].includes(error?.status);
-  status.textContent = permanent ? `${text} ${status.dataset.reload}` : text || (outdated ? status.dataset.reload : "");
+// Shows the messages around an id, around the first "unread" one, or the "newest" ones.
+export async function openAt(at) {
+  const state = await get(room.feed, { at, html: 1 });
+  open({ ...state, messages: parseMessages(state.messages) });
+  if (at === "newest") scrollToEnd();
+  else if (at === "unread") scrollToUnread();
+  else find(at);
+  look();
 }
 
-// Reloading the page would lose it: what is being typed, sent, or could not be sent.
-function hasUnsentText() {
-  return document.getElementById("drm-body")?.value.trim() || log.querySelector(".drm-pending");
+function open(state) {
+  const first = state.messages.find(({ id, mine }) => id > state.read_id && !mine);
+  log.divider = { id: (state.unread && first?.id) || 0, text: state.divider };
+  for (const event of state.events) log.events.set(event.number, event);
+  quietly(() => timeline.open(state));
+  beginning.textContent = state.older ? "" : state.gap_text || (timeline.newest ? beginning.dataset.text : "");
+  showState(state);
 }
 
-function showGap(text) {
-  const note = Object.assign(document.createElement("li"), { className: "drm-note", textContent: text });
-  log.insertBefore(note, log.querySelector(".drm-pending"));
+function scrollToUnread() {
+  const divider = list.querySelector(".drm-unread");
+  if (divider) divider.scrollIntoView();
+  else scrollToEnd();
+}
+
+// Scrolls to a message and marks it, if it is loaded.
+function find(id) {
+  const item = timeline.messages.get(Number(id))?.element;
+  if (!item) return false;
+  for (const other of list.querySelectorAll(".drm-found")) other.classList.remove("drm-found");
+  item.classList.add("drm-found");
+  item.scrollIntoView({ block: "center" });
+  return true;
+}
+
+// After scrolling: loads more near an end, moves the read position, and shows where new messages are.
+function look() {
+  older.hidden = !timeline.hasOlder;
+  newer.hidden = !timeline.hasNewer;
+  if (scroll.scrollTop < LOAD_DISTANCE) loadMore("start");
+  if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < LOAD_DISTANCE) loadMore("end");
+  const [top, bottom] = inSight();
+  if (!document.hidden && document.hasFocus() && timeline.see(top, bottom)) ackSoon();
+  showJump(top);
+}
+
+// The ids of the first and the last message whose end is in sight.
+function inSight() {
+  const { top, bottom } = scroll.getBoundingClientRect();
+  const visible = log.messages.filter((message) => {
+    const end = message.element.getBoundingClientRect().bottom;
+    return end > top && end <= bottom + 2;
+  });
+  return [visible[0]?.id ?? timeline.first, visible.at(-1)?.id ?? 0];
+}
+
+// The button that leads to the newest messages, or back to unread ones that were skipped.
+function showJump(top) {
+  const skipped = timeline.unread > 0 && timeline.readId + 1 < top;
+  const text = timeline.unread ? jump.dataset.count.replace("{count}", timeline.unread) : jump.dataset.newest;
+  write(jump, `${skipped ? "↑" : "↓"} ${text}`);
+  jump.dataset.to = skipped ? "unread" : "newest";
+  jump.hidden = !skipped && atEnd() && !timeline.hasNewer;
+  mark.hidden = !skipped;
+}
+
+function ackSoon(delay = ACK_DELAY) {
+  clearTimeout(ackTimer);
+  ackTimer = setTimeout(() => timeline.ack && ack(timeline.ack), delay);
+}
+
+async function ack(cursor) {
+  try {
+    timeline.acknowledge(await post(room.ack, { up_to: cursor }));
+    document.dispatchEvent(new CustomEvent("drm:changed"));
+    look();
+  } catch (error) {
+    if (!(error instanceof RequestError)) throw error;
+    ackSoon(Math.max(ACK_RETRY_DELAY, error.retryAfter));
+  }
+}
+
+// A screen reader announces each write: only changed texts are written.
+function write(target, text) {
+  if (text !== undefined && target.textContent !== text) target.textContent = text;
+}
+
+function showState(answer) {
+  write(seen, answer.seen);
+  write(title, answer.title);
+  write(typing, answer.typing);
+}
+
+export function showError(error) {
+  const { dataset } = status;
+  const text = error instanceof RequestError ? error.message || dataset.away : error && dataset.failed;
+  if (error && !(error instanceof RequestError)) console.error(error);
+  if (status.dataset.shown === (text || "")) return;
+  status.dataset.shown = status.textContent = text || "";
+  if (error?.status !== 401) return;
+  status.append(" ", Object.assign(document.createElement("a"), { href: root.dataset.signIn, textContent: dataset.signIn }));
 }
 
 async function update() {
-  if (reloading) return false;
-  const wasAtEnd = atEnd();
-  const page = await getChanges(log.dataset.feed, { after: cursor, edits, moved, html: 1 });
-  markSoon();
-  if (!page) return false;
-  outdated = page.reset || page.edits_missed;
-  if (outdated && !hasUnsentText()) {
-    reloading = true;
-    location.reload();
-    return false;
+  const answer = await getChanges(room.feed, { ...timeline.known, html: 1 });
+  if (!answer) return false;
+  if (answer.reset || answer.edits_missed) {
+    await openAt(answer.reset ? "unread" : inSight()[0]);
+    return true;
   }
-  if (page.reset) return false;
-  if (page.gap) showGap(page.gap_text);
-  page.messages.forEach(show);
-  page.changed?.forEach((message) => document.getElementById(`m${message.id}`) && show(message));
-  ({ cursor, moved } = page);
-  if (!page.edits_missed) ({ edits } = page);
-  // Write only changed texts: a screen reader announces each write.
-  if ("seen" in page && seen.textContent !== page.seen) seen.textContent = page.seen;
-  if ("title" in page && title.textContent !== page.title) title.textContent = page.title;
-  if (page.messages.length && wasAtEnd) scrollToEnd();
-  if (page.messages.length) document.dispatchEvent(new CustomEvent("drm:changed"));
-  if (page.has_more) polling.soon();
-  return page.messages.length > 0;
+  for (const name of ["messages", "changed"]) answer[name] = parseMessages(answer[name] ?? []);
+  const follows = atEnd() && !timeline.hasNewer;
+  let added = [];
+  const receive = () => (added = timeline.receive(answer, follows));
+  if (follows) receive();
+  else quietly(receive);
+  log.addEvents(answer.events ?? []);
+  if (follows) scrollToEnd();
+  showState(answer);
+  look();
+  if (added.length) document.dispatchEvent(new CustomEvent("drm:changed"));
+  if (answer.has_more) polling.soon();
+  return added.length > 0 || Boolean(answer.typing);
 }
 
-// The last message that is completely visible. Messages up to it count as read while the window has the focus.
-function lastVisible() {
-  const bottom = scroll.getBoundingClientRect().bottom + 2;
-  return [...messages()].findLast((item) => item.getBoundingClientRect().bottom <= bottom);
+// Shows a message that this page has sent or changed, as the server's answer describes it.
+export async function show({ html }) {
+  const message = parseMessage(element(html));
+  if (timeline.messages.has(message.id)) timeline.replace(message);
+  else if (timeline.hasNewer) await openAt("newest");
+  else if (!timeline.add(message)) await update();
+  if (message.id === timeline.last) scrollToEnd();
+  look();
 }
 
-function markSoon() {
-  clearTimeout(markTimer);
-  markTimer = setTimeout(markRead, MARK_DELAY);
-}
-
-async function markRead() {
-  const item = lastVisible();
-  if (document.hidden || !document.hasFocus() || !item || Number(item.dataset.id) <= ackedId) return;
-  const previousId = ackedId;
-  ackedId = Number(item.dataset.id);
-  try {
-    await post(log.dataset.ack, { up_to: item.dataset.cursor });
-    document.dispatchEvent(new CustomEvent("drm:changed"));
-  } catch {
-    ackedId = previousId;
-  }
-}
-
-// Inserts a page of older messages above, without moving the visible ones.
-async function showOlder(event) {
-  event.preventDefault();
-  const link = event.currentTarget;
-  const first = messages()[0];
-  const page = await get(log.dataset.feed, { before: first.dataset.id, html: 1 });
-  const distanceToEnd = scroll.scrollHeight - scroll.scrollTop;
-  // Screen readers must not announce old messages.
-  scroll.setAttribute("aria-live", "off");
-  log.querySelector(".drm-day")?.remove();
-  for (const message of page.messages) {
-    first.before(element(message.html));
-    group(first.previousElementSibling);
-  }
-  group(first);
-  scroll.scrollTop = scroll.scrollHeight - distanceToEnd;
-  link.hidden = !page.has_more;
-  if (page.gap) link.after(Object.assign(document.createElement("p"), { textContent: page.gap_text }));
-  setTimeout(() => scroll.setAttribute("aria-live", "polite"), 1000);
-}
-
-document.getElementById("drm-older")?.addEventListener("click", (event) => {
-  showOlder(event).catch(showError);
-});
-
-// Delete a message without leaving the page.
-log.addEventListener("submit", async (event) => {
-  const form = event.target.closest("form[data-change]");
-  if (!form) return;
-  event.preventDefault();
-  try {
-    show((await post(form.action, {}, { html: true })).message);
-    log.parentElement.focus();
-  } catch (error) {
-    status.textContent = error.message || status.dataset.failed;
-  }
-});
-
-// Close open menus on a click elsewhere, or with Escape.
-document.addEventListener("click", (event) => {
-  for (const menu of document.querySelectorAll(".drm-actions[open], .drm-details[open]")) {
-    if (!menu.contains(event.target)) menu.open = false;
-  }
-});
-document.addEventListener("keydown", (event) => {
-  const menu = event.key === "Escape" && event.target.closest?.("details[open]");
-  if (!menu) return;
-  menu.open = false;
-  menu.querySelector("summary").focus();
-});
-
-let polling = { soon() {} };
-if ("live" in log.dataset) {
-  document.getElementById("drm-mark")?.remove();
-  const unread = document.getElementById("drm-unread");
-  if (!location.hash) unread ? unread.scrollIntoView() : scrollToEnd();
-  polling = poll(update, { onResult: showError });
-  addEventListener("focus", markSoon);
-  scroll.addEventListener("scroll", markSoon, { passive: true });
-  document.addEventListener("visibilitychange", markSoon);
-  document.addEventListener("drm:sent", ({ detail }) => {
-    show(detail);
-    scrollToEnd();
-    polling.soon();
+for (const item of list.querySelectorAll("li:not(.drm-message)")) item.remove();
+open({ ...room, messages: [...list.children].map(parseMessage) });
+if (!(room.at && find(room.at))) room.unread ? scrollToUnread() : scrollToEnd();
+const polling = poll(update, { onResult: showError, ...POLLING });
+for (const [link, place] of [[older, "start"], [newer, "end"]]) {
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    loadMore(place);
   });
-  markSoon();
 }
+jump.addEventListener("click", () => {
+  if (jump.dataset.to === "newest" && !timeline.hasNewer) scrollToEnd();
+  else openAt(jump.dataset.to).catch(showError);
+});
+mark.addEventListener("submit", (event) => {
+  event.preventDefault();
+  ack(timeline.known.after);
+});
+list.addEventListener("click", (event) => {
+  const quote = event.target.closest(".drm-quote");
+  if (!quote) return;
+  event.preventDefault();
+  if (!find(quote.dataset.id)) openAt(quote.dataset.id).catch(showError);
+});
+let frame = 0;
+scroll.addEventListener("scroll", () => (frame ||= requestAnimationFrame(() => (look(), (frame = 0)))), { passive: true });
+for (const name of ["focus", "resize"]) addEventListener(name, look);
+document.addEventListener("visibilitychange", look);
+look();

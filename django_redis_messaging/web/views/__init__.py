@@ -1,20 +1,21 @@
 """The pages and their JSON, one class each; a site subclasses what it wants to be different."""
 
-from .actions import (
-    AckView,
+from .actions import AckView, DeleteMessageView, EditView, SendView, SessionView, TypingView
+from .blocks import BlocksView, BlockView, UnblockView
+from .chats import ChatsFeedView, ChatsView
+from .contacts import ContactsView, ForgetContactView, PersonView, SuggestView
+from .details import (
     AddView,
     DeleteChatView,
-    DeleteMessageView,
-    EditView,
+    DetailsView,
     LeaveView,
+    MemberSuggestView,
     MuteView,
     RemoveView,
     RenameView,
-    SendView,
+    RoleView,
 )
-from .blocks import BlocksView, BlockView, UnblockView
-from .chats import ChatsFeedView, ChatsView
-from .contacts import ContactsView, ForgetContactView, SuggestView
+from .feeds import RoomFeedView
 from .messages import MessagePageView
 from .new import NewChatView
 from .notifications import (
@@ -24,7 +25,8 @@ from .notifications import (
     NotificationsView,
     ReadNotificationsView,
 )
-from .rooms import RoomFeedView, RoomView
+from .rooms import RoomView
+from .search import SearchView
 
 __all__ = [
     "AckView",
@@ -37,21 +39,28 @@ __all__ = [
     "ContactsView",
     "DeleteChatView",
     "DeleteMessageView",
+    "DetailsView",
     "DiscardNotificationView",
     "EditView",
     "ForgetContactView",
     "LeaveView",
+    "MemberSuggestView",
     "MessagePageView",
     "MuteView",
     "NewChatView",
     "NotificationsFeedView",
     "NotificationsView",
+    "PersonView",
     "ReadNotificationsView",
     "RemoveView",
     "RenameView",
+    "RoleView",
     "RoomFeedView",
     "RoomView",
+    "SearchView",
     "SendView",
+    "SessionView",
     "SuggestView",
+    "TypingView",
     "UnblockView",
 ]

@@ -1,29 +1,22 @@
-"""Changes to a chat: POST only, answered with a redirect, or with JSON if the request accepts it."""
+"""What users do in a room: POST only, answered with a redirect, or with JSON if the request accepts it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.utils import timezone
+from django.middleware.csrf import get_token
 from django.utils.translation import gettext_lazy as _
 
 from ...services.chats import Message
-from ...services.contacts import RecentContacts
 from ...signals import message_sent
 from .. import problems
-from ..base import ChatMixin
-from ..forms import MessageForm, PositionForm, TitleForm, clean
+from ..base import ChatMixin, MessagingView
+from ..forms import MessageForm, PositionForm, clean
 from ..params import INVALID_POSITION, parse_id, parse_position, shown_again
-from ..people import reachable_labels
 from ..problems import Answer, Problem
-from .new import MAX_NEW_CONTACTS, PickerPage
-from .rooms import RoomMixin, message_json
-
-#: allowed durations of muting, in hours; 0 unmutes
-MUTE_HOURS = {"0": 0, "1": 1, "8": 8, "24": 24, "168": 168}
+from .feeds import message_json
+from .rooms import RoomMixin
 
 
 class MessageMixin(RoomMixin):
@@ -89,85 +82,18 @@ class AckView(ChatMixin):
         return self.done({"read_id": self.chat.ack(self.me, up_to)}, "room", chat_id)
 
 
-class RenameView(ChatMixin):
-    """Changes the title of a chat."""
+class TypingView(ChatMixin):
+    """Records that the user is typing. A chat stores at most one entry for each member."""
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        title = clean(TitleForm(request.POST))["title"]
-        self.count_use("rename")
-        self.chat.rename(self.me, title)
-        return self.done({"title": title}, "room", chat_id)
+        self.chat.typing(self.me)
+        return self.done({}, "room", chat_id)
 
 
-class MuteView(ChatMixin):
-    """Mutes a chat for some hours, or unmutes it."""
+class SessionView(MessagingView):
+    """The user, and a CSRF token: for a page that was loaded before the user signed in again."""
 
-    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        hours = MUTE_HOURS.get(request.POST.get("hours", ""))
-        if hours is None:
-            raise problems.invalid(_("Choose how long to mute the chat."))
-        until = timezone.now() + timedelta(hours=hours) if hours else None
-        self.chat.mute(self.me, until)
-        return self.done({"until": until.isoformat() if until else None}, "room", chat_id)
+    json_only = True
 
-
-class LeaveView(ChatMixin):
-    """Removes the user from a chat; with `never_again`, nobody can add them again."""
-
-    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        if not self.chat.leave(self.me, again="never_again" not in request.POST):
-            raise Problem(problems.NOT_FOUND)
-        return self.done({"left": True}, "chats")
-
-
-class DeleteChatView(ChatMixin):
-    """Deletes a chat with all its messages. Only owners may."""
-
-    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        if not self.chat.delete(self.me):
-            raise Problem(problems.NOT_FOUND)
-        return self.done({"deleted": True}, "chats")
-
-
-class RemoveView(ChatMixin):
-    """Removes another member from a chat. Only owners may."""
-
-    invalid_message = _("Choose a person.")
-
-    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        removed = self.chat.leave(request.POST.get("member", ""), by=self.me)
-        return self.done({"removed": removed}, "room", chat_id)
-
-
-class AddView(PickerPage, RoomMixin):
-    """Adds people to a chat: the page to choose them on, and the change itself."""
-
-    template_name = "django_redis_messaging/add.html"
-
-    def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        return self.show_form()
-
-    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        if "search" in request.POST:
-            return self.show_form()
-        chosen = self.chosen_ids()
-        self.check_recipients(chosen)
-        self.count_use("invite", len(chosen))
-        added = self.chat.add(chosen, by=self.me)
-        for member in reversed(added[:MAX_NEW_CONTACTS]):
-            RecentContacts(self.me).touch(member)
-        return self.done({"added": added}, "room", chat_id)
-
-    def check_recipients(self, chosen: Sequence[str]) -> None:
-        """Raise the Problem unless the guild rule and the site's own rules allow to add these people."""
-        if not chosen:
-            raise problems.invalid(_("Choose a person."))
-        identity, user = self.active_identity, self.request.user
-        if len(reachable_labels(identity, user, chosen)) < len(chosen):
-            raise Problem(problems.NOT_IN_DIRECTORY)
-        if not all(identity.may_add(user, self.chat.id, member) for member in chosen):
-            raise Problem(problems.NOT_PERMITTED)
-
-    def extra_context(self) -> dict[str, object]:
-        info = self.chat.info()
-        return {"chat": info, "room_title": self.title(info.title, info.member_count)}
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return JsonResponse({"user": self.me, "csrf": get_token(request)})

@@ -38,25 +38,10 @@ class BlockView(MessagingView):
         person = request.POST.get("person", "")
         # The list of blocked people shows their names: it must not reveal others than searching does.
         self.count_use("search")
-        if not (self.is_contact(person) or self.is_fellow_member(person, request.POST.get("chat", ""))):
+        if not may_know(self, person, request.POST.get("chat", "")):
             raise Problem(problems.NOT_IN_DIRECTORY)
         Blocks(self.me).block(person)
         return self.done({"blocked": person}, "blocks")
-
-    def is_contact(self, person: str) -> bool:
-        """Whether the user can find the person, or has written to them."""
-        identity, user = self.active_identity, self.request.user
-        if reachable_labels(identity, user, [person]):
-            return True
-        return any(contact.id == person for contact in recent_contacts(identity, user))
-
-    def is_fellow_member(self, person: str, chat_id: str) -> bool:
-        """Whether both the user and the person are members of the chat."""
-        try:
-            chat = self.service(chat_id)
-            return all(chat.role(member) for member in (self.me, person))
-        except (ChatNotFound, InvalidArgument, NotAMember):
-            return False
 
 
 class UnblockView(MessagingView):
@@ -68,3 +53,21 @@ class UnblockView(MessagingView):
         person = request.POST.get("person", "")
         Blocks(self.me).unblock(person)
         return self.done({"unblocked": person}, "blocks")
+
+
+def may_know(view: MessagingView, person: str, chat_id: str) -> bool:
+    """Whether the user can find the person, has written to them, or shares this chat with them."""
+    identity, user = view.active_identity, view.request.user
+    if reachable_labels(identity, user, [person]):
+        return True
+    if any(contact.id == person for contact in recent_contacts(identity, user)):
+        return True
+    return bool(chat_id) and _are_fellow_members(view, person, chat_id)
+
+
+def _are_fellow_members(view: MessagingView, person: str, chat_id: str) -> bool:
+    try:
+        chat = view.service(chat_id)
+        return all(chat.role(member) for member in (view.me, person))
+    except (ChatNotFound, InvalidArgument, NotAMember):
+        return False

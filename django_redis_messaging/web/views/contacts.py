@@ -7,11 +7,14 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.translation import gettext_lazy as _
 
+from ...services.blocks import Blocks
 from ...services.contacts import RecentContacts
 from .. import problems
 from ..base import MessagingPage, MessagingView
 from ..params import get_search
-from ..people import must_fill_directory, reachable_labels, recent_contacts, suggest
+from ..people import must_fill_directory, people, reachable_labels, recent_contacts, suggest
+from ..problems import Problem
+from .blocks import may_know
 
 #: digits of the greatest page number that is accepted
 MAX_PAGE_DIGITS = 4
@@ -58,6 +61,31 @@ class SuggestView(MessagingView):
             for person in found
         ]
         return JsonResponse({"results": results, "pagination": {"more": more}})
+
+
+class PersonView(MessagingPage):
+    """A card of the person `id`: a contact, or a fellow member of the chat `chat`."""
+
+    template_name = "django_redis_messaging/person.html"
+    tab = "contacts"
+    invalid_message = _("Choose a person.")
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        person, chat_id = request.GET.get("id", ""), request.GET.get("chat", "")
+        # The card shows a name: it must not reveal others than searching does.
+        self.count_use("search")
+        if not may_know(self, person, chat_id):
+            raise Problem(problems.NO_PERSON)
+        identity, user = self.active_identity, request.user
+        context: dict[str, Any] = {
+            "person": people(identity, [person])[0],
+            "chat": {"chat_id": chat_id} if chat_id else None,
+            "is_me": person == self.me,
+            "reachable": bool(reachable_labels(identity, user, [person])),
+            "blocked": person in Blocks(self.me).list(),
+            "recent": any(contact.id == person for contact in recent_contacts(identity, user)),
+        }
+        return self.page(context)
 
 
 class ForgetContactView(MessagingView):

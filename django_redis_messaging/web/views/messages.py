@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from .. import problems
 from ..base import MessagingPage
@@ -15,16 +15,21 @@ from ..params import MAX_ID_DIGITS
 from ..presentation import MessageView
 from ..problems import Problem
 from ..texts import linkify, split
+from .feeds import message_json
 from .rooms import RoomMixin
 
 
 class MessagePageView(RoomMixin, MessagingPage):
-    """The whole text of a message, in parts; `?from=` the position of a character selects its part."""
+    """The whole text of a message, and what can be done with it. Long texts are shown in parts: `?from=` the
+    position of a character selects one."""
 
     template_name = "django_redis_messaging/message.html"
 
     def get(self, request: HttpRequest, chat_id: str, message_id: str) -> HttpResponse:
         item = self.find(parse_number(message_id))
+        if self.wants_json:
+            data = {"message": message_json(self, item)}
+            return JsonResponse(data, json_dumps_params={"ensure_ascii": False})
         parts = split(item.message.body)
         context = {"chat": {"chat_id": chat_id}, "item": item, **self.part(parts)}
         return self.page(context)

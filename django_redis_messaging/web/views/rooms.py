@@ -1,68 +1,94 @@
-"""A chat: its page, and the JSON that keeps it up to date."""
+"""A chat: its page, with the messages around a position."""
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.template.loader import render_to_string
-from django.utils.functional import cached_property
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...errors import InvalidArgument
-from ...services.chats import Changes, Member, Message, Page
+from ... import conf
+from ...services.chats import Changes, Message, Page
 from ..base import ChatMixin, MessagingPage, MessagingView
-from ..conditional import conditional_json
-from ..fitting import count_fitting, fitting
-from ..params import INVALID_POSITION, get_checked_position, get_number, get_position, parse_id
-from ..people import Person, people
-from ..presentation import NAMES_IN_TITLE, ChatRow, MessageView, join_names, message_views
-from ..problems import Problem
+from ..fitting import count_fitting
+from ..params import INVALID_POSITION, get_position, parse_id
+from ..people import people
+from ..presentation import NAMES_IN_TITLE, MessageView, event_views, join_names, message_views
 from ..texts import body_html, visible_text
 from .chats import ChatListMixin
 
 #: messages on a page of a room
-MESSAGES_PER_PAGE = 50
+MESSAGES_PER_PAGE = 30
+#: of these, how many are before the message that the page is about
+MESSAGES_BEFORE = 10
 #: the messages on a page of a room have at most so many bytes of HTML, but there is at least one
 PAGE_BYTES = 128 * 1024
 #: bytes of HTML around the text of a message
-MARKUP_BYTES = 1500
+MARKUP_BYTES = 1200
 #: a position after all messages
 END = 2**52
-#: members that a room lists
-LISTED_MEMBERS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """Messages of a chat around a position."""
+
+    messages: Sequence[Message]
+    #: whether there are older ones, and newer ones
+    older: bool
+    newer: bool
 
 
 class RoomMixin(ChatMixin, MessagingView):
     """Reads a chat as one of its members sees it."""
 
-    def read(self, **position: Any) -> Page:
-        """A page of the chat."""
-        return self.chat.history(self.me, limit=MESSAGES_PER_PAGE, **position)
-
-    @cached_property
-    def members(self) -> list[Member]:
-        """The members who joined first, up to LISTED_MEMBERS."""
-        return self.chat.members(limit=LISTED_MEMBERS)
-
-    def message_views(
-        self, messages: Sequence[Message], *, owner: bool, unread: int = 0
-    ) -> list[MessageView]:
-        """The messages as the user sees them; `owner`: whether the user is an owner of the chat."""
-        identity = self.active_identity
-        return list(message_views(messages, identity=identity, me=self.me, owner=owner, unread=unread))
-
-    @cached_property
-    def member_ids(self) -> list[str]:
-        """The ids of these members."""
-        return [member.user for member in self.members]
+    #: the members who joined first, up to 200; set by `state`
+    member_ids: Sequence[str] = ()
 
     def state(self) -> Changes:
         """The chat without messages, in one round trip. Raises for users who are not members."""
-        return self.chat.changes(self.me, after=END)
+        state = self.chat.changes(self.me, after=END)
+        self.member_ids = list(state.positions)
+        return state
+
+    def window(
+        self, state: Changes, position: int | None = None, *, limit: int = MESSAGES_PER_PAGE
+    ) -> Window:
+        """The messages around the one with id `position`, else the newest ones; as many as fit on a page."""
+        if position is None:
+            return newest_window(state, self.chat.history(self.me, limit=limit))
+        first = max(min(position - MESSAGES_BEFORE, state.last_id - limit + 1), 1)
+        messages = self.chat.history(self.me, after=first - 1, limit=limit).messages
+        if messages and messages[-1].id < min(position, state.last_id):  # those before it are very long
+            messages = self.chat.history(self.me, after=position - 1, limit=limit).messages
+        return make_window(state, fitting_around(messages, position))
+
+    def message_views(
+        self, messages: Sequence[Message], *, owner: bool, read_id: int | None = None
+    ) -> list[MessageView]:
+        """The messages as the user sees them; `owner`: whether the user is an owner of the chat."""
+        return list(
+            message_views(
+                messages,
+                identity=self.active_identity,
+                me=self.me,
+                owner=owner,
+                read_id=read_id,
+                quoted=self.quoted(messages),
+            )
+        )
+
+    def quoted(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages that these reply to, and that are not among them."""
+        known = {message.id for message in messages}
+        ids = {message.reply_to for message in messages if message.reply_to and message.reply_to not in known}
+        return self.chat.get_messages(self.me, sorted(ids)) if ids else []
 
     def title(self, title: str, member_count: int) -> str:
         """The chat's title, or the names of the other members."""
@@ -89,12 +115,48 @@ class RoomMixin(ChatMixin, MessagingView):
         names = join_names(self.labels(readers[:NAMES_IN_TITLE]), len(readers))
         return _("Seen by %(names)s") % {"names": names}
 
+    def typing_text(self, typists: Sequence[str]) -> str:
+        """Who is typing."""
+        if not typists:
+            return ""
+        names = join_names(self.labels(typists[:NAMES_IN_TITLE]), len(typists))
+        return ngettext("%(names)s is typing…", "%(names)s are typing…", len(typists)) % {"names": names}
+
     def labels(self, ids: Sequence[str]) -> list[str]:
         return [person.label for person in people(self.active_identity, ids)]
 
+    def room_state(self, state: Changes, window: Window) -> dict[str, Any]:
+        """What the browser needs to know to show the window and to keep it up to date."""
+        events = event_views(state.events, identity=self.active_identity, me=self.me)
+        return {
+            "newest": state.last_id,
+            "older": window.older,
+            "newer": window.newer,
+            "gap_text": gap_text(state.removed),
+            "divider": divider_text(state.unread),
+            **self.changing_state(state),
+            "events": [event.as_json() for event in events],
+        }
+
+    def changing_state(self, state: Changes) -> dict[str, Any]:
+        """The part of the state that each answer to a poll has."""
+        return {
+            "cursor": state.cursor,
+            "edits": state.edits,
+            "moved": state.moved,
+            "event": state.event,
+            "read_id": state.read_id,
+            "unread": state.unread,
+            "typing": self.typing_text(state.typists),
+        }
+
 
 class RoomView(ChatListMixin, RoomMixin, MessagingPage):
-    """A page of a chat's history, with the form to write and the members. Showing it acks nothing."""
+    """A chat around a position, with the form to write. Showing it acks nothing.
+
+    Without parameters, it begins a little before the first unread message. `?at=` selects another message,
+    `?before=` and `?after=` the pages around a position.
+    """
 
     checks_membership_first = False
     template_name = "django_redis_messaging/room.html"
@@ -104,144 +166,96 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
         # Membership first: others must not learn from the answer whether the chat exists. And before the
         # messages: after an edit in between, the number is too low, and the next poll reads the edit.
         state = self.state()
-        before = get_position(request.GET, "before")
-        page = self.read(before=before) if before is not None else self.read()
-        rows = self.rows()
-        unread = 0 if before is not None else self.unread_count(rows)
-        owner = page.role == "owner"
-        views = self.fitting_views(page.messages, owner=owner, unread=unread)
-        is_cut = len(views) < len(page.messages)
-        context = {
-            "chat": state,
-            "page": page,
-            "newest": before is None,
-            "gap": "" if is_cut else gap_text(page.gap),
-            "rows": rows,
-            "room_title": self.title(state.title, state.member_count),
-            "companion": self.companion(state.title, state.member_count),
-            "message_views": views,
-            "unread": unread,
-            "seen": self.seen(page.messages) if before is None else "",
-            "older": views[0].message.id if views and (page.has_more or is_cut) else None,
-            "cursor": page.cursor,
-            "request_id": uuid.uuid4().hex,
-            "editing": self.message_to_edit(),
-            "owner": owner,
-            "me": self.me,
-            **self.roster(state.member_count),
-        }
-        return self.page(context)
+        window = self.selected_window(state)
+        owner = state.role == "owner"
+        title = self.title(state.title, state.member_count)
+        return self.page(
+            {
+                "chat": state,
+                "window": window,
+                "rows": self.rows(),
+                "room_title": title,
+                "companion": self.companion(state.title, state.member_count),
+                "message_views": self.message_views(window.messages, owner=owner, read_id=state.read_id),
+                "last": window.messages[-1] if window.messages else None,
+                "removed": gap_text(state.removed),
+                "divider": divider_text(state.unread),
+                "seen": self.seen_text(state.last_id, state.last_sender, state.positions),
+                "editing": self.own_message("edit"),
+                "replying": self.replied_message(owner),
+                "muted_until": timezone.localtime(state.muted_until) if state.muted_until else None,
+                "request_id": uuid.uuid4().hex,
+                "state": json.dumps({**self.room_state(state, window), "title": title, **self.constants()}),
+            }
+        )
 
-    def fitting_views(self, messages: Sequence[Message], *, owner: bool, unread: int) -> list[MessageView]:
-        """The newest of the messages, as many as fit on a page."""
-        sizes = (len(body_html(message.body).encode()) + MARKUP_BYTES for message in reversed(messages))
-        fitting_messages = messages[len(messages) - count_fitting(sizes, PAGE_BYTES) :]
-        return self.message_views(fitting_messages, owner=owner, unread=unread)
+    def selected_window(self, state: Changes) -> Window:
+        """The window that the parameters select."""
+        query = self.request.GET
+        before, after = get_position(query, "before"), get_position(query, "after")
+        if before is not None:
+            return newest_window(state, self.chat.history(self.me, before=before, limit=MESSAGES_PER_PAGE))
+        if after is not None:
+            page = self.chat.history(self.me, after=after, limit=MESSAGES_PER_PAGE)
+            return make_window(state, fitting_around(page.messages, 0))
+        if query.get("at"):
+            return self.window(state, parse_id(query["at"]))
+        return self.window(state, state.read_id + 1 if state.unread else None)
 
-    def seen(self, messages: Sequence[Message]) -> str:
-        """The members who have read the last of the messages, if it is the user's own."""
-        if not messages:
-            return ""
-        positions = {member.user: member.read_id for member in self.members}
-        return self.seen_text(messages[-1].id, messages[-1].sender, positions)
-
-    def unread_count(self, rows: Sequence[ChatRow]) -> int:
-        return next((row.summary.unread for row in rows if row.id == self.chat.id), 0)
-
-    def message_to_edit(self) -> Message | None:
-        """The message that `?edit=` selects, on this page or not, if it is the user's own."""
-        if not self.request.GET.get("edit"):
-            return None
-        wanted = parse_id(self.request.GET["edit"])
-        found = self.chat.history(self.me, before=wanted + 1, limit=1).messages
-        own = (message for message in found if message.sender == self.me and not message.deleted)
-        return next((message for message in own if message.id == wanted), None)
-
-    def roster(self, member_count: int) -> dict[str, Any]:
-        """The listed members, and the number of members that are not listed."""
-        persons = people(self.active_identity, [member.user for member in self.members])
-        listed: list[tuple[Person, Member]] = list(zip(persons, self.members, strict=True))
-        return {"roster": listed, "roster_rest": max(member_count - len(listed), 0)}
-
-
-class RoomFeedView(RoomMixin):
-    """What changed in a chat `after` a cursor, or the page of messages `before` one, as JSON.
-
-    `edits` and `moved` are those of the last answer.
-    """
-
-    checks_membership_first = False
-    json_only = True
-    invalid_message = INVALID_POSITION
-
-    def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        query = request.GET
-        try:
-            before, after = get_checked_position(query, "before"), get_checked_position(query, "after")
-            edits, moved = get_number(query, "edits"), get_number(query, "moved")
-        except (InvalidArgument, Problem):
-            # Others must get the same answer, in as many round trips, whatever the position.
-            self.state()
-            raise
-        data = self.newer(after or 0, edits, moved) if before is None else self.older(before)
-        return conditional_json(request, data)
-
-    def newer(self, after: str | int, edits: int | None, moved: int | None) -> dict[str, Any]:
-        """New and edited messages, and the read positions if they changed."""
-        changes = self.chat.changes(self.me, after=after, edits=edits, moved=moved, limit=MESSAGES_PER_PAGE)
-        data = {
-            **self.new_and_edited(changes),
-            "gap": changes.gap,
-            "gap_text": gap_text(changes.gap),
-            "reset": changes.reset,
-            "edits_missed": changes.edits_missed,
-            "moved": changes.moved,
-        }
-        if changes.positions:
-            self.member_ids = list(changes.positions)
-            data["title"] = self.title(changes.title, changes.member_count)
-            data["seen"] = self.seen_text(changes.last_id, changes.last_sender, changes.positions)
-            data["read"] = changes.positions
-        return data
-
-    def new_and_edited(self, changes: Changes) -> dict[str, Any]:
-        """As many of the messages as fit into an answer, and where the next one begins."""
-        new = self.as_json(changes.messages, changes)
-        edited = self.as_json(changes.edited, changes)
-        found = fitting([*new, *edited])
-        messages, changed = found[: len(changes.messages)], found[len(changes.messages) :]
-        data: dict[str, Any] = {
-            "messages": messages,
-            "cursor": messages[-1]["cursor"] if messages else changes.cursor,
-            "edits": changes.edits,
-            "has_more": changes.has_more,
-        }
-        if len(found) < len(changes.messages) + len(changes.edited):
-            # Continue directly before the first one that did not fit.
-            first_left_out = changes.edit_numbers[len(changed)] if changes.edited else changes.edits + 1
-            data.update(has_more=True, edits=min(changes.edits, first_left_out - 1))
-        if changed:
-            data["changed"] = sorted(changed, key=lambda message: message["id"])
-        return data
-
-    def older(self, before: str | int) -> dict[str, Any]:
-        """The newest of the messages before a position, as many as fit into an answer."""
-        page = self.read(before=before)
-        messages = fitting(reversed(self.as_json(page.messages, page)))[::-1]
-        is_cut = len(messages) < len(page.messages)
-        gap = 0 if is_cut else page.gap
+    def constants(self) -> dict[str, Any]:
+        """What never changes while the page is shown."""
+        chat_id = self.chat.id
         return {
-            "messages": messages,
-            "gap": gap,
-            "gap_text": gap_text(gap),
-            "has_more": page.has_more or is_cut,
-            "reset": page.reset,
+            "chat": chat_id,
+            "at": self.request.GET.get("at", ""),
+            "window": conf.current().REQUEST_WINDOW,
+            **{name: self.url(name, chat_id) for name in ("send", "ack", "typing")},
+            "feed": self.url("room_feed", chat_id),
+            "url": self.url("room", chat_id),
+            "members": self.url("member_suggest", chat_id),
         }
 
-    def as_json(self, messages: Sequence[Message], read: Page | Changes) -> list[dict[str, Any]]:
-        """The messages with their labels."""
-        views = self.message_views(messages, owner=read.role == "owner")
-        return [message_json(self, view) for view in views]
+    def own_message(self, parameter: str) -> Message | None:
+        """The message that the parameter selects, if it is the user's own."""
+        found = self.selected_message(parameter)
+        return found if found and found.sender == self.me else None
+
+    def replied_message(self, owner: bool) -> MessageView | None:
+        """The message that `?reply=` selects."""
+        found = self.selected_message("reply")
+        return self.message_views([found], owner=owner)[0] if found else None
+
+    def selected_message(self, parameter: str) -> Message | None:
+        value = self.request.GET.get(parameter)
+        found = self.chat.get_messages(self.me, [parse_id(value)]) if value else []
+        return next((message for message in found if not message.deleted), None)
+
+
+def make_window(state: Changes, messages: Sequence[Message]) -> Window:
+    """The window of these messages of a chat."""
+    if not messages:
+        return Window(messages=(), older=False, newer=False)
+    older, newer = messages[0].id > state.oldest_id, messages[-1].id < state.last_id
+    return Window(messages=messages, older=older, newer=newer)
+
+
+def newest_window(state: Changes, page: Page) -> Window:
+    """The newest messages of a page, as many as fit."""
+    return make_window(state, fitting_around(page.messages, END))
+
+
+def fitting_around(messages: Sequence[Message], position: int) -> Sequence[Message]:
+    """As many messages as fit on a page: those from `position` on first, then those before them."""
+    start = next((index for index, one in enumerate(messages) if one.id >= position), len(messages))
+    newer, older = messages[start:], messages[:start]
+    sizes = [len(body_html(message.body).encode()) + MARKUP_BYTES for message in (*newer, *reversed(older))]
+    count = count_fitting(sizes, PAGE_BYTES)
+    return messages[start - max(count - len(newer), 0) : start + count] if count else []
+
+
+def divider_text(unread: int) -> str:
+    """The text above the first of `unread` messages."""
+    return ngettext("%(count)s new message", "%(count)s new messages", unread) % {"count": unread}
 
 
 def gap_text(gap: int) -> str:
@@ -250,25 +264,3 @@ def gap_text(gap: int) -> str:
         return ""
     text = ngettext("%(count)s older message was removed.", "%(count)s older messages were removed.", gap)
     return text % {"count": gap}
-
-
-def message_json(view: MessagingView, shown: MessageView) -> dict[str, Any]:
-    """A message in the format of all JSON answers; if requested, with HTML instead of the body."""
-    message = shown.message
-    data = {
-        "id": message.id,
-        "cursor": message.cursor,
-        "sender": message.sender,
-        "label": shown.author.label,
-        "mine": shown.mine,
-        "data": message.data,
-        "reply_to": message.reply_to,
-        "sent_at": message.sent_at.isoformat(),
-        "edited_at": message.edited_at.isoformat() if message.edited_at else None,
-        "deleted": message.deleted,
-    }
-    if view.request.GET.get("html"):
-        context = {"item": shown, "chat": {"chat_id": message.chat_id}}
-        name = "django_redis_messaging/_message.html"
-        return {**data, "html": render_to_string(name, context, request=view.request)}
-    return {**data, "body": message.body}

@@ -1,0 +1,100 @@
+// The options of a message: one menu for all messages. Without this module, the link leads to the message's page. Also
+// closes the settings of the chat.
+
+const load = (name) => import(document.getElementById(`drm-${name}`).href);
+const { post } = await load("common");
+const { room, show, showError } = await load("room");
+const { startEditing, startReplying } = await load("compose");
+
+const list = document.getElementById("drm-log");
+const menu = document.getElementById("drm-menu");
+const settings = document.querySelector(".drm-settings");
+const dialog = document.getElementById("drm-confirm");
+const status = document.getElementById("drm-status");
+const body = document.getElementById("drm-body");
+const scroll = document.getElementById("drm-scroll");
+let link = null; // to the page of the message whose options are shown
+let item = null; // the message
+
+const actions = {
+  reply: () => startReplying(Number(item.dataset.id), item.querySelector(".drm-author").textContent.trim()),
+  edit: () => startEditing(item.dataset.id, link.href),
+  delete: () => confirmDelete(link.href),
+  async copy() {
+    await navigator.clipboard.writeText(new URL(`?at=${item.dataset.id}`, new URL(room.url, location.href)));
+    status.textContent = status.dataset.copied;
+  },
+};
+
+const items = () => [...menu.querySelectorAll("button:not([hidden])")];
+
+// Puts the menu into the message, above the link if there is no room below.
+function open(target) {
+  close();
+  link = target;
+  item = link.closest(".drm-message");
+  for (const button of menu.querySelectorAll("button")) button.hidden = !isPossible(button.dataset.act);
+  link.after(menu);
+  menu.hidden = false;
+  const space = scroll.getBoundingClientRect().bottom - link.getBoundingClientRect().bottom;
+  menu.classList.toggle("drm-up", menu.offsetHeight > space);
+  link.setAttribute("aria-expanded", "true");
+  items()[0].focus();
+}
+
+function close() {
+  const hadFocus = menu.contains(document.activeElement);
+  menu.hidden = true;
+  link?.removeAttribute("aria-expanded");
+  if (hadFocus) link.focus();
+}
+
+function isPossible(action) {
+  if (action === "copy") return Boolean(navigator.clipboard);
+  return action === "reply" || item.dataset.can.split(" ").includes(action);
+}
+
+async function confirmDelete(url) {
+  dialog.returnValue = "";
+  dialog.showModal();
+  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
+  if (dialog.returnValue !== "delete") return;
+  const { message } = await post(new URL("delete/", url), {}, { html: true });
+  await show(message);
+  body.focus({ preventScroll: true });
+}
+
+function handleKey(event) {
+  const index = items().indexOf(document.activeElement);
+  const steps = { ArrowDown: index + 1, ArrowUp: index - 1, Home: 0, End: -1 };
+  if (event.key === "Escape") close();
+  else if (event.key in steps) items().at(steps[event.key] % items().length).focus();
+  else return;
+  event.preventDefault();
+}
+
+list.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-act]");
+  const target = event.target.closest(".drm-message-options");
+  if (!button && (!target || event.ctrlKey || event.metaKey || event.shiftKey)) return;
+  event.preventDefault();
+  if (target) {
+    if (target === link && !menu.hidden) close();
+    else open(target);
+    return;
+  }
+  close();
+  try {
+    await actions[button.dataset.act]();
+  } catch (error) {
+    showError(error);
+  }
+});
+menu.addEventListener("keydown", handleKey);
+settings.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  settings.open = false;
+  settings.querySelector("summary").focus();
+});
+document.addEventListener("click", (event) => settings.contains(event.target) || (settings.open = false));
+document.addEventListener("click", (event) => menu.hidden || menu.parentElement.contains(event.target) || close());

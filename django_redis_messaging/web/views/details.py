@@ -1,0 +1,164 @@
+"""The details of a chat: its members, and the changes to the chat itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from ...services.chats import Member
+from ...services.chats.values import Role
+from ...services.contacts import RecentContacts
+from ...services.directories.folding import fold, matches
+from .. import problems
+from ..base import ChatMixin, MessagingPage
+from ..forms import TitleForm, clean
+from ..params import get_search
+from ..people import Person, people, reachable_labels
+from ..problems import Problem
+from .new import MAX_NEW_CONTACTS, PickerPage
+from .rooms import RoomMixin
+
+#: allowed durations of muting, in hours; 0 unmutes
+MUTE_HOURS = {"0": 0, "1": 1, "8": 8, "24": 24, "168": 168}
+#: members on a page of the details
+MEMBERS_PER_PAGE = 100
+#: members that are suggested for a mention, of the first MENTIONABLE of a chat
+SUGGESTED_MEMBERS, MENTIONABLE = 8, 200
+
+
+class DetailsView(RoomMixin, MessagingPage):
+    """The members with their roles, a page at a time, and the settings of a chat."""
+
+    checks_membership_first = False
+    template_name = "django_redis_messaging/details.html"
+
+    def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        state = self.state()
+        members = self.chat.members(limit=MEMBERS_PER_PAGE + 1, after=request.GET.get("after") or None)
+        shown = members[:MEMBERS_PER_PAGE]
+        return self.page(
+            {
+                "chat": state,
+                "room_title": self.title(state.title, state.member_count),
+                "roster": self.roster(shown),
+                "more": shown[-1].user if len(members) > len(shown) else None,
+                "owner": state.role == "owner",
+                "me": self.me,
+            }
+        )
+
+    def roster(self, members: Sequence[Member]) -> list[tuple[Person, Member]]:
+        """The members as persons, too."""
+        return list(zip(people(self.active_identity, [one.user for one in members]), members, strict=True))
+
+
+class MemberSuggestView(ChatMixin):
+    """Members whose name begins with `q`, as JSON: for mentions. Searches the first MENTIONABLE members."""
+
+    json_only = True
+
+    def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        prefix = fold(get_search(request.GET))
+        ids = [member.user for member in self.chat.members(limit=MENTIONABLE) if member.user != self.me]
+        found = [person for person in people(self.active_identity, ids) if matches(prefix, person.label)]
+        results = [{"id": person.id, "text": person.label} for person in found[:SUGGESTED_MEMBERS]]
+        return JsonResponse({"results": results}, json_dumps_params={"ensure_ascii": False})
+
+
+class RenameView(ChatMixin):
+    """Changes the title of a chat."""
+
+    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        title = clean(TitleForm(request.POST))["title"]
+        self.count_use("rename")
+        self.chat.rename(self.me, title)
+        return self.done({"title": title}, "room", chat_id)
+
+
+class MuteView(ChatMixin):
+    """Mutes a chat for some hours, or unmutes it."""
+
+    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        hours = MUTE_HOURS.get(request.POST.get("hours", ""))
+        if hours is None:
+            raise problems.invalid(_("Choose how long to mute the chat."))
+        until = timezone.now() + timedelta(hours=hours) if hours else None
+        self.chat.mute(self.me, until)
+        return self.done({"until": until.isoformat() if until else None}, "room", chat_id)
+
+
+class RoleView(ChatMixin):
+    """Makes another member an owner, or takes that away. Only owners may."""
+
+    invalid_message = _("Choose a person.")
+
+    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        role: Role = "owner" if request.POST.get("role") == "owner" else "member"
+        self.chat.set_role(self.me, request.POST.get("member", ""), role)
+        return self.done({"role": role}, "details", chat_id)
+
+
+class LeaveView(ChatMixin):
+    """Removes the user from a chat; with `never_again`, nobody can add them again."""
+
+    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        if not self.chat.leave(self.me, again="never_again" not in request.POST):
+            raise Problem(problems.NOT_FOUND)
+        return self.done({"left": True}, "chats")
+
+
+class DeleteChatView(ChatMixin):
+    """Deletes a chat with all its messages. Only owners may."""
+
+    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        if not self.chat.delete(self.me):
+            raise Problem(problems.NOT_FOUND)
+        return self.done({"deleted": True}, "chats")
+
+
+class RemoveView(ChatMixin):
+    """Removes another member from a chat. Only owners may."""
+
+    invalid_message = _("Choose a person.")
+
+    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        removed = self.chat.leave(request.POST.get("member", ""), by=self.me)
+        return self.done({"removed": removed}, "details", chat_id)
+
+
+class AddView(PickerPage, RoomMixin):
+    """Adds people to a chat: the page to choose them on, and the change itself."""
+
+    template_name = "django_redis_messaging/add.html"
+
+    def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        return self.show_form()
+
+    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        if "search" in request.POST:
+            return self.show_form()
+        chosen = self.chosen_ids()
+        self.check_recipients(chosen)
+        self.count_use("invite", len(chosen))
+        added = self.chat.add(chosen, by=self.me)
+        for member in reversed(added[:MAX_NEW_CONTACTS]):
+            RecentContacts(self.me).touch(member)
+        return self.done({"added": added}, "room", chat_id)
+
+    def check_recipients(self, chosen: Sequence[str]) -> None:
+        """Raise the Problem unless the guild rule and the site's own rules allow to add these people."""
+        if not chosen:
+            raise problems.invalid(_("Choose a person."))
+        identity, user = self.active_identity, self.request.user
+        if len(reachable_labels(identity, user, chosen)) < len(chosen):
+            raise Problem(problems.NOT_IN_DIRECTORY)
+        if not all(identity.may_add(user, self.chat.id, member) for member in chosen):
+            raise Problem(problems.NOT_PERMITTED)
+
+    def extra_context(self) -> dict[str, object]:
+        state = self.state()
+        return {"chat": state, "room_title": self.title(state.title, state.member_count)}

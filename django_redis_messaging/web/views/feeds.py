@@ -1,0 +1,160 @@
+"""A chat as JSON, which keeps its page up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template.loader import render_to_string
+
+from ...errors import InvalidArgument
+from ...services.chats import Changes, Message, Page
+from ..base import MessagingView
+from ..conditional import conditional_json
+from ..fitting import fitting
+from ..params import INVALID_POSITION, get_checked_position, get_number, parse_id
+from ..presentation import MessageView, event_views
+from ..problems import Problem
+from .rooms import RoomMixin, gap_text
+
+#: messages in an answer
+MESSAGES_PER_ANSWER = 50
+
+
+class RoomFeedView(RoomMixin):
+    """Parts of a chat as JSON. The parameters select which one:
+
+    - `after` a cursor: what changed since; `edits`, `moved` and `events` are those of the last answer
+    - `before` or `newer`: the messages directly before or after a position
+    - `at` a message id, "unread" or "newest": the state of the room with the messages around that position
+    """
+
+    checks_membership_first = False
+    json_only = True
+    invalid_message = INVALID_POSITION
+
+    def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        query = request.GET
+        try:
+            places = {name: get_checked_position(query, name) for name in ("after", "before", "newer")}
+            known = {name: get_number(query, name) for name in ("edits", "moved", "events")}
+            at = query.get("at", "")
+            position = parse_id(at) if at not in ("", "unread", "newest") else None
+        except (InvalidArgument, Problem):
+            # Others must get the same answer, in as many round trips, whatever the position.
+            self.state()
+            raise
+        if at:
+            return JsonResponse(self.around(at, position), json_dumps_params={"ensure_ascii": False})
+        if places["before"] is not None:
+            data = self.older(places["before"])
+        elif places["newer"] is not None:
+            data = self.newer(places["newer"])
+        else:
+            data = self.changes(places["after"] or 0, **known)
+        return conditional_json(request, data)
+
+    def around(self, at: str, position: int | None) -> dict[str, Any]:
+        """The state of the room, with the messages around a position."""
+        state = self.state()
+        if at == "unread" and state.unread:
+            position = state.read_id + 1
+        window = self.window(state, position, limit=MESSAGES_PER_ANSWER)
+        return {
+            **self.room_state(state, window),
+            "messages": self.as_json(window.messages, state),
+            "title": self.title(state.title, state.member_count),
+            "seen": self.seen_text(state.last_id, state.last_sender, state.positions),
+        }
+
+    def changes(self, after: str | int, **known: int | None) -> dict[str, Any]:
+        """New and edited messages, and what else changed."""
+        changes = self.chat.changes(self.me, after=after, limit=MESSAGES_PER_ANSWER, **known)
+        self.member_ids = list(changes.positions)
+        events = event_views(changes.events, identity=self.active_identity, me=self.me)
+        data = {
+            **self.changing_state(changes),
+            **self.new_and_edited(changes),
+            "gap": changes.gap,
+            "gap_text": gap_text(changes.gap),
+            "reset": changes.reset,
+            "edits_missed": changes.edits_missed,
+            "events": [event.as_json() for event in events],
+        }
+        if changes.positions:
+            data["title"] = self.title(changes.title, changes.member_count)
+            data["seen"] = self.seen_text(changes.last_id, changes.last_sender, changes.positions)
+            data["read"] = changes.positions
+        return data
+
+    def new_and_edited(self, changes: Changes) -> dict[str, Any]:
+        """As many of the messages as fit into an answer, and where the next one begins."""
+        new = self.as_json(changes.messages, changes)
+        edited = self.as_json(changes.edited, changes)
+        found = fitting([*new, *edited])
+        messages, changed = found[: len(changes.messages)], found[len(changes.messages) :]
+        data: dict[str, Any] = {
+            "messages": messages,
+            "cursor": messages[-1]["cursor"] if messages else changes.cursor,
+            "edits": changes.edits,
+            "has_more": changes.has_more,
+        }
+        if len(found) < len(changes.messages) + len(changes.edited):
+            # Continue directly before the first one that did not fit.
+            first_left_out = changes.edit_numbers[len(changed)] if changes.edited else changes.edits + 1
+            data.update(has_more=True, edits=min(changes.edits, first_left_out - 1))
+        if changed:
+            data["changed"] = sorted(changed, key=lambda message: message["id"])
+        return data
+
+    def older(self, before: str | int) -> dict[str, Any]:
+        """The newest of the messages before a position, as many as fit into an answer."""
+        page = self.chat.history(self.me, before=before, limit=MESSAGES_PER_ANSWER)
+        messages = fitting(reversed(self.as_json(page.messages, page)))[::-1]
+        return self.part(page, messages)
+
+    def newer(self, after: str | int) -> dict[str, Any]:
+        """The oldest of the messages after a position, as many as fit into an answer."""
+        page = self.chat.history(self.me, after=after, limit=MESSAGES_PER_ANSWER)
+        return self.part(page, fitting(self.as_json(page.messages, page)))
+
+    def part(self, page: Page, messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Messages of a page: all of them, or only some."""
+        is_cut = len(messages) < len(page.messages)
+        gap = 0 if is_cut else page.gap
+        return {
+            "messages": messages,
+            "gap": gap,
+            "gap_text": gap_text(gap),
+            "has_more": page.has_more or is_cut,
+            "reset": page.reset,
+        }
+
+    def as_json(self, messages: Sequence[Message], read: Page | Changes) -> list[dict[str, Any]]:
+        """The messages with their labels."""
+        views = self.message_views(messages, owner=read.role == "owner")
+        return [message_json(self, view) for view in views]
+
+
+def message_json(view: MessagingView, shown: MessageView) -> dict[str, Any]:
+    """A message in the format of all JSON answers; if requested, with HTML instead of the body."""
+    message = shown.message
+    data = {
+        "id": message.id,
+        "cursor": message.cursor,
+        "nonce": message.nonce,
+        "sender": message.sender,
+        "label": shown.author.label,
+        "mine": shown.mine,
+        "data": message.data,
+        "reply_to": message.reply_to,
+        "sent_at": message.sent_at.isoformat(),
+        "edited_at": message.edited_at.isoformat() if message.edited_at else None,
+        "deleted": message.deleted,
+    }
+    if view.request.GET.get("html"):
+        context = {"item": shown, "chat": {"chat_id": message.chat_id}}
+        name = "django_redis_messaging/_message.html"
+        return {**data, "html": render_to_string(name, context, request=view.request)}
+    return {**data, "body": message.body}

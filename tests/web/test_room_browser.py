@@ -1,0 +1,340 @@
+"""A room in a real browser: nothing unread is skipped, nothing typed is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+from django.urls import reverse
+from playwright.sync_api import Page, Route, expect
+
+from django_redis_messaging import Chat, Inbox
+
+from .conftest import client_of
+from .test_browser import MODULES, TIMEOUT, Visit, expect_message, send, visit
+
+__all__ = ["visit"]  # the fixture
+
+#: the ids of the messages in the DOM
+IDS = "[...document.querySelectorAll('#drm-log .drm-message')].map(item => Number(item.dataset.id))"
+#: the ids of the messages of which the user sees the end
+IN_SIGHT = """(() => {
+  const { top, bottom } = document.getElementById("drm-scroll").getBoundingClientRect();
+  return [...document.querySelectorAll("#drm-log .drm-message")]
+    .map(item => [Number(item.dataset.id), item.getBoundingClientRect().bottom])
+    .filter(([id, end]) => end > top && end <= bottom + 2)
+    .map(([id]) => id);
+})()"""
+#: scrolls by so many pages
+SCROLL = """pages => {
+  const log = document.getElementById("drm-scroll");
+  log.scrollTop += pages * log.clientHeight;
+}"""
+
+
+def filled(sender: User, reader: User, count: int) -> Chat:
+    """A chat with messages that the reader has not read."""
+    chat = Chat.create(str(sender.pk), [str(reader.pk)], title="Long")
+    for number in range(1, count + 1):
+        chat.send(str(sender.pk), f"Message {number}.")
+    return chat
+
+
+def position(chat: Chat, user: User) -> int:
+    return chat.changes(str(user.pk), after=0).read_id
+
+
+class TestUnread:
+    def test_opens_at_the_first_unread_and_acks_only_what_was_in_sight(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = filled(ann, bob, 201)
+        page = visit(bob, "room", chat.id)
+        divider = page.locator("#drm-unread")
+        expect(divider).to_have_text("201 new messages")
+        expect(page.locator("#m1")).to_be_in_viewport()
+        wait_until(page, lambda: len(page.evaluate(IN_SIGHT)) > 3)
+        expect(page.locator("#drm-jump")).to_contain_text("new")
+        seen = max(page.evaluate(IN_SIGHT))
+        wait_for_position(page, chat, bob, seen)
+        assert 3 < seen < 40
+        # The end of the chat: what is between has not been in sight, and stays unread.
+        page.get_by_role("button", name="↓").click()
+        expect(page.locator("#m201")).to_be_in_viewport()
+        back = page.get_by_role("button", name="↑")
+        expect(back).to_have_text(f"↑ {201 - seen} new")
+        assert position(chat, bob) == seen
+        back.click()
+        expect(page.locator(f"#m{seen + 1}")).to_be_in_viewport()
+        expect(page.locator("#drm-unread + .drm-message")).to_have_id(f"m{seen + 1}")
+
+    def test_scrolling_reads_everything_in_order(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = filled(ann, bob, 120)
+        page = visit(bob, "room", chat.id)
+        page.evaluate(MODULES)
+        for _ in range(80):
+            page.evaluate(SCROLL, 0.8)
+            page.evaluate("new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)))")
+            ids = page.evaluate(IDS)
+            assert ids == list(range(ids[0], ids[-1] + 1))
+            if page.locator("#drm-jump").is_hidden():
+                break
+            page.wait_for_load_state("networkidle")
+        wait_for_position(page, chat, bob, 120)
+        assert Inbox(str(bob.pk)).unread() == 0
+        expect(page.locator("#drm-jump")).to_be_hidden()
+
+    def test_skipped_messages_can_be_marked_as_read(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = filled(ann, bob, 100)
+        page = visit(bob, "room", chat.id)
+        page.get_by_role("button", name="↓").click()
+        expect(page.locator("#m100")).to_be_in_viewport()
+        page.get_by_role("button", name="Mark as read").click()
+        wait_for_position(page, chat, bob, 100)
+        expect(page.locator("#drm-jump")).to_be_hidden()
+        expect(page.locator("#drm-mark")).to_be_hidden()
+
+
+def wait_until(page: Page, condition: Callable[[], bool]) -> None:
+    """Wait up to ten seconds for a condition, while the page runs."""
+    for _ in range(100):
+        if condition():
+            return
+        page.wait_for_timeout(100)
+    assert condition()
+
+
+def wait_for_position(page: Page, chat: Chat, user: User, wanted: int) -> None:
+    wait_until(page, lambda: position(chat, user) >= wanted)
+    assert position(chat, user) == wanted
+
+
+def origin(page: Page) -> str:
+    return str(page.evaluate("location.origin"))
+
+
+class TestWindow:
+    def test_a_long_room_scrolls_to_its_beginning_with_few_nodes(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann = person("ann")
+        chat = Chat.create(str(ann.pk), [])
+        for number in range(1, 401):
+            chat.send(str(ann.pk), f"Message {number}.")
+        page = visit(ann, "room", chat.id)
+        expect(page.locator("#m400")).to_be_in_viewport()
+        greatest = 0
+        for _ in range(200):
+            before = page.evaluate(IN_SIGHT)
+            page.evaluate(SCROLL, -0.8)
+            page.evaluate("new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)))")
+            ids, sight = page.evaluate(IDS), page.evaluate(IN_SIGHT)
+            assert ids == list(range(ids[0], ids[-1] + 1))
+            assert not sight or not before or sight[-1] >= before[0] - 1, "a message was skipped"
+            greatest = max(greatest, page.locator("#drm-log > li").count())
+            if 1 in sight:
+                break
+            page.wait_for_load_state("networkidle")
+        expect(page.locator("#m1")).to_be_in_viewport()
+        assert greatest <= 300
+        expect(page.locator("#drm-beginning")).to_have_text("Beginning of your history")
+
+    def test_a_double_click_on_older_messages_loads_them_once(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann = person("ann")
+        chat = Chat.create(str(ann.pk), [])
+        for number in range(120):
+            chat.send(str(ann.pk), f"Message {number}.")
+        page = visit(ann, "room", chat.id)
+        page.evaluate(MODULES)
+        page.evaluate("for (let n = 0; n < 3; n += 1) document.getElementById('drm-older').click()")
+        wait_until(page, lambda: len(page.evaluate(IDS)) > 50)
+        ids = page.evaluate(IDS)
+        assert ids == list(range(ids[0], 121))
+
+    def test_a_permalink_shows_the_surroundings(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann = person("ann")
+        chat = Chat.create(str(ann.pk), [])
+        for number in range(1, 201):
+            chat.send(str(ann.pk), f"Message {number}.", reply_to=3 if number == 200 else None)
+        page = visit(ann, "room", chat.id)
+        quote = page.locator("#m200 .drm-quote")
+        expect(quote).to_contain_text("Message 3.")
+        page.evaluate(MODULES)
+        quote.click()
+        expect(page.locator("#m3.drm-found")).to_be_in_viewport()
+        page.goto(f"{reverse('messaging:room', args=[chat.id])}?at=100")
+        expect(page.locator("#m100.drm-found")).to_be_in_viewport()
+        expect(page.locator("#m99")).to_be_in_viewport()
+
+
+class TestTyped:
+    def test_drafts_survive_other_pages_and_edits(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], "First", title="One")
+        other = Chat.create(str(ann.pk), [str(bob.pk)], "Second", title="Two")
+        page = visit(ann, "room", chat.id)
+        page.evaluate(MODULES)
+        field = page.locator("#drm-body")
+        field.fill("A draft")
+        page.goto(reverse("messaging:room", args=[other.id]))
+        page.evaluate(MODULES)
+        expect(field).to_have_value("")
+        page.go_back()
+        page.evaluate(MODULES)
+        expect(field).to_have_value("A draft")
+        field.fill("")
+        field.press("ArrowUp")
+        expect(field).to_have_value("First")
+        field.fill("First, edited")
+        field.press("Escape")
+        expect(field).to_have_value("")
+        field.fill("Another draft")
+        page.reload()
+        page.evaluate(MODULES)
+        expect(field).to_have_value("Another draft")
+        field.fill("")
+        field.press("ArrowUp")
+        expect(field).to_have_value("First, edited")
+
+    def test_messages_written_offline_are_sent_in_order_after_a_reload(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], title="Train")
+        page = visit(ann, "room", chat.id)
+        page.route("**/send/**", lambda route: route.abort())
+        for number in range(3):
+            send(page, f"Tunnel {number}")
+        expect(page.locator(".drm-pending")).to_have_count(3)
+        expect(page.locator(".drm-pending").first).to_contain_text("Waiting for a connection")
+        page.reload()
+        expect(page.locator(".drm-pending")).to_have_count(3)
+        page.unroute("**/send/**")
+        page.evaluate("dispatchEvent(new Event('online'))")
+        expect(page.locator(".drm-pending")).to_have_count(0, timeout=TIMEOUT)
+        bodies = [message.body for message in chat.history(str(bob.pk)).messages]
+        assert bodies == ["Tunnel 0", "Tunnel 1", "Tunnel 2"]
+        assert page.locator("#drm-log .drm-body").all_inner_texts() == bodies
+
+    def test_what_was_written_in_another_chat_is_sent(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], title="One")
+        other = Chat.create(str(ann.pk), [str(bob.pk)], title="Two")
+        page = visit(ann, "room", chat.id)
+        page.route("**/send/**", lambda route: route.abort())
+        send(page, "Not sent yet")
+        expect(page.locator(".drm-pending")).to_contain_text("Waiting for a connection")
+        page.unroute("**/send/**")
+        page.goto(reverse("messaging:room", args=[other.id]))
+        wait_for_messages(page, chat, bob, ["Not sent yet"])
+
+    def test_a_message_whose_answer_was_lost_long_ago_is_not_sent_again(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], "First")
+        page = visit(ann, "room", chat.id)
+        lost: list[str] = []
+
+        def lose(route: Route) -> None:
+            if not lost:
+                route.fetch()
+                lost.append(route.request.post_data or "")
+            route.abort()
+
+        page.route("**/send/**", lose)
+        send(page, "Only once")
+        wait_for_messages(page, chat, bob, ["First", "Only once"])
+        page.close()
+        # As if REQUEST_WINDOW was over: the server has forgotten the request id, and the time has passed.
+        later = page.context.new_page()
+        sent: list[str] = []
+        later.on("request", lambda request: sent.append(request.url) if "/send/" in request.url else None)
+        later.add_init_script("const now = Date.now; Date.now = () => now() + 3_600_000;")
+        later.goto(reverse("messaging:room", args=[chat.id]))
+        later.evaluate(MODULES)
+        expect(later.locator(".drm-pending")).to_have_count(0, timeout=TIMEOUT)
+        assert sent == []
+        wait_for_messages(later, chat, bob, ["First", "Only once"])
+
+    def test_a_message_is_sent_after_signing_in_again(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], "First")
+        page = visit(ann, "room", chat.id)
+        page.evaluate(MODULES)
+        page.context.clear_cookies()
+        send(page, "Signed out")
+        link = page.locator("#drm-status").get_by_role("link", name="Sign in")
+        expect(link).to_be_visible()
+        assert reverse("messaging:room", args=[chat.id]) in (link.get_attribute("href") or "")
+        # In another tab: a new session, and a new CSRF token.
+        session = client_of(ann).cookies["sessionid"].value
+        page.context.add_cookies([{"name": "sessionid", "value": session, "url": origin(page)}])
+        page.evaluate("dispatchEvent(new Event('focus'))")
+        expect_message(page, "Signed out")
+        expect(page.locator(".drm-pending")).to_have_count(0, timeout=TIMEOUT)
+        wait_for_messages(page, chat, bob, ["First", "Signed out"])
+
+    def test_nothing_is_sent_in_the_name_of_the_next_user(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], "First")
+        page = visit(ann, "room", chat.id)
+        page.evaluate(MODULES)
+        session = client_of(bob).cookies["sessionid"].value
+        page.context.add_cookies([{"name": "sessionid", "value": session, "url": origin(page)}])
+        send(page, "By Ann")
+        expect(page.locator("#drm-status")).to_contain_text("another user", timeout=TIMEOUT)
+        assert [message.body for message in chat.history(str(bob.pk)).messages] == ["First"]
+        page.reload()  # as Bob: what Ann has typed is removed from this browser
+        page.evaluate(MODULES)
+        expect(page.locator(".drm-pending")).to_have_count(0)
+        assert page.evaluate("Object.keys(localStorage).filter(key => key.startsWith('drm:'))") == []
+
+
+def wait_for_messages(page: Page, chat: Chat, user: User, wanted: list[str]) -> None:
+    def bodies() -> list[str]:
+        return [message.body for message in chat.history(str(user.pk)).messages]
+
+    wait_until(page, lambda: len(bodies()) >= len(wanted))
+    assert bodies() == wanted
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "America/Los_Angeles"])
+def test_times_are_those_of_the_viewer(visit: Visit, person: Callable[..., User], zone: str) -> None:
+    ann, bob = person("ann"), person("bob")
+    chat = Chat.create(str(bob.pk), [str(ann.pk)], "Now")
+    page = visit(ann, "room", chat.id, timezone_id=zone, locale="en-GB")
+    page.evaluate(MODULES)
+    expected = page.evaluate(
+        """() => new Date(document.querySelector("#m1 time").dateTime)
+             .toLocaleTimeString("en", { hour: "numeric", minute: "2-digit" })"""
+    )
+    expect(page.locator("#m1 time")).to_have_text(expected)
+    expect(page.locator(".drm-day")).to_have_text("today")
+
+
+def test_quiet_entries_are_between_the_messages(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann", first_name="Ann"), person("bob", first_name="Bob")
+    cat = person("cat", first_name="Cat")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], "One")
+    chat.add([str(cat.pk)], by=str(ann.pk))
+    chat.send(str(ann.pk), "Two")
+    page = visit(bob, "room", chat.id)
+    page.evaluate(MODULES)
+    expect(page.locator("#m1 + .drm-event")).to_have_text("Ann added Cat.")
+    chat.rename(str(ann.pk), "Trip")
+    expect(page.locator("#m2 + .drm-event")).to_have_text("Ann renamed the chat to “Trip”.", timeout=TIMEOUT)
+    expect(page.locator("#drm-title")).to_have_text("Trip")
+    assert Inbox(str(cat.pk)).unread() == 1
