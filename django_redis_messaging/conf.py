@@ -30,6 +30,8 @@ class Settings:
     PREFIX: str | Callable[[], str] = "messaging"
     #: how long an operation is retried before Unavailable or OutcomeUnknown is raised
     COMMAND_DEADLINE: float = 10.0
+    #: how long the operations of one page may take together
+    WEB_DEADLINE: float = 2.0
     #: minimum time for which a request id is remembered
     REQUEST_WINDOW: int = 120
     #: {"replicas": n, "timeout": seconds}: how many replicas must confirm each write within this time, or

@@ -285,11 +285,13 @@ def test_mentioned_members_are_notified(start: Callable[..., Demo]) -> None:
         browser.sign_in(name)
         assert "Order something" in browser.get(NOTIFICATIONS)
     room = "/messages/chats/demo-lunch/"
-    alice.post(f"{room}send/", at=room, body="@bob, @frank, @alice and @nobody: <b>noodles</b>!")
-    assert "Alice Moreau mentioned you" in (page := bob.get(NOTIFICATIONS))
-    assert "&lt;b&gt;noodles" in page and f'value="{room}"' in page
-    alice.post(f"{room}send/", at=room, body="Well, @bob?")
-    assert "2 in total" in (page := bob.get(NOTIFICATIONS)) and "noodles" not in page
+    alice.post(f"{room}send/", at=room, body="@bob lindqvist, @Frank Oliveira, @alice and @nobody!")
+    assert "Alice Moreau mentioned you in" in (page := bob.get(NOTIFICATIONS))
+    assert f'value="{room}?at=' in page
+    alice.post(f"{room}send/", at=room, body="Well, @Bob Lindqvist?")
+    assert "2 in total" in bob.get(NOTIFICATIONS)
+    alice.post(f"{room}send/", at=room, body="@all: <b>noodles</b>!")
+    assert "mentioned everybody: @all: &lt;b&gt;noodles" in bob.get(NOTIFICATIONS)
     assert "mentioned" not in frank.get(NOTIFICATIONS), "not a member of the chat"
     assert "mentioned" not in alice.get(NOTIFICATIONS), "the sender"
 
@@ -376,8 +378,8 @@ def test_a_cluster_of_three_primaries_keeps_its_data(start: Callable[..., Demo],
     alice.sign_in("alice")
     bob.sign_in("bob")
     room = "/messages/chats/demo-lunch/"
-    alice.post(f"{room}send/", at=room, body="Noodles, @bob!")
-    assert "Noodles, @bob!" in bob.get(room)
+    alice.post(f"{room}send/", at=room, body="Noodles, @Bob Lindqvist!")
+    assert "Noodles, " in bob.get(room)
     assert "Alice Moreau mentioned you" in bob.get(NOTIFICATIONS)
     bob.order("Tea", "ann@example.com")
     bob.until(NOTIFICATIONS, "Your order is confirmed: Tea.")

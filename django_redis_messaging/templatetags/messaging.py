@@ -9,7 +9,9 @@ from django.template import Context
 from django.utils.html import format_html
 
 from ..web.bell import Bell
+from ..web.bell import text as shown_count
 from ..web.nonces import nonce
+from ..web.unread import unread_messages
 
 register = template.Library()
 
@@ -32,8 +34,21 @@ def messaging_bell(context: Context, *, count: bool = True) -> dict[str, Any]:
         "bell": bell,
         "counts": count,
         "here": context.get("drm_tab") == "notifications",
+        # the style sheet of the pages contains that of the bell
+        "in_page": "drm_layout" in context,
         "csp_nonce": nonce(context),
     }
+
+
+@register.simple_tag(takes_context=True)
+def messaging_unread(context: Context) -> str:
+    """Render the number of unread messages in the user's chats.
+
+    Nothing for no unread messages, for users who may not use the pages, and if Redis is unavailable. The
+    template can also store it: {% messaging_unread as unread %}{% if unread %}…{% endif %}.
+    """
+    request = context.get("request")
+    return shown_count(unread_messages(request)) if request is not None else ""
 
 
 @register.simple_tag(takes_context=True)

@@ -19,6 +19,7 @@ from django.views import View
 from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
 from .. import conf
+from ..core.retry import deadline
 from ..errors import InvalidArgument, MessagingError
 from ..services.chats import Chat
 from ..services.inboxes import Inbox
@@ -46,7 +47,8 @@ class MessagingView(View):
     #: the text for an argument that the services refuse
     invalid_message: str | Promise = problems.INVALID.message
 
-    me: str
+    #: the member id of the user; empty until the user is known to be allowed to use the pages
+    me: str = ""
     active_identity: Identity
 
     def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
@@ -59,9 +61,10 @@ class MessagingView(View):
     @method_decorator(sensitive_variables())
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
-            self.check_access(request)
-            check_text(request)
-            response = super().dispatch(request, *args, **kwargs)
+            with deadline(conf.current().WEB_DEADLINE):
+                self.check_access(request)
+                check_text(request)
+                response = super().dispatch(request, *args, **kwargs)
         except Problem as problem:
             response = self.refuse(problem.answer)
         except MessagingError as error:
@@ -155,6 +158,7 @@ class MessagingPage(MessagingView):
             **layout_context(self.request),
             "drm_tab": self.tab,
             "drm_me": self.me,
+            "drm_name": self.active_identity.label(self.request.user),
             "drm_sign_in": redirect_to_login(self.next_url()).url,
             **context,
         }

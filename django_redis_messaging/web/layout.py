@@ -14,14 +14,16 @@ STANDALONE_TEMPLATE = "django_redis_messaging/alone.html"
 
 def layout_context(request: HttpRequest) -> dict[str, Any]:
     """The context of base.html: `drm_layout`, the template it extends, and what that template needs."""
+    context = {"drm_sign_out": _sign_out_url()}
     if not has_admin():
-        return {"drm_layout": STANDALONE_TEMPLATE}
+        return {**context, "drm_layout": STANDALONE_TEMPLATE, "drm_alone": True}
     from django.contrib.admin import site
 
     # A custom user model may have no is_staff.
     if getattr(request.user, "is_staff", False) and request.user.is_active:
-        return {**site.each_context(request), "drm_layout": ADMIN_TEMPLATE, "drm_staff": True}
+        return {**context, **site.each_context(request), "drm_layout": ADMIN_TEMPLATE, "drm_staff": True}
     return {
+        **context,
         "drm_layout": ADMIN_TEMPLATE,
         "site_title": site.site_title,
         "site_header": site.site_header,
@@ -41,3 +43,13 @@ def has_admin() -> bool:
     except NoReverseMatch:
         return False
     return True
+
+
+def _sign_out_url() -> str:
+    """The site's own page to sign out, else the admin's; empty if there is neither."""
+    for name in ("logout", "admin:logout"):
+        try:
+            return reverse(name)
+        except NoReverseMatch:
+            pass
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ..services.chats import ChatEvent, ChatSummary, Message
 from .identity import Identity
+from .mentions import mentioned
 from .people import Person, hue, initials, people
 from .texts import body_html, is_cut, visible_text, without_bidi_controls
 
@@ -52,10 +54,12 @@ class MessageView:
     first_unread: bool
     #: the message that it replies to; None if there is none, or if the reader can't see it (any more)
     quote: Quote | None
+    #: the names of the members whom it mentions
+    mentions: Sequence[str]
 
     @property
     def sent_at(self) -> datetime:
-        """The time in the site's time zone, which the browser replaces by the viewer's."""
+        """The time in the site's time zone; the browser shows it in the viewer's."""
         return timezone.localtime(self.message.sent_at)
 
     @property
@@ -71,7 +75,7 @@ class MessageView:
     @property
     def html(self) -> SafeString:
         """The body, folded if it is long; only its first lines if `is_cut`."""
-        return body_html(self.message.body)
+        return body_html(self.message.body, mentions=self.mentions)
 
     @property
     def is_cut(self) -> bool:
@@ -95,16 +99,15 @@ def message_views(
     """The messages as the member `me` sees them. `read_id`: up to where they have read; `quoted`: messages
     that these reply to."""
     known = {message.id: message for message in (*quoted, *messages)}
-    authors = {
-        person.id: person for person in people(identity, {message.sender for message in known.values()})
-    }
+    ids = {member for message in known.values() for member in (message.sender, *mentioned(message))}
+    persons = {person.id: person for person in people(identity, ids)}
     first_unread = _first_unread_id(messages, me, read_id)
     previous: Message | None = None
     for message in messages:
         new_day = previous is None or local_day(previous.sent_at) != local_day(message.sent_at)
         yield MessageView(
             message=message,
-            author=authors[message.sender],
+            author=persons[message.sender],
             mine=message.sender == me,
             may_delete=not message.deleted and (owner or message.sender == me),
             follows=(
@@ -115,7 +118,8 @@ def message_views(
             ),
             new_day=local_day(message.sent_at) if new_day else None,
             first_unread=message.id == first_unread,
-            quote=_quote(known.get(message.reply_to or 0), authors),
+            mentions=[persons[member].label for member in mentioned(message)],
+            quote=_quote(known.get(message.reply_to or 0), persons),
         )
         previous = message
 
@@ -158,6 +162,26 @@ class ChatRow:
     @property
     def id(self) -> str:
         return self.summary.chat_id
+
+    @property
+    def version(self) -> str:
+        """Changes with what the row shows: the browser replaces only the rows that changed."""
+        message = self.summary.last_message
+        shown = (
+            self.title,
+            self.companion,
+            self.excerpt,
+            self.summary.unread,
+            self.summary.muted,
+            message and message.cursor,
+        )
+        return f"{zlib.crc32(repr(shown).encode()):x}"
+
+    @property
+    def sent_at(self) -> datetime | None:
+        """The time of the newest message in the site's time zone; the browser shows it in the viewer's."""
+        message = self.summary.last_message
+        return timezone.localtime(message.sent_at) if message else None
 
     @property
     def initials(self) -> str:

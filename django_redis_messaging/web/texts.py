@@ -1,8 +1,9 @@
-"""Texts of users as HTML: escaped, bounded, with links that are what they show."""
+"""Texts of users as HTML: escaped, bounded, with code, mentions, and links that are what they show."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 from unicodedata import category
@@ -15,8 +16,8 @@ from django.utils.translation import gettext as _
 MAX_SHOWN_LENGTH = 20_000
 #: bytes of such a text as HTML, not counting links
 MAX_SHOWN_BYTES = 64 * 1024
-#: web addresses in one text that become links
-MAX_LINKS = 100
+#: web addresses and pieces of code in one text that are marked up
+MAX_MARKS = 100
 #: characters of the longest web address that becomes a link
 MAX_ADDRESS_LENGTH = 2_000
 #: lines that are shown before "Show all"
@@ -24,7 +25,13 @@ FOLD_LINES = 20
 #: characters of a line; a longer line counts as several
 LINE_LENGTH = 80
 
-_ADDRESS = re.compile(r"""https?://[^\s<>"'\x00-\x1f]+""")
+#: code between lines that begin with three backticks; code between two backticks; a web address. Any line
+#: that begins with three backticks ends a block, whatever follows them, so that no text is searched twice.
+_TOKEN = re.compile(
+    r"""^```[^\n]*\n(?P<block>.*?)^```[^\n]*(?:\n|\Z)|`(?P<code>[^`\n]+)`"""
+    r"""|(?P<address>(?:https?://|(?<![\w@/.-])www\.(?=[\w-]+\.\w))[^\s<>"'`\x00-\x1f]+)""",
+    re.MULTILINE | re.DOTALL,
+)
 #: punctuation that ends a sentence doesn't belong to the address before it
 _TRAILING = ".,;:!?)]}*_'\""
 #: letters and symbols that are displayed as nothing
@@ -55,17 +62,19 @@ def visible_text(text: str) -> str:
     return cleaned if is_visible else ""
 
 
-def body_html(body: str) -> SafeString:
+def body_html(body: str, *, mentions: Sequence[str] = ()) -> SafeString:
     """The body of a message as HTML. What follows the first FOLD_LINES lines is folded.
 
-    Of a body that is longer than MAX_SHOWN_LENGTH or MAX_SHOWN_BYTES, only these lines.
+    `mentions` are names that are highlighted where they follow an @. Of a body that is longer than
+    MAX_SHOWN_LENGTH or MAX_SHOWN_BYTES, only the first lines are shown.
     """
     end = _fold_position(body)
-    shown = linkify(body[:end])
+    shown = markup(body[:end], mentions=mentions)
     if end == len(body) or is_cut(body):
         return shown
-    # All links of the body count.
-    folded = linkify(body[end:], max_links=MAX_LINKS - shown.count("<a "))
+    folded = markup(
+        body[end:], max_marks=MAX_MARKS - shown.count("<a ") - shown.count("<code>"), mentions=mentions
+    )
     return format_html(
         '{}<details class="drm-fold"><summary><span>{}</span><span>{}</span></summary>{}</details>',
         shown,
@@ -81,60 +90,96 @@ def is_cut(body: str) -> bool:
 
 
 def split(body: str) -> list[str]:
-    """The body in parts of at most about MAX_SHOWN_LENGTH characters. No part ends inside a link.
+    """The body in parts of at most about MAX_SHOWN_LENGTH characters.
+
+    No part ends inside a link, or inside code that is shorter than a part.
 
     >>> [len(part) for part in split("x" * 50_000)]
     [20000, 20000, 10000]
     """
     ends = [0]
     while ends[-1] < len(body):
-        ends.append(_outside_links(body, min(ends[-1] + MAX_SHOWN_LENGTH, len(body))))
+        ends.append(_outside_tokens(body, ends[-1], min(ends[-1] + MAX_SHOWN_LENGTH, len(body))))
     return [body[start:end] for start, end in pairwise(ends)]
 
 
 def _fold_position(body: str) -> int:
-    """The number of characters in the first FOLD_LINES lines."""
+    """The number of characters in the first FOLD_LINES lines, and of code that they begin."""
     end, lines = 0, FOLD_LINES
     for line in body[: FOLD_LINES * MAX_ADDRESS_LENGTH].splitlines(keepends=True):
         needed = max(1, -(-len(line.rstrip()) // LINE_LENGTH))
         if needed > lines:
+            if not lines:
+                break
             limit = end + lines * LINE_LENGTH
             # After the last space, else anywhere but inside a link.
-            return body.rfind(" ", end, limit) + 1 or _outside_links(body, limit) if lines else end
+            end = body.rfind(" ", end, limit) + 1 or limit
+            break
         end, lines = end + len(line), lines - needed
-    return end
+    return _outside_tokens(body, 0, end)
 
 
-def _outside_links(body: str, position: int) -> int:
-    """`position`, or the end of the web address that contains it."""
-    start = max(position - MAX_ADDRESS_LENGTH, 0)
-    for match in _ADDRESS.finditer(body, start, position + MAX_ADDRESS_LENGTH):
-        if match.start() < position < match.end() and _is_link(match[0]):
+def _outside_tokens(body: str, start: int, position: int) -> int:
+    """`position`, or the end of the link or the code that contains it. Code longer than a part is split."""
+    for match in _TOKEN.finditer(body, start):
+        if match.start() >= position:
+            break
+        if position < match.end() <= start + 2 * MAX_SHOWN_LENGTH and (
+            match["address"] is None or _is_link(match[0])
+        ):
             return match.end()
     return position
 
 
-def linkify(text: str, *, max_links: int = MAX_LINKS) -> SafeString:
-    """Escape the text and turn its first `max_links` web addresses into links.
+def markup(text: str, *, max_marks: int = MAX_MARKS, mentions: Sequence[str] = ()) -> SafeString:
+    """Escape the text, and mark up its mentions and the first `max_marks` web addresses and pieces of code.
 
-    >>> linkify("<b> see https://example.com/?a=1&b.")
-    '&lt;b&gt; see <a href="https://example.com/?a=1&amp;b" dir="ltr" \
-rel="noopener noreferrer nofollow ugc" target="_blank">https://example.com/?a=1&amp;b</a>.'
+    >>> markup("<b> see `x < y`, @Ann", mentions=["Ann"])
+    '&lt;b&gt; see <code>x &lt; y</code>, <span class="drm-mention">@Ann</span>'
+    >>> markup("www.a.example.")[:32]
+    '<a href="https://www.a.example" '
     """
     parts: list[str] = []
-    end = links = 0
-    for match in _ADDRESS.finditer(text):
-        if links == max_links:
-            break
-        address = match[0].rstrip(_TRAILING)
-        target = without_bidi_controls(address)
-        if not _is_link(target):
+    end = marks = 0
+    for match in _TOKEN.finditer(text):
+        shown, length = _token(match)
+        if not length or marks == max_marks:
             continue
-        parts += [escape(text[end : match.start()], quote=False), _link(target)]
-        end = match.start() + len(address)
-        links += 1
-    # All parts are escaped, by escape() or _link().
-    return mark_safe("".join([*parts, escape(text[end:], quote=False)]))  # noqa: S308
+        parts += [_mark_mentions(text[end : match.start()], mentions), shown]
+        end = match.start() + length
+        marks += 1
+    # All parts are escaped.
+    return mark_safe("".join([*parts, _mark_mentions(text[end:], mentions)]))  # noqa: S308
+
+
+def _token(match: re.Match[str]) -> tuple[str, int]:
+    """The HTML of a token, and how many of its characters that is: 0 if it is plain text."""
+    if match["block"] is not None:
+        return f"<pre><code>{escape(match['block'], quote=False)}</code></pre>", len(match[0])
+    if match["code"] is not None:
+        return f"<code>{escape(match['code'], quote=False)}</code>", len(match[0])
+    address = match[0].rstrip(_TRAILING)
+    target = without_bidi_controls(address)
+    return (_link(target), len(address)) if _is_link(target) else ("", 0)
+
+
+def _mark_mentions(text: str, names: Sequence[str]) -> str:
+    """The text, escaped; the first mention of each name is marked up."""
+    escaped = escape(text, quote=False)
+    for name in names:
+        pattern = rf"(?<![\w>])@{re.escape(escape(name, quote=False))}(?!\w)"
+        marked = r'<span class="drm-mention">\g<0></span>'
+        escaped = re.sub(pattern, marked, escaped, count=1, flags=re.IGNORECASE)
+    return escaped
+
+
+def without_code(text: str) -> str:
+    """The text without its code.
+
+    >>> without_code("a `b` c")
+    'a  c'
+    """
+    return _TOKEN.sub(lambda match: match[0] if match["address"] else "", text)
 
 
 def _is_link(address: str) -> bool:
@@ -142,7 +187,7 @@ def _is_link(address: str) -> bool:
 
 
 def _link(address: str) -> str:
-    # An address has no quotes: see _ADDRESS. `dir` isolates it from controls in the text around it.
-    return '<a href="{0}" dir="ltr" rel="noopener noreferrer nofollow ugc" target="_blank">{0}</a>'.format(
-        escape(address, quote=False)
-    )
+    # An address has no quotes: see _TOKEN. `dir` isolates it from controls in the text around it.
+    shown = escape(address, quote=False)
+    target = shown if shown.startswith("http") else f"https://{shown}"
+    return f'<a href="{target}" dir="ltr" rel="noopener noreferrer nofollow ugc" target="_blank">{shown}</a>'

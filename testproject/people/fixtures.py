@@ -90,7 +90,7 @@ ITEMS = (
 
 #: (text, URL name) of the notifications that all users start with
 NOTIFICATIONS = (
-    ("Type @ and a user name in a chat, such as @bob, to notify a member.", "messaging:chats"),
+    ("Type @ and a name in a chat, such as @Bob Lindqvist, to notify a member, or @all.", "messaging:chats"),
     ("Order something: you are notified when it is confirmed, or if you don't pay in time.", "orders"),
     (
         "Buy something at the market. If two users buy the same item at once, only one of them gets it.",

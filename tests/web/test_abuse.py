@@ -45,7 +45,7 @@ class TestRates:
             lambda: post(client, "delete_message", chat, "2"),
             lambda: post(client, "rename", chat, title="x"),
             lambda: client.get(reverse("messaging:suggest"), {"q": "a"}),
-            lambda: post(client, "new", to=room.id("staff")),
+            lambda: post(client, "new", to=room.id("staff"), title="x"),
         ]
         for change in changes:
             *passed, refused = [change() for _ in range(3)]
@@ -77,7 +77,8 @@ class TestRates:
 
     def test_typed_text_is_shown_again_when_no_search_is_left(self, room: Room, settings: Settings) -> None:
         configure(settings, SEARCH_RATE=1, CREATE_RATE=1)
-        client, data = room.client("owner"), {"to": room.id("staff"), "body": "typed text"}
+        client = room.client("owner")
+        data = {"to": room.id("staff"), "title": "x", "body": "typed text"}
         assert post(client, "new", **data).status_code == 302
         for _ in range(2):
             refused = post(client, "new", **data)
@@ -133,7 +134,8 @@ class TestBrokenRequests:
         assert code(answer) == (400, "invalid")
 
     def test_late_repeat_of_a_new_chat(self, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-        client, data = room.client("owner", json=True), {"to": room.id("staff"), "request_id": "r1"}
+        client = room.client("owner", json=True)
+        data = {"to": room.id("staff"), "title": "Two", "request_id": "r1"}
         first = post(client, "new", **data).json()
         module = "django_redis_messaging.services.chats.chat"
         monkeypatch.setattr(f"{module}.request", lambda given: f"late-{given}")
@@ -190,7 +192,7 @@ class Collecting(AdminEmailHandler):
         self.mails.append(f"{subject}\n{message}\n{kwargs['html_message']}")
 
 
-@pytest.mark.parametrize(("name", "method"), [("send", "send"), ("edit", "edit"), ("new", "create")])
+@pytest.mark.parametrize(("name", "method"), [("send", "send"), ("edit", "edit"), ("new", "direct")])
 def test_error_mail_and_logs_contain_no_bodies(
     room: Room, settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, method: str,
     caplog: pytest.LogCaptureFixture,

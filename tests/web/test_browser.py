@@ -172,6 +172,7 @@ def test_without_javascript(visit: Visit, person: Callable[..., User]) -> None:
     page.get_by_role("button", name="Start chat").click()
     page.get_by_label("Message", exact=True).fill("By form")
     page.get_by_role("button", name="Send").click()
+    assert page.url.endswith("?at=1#m1")  # what was sent is in sight
     expect_message(page, "By form")
     assert [chat.unread for user in (bob, cat) for chat in Inbox(str(user.pk)).chats()] == [1, 1]
     page.get_by_role("link", name="Message options").click()
@@ -209,7 +210,7 @@ def test_keyboard_only(visit: Visit, person: Callable[..., User]) -> None:
     press = page.keyboard.press
 
     def tab_to(role: Any, name: str) -> None:
-        wanted = page.get_by_role(role, name=name, exact=True)
+        wanted = page.get_by_role(role, name=name, exact=True).first
         for _ in range(60):
             press("Tab")
             if wanted.count() and wanted.evaluate("element => element === document.activeElement"):

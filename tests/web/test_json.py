@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from django_redis import get_redis_connection
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox, OutcomeUnknown, conf
+from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.services.chats.changes import MAX_POSITIONS
 from django_redis_messaging.web.views import SendView
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
@@ -402,7 +404,7 @@ class TestLimits:
         answers = [post(client, "send", room.chat.id, body="x") for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert 1 <= int(answers[2]["Retry-After"]) <= 60
-        answers = [post(client, "new", to=room.id("member")) for _ in range(2)]
+        answers = [post(client, "new", to=room.id("member"), title="x") for _ in range(2)]
         assert [answer.status_code for answer in answers] == [200, 429]
         assert post(room.client("member", json=True), "send", room.chat.id, body="x").status_code == 200
 
@@ -455,6 +457,22 @@ class TestServerDown:
             assert answer.status_code == 503
             assert answer["Retry-After"] == "5"
             assert "Temporarily unavailable" in answer.content.decode()
+
+    @pytest.mark.timing
+    def test_a_frozen_server_does_not_hold_a_page(self, room: Room, settings: Settings) -> None:
+        with EmbeddedServer() as server:
+            frozen = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}
+            settings.CACHES = {**settings.CACHES, "frozen": frozen}
+            settings.REDIS_MESSAGING = {
+                **settings.REDIS_MESSAGING, "ALIAS": "frozen", "WEB_DEADLINE": 0.5
+            }  # fmt: skip
+            client = room.client("owner")
+            assert client.get(reverse("messaging:chats")).status_code == 200
+            server.freeze()
+            began = time.monotonic()
+            assert client.get(reverse("messaging:chats")).status_code == 503
+            # the rest of the page, with the bell, takes its time, too; COMMAND_DEADLINE is 10 s
+            assert 0.5 <= time.monotonic() - began < 3
 
     def test_json(self, room: Room, away: None) -> None:
         answer = post(room.client("owner", json=True), "send", room.chat.id, body="x")

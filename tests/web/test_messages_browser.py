@@ -83,7 +83,7 @@ def test_marks_and_direction_controls_change_no_other_text(visit: Visit, person:
     chat.send(str(ann.pk), f"{PDI}{RLO}https://example.com/gpj {RLO}")
     chat.send(str(ann.pk), "Z" + "\u0310\u0323\u0489" * 60)
     chat.send(str(ann.pk), "After")
-    page = visit(ann, "room", chat.id, viewport={"width": 360, "height": 800})
+    page = visit(ann, "room", chat.id, viewport={"width": 680, "height": 800})
     first, last = page.locator("#m2 .drm-body a").evaluate(ENDS)
     assert first < last
     neighbours = [page.locator(selector) for selector in ("#m2", "#m4", ".drm-crumbs", ".drm-head-text p")]

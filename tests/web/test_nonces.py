@@ -76,4 +76,4 @@ def test_the_policy_of_django(room: Room, settings: Settings) -> None:
         policy,
     )
     assert nonce
-    assert answer.content.decode().count(f'<script type="module" nonce="{nonce[1]}"') == 3
+    assert answer.content.decode().count(f'<script type="module" nonce="{nonce[1]}"') == 4

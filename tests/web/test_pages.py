@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import urllib.parse
+import zoneinfo
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, Inbox
+from django_redis_messaging import Chat, Inbox, notify
+from django_redis_messaging.services.blocks import Blocks
 from django_redis_messaging.services.contacts import RecentContacts
 from django_redis_messaging.services.directories import Directory
 from django_redis_messaging.web.identity import Identity
@@ -141,6 +143,22 @@ class TestRoom:
         client.post(reverse("messaging:ack", args=[room.chat.id]), {"up_to": form[1]})
         assert Inbox(room.id("owner")).unread() == 0
         assert 'id="drm-mark" hidden>' in page(client, "room", room.chat.id)
+
+    def test_times_without_time_zones(self, room: Room, settings: Settings) -> None:
+        settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Kolkata"
+        notify(room.id("owner"), "Hello")
+        (message, _) = room.chat.history(room.id("owner")).messages
+        local = message.sent_at.astimezone(zoneinfo.ZoneInfo("Asia/Kolkata"))
+        written = f'datetime="{local:%Y-%m-%dT%H:%M:%S}'
+        for name, args in (("room", [room.chat.id]), ("chats", []), ("notifications", [])):
+            text = page(room.client("owner"), name, *args)
+            assert written[:-2] in text and "+05:30" in text
+
+    def test_the_divider_is_only_where_everything_before_is_read(self, room: Room) -> None:
+        for number in range(3, 204):
+            room.chat.send(room.id("owner"), f"no {number}.")
+        text = page(room.client("member"), "room", room.chat.id, before="204")
+        assert "no 203." in text and "drm-unread" not in text
 
     def test_opens_before_the_first_unread_message(self, room: Room) -> None:
         for number in range(3, 204):
@@ -291,6 +309,29 @@ class TestNew:
         (chat,) = Inbox(str(cat.pk)).chats()
         assert (chat.title, chat.unread, chat.member_count) == ("Plans", 1, 3)
         assert RecentContacts(str(ann.pk)).list() == [str(bob.pk), str(cat.pk)]
+
+    def test_one_person_without_a_title_is_the_direct_chat(self, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        address, data = reverse("messaging:new"), {"to": str(bob.pk), "body": "Hello", "request_id": "r"}
+        answers = [client_of(ann).post(address, data) for _ in range(2)]  # the second one is a repeat
+        answers += [client_of(bob).post(address, {"to": str(ann.pk)})]
+        chat = Chat.direct(str(ann.pk), str(bob.pk))
+        assert {answer["Location"] for answer in answers} == {reverse("messaging:room", args=[chat.id])}
+        assert [message.body for message in chat.history(str(bob.pk)).messages] == ["Hello"]
+        assert len(Inbox(str(ann.pk)).chats()) == len(Inbox(str(bob.pk)).chats()) == 1
+        chat.leave(str(bob.pk))
+        client_of(ann).post(address, {"to": str(bob.pk), "body": "Still there?"})
+        assert [one.unread for one in Inbox(str(bob.pk)).chats()] == [1]
+
+    def test_what_was_typed_for_somebody_who_has_blocked_the_user(self, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        Blocks(str(bob.pk)).block(str(ann.pk))
+        data = {"to": str(bob.pk), "body": "My words"}
+        answer = client_of(ann).post(reverse("messaging:new"), data)
+        text = answer.content.decode()
+        assert answer.status_code == 403
+        assert "My words" in text and f'value="{bob.pk}" checked' in text
+        assert 'role="alert" tabindex="-1"' in text
 
     def test_at_least_one_recipient_is_required(self, person: Callable[..., User]) -> None:
         ann = person("ann")

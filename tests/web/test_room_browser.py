@@ -63,6 +63,7 @@ class TestUnread:
         # The end of the chat: what is between has not been in sight, and stays unread.
         page.get_by_role("button", name="↓").click()
         expect(page.locator("#m201")).to_be_in_viewport()
+        expect(divider).to_have_count(0)  # it is above what has been skipped
         back = page.get_by_role("button", name="↑")
         expect(back).to_have_text(f"↑ {201 - seen} new")
         assert position(chat, bob) == seen
@@ -323,6 +324,28 @@ def test_times_are_those_of_the_viewer(visit: Visit, person: Callable[..., User]
     )
     expect(page.locator("#m1 time")).to_have_text(expected)
     expect(page.locator(".drm-day")).to_have_text("today")
+
+
+def test_names_and_emoji_are_completed(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob", first_name="Bob", last_name="Lee")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], title="Trip")
+    page = visit(ann, "room", chat.id)
+    page.evaluate(MODULES)
+    field, options = page.locator("#drm-body"), page.locator("#drm-completions [role=option]")
+    field.press_sequentially("Hi @bo")
+    expect(options).to_have_text(["Bob Lee"])
+    expect(options).to_have_attribute("aria-selected", "true")
+    field.press("Enter")
+    expect(field).to_have_value("Hi @Bob Lee ")
+    field.press_sequentially(":roc")
+    expect(options).to_have_text(["🚀 rocket"])
+    field.press("Escape")
+    expect(options).to_have_count(0)
+    field.press_sequentially("k")
+    options.click()
+    expect(field).to_have_value("Hi @Bob Lee 🚀 ")
+    field.press("Enter")
+    expect(page.locator("#m1 .drm-mention")).to_have_text("@Bob Lee")
 
 
 def test_quiet_entries_are_between_the_messages(visit: Visit, person: Callable[..., User]) -> None:

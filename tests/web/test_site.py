@@ -324,7 +324,7 @@ def test_every_text_can_be_translated(template: Path) -> None:
     for kept_out in (
         r"\{% comment %\}.*?\{% endcomment %\}",
         r"\{% blocktranslate.*?endblocktranslate %\}",
-        r"\{% block (coltype|layout) %\}.*?\{% endblock %\}",
+        r"\{% block (coltype|layout|bodyclass|skip_to) %\}.*?\{% endblock %\}",
         r"\{%.*?%\}|\{\{.*?\}\}",
         r"<[^>]*>",
         r"&\w+;",

@@ -8,11 +8,11 @@ import pytest
 
 from django_redis_messaging.web.texts import (
     FOLD_LINES,
-    MAX_LINKS,
+    MAX_MARKS,
     MAX_SHOWN_LENGTH,
     body_html,
     is_cut,
-    linkify,
+    markup,
     split,
     without_bidi_controls,
 )
@@ -55,8 +55,8 @@ def text(html: str) -> str:
     ],
 )
 def test_this_is_no_link(body: str) -> None:
-    assert links(linkify(body)) == []
-    assert text(linkify(body)) == body
+    assert links(markup(body)) == []
+    assert text(markup(body)) == body
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_this_is_no_link(body: str) -> None:
     ],
 )
 def test_a_link_has_the_address_that_it_shows(body: str, address: str) -> None:
-    html = linkify(body)
+    html = markup(body)
     rel = 'dir="ltr" rel="noopener noreferrer nofollow ugc" target="_blank"'
     assert f'<a href="{address}" {rel}>{address}</a>' in html
     assert html.count("<a ") == html.count("</a>") == 1
@@ -79,7 +79,7 @@ def test_a_link_has_the_address_that_it_shows(body: str, address: str) -> None:
 
 
 def test_text_is_escaped_only_where_it_must_be() -> None:
-    assert linkify("<b>'\"&") == "&lt;b&gt;'\"&amp;"
+    assert markup("<b>'\"&") == "&lt;b&gt;'\"&amp;"
 
 
 @pytest.mark.parametrize(
@@ -102,17 +102,17 @@ def test_the_html_of_a_message_is_bounded(piece: str) -> None:
         body = (piece * length)[:length]
         html = body_html(body)
         assert len(html.encode()) <= MAX_BODY_BYTES
-        assert html.count("<a ") <= MAX_LINKS
+        assert html.count("<a ") <= MAX_MARKS
         assert text(html) == (body[: len(text(html))] if is_cut(body) else body)
         parts = split(body)
         assert "".join(parts) == body and len(parts) <= 4
-        assert all(len(linkify(part).encode()) <= MAX_PART_BYTES for part in parts)
+        assert all(len(markup(part).encode()) <= MAX_PART_BYTES for part in parts)
 
 
 def test_more_links_than_allowed_are_text() -> None:
-    body = "\n".join(f"https://example.com/{number}" for number in range(MAX_LINKS + 10))
+    body = "\n".join(f"https://example.com/{number}" for number in range(MAX_MARKS + 10))
     html = body_html(body)
-    assert links(html) == [f"https://example.com/{number}" for number in range(MAX_LINKS)]
+    assert links(html) == [f"https://example.com/{number}" for number in range(MAX_MARKS)]
     assert text(html) == body
 
 
@@ -143,10 +143,65 @@ def test_long_texts_are_folded(body: str, shown: str | None) -> None:
 def test_parts_do_not_split_links() -> None:
     body = "x" * (MAX_SHOWN_LENGTH - 20) + " https://example.com/" + "y" * 100 + " z"
     first, second = split(body)
-    assert links(linkify(first)) == ["https://example.com/" + "y" * 100]
+    assert links(markup(first)) == ["https://example.com/" + "y" * 100]
     assert second == " z"
 
 
 def test_all_direction_controls_are_removed() -> None:
     controls = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
     assert without_bidi_controls("a" + "".join(map(chr, controls)) + "b") == "ab"
+
+
+@pytest.mark.parametrize(
+    ("body", "html"),
+    [
+        ("a `x < y` b", "a <code>x &lt; y</code> b"),
+        ("`https://x.example/`", "<code>https://x.example/</code>"),
+        ("no `end", "no `end"),
+        ("`two\nlines`", "`two\nlines`"),
+        ("``", "``"),
+        ("see\n```py\nif a < b:\n  `c`\n```\nend", "see\n<pre><code>if a &lt; b:\n  `c`\n</code></pre>end"),
+        ("```\nopen\nend", "```\nopen\nend"),
+        ("```\n<script>\n```", "<pre><code>&lt;script&gt;\n</code></pre>"),
+        ("not ``` at\nthe start ```", "not ``` at\nthe start ```"),
+    ],
+)
+def test_code(body: str, html: str) -> None:
+    assert markup(body) == html
+
+
+@pytest.mark.parametrize(
+    ("body", "target"),
+    [("www.example.com/a.", "https://www.example.com/a"), ("(WWW.example.com)", None), ("awww.no.no", None)],
+)
+def test_addresses_without_a_scheme(body: str, target: str | None) -> None:
+    assert links(markup(body)) == ([target] if target else [])
+    assert text(markup(body)) == body
+
+
+def test_mentions_of_known_names_are_highlighted() -> None:
+    html = markup(
+        "@Ann <b> and @ann lee, x@Ann `@Ann` @Anna https://x.example/@Ann", mentions=["Ann", "Ann Lee"]
+    )
+    assert re.findall(r'<span class="drm-mention">(.*?)</span>', html) == ["@Ann", "@ann lee"]
+    assert text(html).startswith("@Ann <b> and")
+    assert markup("@<b>", mentions=["<b>"]) == '<span class="drm-mention">@&lt;b&gt;</span>'
+
+
+@pytest.mark.parametrize("piece", ["`a`", "```\na\n```\n", "```j\n", "`", "@Ann ", "www.a.b ", "```"])
+def test_marked_texts_are_bounded(piece: str) -> None:
+    """And take linear time: a part is searched once."""
+    body = (piece * 65_536)[:65_536]
+    assert len(body_html(body, mentions=["Ann"]).encode()) <= MAX_BODY_BYTES
+    for part in split(body):
+        assert len(markup(part, mentions=["Ann"]).encode()) <= MAX_PART_BYTES
+    assert "".join(split(body)) == body
+
+
+def test_code_is_neither_folded_nor_split_in_the_middle() -> None:
+    code = "```\n" + "line\n" * 30 + "```\n"
+    shown, _, folded = body_html(code + "end").partition("<details")
+    assert shown == "<pre><code>" + "line\n" * 30 + "</code></pre>"
+    assert folded.endswith("end</details>")
+    long = "x" * (MAX_SHOWN_LENGTH - 10) + "\n" + code + "end"
+    assert split(long) == ["x" * (MAX_SHOWN_LENGTH - 10) + "\n" + code, "end"]

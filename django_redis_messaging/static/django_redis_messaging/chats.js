@@ -4,8 +4,9 @@ const { createConditionalGet, element, poll, relativeTime } = await import(docum
 
 const list = document.getElementById("drm-rows");
 const title = document.title;
+const isFirstPage = "feed" in list.dataset;
 const currentId = list.querySelector('[aria-current="page"]')?.closest("li").dataset.id;
-const htmlById = new Map();
+const filter = document.getElementById("drm-find-chat");
 const get = createConditionalGet();
 
 function updateTimes() {
@@ -23,17 +24,17 @@ function show(chats, hasMore) {
   let changed = false;
   chats.forEach((chat, index) => {
     const row = rows.get(chat.id);
-    if (row && htmlById.get(chat.id) === chat.html) {
+    if (row?.dataset.version === chat.version) {
       moveRow(row, index);
     } else {
       changed = true;
       replaceRow(row, element(chat.html), chat.id, index);
-      htmlById.set(chat.id, chat.html);
     }
     rows.delete(chat.id);
   });
   // If all chats fit on the first page, the remaining rows are chats that were left or deleted.
   if (!hasMore) for (const row of rows.values()) row.remove();
+  if (changed) showMatching();
   return changed;
 }
 
@@ -47,6 +48,7 @@ function replaceRow(oldRow, row, id, index) {
 }
 
 async function update() {
+  if (!isFirstPage) return false;
   const answer = await get(list.dataset.feed, { html: 1 });
   updateTimes();
   if (!answer) return false;
@@ -57,6 +59,15 @@ async function update() {
   return changed;
 }
 
+// Shows the rows whose title or newest message contains the text of the filter.
+function showMatching() {
+  const wanted = filter.value.toLocaleLowerCase();
+  for (const row of list.children) row.hidden = !row.textContent.toLocaleLowerCase().includes(wanted);
+}
+
 updateTimes();
-const polling = poll(update);
+filter.hidden = false;
+filter.addEventListener("input", showMatching);
+list.querySelector('[aria-current="page"]')?.scrollIntoView({ block: "nearest" });
+const polling = poll(update, { maxDelay: 4000, hiddenDelay: 30_000 });
 document.addEventListener("drm:changed", polling.soon);

@@ -204,11 +204,32 @@ export function poll(
   return { soon };
 }
 
+// Menus close with Escape, and on a click elsewhere.
+function closeMenus(event) {
+  for (const menu of document.querySelectorAll("details:has(> .drm-panel)[open]")) {
+    if (event.type === "click" && menu.contains(event.target)) continue;
+    menu.open = false;
+    if (event.type === "keydown") menu.querySelector("summary").focus();
+  }
+}
+
+// What a user has typed does not stay in the browser after signing out.
+function signOut(event) {
+  const form = event.target;
+  if (!form.matches("[data-sign-out]")) return;
+  const hasUnsent = Object.keys(localStorage).some((key) => key.startsWith(storageKey("outbox:")));
+  if (hasUnsent && !confirm(form.dataset.sure)) event.preventDefault();
+  else clearStorage(() => true);
+}
+
 if (root?.dataset.user) {
   try {
     pruneStorage();
   } catch (error) {
     console.warn(error); // no localStorage: nothing is stored
   }
-  document.addEventListener("submit", (event) => event.target.matches("[data-sign-out]") && clearStorage(() => true));
+  document.addEventListener("submit", signOut);
+  document.addEventListener("click", closeMenus);
+  document.addEventListener("keydown", (event) => event.key === "Escape" && closeMenus(event));
+  document.querySelector("[role=alert][tabindex]")?.focus();
 }

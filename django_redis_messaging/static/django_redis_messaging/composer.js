@@ -145,9 +145,10 @@ function handleInput() {
   else draft.text = body.value;
   save();
   resize();
+  if (/[@:]/.test(body.value)) import(document.getElementById("drm-completions").dataset.src);
   if (editing || !body.value || Date.now() - typedAt < TYPING_INTERVAL) return;
   typedAt = Date.now();
-  post(room.typing).catch((error) => {
+  post(room.urls.typing).catch((error) => {
     if (!(error instanceof RequestError)) throw error; // else nobody sees that the user is typing
   });
 }

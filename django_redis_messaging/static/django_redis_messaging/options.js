@@ -1,5 +1,4 @@
-// The options of a message: one menu for all messages. Without this module, the link leads to the message's page. Also
-// closes the settings of the chat.
+// The options of a message: one menu for all messages. Without this module, the link leads to the message's page.
 
 const load = (name) => import(document.getElementById(`drm-${name}`).href);
 const { post } = await load("common");
@@ -8,7 +7,6 @@ const { startEditing, startReplying } = await load("compose");
 
 const list = document.getElementById("drm-log");
 const menu = document.getElementById("drm-menu");
-const settings = document.querySelector(".drm-settings");
 const dialog = document.getElementById("drm-confirm");
 const status = document.getElementById("drm-status");
 const body = document.getElementById("drm-body");
@@ -21,7 +19,7 @@ const actions = {
   edit: () => startEditing(item.dataset.id, link.href),
   delete: () => confirmDelete(link.href),
   async copy() {
-    await navigator.clipboard.writeText(new URL(`?at=${item.dataset.id}`, new URL(room.url, location.href)));
+    await navigator.clipboard.writeText(new URL(`?at=${item.dataset.id}`, new URL(room.urls.room, location.href)));
     status.textContent = status.dataset.copied;
   },
 };
@@ -91,10 +89,4 @@ list.addEventListener("click", async (event) => {
   }
 });
 menu.addEventListener("keydown", handleKey);
-settings.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
-  settings.open = false;
-  settings.querySelector("summary").focus();
-});
-document.addEventListener("click", (event) => settings.contains(event.target) || (settings.open = false));
 document.addEventListener("click", (event) => menu.hidden || menu.parentElement.contains(event.target) || close());

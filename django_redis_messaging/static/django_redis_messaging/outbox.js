@@ -59,8 +59,8 @@ function nonceOf(requestId) {
   return (crc ^ -1) >>> 0;
 }
 
-// `room`: {send, feed: URLs; window: seconds for which the server remembers request ids}. `listener`: newest(), the id of
-// the newest message; onChange(items, error), the error being what sending waits for; onSent(message).
+// `room`: {urls: {send, feed}, window: seconds for which the server remembers request ids}. `listener`: newest(), the id
+// of the newest message; onChange(items, error), the error being what sending waits for; onSent(message).
 export class Outbox {
   constructor(chat, room, listener) {
     this.room = room;
@@ -82,8 +82,8 @@ export class Outbox {
   }
 
   set items(items) {
-    const { send, feed, window } = this.room;
-    this.stored.value = items.length ? { send, feed, window, items } : null;
+    const { urls, window } = this.room;
+    this.stored.value = items.length ? { urls, window, items } : null;
     this.changed();
   }
 
@@ -156,12 +156,12 @@ export class Outbox {
 
   // Returns the message, or null if an earlier attempt had sent it.
   async sendOne(item) {
-    const { send, window } = this.room;
+    const { urls, window } = this.room;
     if (!item.since) this.update(item.id, { since: Date.now() });
     else if (Date.now() - item.since > 1000 * window && (await this.wasSent(item))) return null;
     const fields = { body: item.text, request_id: item.id };
     if (item.reply_to) fields.reply_to = item.reply_to;
-    return (await post(send, fields, { html: true })).message;
+    return (await post(urls.send, fields, { html: true })).message;
   }
 
   // Whether the message is among those that were sent since it was written: the server no longer remembers its request
@@ -169,7 +169,7 @@ export class Outbox {
   async wasSent({ id, after: first }) {
     const nonce = nonceOf(id);
     for (let after = first, pages = 0; pages < MAX_PAGES; pages += 1) {
-      const { messages, has_more: hasMore } = await get(this.room.feed, { newer: after });
+      const { messages, has_more: hasMore } = await get(this.room.urls.feed, { newer: after });
       if (messages.some((message) => message.mine && message.nonce === nonce)) return true;
       if (!hasMore) return false;
       after = messages.at(-1).id;

@@ -1,29 +1,24 @@
-// The people picker: turns the search field into a combobox (WAI-ARIA pattern), and selected people into chips.
-// Without this module, the form works with its search button and checkboxes.
+// The people picker: turns the search field into a combobox, and selected people into chips. Without this module, the form
+// works with its search button and checkboxes.
 
 const { get } = await import(document.getElementById("drm-common").href);
 
 const picker = document.getElementById("drm-picker");
 const input = document.getElementById("drm-q");
-const options = document.getElementById("drm-options");
 const chips = document.getElementById("drm-chips");
+const nobody = document.getElementById("drm-nobody");
 const announcement = document.getElementById("drm-announcement");
-const texts = picker.dataset;
-const TYPING_DELAY = 120; // ms
-let activeIndex = -1;
-let timer;
-let latest = 0; // number of the latest search: responses to earlier ones are ignored
+const { dataset: texts } = picker;
+const { Listbox } = await import(texts.listbox);
 
+const create = (tag, properties) => Object.assign(document.createElement(tag), properties);
 const selectedIds = () => new Set([...chips.querySelectorAll("input")].map((field) => field.value));
 
 function createChip(id, text) {
-  const item = Object.assign(document.createElement("li"), { className: "drm-chip" });
-  const name = Object.assign(document.createElement("bdi"), { textContent: text });
-  const field = Object.assign(document.createElement("input"), { type: "hidden", name: "to", value: id });
-  const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "×" });
-  remove.setAttribute("aria-label", `${texts.remove} ${text}`);
+  const item = create("li", { className: "drm-chip" });
+  const remove = create("button", { type: "button", textContent: "×", ariaLabel: `${texts.remove} ${text}` });
   remove.addEventListener("click", () => removeChip(item, text));
-  item.append(field, name, remove);
+  item.append(create("input", { type: "hidden", name: "to", value: id }), create("bdi", { textContent: text }), remove);
   return item;
 }
 
@@ -33,110 +28,42 @@ function removeChip(item, text) {
   input.focus();
 }
 
-function select(id, text) {
-  if (!selectedIds().has(id)) chips.append(createChip(id, text));
+function select({ id, text }) {
+  chips.append(createChip(id, text));
   announcement.textContent = `${texts.added} ${text}`;
   input.value = "";
-  closeOptions();
-  input.focus();
 }
 
-function closeOptions() {
-  latest += 1;
-  clearTimeout(timer);
-  options.hidden = true;
-  options.replaceChildren();
-  activeIndex = -1;
-  input.setAttribute("aria-expanded", "false");
-  input.removeAttribute("aria-activedescendant");
-}
-
-function createOption({ id, text, initials, hue }, index) {
-  const item = Object.assign(document.createElement("li"), { id: `drm-option-${index}` });
-  item.setAttribute("role", "option");
-  item.setAttribute("aria-selected", "false");
-  const avatar = Object.assign(document.createElement("span"), { textContent: initials });
-  avatar.className = `drm-avatar drm-hue-${Number(hue)}`;
-  avatar.setAttribute("aria-hidden", "true");
-  item.append(avatar, Object.assign(document.createElement("bdi"), { textContent: text }));
-  // mousedown, because before a click the input loses the focus, which closes the options.
-  item.addEventListener("mousedown", (event) => {
-    event.preventDefault();
-    select(id, text);
-  });
-  Object.assign(item.dataset, { value: id, text });
-  return item;
-}
-
-function showOptions(results) {
-  const people = results.filter((person) => !selectedIds().has(person.id));
-  options.replaceChildren(...people.map(createOption));
-  options.hidden = people.length === 0;
-  input.setAttribute("aria-expanded", String(people.length > 0));
-  announcement.textContent = people.length ? `${texts.found} ${people.length}` : texts.none;
-  setActive(people.length ? 0 : -1);
-}
-
-function setActive(index) {
-  options.children[activeIndex]?.setAttribute("aria-selected", "false");
-  activeIndex = index;
-  const item = options.children[activeIndex];
-  if (!item) return input.removeAttribute("aria-activedescendant");
-  item.setAttribute("aria-selected", "true");
-  item.scrollIntoView({ block: "nearest" });
-  input.setAttribute("aria-activedescendant", item.id);
-}
-
-async function search() {
-  const number = (latest += 1);
+async function find() {
   try {
     const { results } = await get(texts.suggest, { q: input.value });
-    if (number === latest) showOptions(results);
+    return results.filter((person) => !selectedIds().has(person.id));
   } catch (error) {
-    if (number === latest) announcement.textContent = error.message || texts.failed;
+    announcement.textContent = error.message || texts.failed;
+    return null;
   }
 }
 
-const keyHandlers = {
-  ArrowDown: () => (options.hidden ? search() : setActive((activeIndex + 1) % options.children.length)),
-  ArrowUp: () => options.hidden || setActive((activeIndex - 1 + options.children.length) % options.children.length),
-  Home: () => options.hidden || setActive(0),
-  End: () => options.hidden || setActive(options.children.length - 1),
-  Escape: closeOptions,
-  Enter: () => {
-    const item = options.children[activeIndex];
-    if (item) select(item.dataset.value, item.dataset.text);
-  },
-};
-
-function handleKey(event) {
-  if (event.isComposing) return;
-  if (event.key === "Backspace" && !input.value && chips.lastElementChild) {
-    removeChip(chips.lastElementChild, chips.lastElementChild.querySelector("bdi").textContent);
-    return;
-  }
-  const movesCursor = (event.key === "Home" || event.key === "End") && options.hidden;
-  if (!keyHandlers[event.key] || movesCursor || event.altKey || event.ctrlKey || event.metaKey) return;
-  event.preventDefault();
-  keyHandlers[event.key]();
+function describe({ text, initials, hue }) {
+  const avatar = create("span", { className: `drm-avatar drm-hue-${Number(hue)}`, textContent: initials, ariaHidden: "true" });
+  return [avatar, create("bdi", { textContent: text })];
 }
 
-function enhance() {
-  for (const item of [...chips.children]) {
-    item.replaceWith(createChip(item.querySelector("input").value, item.querySelector("bdi").textContent));
-  }
-  document.getElementById("drm-search").remove();
-  document.getElementById("drm-found").remove();
-  input.setAttribute("role", "combobox");
-  input.setAttribute("aria-autocomplete", "list");
-  input.setAttribute("aria-controls", options.id);
-  input.setAttribute("aria-expanded", "false");
-  input.addEventListener("keydown", handleKey);
-  input.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(search, TYPING_DELAY);
-  });
-  input.addEventListener("blur", closeOptions);
+function announce({ length }) {
+  nobody.hidden = length > 0;
+  announcement.textContent = length ? `${texts.found} ${length}` : texts.none;
 }
 
-enhance();
+for (const item of [...chips.children]) {
+  item.replaceWith(createChip(item.querySelector("input").value, item.querySelector("bdi").textContent));
+}
+document.getElementById("drm-search").remove();
+document.getElementById("drm-found").remove();
+input.role = "combobox";
+new Listbox(input, document.getElementById("drm-options"), { find, choose: select, describe, onShow: announce });
+input.addEventListener("blur", () => (nobody.hidden = true));
+input.addEventListener("keydown", (event) => {
+  const last = chips.lastElementChild;
+  if (event.key === "Escape") nobody.hidden = true;
+  else if (event.key === "Backspace" && !input.value && last) removeChip(last, last.querySelector("bdi").textContent);
+});

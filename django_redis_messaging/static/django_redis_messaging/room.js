@@ -52,7 +52,7 @@ async function loadMore(place) {
   loading = true;
   const { first, last, newest } = timeline;
   try {
-    const page = await get(room.feed, { ...(place === "start" ? { before: first } : { newer: last }), html: 1 });
+    const page = await get(room.urls.feed, { ...(place === "start" ? { before: first } : { newer: last }), html: 1 });
     page.messages = parseMessages(page.messages);
     quietly(() => (place === "start" ? timeline.addOlder(page) : timeline.addNewer(page, newest)));
     if (place === "start") beginning.textContent = page.has_more ? "" : page.gap_text || beginning.dataset.text;
@@ -66,7 +66,7 @@ async function loadMore(place) {
 
 // Shows the messages around an id, around the first "unread" one, or the "newest" ones.
 export async function openAt(at) {
-  const state = await get(room.feed, { at, html: 1 });
+  const state = await get(room.urls.feed, { at, html: 1 });
   open({ ...state, messages: parseMessages(state.messages) });
   if (at === "newest") scrollToEnd();
   else if (at === "unread") scrollToUnread();
@@ -75,8 +75,10 @@ export async function openAt(at) {
 }
 
 function open(state) {
-  const first = state.messages.find(({ id, mine }) => id > state.read_id && !mine);
-  log.divider = { id: (state.unread && first?.id) || 0, text: state.divider };
+  const [first] = state.messages;
+  const hasRead = !state.older || first?.id <= state.read_id + 1; // else unread messages are before these
+  const unread = hasRead && state.messages.find(({ id, mine }) => id > state.read_id && !mine);
+  log.divider = { id: (state.unread && unread?.id) || 0, text: state.divider };
   for (const event of state.events) log.events.set(event.number, event);
   quietly(() => timeline.open(state));
   beginning.textContent = state.older ? "" : state.gap_text || (timeline.newest ? beginning.dataset.text : "");
@@ -137,12 +139,12 @@ function ackSoon(delay = ACK_DELAY) {
 
 async function ack(cursor) {
   try {
-    timeline.acknowledge(await post(room.ack, { up_to: cursor }));
+    timeline.acknowledge(await post(room.urls.ack, { up_to: cursor }));
     document.dispatchEvent(new CustomEvent("drm:changed"));
     look();
   } catch (error) {
     if (!(error instanceof RequestError)) throw error;
-    ackSoon(Math.max(ACK_RETRY_DELAY, error.retryAfter));
+    if (error.status !== 404) ackSoon(Math.max(ACK_RETRY_DELAY, error.retryAfter));
   }
 }
 
@@ -168,7 +170,7 @@ export function showError(error) {
 }
 
 async function update() {
-  const answer = await getChanges(room.feed, { ...timeline.known, html: 1 });
+  const answer = await getChanges(room.urls.feed, { ...timeline.known, html: 1 });
   if (!answer) return false;
   if (answer.reset || answer.edits_missed) {
     await openAt(answer.reset ? "unread" : inSight()[0]);

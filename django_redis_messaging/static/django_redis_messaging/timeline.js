@@ -99,9 +99,9 @@ export class Timeline {
 
   // A message that this page has sent, before an answer has it. Returns whether nothing is missing before it.
   add(message) {
-    if (this.hasNewer || message.id > this.newest + 1) return false;
+    if (this.hasNewer || message.id !== this.newest + 1) return false;
     if (this.readId === this.ackedId && this.readId === message.id - 1) this.readId = this.ackedId = message.id;
-    this.newest = Math.max(this.newest, message.id);
+    this.newest = message.id;
     this.insert([message], "end");
     this.trim("start");
     return true;

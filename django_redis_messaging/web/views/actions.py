@@ -6,6 +6,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.middleware.csrf import get_token
+from django.shortcuts import redirect
 from django.utils.translation import gettext_lazy as _
 
 from ...services.chats import Message
@@ -13,8 +14,10 @@ from ...signals import message_sent
 from .. import problems
 from ..base import ChatMixin, MessagingView
 from ..forms import MessageForm, PositionForm, clean
+from ..mentions import find_mentions, notify_mentioned
 from ..params import INVALID_POSITION, parse_id, parse_position, shown_again
 from ..problems import Answer, Problem
+from ..texts import visible_text
 from .feeds import message_json
 from .rooms import RoomMixin
 
@@ -28,7 +31,7 @@ class MessageMixin(RoomMixin):
         if message is None:
             raise Problem(problems.GONE)
         if not self.wants_json:
-            return self.done({}, "room", self.chat.id)
+            return redirect(f"{self.url('room', self.chat.id)}?at={message.id}#m{message.id}")
         # The message is the user's own or has just been deleted: being an owner allows nothing more.
         (view,) = self.message_views([message], owner=False)
         data = {"message": message_json(self, view)}
@@ -47,11 +50,27 @@ class SendView(MessageMixin):
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         data = clean(MessageForm(request.POST))
         self.count_use("send")
+        mentions = find_mentions(self.active_identity, self.chat, self.me, data["body"])
         message = self.chat.send(
-            self.me, data["body"], reply_to=data["reply_to"], request_id=data["request_id"] or None
+            self.me,
+            data["body"],
+            data={"mentions": mentions} if mentions else None,
+            reply_to=data["reply_to"],
+            request_id=data["request_id"] or None,
         )
+        if mentions:
+            self.notify(message)
         message_sent.send_robust(type(self), request=request, message=message)
         return self.message_done(message)
+
+    def notify(self, message: Message) -> None:
+        """Notify the members whom the message mentions."""
+        notify_mentioned(
+            message,
+            label=self.labels([self.me])[0],
+            title=visible_text(self.state().title),
+            url=f"{self.url('room', self.chat.id)}?at={message.id}",
+        )
 
 
 class EditView(MessageMixin):

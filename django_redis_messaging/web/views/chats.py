@@ -60,6 +60,7 @@ class ChatsFeedView(ChatListMixin):
         message = row.summary.last_message
         data: dict[str, Any] = {
             "id": row.id,
+            "version": row.version,
             "unread": row.summary.unread,
             "muted": row.summary.muted,
             "members": row.summary.member_count,

@@ -16,6 +16,7 @@ from ...services.directories.folding import fold, matches
 from .. import problems
 from ..base import ChatMixin, MessagingPage
 from ..forms import TitleForm, clean
+from ..mentions import MENTIONABLE
 from ..params import get_search
 from ..people import Person, people, reachable_labels
 from ..problems import Problem
@@ -26,8 +27,8 @@ from .rooms import RoomMixin
 MUTE_HOURS = {"0": 0, "1": 1, "8": 8, "24": 24, "168": 168}
 #: members on a page of the details
 MEMBERS_PER_PAGE = 100
-#: members that are suggested for a mention, of the first MENTIONABLE of a chat
-SUGGESTED_MEMBERS, MENTIONABLE = 8, 200
+#: members that are suggested for a mention
+SUGGESTED_MEMBERS = 8
 
 
 class DetailsView(RoomMixin, MessagingPage):

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from ... import conf
 from ...errors import ChatExists, ChatNotFound, LimitExceeded, MessagingError, NotAMember
 from ...services.chats import Chat
+from ...services.chats.joining import direct_id
 from ...services.contacts import RecentContacts
 from ...signals import message_sent
 from .. import problems
@@ -86,11 +87,8 @@ class PickerPage(MessagingPage):
 
     def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
         """The form again with the problem, if the user can correct the input."""
-        correctable = problem.status not in (401, 404, 503) and problem not in (
-            problems.TOO_MANY_MEMBERS,
-            problems.NOT_PERMITTED,
-        )
-        if self.request.method == "POST" and correctable:
+        correctable = problem.status not in (401, 404) and problem is not problems.TOO_MANY_MEMBERS
+        if self.request.method == "POST" and correctable and self.me:
             try:
                 return self.show_form(problem=problem)
             except LimitExceeded:  # no search is left: what was typed must not be lost
@@ -102,7 +100,10 @@ class PickerPage(MessagingPage):
 
 
 class NewChatView(PickerPage):
-    """Creates a chat with the people chosen; title and first message are optional."""
+    """Opens a chat with the people chosen; title and first message are optional.
+
+    With one person and without a title, it is the one direct chat with that person, which may exist already.
+    """
 
     template_name = "django_redis_messaging/new.html"
     tab = "new"
@@ -117,13 +118,10 @@ class NewChatView(PickerPage):
         data = clean(NewChatForm(request.POST))
         chosen = self.chosen_ids()
         self.check_recipients(chosen)
-        self.count_use("create")
-        self.count_use("invite", len(chosen))
         try:
-            chat = self.create_chat(chosen, data)
+            chat = self.open_chat(chosen, data)
         except ChatExists as error:
             return self.existing(error)
-        self.send_signal(chat)
         for member in reversed(chosen[:MAX_NEW_CONTACTS]):
             RecentContacts(self.me).touch(member)
         return self.done({"id": chat.id, "url": self.url("room", chat.id)}, "room", chat.id)
@@ -149,13 +147,33 @@ class NewChatView(PickerPage):
         data = {"error": exists, "id": error.chat_id, "url": self.url("room", error.chat_id)}
         return JsonResponse(data, status=problems.EXISTS.status)
 
-    def create_chat(self, chosen: Sequence[str], data: dict[str, Any]) -> Chat:
-        """The new chat. Repeating a request with the same `request_id` returns the chat of the first one."""
-        request_id = data["request_id"] or None
-        return self.service.create(self.me, chosen, data["body"], title=data["title"], request_id=request_id)
+    def open_chat(self, chosen: Sequence[str], data: dict[str, Any]) -> Chat:
+        """The chat with these people, with the first message."""
+        if len(chosen) == 1 and not data["title"]:
+            return self.open_direct_chat(chosen[0], data)
+        return self.create_chat(chosen, data)
 
-    def send_signal(self, chat: Chat) -> None:
-        """Send `message_sent` for the first message, if there is one and the signal has receivers."""
+    def open_direct_chat(self, other: str, data: dict[str, Any]) -> Chat:
+        """The one chat with another person, which may exist already."""
+        try:
+            self.service(direct_id(self.me, other)).role(self.me)
+        except (ChatNotFound, NotAMember):
+            self.count_use("create")
+            self.count_use("invite")
+        chat = self.service.direct(self.me, other)
+        if data["body"].strip():
+            self.count_use("send")
+            message = chat.send(self.me, data["body"], request_id=data["request_id"] or None)
+            message_sent.send_robust(type(self), request=self.request, message=message)
+        return chat
+
+    def create_chat(self, chosen: Sequence[str], data: dict[str, Any]) -> Chat:
+        """A new chat. Repeating a request with the same `request_id` returns the chat of the first one."""
+        self.count_use("create")
+        self.count_use("invite", len(chosen))
+        request_id = data["request_id"] or None
+        chat = self.service.create(self.me, chosen, data["body"], title=data["title"], request_id=request_id)
         if message_sent.has_listeners(type(self)):
             for message in chat.history(self.me, limit=1).messages:
                 message_sent.send_robust(type(self), request=self.request, message=message)
+        return chat

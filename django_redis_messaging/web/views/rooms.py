@@ -44,6 +44,10 @@ class Window:
     older: bool
     newer: bool
 
+    def has_read(self, state: Changes) -> bool:
+        """Whether the first unread message of the chat, if it is here, is the first one after those read."""
+        return not self.older or self.messages[0].id <= state.read_id + 1
+
 
 class RoomMixin(ChatMixin, MessagingView):
     """Reads a chat as one of its members sees it."""
@@ -176,7 +180,9 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
                 "rows": self.rows(),
                 "room_title": title,
                 "companion": self.companion(state.title, state.member_count),
-                "message_views": self.message_views(window.messages, owner=owner, read_id=state.read_id),
+                "message_views": self.message_views(
+                    window.messages, owner=owner, read_id=state.read_id if window.has_read(state) else None
+                ),
                 "last": window.messages[-1] if window.messages else None,
                 "removed": gap_text(state.removed),
                 "divider": divider_text(state.unread),
@@ -209,10 +215,11 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
             "chat": chat_id,
             "at": self.request.GET.get("at", ""),
             "window": conf.current().REQUEST_WINDOW,
-            **{name: self.url(name, chat_id) for name in ("send", "ack", "typing")},
-            "feed": self.url("room_feed", chat_id),
-            "url": self.url("room", chat_id),
-            "members": self.url("member_suggest", chat_id),
+            "urls": {
+                "room": self.url("room", chat_id),
+                "feed": self.url("room_feed", chat_id),
+                **{name: self.url(name, chat_id) for name in ("send", "ack", "typing")},
+            },
         }
 
     def own_message(self, parameter: str) -> Message | None:

@@ -1,0 +1,42 @@
+// Completes @name and :emoji: in the composer. Loaded when the first @ or : is typed.
+
+const { get } = await import(document.getElementById("drm-common").href);
+
+const body = document.getElementById("drm-body");
+const list = document.getElementById("drm-completions");
+const { Listbox } = await import(list.dataset.listbox);
+const MAX_OPTIONS = 8;
+const WORD = /(?:^|\s)([@:])([^\s@:]{0,30})$/;
+// name → emoji
+const EMOJI = {
+  smile: "😄", grin: "😁", joy: "😂", wink: "😉", blush: "😊", heart_eyes: "😍", kiss: "😘", thinking: "🤔", neutral: "😐",
+  roll_eyes: "🙄", sad: "😢", sob: "😭", angry: "😠", scream: "😱", sleeping: "😴", sunglasses: "😎", party: "🥳", hug: "🤗",
+  shrug: "🤷", facepalm: "🤦", thumbsup: "👍", thumbsdown: "👎", ok_hand: "👌", clap: "👏", wave: "👋", pray: "🙏", muscle: "💪",
+  point_up: "☝️", handshake: "🤝", eyes: "👀", heart: "❤️", broken_heart: "💔", fire: "🔥", star: "⭐", sparkles: "✨",
+  tada: "🎉", gift: "🎁", cake: "🎂", coffee: "☕", beer: "🍺", pizza: "🍕", rocket: "🚀", bulb: "💡", bug: "🐛", warning: "⚠️",
+  check: "✅", cross: "❌", question: "❓", exclamation: "❗", hundred: "💯", clock: "🕐", calendar: "📅", memo: "📝", phone: "📞",
+  email: "📧", lock: "🔒", key: "🔑", link: "🔗", sun: "☀️", rain: "🌧️", snow: "❄️", rainbow: "🌈", dog: "🐶", cat: "🐱",
+};
+
+function typedWord() {
+  const match = WORD.exec(body.value.slice(0, body.selectionStart));
+  return match ? { kind: match[1], prefix: match[2].toLowerCase() } : {};
+}
+
+async function find() {
+  const { kind, prefix } = typedWord();
+  if (kind === "@") {
+    const { results } = await get(list.dataset.members, { q: prefix }).catch(() => ({ results: [] }));
+    return results.map(({ text }) => ({ label: text, insert: `@${text}` }));
+  }
+  const names = kind && prefix.length > 1 ? Object.keys(EMOJI).filter((name) => name.startsWith(prefix)) : [];
+  return names.slice(0, MAX_OPTIONS).map((name) => ({ label: `${EMOJI[name]} ${name}`, insert: EMOJI[name] }));
+}
+
+function choose({ insert }) {
+  const start = body.selectionStart - typedWord().prefix.length - 1;
+  body.setRangeText(`${insert} `, start, body.selectionStart, "end");
+  body.dispatchEvent(new Event("input"));
+}
+
+new Listbox(body, list, { find, choose, describe: ({ label }) => [label] }).findNow();

@@ -1,0 +1,199 @@
+"""The frame of the pages in a real browser: colours, sizes, the list of chats, the account menu."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.contrib.auth.models import User
+from django.urls import reverse
+from playwright.sync_api import Page, expect
+from pytest_django import Settings
+
+from django_redis_messaging import Chat
+from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
+
+from .test_browser import MODULES, TIMEOUT, Visit, choose, send, violations, visit
+from .test_site import Alone
+
+__all__ = ["visit"]  # the fixture
+
+#: width and height of phones (upright, and on their side), a tablet, and a desktop: px
+SIZES = [(360, 740), (740, 360), (768, 1024), (1440, 900)]
+#: how visible an element is: {x, y, width, height} and those of the window
+BOX = "item => { const box = item.getBoundingClientRect(); return [box.x, box.y, box.right, box.bottom]; }"
+
+
+def fits(page: Page, selector: str) -> bool:
+    """Whether an element is inside the window."""
+    left, top, right, bottom = page.locator(selector).first.evaluate(BOX)
+    size = page.viewport_size
+    assert size
+    return bool(left >= 0 and top >= 0 and right <= size["width"] + 1 and bottom <= size["height"] + 1)
+
+
+@pytest.mark.parametrize("is_staff", [True, False])
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_room_fits_into_the_window(
+    visit: Visit, person: Callable[..., User], width: int, height: int, is_staff: bool
+) -> None:
+    ann = person("ann", is_staff=is_staff)
+    chat = Chat.create(str(ann.pk), [str(person("bob").pk)], "First", title="Lunch")
+    page = visit(ann, "room", chat.id, viewport={"width": width, "height": height})
+    page.evaluate(MODULES)
+    room = page.locator(".drm-room").evaluate(BOX)
+    assert room[2] - room[0] >= min(340, width)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if height >= 500:
+        assert fits(page, ".drm-composer")
+    page.locator("#m1").hover()
+    page.locator("#m1 .drm-message-options").click()
+    page.get_by_role("menuitem", name="Delete").scroll_into_view_if_needed()
+    assert fits(page, "#drm-menu")
+
+
+@pytest.mark.parametrize("name", ["room", "chats"])
+def test_targets_are_large_enough_for_fingers(visit: Visit, person: Callable[..., User], name: str) -> None:
+    ann = person("ann")
+    chat = Chat.create(str(ann.pk), [str(person("bob").pk)], "First", title="Lunch")
+    args = [chat.id] if name == "room" else []
+    page = visit(ann, name, *args, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    page.evaluate(MODULES)
+    targets = page.locator(
+        ".drm :is(a, button, summary):visible:not(.drm-skip, .drm-author a, .drm-head-text a)"
+    )
+    sizes: dict[str, Any] = {}
+    for target in targets.all():
+        box = target.bounding_box()
+        assert box
+        if min(box["width"], box["height"]) < 44:
+            sizes[target.evaluate("item => item.outerHTML")[:120]] = (box["width"], box["height"])
+    assert {text: size for text, size in sizes.items() if "drm-button" not in text or size[1] < 43} == {}
+
+
+def test_enter_makes_a_new_line_on_a_touch_screen(visit: Visit, person: Callable[..., User]) -> None:
+    ann = person("ann")
+    chat = Chat.create(str(ann.pk), [], title="Notes")
+    page = visit(ann, "room", chat.id, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    page.evaluate(MODULES)
+    field = page.locator("#drm-body")
+    field.fill("One")
+    field.press("Enter")
+    page.keyboard.type("Two")
+    expect(field).to_have_value("One\nTwo")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("#m1 .drm-body")).to_have_text("One\nTwo")
+
+
+class TestColours:
+    def background(self, page: Page) -> str:
+        return str(page.locator(".drm").evaluate("item => getComputedStyle(item).backgroundColor"))
+
+    def test_a_site_with_a_light_base_stays_light(
+        self, visit: Visit, person: Callable[..., User], settings: Settings
+    ) -> None:
+        page = visit(person("ann"), color_scheme="dark")
+        assert self.background(page) == "rgb(18, 18, 18)"  # the admin's
+        page.evaluate("document.body.classList.remove('drm-themed')")
+        page.evaluate("document.documentElement.dataset.theme = 'light'")  # the admin's colours
+        assert self.background(page) == "rgb(255, 255, 255)"
+        assert violations_now(page) == []
+
+    def test_our_own_frame_follows_the_system_and_the_choice(
+        self, visit: Visit, person: Callable[..., User], settings: Settings
+    ) -> None:
+        settings.ROOT_URLCONF = Alone
+        page = visit(person("ann"), color_scheme="dark")
+        assert self.background(page) == "rgb(18, 20, 23)"
+        page.get_by_text("Account").locator("..").click()
+        page.get_by_role("button", name="Light").click()
+        assert self.background(page) == "rgb(255, 255, 255)"
+        page.reload()
+        assert self.background(page) == "rgb(255, 255, 255)"
+        assert violations(page) == {}
+
+
+def violations_now(page: Page) -> list[str]:
+    """The elements that violate rules of accessibility, as the page is."""
+    # Or colours would be measured while they change.
+    page.evaluate("Promise.allSettled(document.getAnimations().map(one => one.finished))")
+    found = Axe().run(page).response["violations"]
+    return [node["html"] + node["failureSummary"] for one in found for node in one["nodes"]]
+
+
+class TestList:
+    def test_the_second_page_stays_as_it_is(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann = person("ann")
+        for number in range(CHATS_PER_PAGE + 5):
+            Chat.create(str(ann.pk), [], title=f"Chat {number}")
+        page = visit(ann)
+        page.get_by_role("link", name="More chats").click()
+        page.evaluate(MODULES)
+        expect(page.locator(".drm-row")).to_have_count(5)
+        page.wait_for_event("response", lambda response: "/bell/" in response.url)  # polled later than a list
+        expect(page.locator(".drm-row")).to_have_count(5)
+
+    def test_the_first_poll_replaces_no_row(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann = person("ann")
+        for number in range(3):
+            Chat.create(str(ann.pk), [], "Text", title=f"Chat {number}")
+        page = visit(ann)
+        page.evaluate("document.querySelectorAll('.drm-row').forEach(row => { row.kept = true })")
+        with page.expect_response(re.compile("/feed/")):
+            page.evaluate(MODULES)
+        page.wait_for_load_state("networkidle")
+        assert page.locator(".drm-row").evaluate_all("rows => rows.map(row => row.kept)") == [True] * 3
+
+    def test_the_filter(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann = person("ann")
+        for title in ("Lunch", "Release"):
+            Chat.create(str(ann.pk), [], title=title)
+        page = visit(ann)
+        page.evaluate(MODULES)
+        page.get_by_label("Filter chats").fill("lUN")
+        expect(page.locator(".drm-row:visible")).to_have_text(re.compile("Lunch"))
+
+
+def test_signing_out_removes_drafts(visit: Visit, person: Callable[..., User]) -> None:
+    ann = person("ann")
+    chat = Chat.create(str(ann.pk), [], title="Notes")
+    page = visit(ann, "room", chat.id)
+    page.evaluate(MODULES)
+    page.locator("#drm-body").fill("A secret")
+    assert page.evaluate("Object.keys(localStorage).some(key => key.startsWith('drm:'))")
+    page.get_by_text("Account").locator("..").click()
+    with page.expect_navigation():
+        page.get_by_role("button", name="Sign out").click()
+    page.goto("/static/django_redis_messaging/theme.js")
+    assert not page.evaluate("Object.keys(localStorage).some(key => key.startsWith('drm:'))")
+
+
+def test_states_of_a_room_are_accessible(visit: Visit, person: Callable[..., User]) -> None:
+    """Deleted, failed, quoted, found and pending messages, a menu, the settings, and a dialog."""
+    ann, bob = person("ann"), person("bob")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], "First", title="Lunch")
+    chat.send(str(bob.pk), "Second", reply_to=1)
+    chat.delete_message(str(bob.pk), 2)
+    chat.send(str(bob.pk), "Third `code`", reply_to=1)
+    page = visit(ann, "room", chat.id)
+    page.route("**/send/**", lambda route: route.fulfill(status=413, json={"error": {"message": "Too long"}}))
+    send(page, "Refused")
+    expect(page.locator(".drm-failed")).to_be_visible(timeout=TIMEOUT)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert violations_now(page) == []
+    choose(page, 1, "Delete")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert violations_now(page) == []
+    page.get_by_role("button", name="Cancel").click()
+    page.locator(".drm-settings summary").click()
+    assert violations_now(page) == []
+    page.goto(reverse("messaging:details", args=[chat.id]))
+    assert violations_now(page) == []
+    page.goto(f"{reverse('messaging:search', args=[chat.id])}?q=first")
+    assert violations_now(page) == []
+    page.goto(f"{reverse('messaging:person')}?id={bob.pk}&chat={chat.id}")
+    assert violations_now(page) == []
