@@ -144,6 +144,10 @@ class Settings:
     RENAME_RATE: int = 60
     #: whether the services count these uses, except searches, instead of the pages
     RATES_IN_SERVICES: bool = False
+    #: how long a message must have been unread before a digest contains it
+    DIGEST_AFTER: float = 3600.0
+    #: beginning of the links in digests, such as "https://example.com"
+    DIGEST_BASE_URL: str = ""
 
 
 @functools.cache

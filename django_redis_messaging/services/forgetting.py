@@ -12,6 +12,7 @@ from .blocks import forget_blocks
 from .chats.base import grace
 from .chats.keys import ChatKeys
 from .contacts import forget_contacts
+from .digests import forget_digest
 from .directories.directory import forget_member
 from .mailboxes.mailbox import forget_mail
 from .users import UserKeys
@@ -53,6 +54,7 @@ class _UserRemoval(Service):
         yield from forget_member(self._prefix, self.user)
         yield from forget_mail(self._prefix, self.user)
         yield from forget_blocks(self._prefix, self.user)
+        yield from forget_digest(self._prefix, self.user)
 
     arun = asynchronous(run)
 

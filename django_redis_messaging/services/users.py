@@ -1,4 +1,4 @@
-"""The keys of users: the index of their chats, whom they have blocked, and their recent contacts."""
+"""The keys of users: the index of their chats, whom they have blocked, recent contacts, and digests."""
 
 from __future__ import annotations
 
@@ -42,3 +42,9 @@ class UserKeys:
         """Two HASHes token of a use → 1, used by turns, to recognize a repeat. Each expires before its next
         turn."""
         return [self.tag + ":contact-touches:0", self.tag + ":contact-touches:1"]
+
+    @property
+    def digest(self) -> str:
+        """STRING ms until which unread messages were mailed to the user. Expires 30 days after the latest
+        digest; deleted by forget()."""
+        return self.tag + ":digest"

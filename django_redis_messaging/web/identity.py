@@ -78,6 +78,18 @@ class Identity:
         full_name = getattr(user, "get_full_name", str)()
         return str(full_name).strip() or str(user.get_username()).strip() or str(user.pk)
 
+    def email(self, user: Any) -> str:
+        """The address to which digests are mailed; "" for none."""
+        return str(getattr(user, user.get_email_field_name(), None) or "")
+
+    def wants_digest(self, user: Any) -> bool:
+        """Whether unread messages are mailed to the user: see `manage.py send_digests`."""
+        return True
+
+    def language(self, user: Any) -> str:
+        """The language of mails to the user, such as "de"; "" for that of the site."""
+        return ""
+
     def _key(self, member: str) -> Any:
         """The primary key for a member id, or None if it can't be one."""
         try:

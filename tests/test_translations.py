@@ -1,0 +1,65 @@
+"""The translations of the pages are complete, and are those of the texts in the code."""
+
+from __future__ import annotations
+
+import gettext
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.utils import translation
+
+from django_redis_messaging.web.views.rooms import divider_text, gap_text
+
+PACKAGE = Path(__file__).parent.parent / "django_redis_messaging"
+LANGUAGES = sorted(path.name for path in (PACKAGE / "locale").iterdir() if path.is_dir())
+
+
+def catalog(package: Path, language: str) -> str:
+    """The translations into a language, without the time of the run that has updated them."""
+    text = (package / "locale" / language / "LC_MESSAGES" / "django.po").read_text(encoding="utf-8")
+    return re.sub(r'^"POT-Creation-Date:.*\n', "", text, flags=re.MULTILINE)
+
+
+def compiled_texts(path: Path) -> dict[object, str]:
+    with path.open("rb") as file:
+        texts: dict[object, str] = vars(gettext.GNUTranslations(file))["_catalog"]
+    return texts
+
+
+def test_makemessages_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "django_redis_messaging"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(copy)
+    call_command(
+        "makemessages", locale=LANGUAGES, no_location=True, no_obsolete=True, no_wrap=True, verbosity=0
+    )
+    for language in LANGUAGES:
+        assert catalog(copy, language) == catalog(PACKAGE, language), "run .ci/makemessages"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_translations_are_complete(language: str, tmp_path: Path) -> None:
+    source = PACKAGE / "locale" / language / "LC_MESSAGES" / "django.po"
+    compiled = tmp_path / "django.mo"
+    command = ["msgfmt", "--check-format", "--statistics", "-o", str(compiled), str(source)]
+    environment = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert re.fullmatch(r"\d+ translated messages\.", done.stderr.strip()), done.stderr
+    assert compiled_texts(source.with_suffix(".mo")) == compiled_texts(compiled), "run .ci/makemessages"
+
+
+@pytest.mark.parametrize(
+    ("language", "texts"),
+    [
+        ("de", ["1 neue Nachricht", "2 neue Nachrichten", "5 ältere Nachrichten wurden entfernt."]),
+        ("zh-hans", ["1 条新消息", "2 条新消息", "5 条更早的消息已被移除。"]),
+    ],
+)
+def test_plurals(language: str, texts: list[str]) -> None:
+    with translation.override(language):
+        assert [divider_text(1), divider_text(2), gap_text(5)] == texts
