@@ -8,11 +8,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.urls import reverse
 from playwright.sync_api import Page, Route, expect
+from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox
 
 from .conftest import client_of
-from .test_browser import MODULES, TIMEOUT, Visit, expect_message, send, visit
+from .test_browser import MODULES, TIMEOUT, Visit, choose, expect_message, send, visit
+from .test_site import Alone
 
 __all__ = ["visit"]  # the fixture
 
@@ -361,3 +363,147 @@ def test_quiet_entries_are_between_the_messages(visit: Visit, person: Callable[.
     expect(page.locator("#m2 + .drm-event")).to_have_text("Ann renamed the chat to “Trip”.", timeout=TIMEOUT)
     expect(page.locator("#drm-title")).to_have_text("Trip")
     assert Inbox(str(cat.pk)).unread() == 1
+
+
+class TestOddBrowsers:
+    def test_two_tabs_send_each_message_once_in_order(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], title="Tabs")
+        one = visit(ann, "room", chat.id)
+        two = one.context.new_page()
+        two.goto(one.url)
+        for page in (one, two):
+            page.route("**/send/**", lambda route: route.abort())
+            page.evaluate(MODULES)
+        written = [f"{number} {name}" for number in range(3) for name in ("one", "two")]
+        for text in written:
+            send(one if text.endswith("one") else two, text)
+        for page in (one, two):
+            expect(page.locator(".drm-pending")).to_have_count(6)
+        for page in (one, two):
+            page.unroute("**/send/**")
+            page.evaluate("dispatchEvent(new Event('online'))")
+        wait_for_messages(one, chat, bob, written)
+        for page in (one, two):
+            expect(page.locator(".drm-pending")).to_have_count(0, timeout=TIMEOUT)
+            expect(page.locator("#drm-log .drm-message")).to_have_count(6, timeout=TIMEOUT)
+
+    @pytest.mark.parametrize(
+        "script",
+        [
+            "Object.defineProperty(window, 'localStorage', { get() { throw new Error('no'); } })",
+            "Storage.prototype.setItem = () => { throw new DOMException('', 'QuotaExceededError'); }",
+            "Object.defineProperty(navigator, 'locks', { value: undefined })",
+        ],
+        ids=["no storage", "full storage", "no locks"],
+    )
+    def test_without_storage_or_locks(
+        self, visit: Visit, person: Callable[..., User], settings: Settings, script: str
+    ) -> None:
+        settings.ROOT_URLCONF = Alone  # the admin's script needs localStorage
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], title="Poor")
+        page = visit(ann)
+        page.add_init_script(script)
+        page.goto(reverse("messaging:room", args=[chat.id]))
+        send(page, "One")
+        send(page, "Two")
+        wait_for_messages(page, chat, bob, ["One", "Two"])
+        expect(page.locator(".drm-pending")).to_have_count(0)
+        expect(page.locator("#drm-body")).to_have_value("")
+
+
+class TestChangesWhileShown:
+    def test_a_chat_that_is_created_anew(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], "Old", title="Lunch")
+        page = visit(bob, "room", chat.id)
+        expect_message(page, "Old")
+        page.evaluate(MODULES)
+        page.locator("#drm-body").fill("Typed")
+        chat.delete(str(ann.pk))
+        again = Chat.create(str(ann.pk), [str(bob.pk)], "New", title="Lunch", chat_id=chat.id)
+        expect_message(page, "New")
+        expect(page.locator("#drm-log .drm-message")).to_have_count(1)
+        again.send(str(ann.pk), "More")
+        expect_message(page, "More")
+        expect(page.locator("#drm-body")).to_have_value("Typed")
+
+    def test_a_message_that_is_deleted_while_its_menu_is_open(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], "One")
+        page = visit(bob, "room", chat.id)
+        page.evaluate(MODULES)
+        page.locator("#m1").hover()
+        page.locator("#m1 .drm-message-options").click()
+        chat.delete_message(str(ann.pk), 1)
+        expect(page.locator("#m1")).to_contain_text("Message deleted", timeout=TIMEOUT)
+        chat.send(str(ann.pk), "Two")
+        expect_message(page, "Two")
+        choose(page, 2, "Reply")
+        expect(page.locator("#drm-replying")).to_contain_text("ann")
+
+    @pytest.mark.long
+    def test_more_edits_than_a_chat_lists(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = filled(ann, bob, 130)
+        chat.ack(str(bob.pk), 130)
+        page = visit(bob, "room", chat.id)
+        page.evaluate(MODULES)
+        page.route("**/feed/**", lambda route: route.abort())
+        for number in range(1, 121):
+            chat.edit(str(ann.pk), number, f"Edit {number}.")
+        page.unroute("**/feed/**")
+        expect(page.locator("#m120")).to_contain_text("Edit 120.", timeout=TIMEOUT)
+
+    @pytest.mark.long
+    def test_a_chat_that_keeps_nothing(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], keep_last=0)
+        for number in range(60):
+            chat.send(str(ann.pk), f"Message {number}.")
+        page = visit(bob, "room", chat.id)
+        page.evaluate(MODULES)
+        for user in (ann, bob):
+            chat.ack(str(user.pk), 60)
+        chat.send(str(ann.pk), "The last one")
+        page.evaluate(SCROLL, 1000)
+        expect_message(page, "The last one")
+
+    @pytest.mark.long
+    def test_the_end_of_a_message_taller_than_the_window_counts(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], "line\n" * 19 + "```\n" + "code\n" * 200 + "```\n")
+        chat.send(str(ann.pk), "After it")
+        page = visit(bob, "room", chat.id, viewport={"width": 500, "height": 520})
+        page.evaluate(MODULES)
+        assert position(chat, bob) == 0
+        for _ in range(30):
+            page.evaluate(SCROLL, 0.8)
+            page.evaluate("new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)))")
+        wait_for_position(page, chat, bob, 2)
+
+
+@pytest.mark.long
+def test_ten_thousand_messages(visit: Visit, person: Callable[..., User], settings: Settings) -> None:
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "CHAT_KEEP_LAST": 10_000}
+    ann = person("ann")
+    chat = Chat.create(str(ann.pk), [])
+    for number in range(10_000):
+        chat.send(str(ann.pk), f"Message {number}.")
+    page = visit(ann, "room", chat.id)
+    page.evaluate(MODULES)
+    first, greatest = 10_000, 0
+    while first > 1:
+        page.evaluate(SCROLL, -1000)
+        wait_until(page, lambda known=first: page.evaluate(IDS)[0] < known)  # type: ignore[misc]
+        ids = page.evaluate(IDS)
+        assert ids == list(range(ids[0], ids[-1] + 1))
+        first, greatest = ids[0], max(greatest, page.locator("#drm-log > li").count())
+    assert greatest <= 300

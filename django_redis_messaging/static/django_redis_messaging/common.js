@@ -117,20 +117,23 @@ export function storageKey(name) {
   return `${STORAGE_PREFIX}${encodeURIComponent(root.dataset.user)}:${name}`;
 }
 
-// Removes the keys that `isObsolete` accepts.
-function clearStorage(isObsolete) {
-  for (const key of Object.keys(localStorage)) {
-    if (key.startsWith(STORAGE_PREFIX) && isObsolete(key)) localStorage.removeItem(key);
+// The keys in localStorage that begin with a text; none if it is not available.
+export function storedKeys(prefix) {
+  try {
+    return Object.keys(localStorage).filter((key) => key.startsWith(prefix));
+  } catch {
+    return [];
   }
 }
 
+const removeKeys = (keys) => keys.forEach((key) => localStorage.removeItem(key));
+
 // Removes what other users of this browser have left, and the oldest drafts.
 function pruneStorage() {
-  const own = storageKey("");
-  clearStorage((key) => !key.startsWith(own));
-  const age = (key) => -(JSON.parse(localStorage.getItem(key)).at ?? 0);
-  const drafts = Object.keys(localStorage).filter((key) => key.startsWith(storageKey("draft:")));
-  for (const key of drafts.sort((a, b) => age(a) - age(b)).slice(MAX_DRAFTS)) localStorage.removeItem(key);
+  removeKeys(storedKeys(STORAGE_PREFIX).filter((key) => !key.startsWith(storageKey(""))));
+  const writtenAt = (key) => JSON.parse(localStorage.getItem(key)).at;
+  const drafts = storedKeys(storageKey("draft:")).sort((a, b) => writtenAt(b) - writtenAt(a));
+  removeKeys(drafts.slice(MAX_DRAFTS));
 }
 
 // Formats a past moment in a few characters; `now` is the text for less than a minute ago.
@@ -217,17 +220,13 @@ function closeMenus(event) {
 function signOut(event) {
   const form = event.target;
   if (!form.matches("[data-sign-out]")) return;
-  const hasUnsent = Object.keys(localStorage).some((key) => key.startsWith(storageKey("outbox:")));
+  const hasUnsent = storedKeys(storageKey("outbox:")).length > 0;
   if (hasUnsent && !confirm(form.dataset.sure)) event.preventDefault();
-  else clearStorage(() => true);
+  else removeKeys(storedKeys(STORAGE_PREFIX));
 }
 
 if (root?.dataset.user) {
-  try {
-    pruneStorage();
-  } catch (error) {
-    console.warn(error); // no localStorage: nothing is stored
-  }
+  pruneStorage();
   document.addEventListener("submit", signOut);
   document.addEventListener("click", closeMenus);
   document.addEventListener("keydown", (event) => event.key === "Escape" && closeMenus(event));

@@ -2,9 +2,8 @@
 // a lost session. The oldest message is sent until the server has answered, then the next one, each with the request id
 // it was given when it was written; so order is kept and nothing is sent twice. Common.js clears the storage of others.
 
-const { RequestError, get, newRequestId, post, root, storageKey } = await import(
-  document.getElementById("drm-common").href
-);
+const common = await import(document.getElementById("drm-common").href);
+const { RequestError, get, newRequestId, post, root, storageKey, storedKeys } = common;
 
 const RETRY_DELAYS = [1000, 3000, 8000, 15000, 30000]; // ms
 const MAX_MESSAGES = 100;
@@ -192,7 +191,7 @@ export class Outbox {
 // Sends what was written in other chats. Their pages show what is refused.
 export function sendOthers(current) {
   const prefix = storageKey(OUTBOX);
-  for (const key of Object.keys(localStorage).filter((one) => one.startsWith(prefix))) {
+  for (const key of storedKeys(prefix)) {
     const chat = key.slice(prefix.length);
     const room = new Stored(OUTBOX + chat).value;
     if (chat !== current && room) new Outbox(chat, room, { onChange() {}, onSent() {} });

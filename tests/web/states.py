@@ -1,0 +1,236 @@
+"""The states of the pages that people see: for screenshots, and for tests of accessibility."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.contrib.auth.models import User
+from django.urls import reverse
+from playwright.sync_api import Page, Route, expect
+
+from django_redis_messaging import Chat, notify
+from django_redis_messaging.services.blocks import Blocks
+from django_redis_messaging.services.contacts import RecentContacts
+
+#: resolves once all modules of the page have run
+MODULES = (
+    "Promise.all([...document.scripts].filter(one => one.type === 'module').map(one => import(one.src)))"
+)
+
+
+@dataclass
+class World:
+    """People and their chats, as Alice sees them."""
+
+    alice: User
+    bob: User
+    crew: Chat
+    unread: Chat
+
+
+def build_world(person: Callable[..., User], *, staff: bool) -> World:
+    """Alice has a lively chat, one with unread messages, a direct one, and a muted one; and notifications."""
+    names = [("Alice", "Moreau"), ("Bob", "Lindqvist"), ("Carol", "Okafor"), ("Dave", "Marchetti")]
+    people = [person(first.lower(), first_name=first, last_name=last) for first, last in names]
+    people[0].is_staff = people[0].is_superuser = staff
+    people[0].save()
+    alice, bob, carol, dave = (str(user.pk) for user in people)
+    tour = Chat.create(bob, [alice, carol], title="Bike tour")
+    for number in range(1, 61):
+        tour.send(carol, f"Stage {number}: {number * 7} km, with a long climb at the end.")
+    Chat.direct(carol, alice).send(carol, "Hi Alice, could you have a look at the draft?")
+    crew = Chat.create(
+        alice, [bob, carol], "Shall we go through the release notes on Friday?", title="Release crew"
+    )
+    crew.send(bob, "Friday works for me.")
+    crew.send(bob, "After lunch, maybe two o'clock?")
+    crew.send(
+        carol,
+        "Fine. The draft is at https://example.org/notes, run `make notes` first:\n```\nmake notes\n```",
+    )
+    crew.add([dave], by=alice)
+    crew.send(dave, "Hello everybody")
+    crew.delete_message(dave, 5)
+    crew.send(alice, "Two o'clock then. I'll write the guide.", reply_to=3)
+    crew.send(bob, "See you there, @Alice Moreau!", data={"mentions": [alice]})
+    crew.rename(carol, "Release crew 6.2")
+    crew.ack(alice, 7)
+    crew.ack(bob, 7)
+    Chat(tour.id).mute(bob, None)
+    notify(alice, "Bob Lindqvist mentioned you in Release crew 6.2.", url="/messages/", sender=bob)
+    notify(alice, "Your export is ready.", level="success", url="/messages/contacts/")
+    notify(alice, "The import failed.", level="error")
+    Blocks(alice).block(dave)
+    for contact in (carol, bob):
+        RecentContacts(alice).touch(contact)
+    return World(people[0], people[1], crew, tour)
+
+
+State = Callable[[Page, World], None]
+STATES: dict[str, State] = {}
+
+
+def state(function: State) -> State:
+    """Register a state under the name of its function."""
+    STATES[function.__name__] = function
+    return function
+
+
+def visit_page(page: Page, name: str, *args: str, query: str = "") -> None:
+    page.goto(reverse(f"messaging:{name}", args=args) + query)
+    page.evaluate(MODULES)
+
+
+@state
+def chats(page: Page, world: World) -> None:
+    visit_page(page, "chats")
+
+
+@state
+def chats_filtered(page: Page, world: World) -> None:
+    visit_page(page, "chats")
+    page.get_by_label("Filter chats").fill("tour")
+
+
+@state
+def room(page: Page, world: World) -> None:
+    visit_page(page, "room", world.crew.id)
+    expect(page.locator("#m7")).to_be_in_viewport()
+
+
+@state
+def room_unread(page: Page, world: World) -> None:
+    visit_page(page, "room", world.unread.id)
+    expect(page.locator("#drm-unread")).to_be_in_viewport()
+
+
+@state
+def room_menu(page: Page, world: World) -> None:
+    room(page, world)
+    page.locator("#m6").hover()
+    page.locator("#m6 .drm-message-options").click()
+
+
+@state
+def room_settings(page: Page, world: World) -> None:
+    room(page, world)
+    page.locator(".drm-settings > summary").click()
+
+
+@state
+def room_account(page: Page, world: World) -> None:
+    room(page, world)
+    page.locator(".drm-account > summary").click()
+
+
+@state
+def room_deleting(page: Page, world: World) -> None:
+    room_menu(page, world)
+    page.get_by_role("menuitem", name="Delete").click()
+
+
+@state
+def room_editing(page: Page, world: World) -> None:
+    room_menu(page, world)
+    page.get_by_role("menuitem", name="Edit").click()
+
+
+@state
+def room_replying(page: Page, world: World) -> None:
+    room_menu(page, world)
+    page.get_by_role("menuitem", name="Reply").click()
+
+
+@state
+def room_completing(page: Page, world: World) -> None:
+    room(page, world)
+    page.locator("#drm-body").press_sequentially("Thanks @")
+    expect(page.locator("#drm-completions [role=option]").first).to_be_visible()
+
+
+@state
+def room_refused(page: Page, world: World) -> None:
+    send(page, world, lambda route: route.fulfill(status=413, json={"error": {"message": "Too long."}}))
+    expect(page.locator(".drm-failed")).to_be_visible()
+
+
+@state
+def room_offline(page: Page, world: World) -> None:
+    send(page, world, lambda route: route.abort())
+    expect(page.locator(".drm-pending")).to_contain_text("Waiting")
+
+
+def send(page: Page, world: World, answer: Callable[[Route], None]) -> None:
+    """Write a message that gets this answer."""
+    page.route("**/send/**", answer)
+    room(page, world)
+    page.locator("#drm-body").fill("Written in a tunnel")
+    page.get_by_role("button", name="Send").click()
+
+
+@state
+def search(page: Page, world: World) -> None:
+    visit_page(page, "search", world.crew.id, query="?q=o")
+
+
+@state
+def details(page: Page, world: World) -> None:
+    visit_page(page, "details", world.crew.id)
+
+
+@state
+def add(page: Page, world: World) -> None:
+    visit_page(page, "add", world.crew.id)
+
+
+@state
+def new(page: Page, world: World) -> None:
+    visit_page(page, "new", query=f"?to={world.bob.pk}")
+    page.get_by_role("combobox").press_sequentially("ca")
+    expect(page.get_by_role("option").first).to_be_visible()
+
+
+@state
+def new_nobody(page: Page, world: World) -> None:
+    visit_page(page, "new")
+    page.get_by_role("combobox").press_sequentially("zzz")
+    expect(page.locator("#drm-nobody")).to_be_visible()
+
+
+@state
+def new_refused(page: Page, world: World) -> None:
+    visit_page(page, "new")
+    page.get_by_label("First message").fill("My words")
+    page.get_by_role("button", name="Start chat").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
+@state
+def contacts(page: Page, world: World) -> None:
+    visit_page(page, "contacts", query="?q=b")
+
+
+@state
+def person(page: Page, world: World) -> None:
+    visit_page(page, "person", query=f"?id={world.bob.pk}&chat={world.crew.id}")
+
+
+@state
+def blocks(page: Page, world: World) -> None:
+    visit_page(page, "blocks")
+
+
+@state
+def notifications(page: Page, world: World) -> None:
+    visit_page(page, "notifications")
+
+
+@state
+def message(page: Page, world: World) -> None:
+    visit_page(page, "message", world.crew.id, "6")
+
+
+@state
+def not_found(page: Page, world: World) -> None:
+    visit_page(page, "room", "missing")
