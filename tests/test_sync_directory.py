@@ -23,6 +23,7 @@ from django_redis_messaging.web.following import update_user
 from django_redis_messaging.web.identity import Identity, current
 from django_redis_messaging.web.people import suggest
 from tests.services.asking import change
+from tests.services.planting import without_pypinyin
 from tests.web.conftest import client_of
 
 pytestmark = pytest.mark.django_db
@@ -77,6 +78,14 @@ class TestCommand:
         dan.delete()
         sync(batch=2)
         assert (listed("red"), listed("blue")) == (["cat"], ["cat", "Robert"])
+
+    def test_unchanged_labels_get_spellings_after_pypinyin_was_installed(self) -> None:
+        user("u1", last_name="王小明")
+        with without_pypinyin():
+            sync()
+            assert Directory("everyone").suggest("wang") == []
+        sync()
+        assert [contact.label for contact in Directory("everyone").suggest("wang")] == ["王小明"]
 
     def test_a_run_that_was_interrupted_is_continued(self) -> None:
         for number in range(5):

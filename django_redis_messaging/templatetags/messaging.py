@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django import template
-from django.template import Context
+from django.forms.boundfield import BoundField
+from django.template import Context, TemplateSyntaxError
 from django.utils.html import format_html
 
 from ..web.bell import Bell
 from ..web.bell import text as shown_count
+from ..web.fields import ContactField
 from ..web.nonces import nonce
 from ..web.unread import unread_messages
 
@@ -38,6 +40,18 @@ def messaging_bell(context: Context, *, count: bool = True) -> dict[str, Any]:
         "in_page": "drm_layout" in context,
         "csp_nonce": nonce(context),
     }
+
+
+@register.inclusion_tag("django_redis_messaging/_contact_field.html", takes_context=True)
+def contact_autocomplete(context: Context, field: BoundField) -> dict[str, Any]:
+    """Render a ContactField of a form, with its style sheet and script before the first one of the page."""
+    if not isinstance(field, BoundField) or not isinstance(field.field, ContactField):
+        raise TemplateSyntaxError(
+            "{% contact_autocomplete %} needs a field of a form that is a ContactField."
+        )
+    with_assets = "contact_autocomplete" not in context.render_context
+    context.render_context["contact_autocomplete"] = True
+    return {"field": field, "with_assets": with_assets, "csp_nonce": nonce(context)}
 
 
 @register.simple_tag(takes_context=True)

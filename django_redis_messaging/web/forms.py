@@ -66,7 +66,8 @@ def clean_text(text: str) -> str:
 def clean(form: forms.Form) -> dict[str, Any]:
     """The cleaned data of the form. Raises the Problem if it isn't valid or is too long."""
     if not form.is_valid():
-        raise problems.invalid(" ".join(str(message) for texts in form.errors.values() for message in texts))
+        texts = (str(message) for messages in form.errors.values() for message in messages)
+        raise problems.invalid(" ".join(texts), field=next(iter(form.errors)))
     _check_size(form.cleaned_data.get("title", ""), conf.current().TITLE_MAX_BYTES, problems.TITLE_TOO_LONG)
     _check_size(form.cleaned_data.get("body", ""), conf.current().MESSAGE_MAX_BYTES, problems.TOO_LONG)
     return form.cleaned_data

@@ -36,6 +36,8 @@ class Answer:
     message: str | Promise
     #: seconds, for the Retry-After header
     retry_after: int | None = None
+    #: the name of the form's field that must be corrected, if it is one
+    field: str = ""
 
 
 class Problem(Exception):
@@ -53,15 +55,21 @@ INVALID = Answer(400, "invalid", _("This is not valid. Check what you entered.")
 NOT_PERMITTED = Answer(403, "not_permitted", _("You don't have permission to do this."))
 #: for a page that was made for another user, who has signed out since
 OTHER_USER = Answer(403, "other_user", _("You are signed in as another user. Reload the page."))
-NOT_IN_DIRECTORY = Answer(403, "not_in_directory", _("You can only message people in your contacts."))
+NOT_IN_DIRECTORY = Answer(
+    403, "not_in_directory", _("You can only message people in your contacts."), field="to"
+)
 NO_PERSON = Answer(404, "not_found", _("This person is not one of your contacts."))
 #: the same answer whether the chat doesn't exist or the user isn't a member: nobody can probe for chats
 NOT_FOUND = Answer(404, "not_found", _("This chat doesn't exist, or you are not a member of it."))
 GONE = Answer(410, "gone", _("This message no longer exists."))
-TOO_LONG = Answer(413, "too_long", _("This is too long. Shorten it, or split it into several messages."))
-TITLE_TOO_LONG = Answer(413, "too_long", _("The title is too long. Shorten it."))
-TOO_MANY_MEMBERS = Answer(413, "too_many_members", _("A chat can't have this many members."))
-TOO_MANY_AT_ONCE = Answer(413, "too_many_people", _("These are too many people at once. Choose fewer."))
+TOO_LONG = Answer(
+    413, "too_long", _("This is too long. Shorten it, or split it into several messages."), field="body"
+)
+TITLE_TOO_LONG = Answer(413, "too_long", _("The title is too long. Shorten it."), field="title")
+TOO_MANY_MEMBERS = Answer(413, "too_many_members", _("A chat can't have this many members."), field="to")
+TOO_MANY_AT_ONCE = Answer(
+    413, "too_many_people", _("These are too many people at once. Choose fewer."), field="to"
+)
 TOO_MANY_BLOCKS = Answer(413, "too_many_blocks", _("You have blocked too many people. Unblock someone."))
 EXISTS = Answer(409, "exists", _("This chat already exists."))
 TOO_FAST = Answer(429, "too_fast", _("You are doing this too often. Wait a moment."))
@@ -110,6 +118,6 @@ def answer_to(error: MessagingError) -> Answer | None:
     return next((ANSWERS[key] for key in keys if key in ANSWERS), None)
 
 
-def invalid(message: str | Promise) -> Problem:
+def invalid(message: str | Promise, field: str = "") -> Problem:
     """The problem of a request whose data isn't valid, with a specific text."""
-    return Problem(dataclasses.replace(INVALID, message=message))
+    return Problem(dataclasses.replace(INVALID, message=message, field=field))

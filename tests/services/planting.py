@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -13,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import scripts
+from django_redis_messaging.services.directories.pinyin import readings
 from tests.gate import LONG
 
 #: few examples, always the same; many random ones with MESSAGING_LONG
@@ -104,3 +107,14 @@ def server_clock(ms: int | str) -> Iterator[None]:
         finally:
             monkeypatch.undo()
             scripts.load.cache_clear()
+
+
+@contextmanager
+def without_pypinyin() -> Iterator[None]:
+    """As if the package were not installed."""
+    readings.cache_clear()
+    try:
+        with mock.patch.dict(sys.modules, pypinyin=None):
+            yield
+    finally:
+        readings.cache_clear()

@@ -18,28 +18,34 @@ from django_redis_messaging.errors import ConfigurationError, LimitExceeded, Una
 from django_redis_messaging.services.directories.directory import Contact, Directory, forget_member
 from django_redis_messaging.services.directories.keys import DirectoryKeys, directories_key
 from tests.services.asking import reply_to
-from tests.services.planting import server_clock
+from tests.services.planting import server_clock, without_pypinyin
 
 from .asking import get_redis_connection
 
 numbers = itertools.count()
 
 
-def brute_force(held: dict[str, list[str]], prefix: str, limit: int) -> list[Contact]:
-    """Brute-force search; `held` maps members to label and aliases."""
+def fold(text: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
-    def fold(text: str) -> str:
-        return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
+def word_starts(text: str) -> list[int]:
+    return [at for at in range(len(text)) if at == 0 or text[at - 1].isspace() or text[at - 1] in "-_.@"]
+
+
+def unspelled(text: str) -> list[str]:
+    return []
+
+
+def brute_force(
+    held: dict[str, list[str]], prefix: str, limit: int, spell: Callable[[str], list[str]] = unspelled
+) -> list[Contact]:
+    """Brute-force search; `held` maps members to label and aliases, `spell` texts to spellings."""
     best = []
     for member, texts in held.items():
         folded = [fold(text) for text in texts]
-        rests = [
-            text[at:]
-            for text in folded
-            for at in range(len(text))
-            if at == 0 or text[at - 1].isspace() or text[at - 1] in "-_.@"
-        ]
+        rests = [text[at:] for text in folded for at in word_starts(text)]
+        rests += [rest for text in folded for rest in spell(text)]
         matching = [rest for rest in rests if rest.startswith(fold(prefix))]
         if matching:
             best.append((min(matching), member))
@@ -173,16 +179,33 @@ texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8),
 )
 members = st.sampled_from(["u1", "u2", "u3", "ü", "{", "`"])
-changes = st.one_of(
-    st.tuples(st.just("add"), members, texts, st.lists(texts, max_size=2)),
-    st.tuples(st.just("remove"), members),
-    st.tuples(st.just("many"), st.lists(st.tuples(members, texts), max_size=5)),
-)
 
 
-@given(st.lists(changes, max_size=8), st.data())
+def changes(texts: st.SearchStrategy[str]) -> st.SearchStrategy[list[Any]]:
+    """Changes of a directory, with these labels and aliases."""
+    return st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), members, texts, st.lists(texts, max_size=2)),
+            st.tuples(st.just("remove"), members),
+            st.tuples(st.just("many"), st.lists(st.tuples(members, texts), max_size=5)),
+        ),
+        max_size=8,
+    )
+
+
+@given(changes(texts), st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_equal_to_brute_force(steps: list[Any], data: st.DataObject) -> None:
+    with without_pypinyin():
+        compare_with_brute_force(steps, data, texts)
+
+
+def compare_with_brute_force(
+    steps: list[Any],
+    data: st.DataObject,
+    texts: st.SearchStrategy[str],
+    spell: Callable[[str], list[str]] = unspelled,
+) -> None:
     directory = Directory(f"guild-{next(numbers)}")
     held: dict[str, list[str]] = {}
     for verb, *arguments in steps:
@@ -196,15 +219,16 @@ def test_equal_to_brute_force(steps: list[Any], data: st.DataObject) -> None:
         else:
             assert directory.add_many(pair for pair in arguments[0]) == len(arguments[0])
             held.update((member, [label]) for member, label in arguments[0])
-        for prefix in ["", data.draw(st.one_of(texts, beginnings(held)), label="prefix")]:
+        for prefix in ["", data.draw(st.one_of(texts, beginnings(held, spell)), label="prefix")]:
             limit = data.draw(st.integers(1, 4), label="limit")
-            assert directory.suggest(prefix, limit) == brute_force(held, prefix, limit)
+            assert directory.suggest(prefix, limit) == brute_force(held, prefix, limit, spell)
     assert directory.size() == len(held)
 
 
-def beginnings(held: dict[str, list[str]]) -> st.SearchStrategy[str]:
+def beginnings(held: dict[str, list[str]], spell: Callable[[str], list[str]]) -> st.SearchStrategy[str]:
     """Prefixes that a user could type to find an existing member."""
-    known = [text for several in held.values() for text in several] or ["a"]
+    labels = [text for several in held.values() for text in several] or ["a"]
+    known = labels + [rest for text in labels for rest in spell(fold(text))]
     spans = st.tuples(st.sampled_from(known), st.integers(0, 8), st.integers(1, 8))
     return spans.map(lambda span: span[0][span[1] : span[1] + span[2]])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from django.contrib.auth.models import User
 from django.urls import reverse
@@ -57,7 +58,7 @@ def build_world(person: Callable[..., User], *, staff: bool) -> World:
     crew.rename(carol, "Release crew 6.2")
     crew.ack(alice, 7)
     crew.ack(bob, 7)
-    Chat(tour.id).mute(bob, None)
+    tour.mute(alice, datetime.now(UTC) + timedelta(hours=8))
     notify(alice, "Bob Lindqvist mentioned you in Release crew 6.2.", url="/messages/", sender=bob)
     notify(alice, "Your export is ready.", level="success", url="/messages/contacts/")
     notify(alice, "The import failed.", level="error")
@@ -122,6 +123,14 @@ def room_settings(page: Page, world: World) -> None:
 def room_account(page: Page, world: World) -> None:
     room(page, world)
     page.locator(".drm-account > summary").click()
+
+
+@state
+def room_keys(page: Page, world: World) -> None:
+    room(page, world)
+    page.locator("#drm-scroll").focus()
+    page.keyboard.press("?")
+    expect(page.locator("#drm-keys")).to_be_visible()
 
 
 @state
@@ -195,7 +204,7 @@ def new(page: Page, world: World) -> None:
 def new_nobody(page: Page, world: World) -> None:
     visit_page(page, "new")
     page.get_by_role("combobox").press_sequentially("zzz")
-    expect(page.locator("#drm-nobody")).to_be_visible()
+    expect(page.locator(".drm-options.drm-note")).to_be_visible()
 
 
 @state

@@ -88,6 +88,14 @@ class TestRates:
         both = post(room.client("member", json=True), "new", **data, q="a", search="1")
         assert code(both) == (413, "too_many_people")
 
+    def test_a_direct_chat_that_exists_is_not_created(self, room: Room, settings: Settings) -> None:
+        configure(settings, CREATE_RATE=1, INVITE_RATE=1)
+        client = room.client("owner", json=True)
+        answers = [post(client, "new", to=room.id("staff"), body=text) for text in ("One", "Two")]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert answers[0].json()["id"] == answers[1].json()["id"]
+        assert code(post(client, "new", to=room.id("outsider"))) == (429, "too_fast")
+
     def test_long_texts_are_not_shown_again(self, room: Room) -> None:
         for name, args in (("send", [room.chat.id]), ("new", [])):
             answer = post(room.client("owner"), name, *args, body="'" * 200_000, to=room.id("staff"))

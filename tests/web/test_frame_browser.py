@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +18,13 @@ from pytest_django import Settings
 from django_redis_messaging import Chat
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 
+from .states import build_world
 from .test_browser import MODULES, TIMEOUT, Visit, choose, send, violations, visit
 from .test_site import Alone
 
 __all__ = ["visit"]  # the fixture
 
+WEB_DOCS = Path(__file__).parents[2] / "docs" / "web.md"
 #: width and height of phones (upright, and on their side), a tablet, and a desktop: px
 SIZES = [(360, 740), (740, 360), (768, 1024), (1440, 900)]
 #: how visible an element is: {x, y, width, height} and those of the window
@@ -114,6 +118,29 @@ class TestColours:
         page.reload()
         assert self.background(page) == "rgb(255, 255, 255)"
         assert violations(page) == {}
+
+
+def test_the_example_of_a_restyled_site(
+    visit: Visit, person: Callable[..., User], settings: Settings
+) -> None:
+    settings.ROOT_URLCONF = Alone
+    world = build_world(person, staff=False)
+    page = visit(world.alice, "room", world.crew.id, viewport={"width": 1280, "height": 640})
+    page.evaluate(MODULES)
+    style = re.findall(r"```css\n(.*?)```", WEB_DOCS.read_text(), re.DOTALL)[0]
+    page.evaluate(
+        "text => {const s = new CSSStyleSheet(); s.replaceSync(text); document.adoptedStyleSheets = [s]}",
+        style,
+    )
+    for scheme, mine in (("light", "rgb(246, 223, 233)"), ("dark", "rgb(74, 31, 52)")):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert (
+            page.locator("#m1 .drm-bubble").evaluate("one => getComputedStyle(one).backgroundColor") == mine
+        )
+        assert violations_now(page) == []
+    if path := os.environ.get("SCREENSHOTS"):
+        page.emulate_media(color_scheme="light")
+        page.screenshot(path=Path(path) / "restyled.png")
 
 
 def violations_now(page: Page) -> list[str]:

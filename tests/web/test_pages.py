@@ -323,6 +323,34 @@ class TestNew:
         client_of(ann).post(address, {"to": str(bob.pk), "body": "Still there?"})
         assert [one.unread for one in Inbox(str(bob.pk)).chats()] == [1]
 
+    @pytest.mark.parametrize(
+        ("given", "status", "field"),
+        [
+            ({}, 400, "q"),
+            ({"to": ["ann"], "title": "x" * 5000}, 413, "title"),
+            ({"to": ["ann"], "body": "\0"}, 400, "body"),
+            ({"to": ["ann", "bob", "cat"]}, 413, "q"),
+        ],
+    )
+    def test_the_field_to_correct_is_marked_and_the_input_stays(
+        self, person: Callable[..., User], settings: Settings, given: dict[str, Any], status: int, field: str
+    ) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "CHAT_MAX_MEMBERS": 3}
+        me, *others = (person(name) for name in ("me", "ann", "bob", "cat"))
+        chosen = [str(user.pk) for user in others if user.username in given.get("to", [])]
+        data = {"title": "Plans", "body": "My words", **given, "to": chosen}
+        answer = client_of(me).post(reverse("messaging:new"), data)
+        assert answer.status_code == status
+        text = answer.content.decode()
+        marked = r' name="(\w+)"[^>]* aria-invalid="true" aria-describedby="drm-problem"'
+        assert re.findall(marked, text) == [field]
+        assert 'id="drm-problem" role="alert"' in text
+        assert all(
+            typed in text for typed in {"Plans", "My words"}.intersection([data["title"], data["body"]])
+        )
+        for member in chosen:
+            assert f'value="{member}" checked' in text
+
     def test_what_was_typed_for_somebody_who_has_blocked_the_user(self, person: Callable[..., User]) -> None:
         ann, bob = person("ann"), person("bob")
         Blocks(str(bob.pk)).block(str(ann.pk))
@@ -380,6 +408,19 @@ class TestContacts:
         answer = client_of(ann).get(reverse("messaging:suggest"), {"q": "B"}).json()
         assert [result["text"] for result in answer["results"]] == ["bob", "bea", "ben"]
         assert answer["pagination"] == {"more": False}
+
+    def test_chinese_names_are_found_by_pinyin(self, person: Callable[..., User]) -> None:
+        ann, recent, other = person("ann"), person("u1", last_name="王小明"), person("u2", last_name="王莉")
+        RecentContacts(str(ann.pk)).touch(str(recent.pk))
+        chat = Chat.create(str(ann.pk), [str(recent.pk), str(other.pk)])
+        for path in (reverse("messaging:suggest"), reverse("messaging:member_suggest", args=[chat.id])):
+            for prefix, found in {
+                "wang": ["王小明", "王莉"],
+                "wang xiao": ["王小明"],
+                "wl": ["王莉"],
+            }.items():
+                results = client_of(ann, json=True).get(path, {"q": prefix}).json()["results"]
+                assert [result["text"] for result in results] == found
 
     def test_pages_of_suggestions(self, person: Callable[..., User]) -> None:
         ann = person("ann")

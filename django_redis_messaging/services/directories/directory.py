@@ -51,7 +51,8 @@ class Directory(Service):
 
     Texts are compared by NFKC(casefold(NFKC(·))). A prefix is compared with the label and with each alias,
     from the start of each word. A word of the folded text starts at its beginning, after white space, and
-    after one of `-_.@`. See folding.py.
+    after one of `-_.@`. See folding.py. With the extra `pinyin`, Chinese labels also match by pinyin and by
+    initials: "wangxiaoming" and "wxm" find "王小明". See pinyin.py.
     """
 
     def __init__(self, guild: str, *, using: str | None = None) -> None:
@@ -69,8 +70,8 @@ class Directory(Service):
 
         Label and aliases may have LABEL_MAX_BYTES of UTF-8 each, and together 128 word starts, from which
         the folded texts may have 64 KiB. Raises LimitExceeded above that, or if the directory would exceed
-        DIRECTORY_MAX_ENTRIES. One round trip; concurrent readers get either all of the old entries or all of
-        the new ones.
+        DIRECTORY_MAX_ENTRIES. Spellings in pinyin that would exceed the first two limits are left out. One
+        round trip; concurrent readers get either all of the old entries or all of the new ones.
         """
         yield from self._store([pack(member, label, checked_list(aliases, "aliases"))])
 

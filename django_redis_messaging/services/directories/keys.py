@@ -16,7 +16,7 @@ class DirectoryKeys:
     @property
     def entries(self) -> str:
         """ZSET of "suffix NUL id NUL label", all with score 0: one entry for each word start of a member's
-        label and aliases. Capped on write."""
+        label and aliases, and for each of their spellings in pinyin. Capped on write."""
         return self.tag + ":entries"
 
     @property

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from ...core import payloads
 from ...core.keys import name
 from ...errors import InvalidArgument, LimitExceeded
-from .folding import all_suffixes
+from .folding import MAX_SUFFIX_BYTES, MAX_WORD_STARTS, all_suffixes, byte_size
 
-#: word starts of a member's label and aliases together
-MAX_WORD_STARTS = 128
-#: bytes of a member's suffixes together: some characters are several times as long when folded
-MAX_SUFFIX_BYTES = 64 * 1024
 #: entries per script call with several members; replacing members moves twice as many
 PAGE_SIZE = 250
 #: characters of a prefix; folding makes at most 18 of each
@@ -36,7 +32,7 @@ def pack(member: str, label: str, aliases: Sequence[str]) -> Record:
     suffixes = all_suffixes(texts)
     if len(suffixes) > MAX_WORD_STARTS:
         raise LimitExceeded("word starts of label and aliases", limit=MAX_WORD_STARTS, actual=len(suffixes))
-    size = sum(len(suffix.encode()) for suffix in suffixes)
+    size = byte_size(suffixes)
     if size > MAX_SUFFIX_BYTES:
         raise LimitExceeded(
             "folded text from each word start of label and aliases (bytes)",

@@ -1,22 +1,21 @@
 // The list of chats. Polls for changes, and replaces only the rows that changed.
 
-const { createConditionalGet, element, poll, relativeTime } = await import(document.getElementById("drm-common").href);
+const common = await import(document.getElementById("drm-common").href);
+const { byId, chosen, createConditionalGet, element, poll, putAt, relativeTime, root } = common;
 
-const list = document.getElementById("drm-rows");
+const list = byId("rows");
 const title = document.title;
 const isFirstPage = "feed" in list.dataset;
 const currentId = list.querySelector('[aria-current="page"]')?.closest("li").dataset.id;
-const filter = document.getElementById("drm-find-chat");
+const filter = byId("find-chat");
 const get = createConditionalGet();
+// Unread messages of each chat, as shown.
+const counts = new Map([...list.children].map((row) => [row.dataset.id, parseInt(row.querySelector(".drm-badge")?.textContent ?? 0)]));
 
 function updateTimes() {
   for (const time of list.querySelectorAll("time")) {
     time.textContent = relativeTime(new Date(time.dateTime), list.dataset.now);
   }
-}
-
-function moveRow(row, index) {
-  if (list.children[index] !== row) list.insertBefore(row, list.children[index] ?? null);
 }
 
 function show(chats, hasMore) {
@@ -25,7 +24,7 @@ function show(chats, hasMore) {
   chats.forEach((chat, index) => {
     const row = rows.get(chat.id);
     if (row?.dataset.version === chat.version) {
-      moveRow(row, index);
+      putAt(list, row, index);
     } else {
       changed = true;
       replaceRow(row, element(chat.html), chat.id, index);
@@ -43,7 +42,7 @@ function replaceRow(oldRow, row, id, index) {
   if (id === currentId) link.setAttribute("aria-current", "page");
   const hadFocus = oldRow?.contains(document.activeElement);
   oldRow?.remove();
-  moveRow(row, index);
+  putAt(list, row, index);
   if (hadFocus) link.focus();
 }
 
@@ -55,17 +54,43 @@ async function update() {
   const { chats, unread, has_more: hasMore } = answer;
   const changed = show(chats, hasMore);
   updateTimes();
+  tell(chats);
   document.title = unread ? `(${unread}) ${title}` : title;
   return changed;
+}
+
+// Tells of new unread messages, if the user has chosen that.
+async function tell(chats) {
+  const isNew = ({ id, unread, muted }) =>
+    unread > (counts.get(id) ?? 0) && !muted && !(id === currentId && document.hasFocus());
+  const told = chats.filter(isNew);
+  for (const { id, unread } of chats) counts.set(id, unread);
+  if (!told.length || !(chosen("notify") || chosen("sound"))) return;
+  const alerts = await import(root.dataset.alerts);
+  for (const chat of told) alerts.tell(chat, list.querySelector(`[data-id="${chat.id}"] > a`));
 }
 
 // Shows the rows whose title or newest message contains the text of the filter.
 function showMatching() {
   const wanted = filter.value.toLocaleLowerCase();
   for (const row of list.children) row.hidden = !row.textContent.toLocaleLowerCase().includes(wanted);
+  setKeys();
+}
+
+// The keys that lead to the next chat, the previous one, and the next unread one.
+function setKeys() {
+  const links = [...list.querySelectorAll(".drm-row:not([hidden]) > a")];
+  const at = links.findIndex((link) => link.ariaCurrent);
+  const isUnread = (link) => link.matches(".drm-new *");
+  const unread = links.slice(at + 1).find(isUnread) ?? links.find(isUnread);
+  links.forEach((link, index) => {
+    link.dataset.key = { [at + 1]: "j", [at - 1]: "k" }[index] ?? "";
+    if (link === unread) link.dataset.key += " u";
+  });
 }
 
 updateTimes();
+setKeys();
 filter.hidden = false;
 filter.addEventListener("input", showMatching);
 list.querySelector('[aria-current="page"]')?.scrollIntoView({ block: "nearest" });

@@ -3,6 +3,8 @@
 // Has the data of the page; null where a template of the site shows only the bell.
 export const root = document.getElementById("drm");
 
+export const byId = (name) => document.getElementById(`drm-${name}`);
+
 // A request that failed. `code` and `status` are those of the response, `retryAfter` is in ms. Without a
 // response, `code` is "offline" and `status` is 0.
 export class RequestError extends Error {
@@ -136,6 +138,47 @@ function pruneStorage() {
   removeKeys(drafts.slice(MAX_DRAFTS));
 }
 
+// Reads and writes one JSON value. If localStorage is full or not available, the value lives as long as the page.
+export class Stored {
+  constructor(key) {
+    this.key = key;
+    this.memory = undefined;
+  }
+
+  get value() {
+    if (this.memory !== undefined) return this.memory;
+    try {
+      return JSON.parse(localStorage.getItem(this.key));
+    } catch {
+      return null;
+    }
+  }
+
+  set value(value) {
+    this.memory = undefined;
+    try {
+      if (value === null) localStorage.removeItem(this.key);
+      else localStorage.setItem(this.key, JSON.stringify(value));
+    } catch {
+      this.memory = value;
+    }
+  }
+}
+
+// What a user has switched on or off in this browser. It stays after signing out.
+const choices = new Stored(`drm-choices:${root?.dataset.user}`);
+
+export const chosen = (name) => ({ keys: true, notify: false, sound: false, ...choices.value })[name];
+
+export function choose(name, value) {
+  choices.value = { ...choices.value, [name]: value };
+}
+
+// Moves an element to its place in a list, if it isn't there.
+export function putAt(list, item, index) {
+  if (list.children[index] !== item) list.insertBefore(item, list.children[index] ?? null);
+}
+
 // Formats a past moment in a few characters; `now` is the text for less than a minute ago.
 export function relativeTime(moment, now) {
   const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "narrow" });
@@ -216,6 +259,17 @@ function closeMenus(event) {
   }
 }
 
+// Single keys press or focus the element that is marked with them, except where text is typed.
+function useKey(event) {
+  const { key, target } = event;
+  if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || !chosen("keys")) return;
+  const marked = document.querySelector(`[data-key~="${CSS.escape(key)}"]`);
+  if (!marked || target.closest("input, textarea, select, dialog[open], [contenteditable]")) return;
+  event.preventDefault();
+  if (marked.matches("input, textarea")) marked.focus();
+  else marked.click();
+}
+
 // What a user has typed does not stay in the browser after signing out.
 function signOut(event) {
   const form = event.target;
@@ -229,6 +283,8 @@ if (root?.dataset.user) {
   pruneStorage();
   document.addEventListener("submit", signOut);
   document.addEventListener("click", closeMenus);
-  document.addEventListener("keydown", (event) => event.key === "Escape" && closeMenus(event));
+  document.addEventListener("keydown", (event) => (event.key === "Escape" ? closeMenus(event) : useKey(event)));
+  byId("account").addEventListener("toggle", () => import(root.dataset.choices), { once: true });
+  byId("show-keys").addEventListener("click", async () => (await import(root.dataset.choices)).showKeys());
   document.querySelector("[role=alert][tabindex]")?.focus();
 }

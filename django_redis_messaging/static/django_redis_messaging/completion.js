@@ -1,9 +1,9 @@
 // Completes @name and :emoji: in the composer. Loaded when the first @ or : is typed.
 
-const { get } = await import(document.getElementById("drm-common").href);
+const { byId, get } = await import(document.getElementById("drm-common").href);
 
-const body = document.getElementById("drm-body");
-const list = document.getElementById("drm-completions");
+const body = byId("body");
+const list = byId("completions");
 const { Listbox } = await import(list.dataset.listbox);
 const MAX_OPTIONS = 8;
 const WORD = /(?:^|\s)([@:])([^\s@:]{0,30})$/;

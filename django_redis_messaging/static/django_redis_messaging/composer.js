@@ -2,19 +2,19 @@
 // and chat, and stays until it is sent, saved or discarded.
 
 const load = (name) => import(document.getElementById(`drm-${name}`).href);
-const { RequestError, get, post } = await load("common");
+const { RequestError, byId, get, post, putAt } = await load("common");
 const { Outbox, createDraft, sendOthers } = await load("outboxes");
 const { openAt, room, show, showError, timeline } = await load("room");
 
-const form = document.getElementById("drm-composer");
-const body = document.getElementById("drm-body");
-const button = document.getElementById("drm-send");
-const editingNote = document.getElementById("drm-editing");
-const replyingNote = document.getElementById("drm-replying");
-const status = document.getElementById("drm-status");
-const list = document.getElementById("drm-outbox");
-const scroll = document.getElementById("drm-scroll");
-const pendingTemplate = document.getElementById("drm-pending");
+const form = byId("composer");
+const body = byId("body");
+const button = byId("send");
+const editingNote = byId("editing");
+const replyingNote = byId("replying");
+const status = byId("status");
+const list = byId("outbox");
+const scroll = byId("scroll");
+const pendingTemplate = byId("pending");
 const TYPING_INTERVAL = 3000; // ms
 const MAX_EDITS = 5; // unsaved edits of a chat
 const MAX_ROWS = 7;
@@ -96,8 +96,13 @@ const outbox = new Outbox(room.chat, room, {
 function renderOutbox(items, error) {
   const atEnd = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
   const rows = new Map([...list.children].map((row) => [row.dataset.request, row]));
-  list.replaceChildren(...items.map((item) => rows.get(item.id) ?? createRow(item)));
-  items.forEach((item, index) => showProgress(list.children[index], item, error));
+  items.forEach((item, index) => {
+    const row = rows.get(item.id) ?? createRow(item);
+    rows.delete(item.id);
+    putAt(list, row, index);
+    showProgress(row, item, error);
+  });
+  for (const row of rows.values()) row.remove();
   if (atEnd) scroll.scrollTo({ top: scroll.scrollHeight });
 }
 
@@ -145,7 +150,7 @@ function handleInput() {
   else draft.text = body.value;
   save();
   resize();
-  if (/[@:]/.test(body.value)) import(document.getElementById("drm-completions").dataset.src);
+  if (/[@:]/.test(body.value)) import(byId("completions").dataset.src);
   if (editing || !body.value || Date.now() - typedAt < TYPING_INTERVAL) return;
   typedAt = Date.now();
   post(room.urls.typing).catch((error) => {
@@ -188,11 +193,11 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   submit();
 });
-document.getElementById("drm-cancel").addEventListener("click", (event) => {
+byId("cancel").addEventListener("click", (event) => {
   event.preventDefault();
   stopEditing({ discard: true });
 });
-document.getElementById("drm-no-reply").addEventListener("click", (event) => {
+byId("no-reply").addEventListener("click", (event) => {
   event.preventDefault();
   stopReplying();
 });

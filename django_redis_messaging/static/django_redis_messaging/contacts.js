@@ -1,9 +1,9 @@
 // The contacts page: shows search results while the user types. Without this module, the form does the same.
 
-const { getPage } = await import(document.getElementById("drm-common").href);
+const { byId, getPage } = await import(document.getElementById("drm-common").href);
 
-const form = document.getElementById("drm-find");
-const input = document.getElementById("drm-q");
+const form = byId("find");
+const input = byId("q");
 const TYPING_DELAY = 200; // ms
 let timer;
 let latest = 0; // number of the latest search: responses to earlier ones are ignored
@@ -14,7 +14,7 @@ async function search() {
   url.searchParams.set("q", input.value);
   const results = (await getPage(url))?.getElementById("drm-results");
   if (!results || number !== latest) return;
-  document.getElementById("drm-results").replaceChildren(...results.childNodes);
+  byId("results").replaceChildren(...results.childNodes);
   history.replaceState(null, "", url);
 }
 

@@ -1,13 +1,14 @@
 // The notifications page: submits the forms without leaving the page, and reloads the list when the bell's count
 // changes. Without this module, the forms do the same. Forms that follow a link are submitted normally.
 
-const { getPage, post, relativeTime, RequestError, root } = await import(document.getElementById("drm-common").href);
+const common = await import(document.getElementById("drm-common").href);
+const { RequestError, byId, getPage, post, relativeTime, root } = common;
 
-const status = document.getElementById("drm-status");
+const status = byId("status");
 let latest = 0; // number of the latest refresh: responses to earlier ones are ignored
 
 function container() {
-  return document.getElementById("drm-notices");
+  return byId("notices");
 }
 
 function updateTimes() {
@@ -38,7 +39,7 @@ function restoreFocus({ id, index, action, inText }) {
     ? ".drm-notice-said :is(a, button)"
     : `.drm-notice-buttons form[action="${action}"] button`;
   const target = notification?.id === id && notification.querySelector(selector);
-  (target || notification || document.getElementById("drm-h")).focus();
+  (target || notification || byId("h")).focus();
 }
 
 async function refresh() {

@@ -1,16 +1,16 @@
 // The options of a message: one menu for all messages. Without this module, the link leads to the message's page.
 
 const load = (name) => import(document.getElementById(`drm-${name}`).href);
-const { post } = await load("common");
+const { byId, post } = await load("common");
 const { room, show, showError } = await load("room");
 const { startEditing, startReplying } = await load("compose");
 
-const list = document.getElementById("drm-log");
-const menu = document.getElementById("drm-menu");
-const dialog = document.getElementById("drm-confirm");
-const status = document.getElementById("drm-status");
-const body = document.getElementById("drm-body");
-const scroll = document.getElementById("drm-scroll");
+const list = byId("log");
+const menu = byId("menu");
+const dialog = byId("confirm");
+const status = byId("status");
+const body = byId("body");
+const scroll = byId("scroll");
 let link = null; // to the page of the message whose options are shown
 let item = null; // the message
 

@@ -3,43 +3,16 @@
 // it was given when it was written; so order is kept and nothing is sent twice. Common.js clears the storage of others.
 
 const common = await import(document.getElementById("drm-common").href);
-const { RequestError, get, newRequestId, post, root, storageKey, storedKeys } = common;
+const { RequestError, Stored, get, newRequestId, post, root, storageKey, storedKeys } = common;
 
 const RETRY_DELAYS = [1000, 3000, 8000, 15000, 30000]; // ms
 const MAX_MESSAGES = 100;
 const OUTBOX = "outbox:";
 const MAX_PAGES = 40; // that are read to find out whether a message was sent
 
-// Reads and writes one JSON value. If localStorage is full or not available, the value lives as long as the page.
-class Stored {
-  constructor(name) {
-    this.key = storageKey(name);
-    this.memory = undefined;
-  }
-
-  get value() {
-    if (this.memory !== undefined) return this.memory;
-    try {
-      return JSON.parse(localStorage.getItem(this.key));
-    } catch {
-      return null;
-    }
-  }
-
-  set value(value) {
-    this.memory = undefined;
-    try {
-      if (value === null) localStorage.removeItem(this.key);
-      else localStorage.setItem(this.key, JSON.stringify(value));
-    } catch {
-      this.memory = value;
-    }
-  }
-}
-
 // The draft of a chat: {text, reply: {id, …} or null, edits: {message id: text}}.
 export function createDraft(chat) {
-  return new Stored(`draft:${chat}`);
+  return new Stored(storageKey(`draft:${chat}`));
 }
 
 // Whether the same request can succeed later: the network, the server, the session, or the rate stood in the way.
@@ -64,7 +37,7 @@ export class Outbox {
   constructor(chat, room, listener) {
     this.room = room;
     this.listener = listener;
-    this.stored = new Stored(`${OUTBOX}${chat}`);
+    this.stored = new Stored(storageKey(`${OUTBOX}${chat}`));
     this.running = false;
     this.wake = () => {};
     addEventListener("storage", ({ key }) => key === this.stored.key && this.changed());
@@ -193,7 +166,7 @@ export function sendOthers(current) {
   const prefix = storageKey(OUTBOX);
   for (const key of storedKeys(prefix)) {
     const chat = key.slice(prefix.length);
-    const room = new Stored(OUTBOX + chat).value;
+    const room = new Stored(key).value;
     if (chat !== current && room) new Outbox(chat, room, { onChange() {}, onSent() {} });
   }
 }

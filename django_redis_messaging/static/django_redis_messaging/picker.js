@@ -1,46 +1,89 @@
-// The people picker: turns the search field into a combobox, and selected people into chips. Without this module, the form
-// works with its search button and checkboxes.
+// Fields to choose people: turns the search field into a combobox, and chosen people into chips. Without this module, forms
+// work with checkboxes.
 
-const { get } = await import(document.getElementById("drm-common").href);
-
-const picker = document.getElementById("drm-picker");
-const input = document.getElementById("drm-q");
-const chips = document.getElementById("drm-chips");
-const nobody = document.getElementById("drm-nobody");
-const announcement = document.getElementById("drm-announcement");
-const { dataset: texts } = picker;
-const { Listbox } = await import(texts.listbox);
+const { common, listbox } = document.querySelector("[data-people]").dataset;
+const { get } = await import(common);
+const { Listbox } = await import(listbox);
 
 const create = (tag, properties) => Object.assign(document.createElement(tag), properties);
-const selectedIds = () => new Set([...chips.querySelectorAll("input")].map((field) => field.value));
 
-function createChip(id, text) {
-  const item = create("li", { className: "drm-chip" });
-  const remove = create("button", { type: "button", textContent: "×", ariaLabel: `${texts.remove} ${text}` });
-  remove.addEventListener("click", () => removeChip(item, text));
-  item.append(create("input", { type: "hidden", name: "to", value: id }), create("bdi", { textContent: text }), remove);
-  return item;
-}
+class People {
+  constructor(field) {
+    field.dataset.ready = "";
+    this.field = field;
+    this.texts = field.dataset;
+    this.input = field.querySelector("[type=search]");
+    [this.chips, this.options, this.results] = field.querySelectorAll("ul");
+    this.nobody = field.querySelector(".drm-note");
+    this.announcement = field.querySelector("[role=status]");
+    this.prepare();
+  }
 
-function removeChip(item, text) {
-  item.remove();
-  announcement.textContent = `${texts.removed} ${text}`;
-  input.focus();
-}
+  prepare() {
+    const { field, input, nobody, options, results } = this;
+    for (const item of [...this.chips.children]) {
+      item.replaceWith(this.createChip(item.querySelector("input").value, item.querySelector("bdi").textContent));
+    }
+    field.querySelector("button.drm-search")?.remove();
+    results.remove();
+    options.id = `${input.id}-options`;
+    input.role = "combobox";
+    new Listbox(input, options, {
+      find: () => this.find(),
+      choose: (person) => this.choose(person),
+      describe,
+      onShow: (found) => this.announce(found),
+    });
+    input.addEventListener("blur", () => (nobody.hidden = true));
+    input.addEventListener("keydown", ({ key }) => {
+      if (key === "Escape") nobody.hidden = true;
+      else if (key === "Backspace" && !input.value) this.chips.lastElementChild?.querySelector("button").click();
+    });
+  }
 
-function select({ id, text }) {
-  chips.append(createChip(id, text));
-  announcement.textContent = `${texts.added} ${text}`;
-  input.value = "";
-}
+  // The name of the field is that of its search field, without what marks the typed text.
+  get name() {
+    return this.texts.name ?? this.input.name.slice(0, -2);
+  }
 
-async function find() {
-  try {
-    const { results } = await get(texts.suggest, { q: input.value });
-    return results.filter((person) => !selectedIds().has(person.id));
-  } catch (error) {
-    announcement.textContent = error.message || texts.failed;
-    return null;
+  createChip(id, text) {
+    const item = create("li", { className: "drm-chip" });
+    const remove = create("button", { type: "button", textContent: "×", ariaLabel: `${this.texts.remove} ${text}` });
+    remove.addEventListener("click", () => {
+      item.remove();
+      this.changed(`${this.texts.removed} ${text}`);
+    });
+    item.append(create("input", { type: "hidden", name: this.name, value: id }), create("bdi", { textContent: text }), remove);
+    return item;
+  }
+
+  choose({ id, text }) {
+    if (!("multiple" in this.texts)) this.chips.replaceChildren();
+    this.chips.append(this.createChip(id, text));
+    this.input.value = "";
+    this.changed(`${this.texts.added} ${text}`);
+  }
+
+  changed(text) {
+    this.announcement.textContent = text;
+    this.input.focus();
+    this.field.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+
+  async find() {
+    const chosen = new Set([...this.chips.querySelectorAll("input")].map((input) => input.value));
+    try {
+      const { results } = await get(this.texts.suggest, { q: this.input.value });
+      return results.filter((person) => !chosen.has(person.id));
+    } catch (error) {
+      this.announcement.textContent = error.message || this.texts.failed;
+      return null;
+    }
+  }
+
+  announce({ length }) {
+    this.nobody.hidden = length > 0;
+    this.announcement.textContent = length ? `${this.texts.found} ${length}` : this.texts.none;
   }
 }
 
@@ -49,21 +92,9 @@ function describe({ text, initials, hue }) {
   return [avatar, create("bdi", { textContent: text })];
 }
 
-function announce({ length }) {
-  nobody.hidden = length > 0;
-  announcement.textContent = length ? `${texts.found} ${length}` : texts.none;
+function prepareAll() {
+  for (const field of document.querySelectorAll("[data-people]:not([data-ready], .empty-form *)")) new People(field);
 }
 
-for (const item of [...chips.children]) {
-  item.replaceWith(createChip(item.querySelector("input").value, item.querySelector("bdi").textContent));
-}
-document.getElementById("drm-search").remove();
-document.getElementById("drm-found").remove();
-input.role = "combobox";
-new Listbox(input, document.getElementById("drm-options"), { find, choose: select, describe, onShow: announce });
-input.addEventListener("blur", () => (nobody.hidden = true));
-input.addEventListener("keydown", (event) => {
-  const last = chips.lastElementChild;
-  if (event.key === "Escape") nobody.hidden = true;
-  else if (event.key === "Backspace" && !input.value && last) removeChip(last, last.querySelector("bdi").textContent);
-});
+prepareAll();
+document.addEventListener("formset:added", prepareAll); // a row was added to an inline of the admin

@@ -1,22 +1,22 @@
 // A room: loads more of its timeline while the user scrolls, polls for changes, and acks what has been in sight.
 
 const load = (name) => import(document.getElementById(`drm-${name}`).href);
-const { RequestError, createConditionalGet, element, get, poll, post, root } = await load("common");
+const { RequestError, byId, createConditionalGet, element, get, poll, post, root } = await load("common");
 const { Timeline } = await load("timeline");
 const { LogView, parseMessage, parseMessages } = await load("view");
 
-const list = document.getElementById("drm-log");
-const live = document.getElementById("drm-live");
-const scroll = document.getElementById("drm-scroll");
-const status = document.getElementById("drm-status");
-const seen = document.getElementById("drm-seen");
-const typing = document.getElementById("drm-typing");
+const list = byId("log");
+const live = byId("live");
+const scroll = byId("scroll");
+const status = byId("status");
+const seen = byId("seen");
+const typing = byId("typing");
 const title = document.querySelector("#drm-title bdi");
-const older = document.getElementById("drm-older");
-const beginning = document.getElementById("drm-beginning");
-const newer = document.getElementById("drm-newer");
-const jump = document.getElementById("drm-jump");
-const mark = document.getElementById("drm-mark");
+const older = byId("older");
+const beginning = byId("beginning");
+const newer = byId("newer");
+const jump = byId("jump");
+const mark = byId("mark");
 
 const END_DISTANCE = 80; // px: closer than this counts as scrolled to the end
 const LOAD_DISTANCE = 800; // px: closer than this to an end of the loaded messages, more are loaded

@@ -36,10 +36,17 @@ class PickerPage(MessagingPage):
     same input and with the people found.
     """
 
-    def chosen_ids(self) -> list[str]:
+    @property
+    def given(self) -> QueryDict:
+        return self.request.POST if self.request.method == "POST" else self.request.GET
+
+    def given_ids(self) -> list[str]:
         """The people chosen so far, without duplicates and without the user."""
-        given = self.request.POST if self.request.method == "POST" else self.request.GET
-        chosen = [member for member in dict.fromkeys(given.getlist("to")) if member and member != self.me]
+        return [one for one in dict.fromkeys(self.given.getlist("to")) if one and one != self.me]
+
+    def chosen_ids(self) -> list[str]:
+        """The same. Raises the Problem if they are too many."""
+        chosen = self.given_ids()
         if len(chosen) >= conf.current().CHAT_MAX_MEMBERS:
             raise Problem(problems.TOO_MANY_MEMBERS)
         if self.request.method == "GET" and len(chosen) > MAX_LINKED:
@@ -48,8 +55,10 @@ class PickerPage(MessagingPage):
 
     def show_form(self, *, problem: Answer | None = None) -> HttpResponse:
         """The form with the user's input and the people found."""
-        given = self.request.POST if self.request.method == "POST" else self.request.GET
-        query, chosen_ids = get_search(given), self.chosen_ids()
+        given = self.given
+        query = get_search(given)
+        # Too many can be sent, but a link must not name as many.
+        chosen_ids = self.given_ids() if self.request.method == "POST" else self.chosen_ids()
         # Showing people by their ids must not reveal more names than searching does.
         searches = bool(query) + math.ceil(len(chosen_ids) / MAX_LINKED)
         if searches:
@@ -87,12 +96,12 @@ class PickerPage(MessagingPage):
 
     def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
         """The form again with the problem, if the user can correct the input."""
-        correctable = problem.status not in (401, 404) and problem is not problems.TOO_MANY_MEMBERS
+        correctable = problem.status not in (401, 404)
         if self.request.method == "POST" and correctable and self.me:
             try:
                 return self.show_form(problem=problem)
             except LimitExceeded:  # no search is left: what was typed must not be lost
-                chosen = [Person(member, member) for member in self.chosen_ids()]
+                chosen = [Person(member, member) for member in self.given_ids()]
                 return self.form_page(self.request.POST, chosen, problem=problem)
             except (MessagingError, Problem):
                 pass  # Redis has become unavailable, the chat was deleted, or the input can't be shown.
@@ -129,7 +138,7 @@ class NewChatView(PickerPage):
     def check_recipients(self, chosen: Sequence[str]) -> None:
         """Raise the Problem unless the guild rule and the site's own rules allow this chat."""
         if not chosen:
-            raise problems.invalid(_("Choose at least one person."))
+            raise problems.invalid(_("Choose at least one person."), field="to")
         if len(reachable_labels(self.active_identity, self.request.user, chosen)) < len(chosen):
             raise Problem(problems.NOT_IN_DIRECTORY)
         if not self.active_identity.may_create(self.request.user, chosen):

@@ -1,4 +1,4 @@
-"""Users as other sites have them. Only tests of identity and pages swap them in."""
+"""Users and records as other sites have them. Only tests of identity and pages swap the users in."""
 
 from __future__ import annotations
 
@@ -36,3 +36,24 @@ class Named(AbstractBaseUser):
 
     def get_full_name(self) -> str:
         return self.full_name
+
+
+class Review(models.Model):
+    """A record that belongs to people: member ids."""
+
+    author = models.CharField(max_length=40)
+    reader = models.CharField(max_length=40, null=True, blank=True)  # noqa: DJ001 (NULL is not "")
+    reviewers = models.JSONField(default=list, blank=True)
+
+    def __str__(self) -> str:
+        return f"Review by {self.author}"
+
+
+class Remark(models.Model):
+    """A record on the page of another one."""
+
+    review = models.ForeignKey(Review, models.CASCADE)
+    by = models.CharField(max_length=40)
+
+    def __str__(self) -> str:
+        return f"Remark by {self.by}"

@@ -1,0 +1,44 @@
+// The switches of the account menu, and the list of keyboard shortcuts. Loaded when the menu is opened.
+
+const { byId, choose, chosen, root } = await import(document.getElementById("drm-common").href);
+
+const switches = [...root.querySelectorAll("[data-choice]")];
+const status = byId("choice-status");
+
+// What must succeed before a choice is switched on. The user sees, or hears, what is chosen.
+const trials = {
+  async notify() {
+    if ((await globalThis.Notification?.requestPermission()) !== "granted") return false;
+    try {
+      return Boolean(new Notification(status.dataset.works, { tag: "drm-trial" }));
+    } catch {
+      return false; // phones: only a service worker may notify
+    }
+  },
+  async sound() {
+    await (await import(root.dataset.alerts)).playSound();
+    return true;
+  },
+  keys: () => true,
+};
+
+function show() {
+  for (const one of switches) one.setAttribute("aria-checked", String(chosen(one.dataset.choice)));
+}
+
+async function change({ currentTarget: { dataset } }) {
+  const name = dataset.choice;
+  const wanted = !chosen(name);
+  status.textContent = "";
+  if (wanted && !(await trials[name]())) status.textContent = status.dataset.refused;
+  else choose(name, wanted);
+  show();
+}
+
+export function showKeys() {
+  byId("keys").showModal();
+}
+
+for (const row of root.querySelectorAll("[data-scripted]")) row.hidden = false;
+for (const one of switches) one.addEventListener("click", change);
+show();

@@ -1,0 +1,239 @@
+"""Form fields for people: the user of the form chooses whom their directories list."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from django import forms
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.forms.boundfield import BoundField
+from django.forms.utils import flatatt
+from django.template.loader import render_to_string
+from django.utils.datastructures import MultiValueDict
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
+
+from ..errors import MessagingError
+from ..services.directories.folding import fold
+from ..services.rates import Rate
+from . import identity as identities
+from .params import MAX_SEARCH_LENGTH
+from .people import SUGGESTIONS_PER_PAGE, Person, reachable_labels, suggest
+
+#: what is appended to a field's name for the text that is typed to search
+TYPED = "-q"
+
+
+@dataclasses.dataclass
+class Chosen:
+    """The value of the widget: member ids, and the text in the search field."""
+
+    ids: list[str]
+    typed: str = ""
+
+    @classmethod
+    def of(cls, value: Any) -> Chosen:
+        """An initial value (an id, several, or nothing), or one of the widget."""
+        if isinstance(value, Chosen):
+            return value
+        values = [value] if isinstance(value, str) else value or []
+        return cls([str(member) for member in values if member])
+
+
+class ContactWidget(forms.Widget):
+    """Chosen people, and a search field that suggests others while the user types.
+
+    Without JavaScript, the text in the search field is looked up when the form is submitted.
+    """
+
+    template_name = "django_redis_messaging/widgets/contact.html"
+    multiple = False
+    #: the user of the form, and the ids of the initial value
+    user: Any = None
+    initial: frozenset[str] = frozenset()
+    #: the people to choose from, if the typed text fits several
+    found: Sequence[Person] = ()
+
+    class Media:
+        css: ClassVar = {"all": ["django_redis_messaging/messaging.css"]}
+        js: ClassVar = [forms.Script("django_redis_messaging/picker.js", type="module")]
+
+    def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> Chosen:
+        values = data.getlist(name) if isinstance(data, MultiValueDict) else Chosen.of(data.get(name)).ids
+        return Chosen(list(dict.fromkeys(filter(None, values))), data.get(name + TYPED, ""))
+
+    def value_omitted_from_data(self, data: Mapping[str, Any], files: Any, name: str) -> bool:
+        return name not in data and name + TYPED not in data
+
+    def use_required_attribute(self, initial: Any) -> bool:
+        return False  # the search field is empty once somebody is chosen
+
+    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
+        context = super().get_context(name, None, attrs)
+        chosen, attributes = Chosen.of(value), dict(context["widget"]["attrs"])
+        context |= {
+            "chosen": self._people(chosen.ids),
+            "typed": chosen.typed,
+            "typed_name": name + TYPED,
+            "found": self.found,
+            "multiple": self.multiple,
+            "input_id": attributes.pop("id", f"id_{name}"),
+            "attributes": flatatt(attributes),
+        }
+        return context
+
+    def _people(self, ids: Sequence[str]) -> list[Person]:
+        """The people with these ids, which the browser may have made up: the names of the initial value, and
+        those that the user could find."""
+        identity = identities.current()
+        labels = identity.labels(member for member in ids if member in self.initial)
+        others = [member for member in ids if member not in labels]
+        if others and self.user is not None:
+            with suppress(MessagingError):  # else the ids are shown
+                searches = math.ceil(len(others) / SUGGESTIONS_PER_PAGE)
+                Rate.of(identity.member_id(self.user), "search").require(searches)
+                labels |= reachable_labels(identity, self.user, others)
+        return [Person(member, labels.get(member, member)) for member in ids]
+
+    # Templates of the site may replace the widget's, which the renderer of forms would not find.
+    def _render(self, template_name: str, context: Any, renderer: Any = None) -> SafeString:
+        return render_to_string(template_name, context)
+
+
+class ContactField(forms.Field):
+    """A person, or with `multiple=True` several: the value is a member id, or a list of them.
+
+    The user of the form may choose the people of their directories (the guild rule), and may keep those of
+    the initial value. The form must know its user: see ContactFormMixin. At most `limit` people. Nobody is
+    "" or `empty_value`, or [].
+    """
+
+    widget: ContactWidget = ContactWidget  # type: ignore[assignment]  # an instance in instances
+    default_error_messages: ClassVar = {
+        "unknown": _("Nobody whom you can choose is called “%(name)s”."),
+        "unavailable": _("Search is unavailable. Try again."),
+        "several": _("Several people are called “%(name)s”. Choose one of them."),
+        "limit": ngettext_lazy(
+            "Choose at most %(limit)d person.", "Choose at most %(limit)d people.", "limit"
+        ),
+    }
+
+    def __init__(
+        self, *, multiple: bool = False, limit: int = 100, empty_value: str | None = "", **options: Any
+    ) -> None:
+        self.multiple, self.limit, self.empty_value = multiple, limit, empty_value
+        options.pop("max_length", None)  # of a model's field, which checks it
+        super().__init__(**options)
+        self.widget.multiple = multiple
+
+    def get_bound_field(self, form: forms.BaseForm, field_name: str) -> BoundField:
+        bound = super().get_bound_field(form, field_name)
+        self.widget.user = getattr(form, "contact_user", None)
+        self.widget.initial = frozenset(Chosen.of(bound.initial).ids)
+        return bound
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        chosen = Chosen.of(data)
+        return not self.disabled and (bool(chosen.typed.strip()) or Chosen.of(initial).ids != chosen.ids)
+
+    def clean(self, value: Any) -> Any:
+        try:
+            ids = self._allowed(Chosen.of(value))
+        except MessagingError as error:  # of Redis, or too many searches
+            raise self._error("unavailable") from error
+        ids = ids if self.multiple else ids[-1:]  # the one that was chosen last
+        if self.required and not ids:
+            raise ValidationError(self.error_messages["required"], code="required")
+        result = ids if self.multiple else next(iter(ids), self.empty_value)
+        self.run_validators(result)
+        return result
+
+    def _allowed(self, chosen: Chosen) -> list[str]:
+        """The ids of the chosen people. Raises the ValidationError for those who can't be chosen."""
+        ids, typed = chosen.ids, chosen.typed.strip()
+        if self.disabled:
+            return ids
+        if typed:
+            ids = list(dict.fromkeys([*ids, self._find(typed)]))
+        if len(ids) > self.limit:
+            raise self._error("limit", limit=self.limit)
+        added = [member for member in ids if member not in self.widget.initial]
+        allowed = reachable_labels(identities.current(), self._required_user, added) if added else {}
+        for member in added:
+            if member not in allowed:
+                raise self._error("unknown", name=member)
+        return ids
+
+    def _find(self, typed: str) -> str:
+        """The id of the person with this name."""
+        if len(typed) > MAX_SEARCH_LENGTH:
+            raise self._error("unknown", name=f"{typed[:MAX_SEARCH_LENGTH]}…")
+        user, identity = self._required_user, identities.current()
+        Rate.of(identity.member_id(user), "search").require()
+        found, more = suggest(identity, user, typed.replace("\0", ""))
+        exact = [person for person in found if fold(person.label) == fold(typed)]
+        fitting = exact or found
+        if len(fitting) == 1 and not (more and not exact):
+            return fitting[0].id
+        self.widget.found = fitting
+        raise self._error("several" if fitting else "unknown", name=typed)
+
+    @property
+    def _required_user(self) -> Any:
+        if self.widget.user is None:
+            raise ImproperlyConfigured(
+                "A form with a ContactField must know its user: derive it from ContactFormMixin and create "
+                "it with contact_user=request.user, or use ContactAdminMixin."
+            )
+        return self.widget.user
+
+    def _error(self, code: str, **params: Any) -> ValidationError:
+        return ValidationError(self.error_messages[code], code=code, params=params)
+
+
+class ContactFormMixin:
+    """For forms with a ContactField: `Form(request.POST, contact_user=request.user)`."""
+
+    contact_user: Any = None
+
+    def __init__(self, *args: Any, contact_user: Any = None, **options: Any) -> None:
+        if contact_user is not None:
+            self.contact_user = contact_user
+        super().__init__(*args, **options)
+
+
+class ContactAdminMixin:
+    """For ModelAdmin and its inlines: forms know their user, and the fields of the model in `contact_fields`,
+    which store member ids, are ContactFields. A JSONField stores several."""
+
+    contact_fields: Iterable[str] = ()
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **options: Any) -> Any:
+        if db_field.name not in self.contact_fields:
+            return super().formfield_for_dbfield(db_field, request, **options)  # type: ignore[misc]
+        multiple = db_field.get_internal_type() == "JSONField"
+        return ContactField(
+            multiple=multiple,
+            required=not db_field.blank,
+            label=capfirst(db_field.verbose_name),
+            help_text=db_field.help_text,
+            empty_value=None if db_field.null else "",
+        )
+
+    def get_form(self, request: Any, *args: Any, **options: Any) -> Any:
+        return _with_user(super().get_form(request, *args, **options), request.user)  # type: ignore[misc]
+
+    def get_formset(self, request: Any, *args: Any, **options: Any) -> Any:
+        formset = super().get_formset(request, *args, **options)  # type: ignore[misc]
+        formset.form = _with_user(formset.form, request.user)
+        return formset
+
+
+def _with_user(form: type, user: Any) -> type:
+    return type(form)(form.__name__, (form,), {"contact_user": user})
