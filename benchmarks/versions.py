@@ -41,6 +41,12 @@ chat = Chat.create("ann", ["bob"], chat_id="room", keep_last=10)
 for number in range(20):
     Chat.create("idle", [f"u{number}"], "hello", chat_id=f"idle-{number}")
 Inbox("idle").pending()
+followed = Chat.create("ann", ["bob", "cat"], "hello", chat_id="followed")
+followed.ack("bob", 1)
+first = followed.changes("bob", after=0)
+known = {"after": first.cursor, "edits": first.edits, "moved": first.moved}
+if hasattr(first, "event"):  # not in earlier versions
+    known["events"] = first.event
 directory = Directory("guild")
 directory.add_many([(f"u{number}", f"Name {number}") for number in range(200)])
 queue = DelayQueue("work")
@@ -56,6 +62,7 @@ def run_all(): Worker(task_backends["default"], ["run"], Limits(concurrency=1, b
 CALLS = {
     "send": lambda: chat.send("ann", "hello"),
     "pending, idle": lambda: Inbox("idle").pending(),
+    "changes, idle": lambda: followed.changes("bob", **known),
     "suggest": lambda: directory.suggest("nam"),
     "push": push,
     "pop and ack": pop,
@@ -97,6 +104,7 @@ for line in sys.stdin:
 TURNS = {
     "send": 100,
     "pending, idle": 100,
+    "changes, idle": 100,
     "suggest": 100,
     "push": 100,
     "pop and ack": 100,

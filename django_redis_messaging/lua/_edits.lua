@@ -3,9 +3,8 @@
 -- in the order of these numbers, after the highest number that is no longer listed.
 
 -- Returns the number of edits, whether some of those above `known` are no longer listed, and a list of the others,
--- {number, id}. `known` can be nil: then there is nothing to list.
-local function edits_since(info, known)
-  local count, line = unpack(redis.call('HMGET', info, 'edits', 'edited'))
+-- {number, id}. Takes the values of the two fields. `known` can be nil: then there is nothing to list.
+local function edits_since(count, line, known)
   count = tonumber(count or 0)
   if not known or known == count then
     return count, false, {}

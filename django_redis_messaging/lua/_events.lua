@@ -30,9 +30,10 @@ local function add_event(info, now, last, kind, actor, users, title)
 end
 
 -- Returns the number of the latest event, and the values of the events after `known` (all, for a number that this chat
--- has not reached) that happened since a user joined (ms).
-local function events_since(info, known, joined_at)
-  local latest, found = tonumber(redis.call('HGET', info, 'event') or 0), {}
+-- has not reached) that happened since a user joined (ms). Takes the value of the field `event`.
+local function events_since(info, latest, known, joined_at)
+  local found = {}
+  latest = tonumber(latest or 0)
   if latest == known then
     return latest, found
   end

@@ -56,21 +56,22 @@ local function add_entry(id, stored)
   return true
 end
 
--- Returns a number that stands for the title, the members and their positions, and the positions of the
--- longest-standing members.
+-- Returns a number that stands for the title, the members and their positions, the positions of the longest-standing
+-- members, and that of the user.
 local function read_positions(title, count)
   local names = redis.call('ZRANGE', seniority, 0, max_members - 1)
-  local positions = {}
+  local positions, own_position = {}, nil
   if #names > 0 then
     for at, position in ipairs(redis.call('ZMSCORE', members, unpack(names))) do
       if position then -- otherwise one of the keys was lost
         positions[#positions + 1] = names[at]
         positions[#positions + 1] = tonumber(position)
+        own_position = names[at] == user and position or own_position
       end
     end
   end
   local hash = redis.sha1hex(#title .. ' ' .. title .. count .. ' ' .. table.concat(positions, ' '))
-  return tonumber(string.sub(hash, 1, 12), 16), positions
+  return tonumber(string.sub(hash, 1, 12), 16), positions, own_position or redis.call('ZSCORE', members, user)
 end
 
 -- The size of the positions in the answer.
@@ -108,13 +109,15 @@ end
 local now, last = milliseconds(), chat.last
 local first, stored = apply_retention(chat, members, log, now, limits)
 local reset = not is_cursor_valid(chat, log, stored, cursor)
-local position = tonumber(redis.call('ZSCORE', members, user) or join_id)
+local title, edit_count, edit_line, latest_event =
+  unpack(redis.call('HMGET', info, 'title', 'edits', 'edited', 'event'))
+title = title or ''
+local count = redis.call('ZCARD', members)
+local state, positions, own_position = read_positions(title, count)
+local position = tonumber(own_position or join_id)
 local after = reset and position or cursor.id
 after = math.max(math.min(after, last), join_id)
 local oldest, from = math.max(first, join_id + 1), math.max(after + 1, first)
-local title = redis.call('HGET', info, 'title') or ''
-local count = redis.call('ZCARD', members)
-local state, positions = read_positions(title, count)
 if from > last and digits(state) == known_state then
   positions = {}
 end
@@ -127,7 +130,7 @@ end
 local more = to < last
 
 -- Messages above `after` are or will be among the new ones, as they are now.
-local edits, missed, edited = edits_since(info, known_edits)
+local edits, missed, edited = edits_since(edit_count, edit_line, known_edits)
 local added, number = {}, edits
 if not missed and not reset then
   for _, edit in ipairs(edited) do
@@ -145,7 +148,7 @@ end
 
 local stamp = from > to and stamp_of(chat, log, stored, from - 1) or ''
 local sender = positions[1] and newest_sender(stored, last, oldest) or ''
-local event, events = events_since(info, known_event, tonumber(joined_at))
+local event, events = events_since(info, latest_event, known_event, tonumber(joined_at))
 local muted_until = tonumber(redis.call('HGET', mutes, user) or 0)
 local reader = {
   oldest, oldest - 1 - join_id, position, count_unread(own, first, last, position, user),

@@ -130,7 +130,7 @@ class TestRoom:
 
     def test_days_and_the_first_unread_message_are_marked(self, room: Room) -> None:
         text = page(room.client("owner"), "room", room.chat.id)
-        assert text.count('class="drm-day"') == 1
+        assert text.count('class="drm-day ') == 1
         text = text[text.index('id="drm-log"') :]
         assert text.index("From the owner") < text.index('id="drm-unread"') < text.index("From the member")
 
@@ -180,7 +180,7 @@ class TestRoom:
         assert '<input type="hidden" name="reply_to" value="1">' in text
         client.post(reverse("messaging:send", args=[room.chat.id]), {"body": "Indeed", "reply_to": "1"})
         text = page(client, "room", room.chat.id)
-        quote = text[text.index('class="drm-quote"') :]
+        quote = text[text.index('class="drm-quote ') :]
         assert "owner" in quote and "From the owner" in quote[: quote.index("Indeed")]
 
     def test_search(self, room: Room) -> None:

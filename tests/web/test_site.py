@@ -84,6 +84,10 @@ def test_modules_have_no_urls_and_read_no_cookies(source: Path) -> None:
     assert not re.search(r"\b(eval|Function)\(|\.style\b|insertAdjacentHTML", text)
 
 
+def test_scripts_and_style_sheets_are_small() -> None:
+    assert sum(path.stat().st_size for path in (PACKAGE / "static").rglob("*.*")) <= 90_000
+
+
 class TestScriptName:
     @pytest.fixture
     def prefixed(self, settings: Settings) -> Iterator[None]:

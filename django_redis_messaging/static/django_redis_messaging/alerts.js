@@ -1,10 +1,10 @@
-// Tells of new messages with a notification of the browser and a sound, as far as the user has switched them on.
+// Tells of new messages: a notification of the browser, and a sound.
 
 const { Stored, chosen, storageKey } = await import(document.getElementById("drm-common").href);
 
 const SOUND_LENGTH = 0.25; // s
 const MAX_TOLD = 50;
-// The version of each chat's row in the list that was told of, in any tab.
+// Chat → version of its row that was told of, in any tab.
 const told = new Stored(storageKey("told"));
 let audio;
 
@@ -15,7 +15,7 @@ function remember(id, version) {
   return true;
 }
 
-// `link`: to a chat with new messages, in the list of chats.
+// `link`: to the chat, in the list.
 export function tell({ id, version }, link) {
   if (!remember(id, version)) return;
   const textOf = (name) => link.querySelector(`.drm-row-${name} > bdi`).textContent;
@@ -29,16 +29,14 @@ export function tell({ id, version }, link) {
   });
 }
 
-// Resolves when the sound is over.
 export function playSound() {
   audio ??= new AudioContext();
   audio.resume();
-  const [tone, volume] = [audio.createOscillator(), audio.createGain()];
-  tone.frequency.value = 740; // Hz
-  volume.gain.setValueAtTime(0.12, audio.currentTime);
-  volume.gain.exponentialRampToValueAtTime(0.001, audio.currentTime + SOUND_LENGTH);
+  const end = audio.currentTime + SOUND_LENGTH;
+  const tone = new OscillatorNode(audio, { frequency: 740 });
+  const volume = new GainNode(audio, { gain: 0.12 });
+  volume.gain.exponentialRampToValueAtTime(0.001, end);
   tone.connect(volume).connect(audio.destination);
   tone.start();
-  tone.stop(audio.currentTime + SOUND_LENGTH);
-  return new Promise((resolve) => tone.addEventListener("ended", resolve));
+  tone.stop(end);
 }

@@ -1,6 +1,5 @@
-// The notification bell. Polls the unread count, less often in a hidden tab. Tabs of the same browser keep each
-// other up to date: after marking notifications as read (event "drm:read"), and after loading a page, whose
-// HTML has the count of that moment. A tab with a different state then polls at once.
+// The notification bell: polls the unread count. Tabs tell each other of reading ("drm:read") and of the state of a loaded
+// page; those with another state poll at once.
 
 const bells = [...document.querySelectorAll(".drm-bell")];
 const { get, poll } = await import(bells[0].dataset.common);
@@ -29,7 +28,7 @@ async function update() {
 }
 
 const polling = poll(update, { minDelay: 5000, maxDelay: 30000, hiddenDelay: 120000 });
-// After navigating back, the page may come from a cache and have an old count.
+// After navigating back, the page may have an old count.
 const [{ type }] = performance.getEntriesByType("navigation");
 if (state === "" || type === "back_forward") polling.soon();
 else tabs.postMessage(state);

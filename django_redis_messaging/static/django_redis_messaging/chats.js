@@ -1,7 +1,7 @@
-// The list of chats. Polls for changes, and replaces only the rows that changed.
+// The list of chats: polls, and replaces the rows that changed.
 
 const common = await import(document.getElementById("drm-common").href);
-const { byId, chosen, createConditionalGet, element, poll, putAt, relativeTime, root } = common;
+const { byId, chosen, createConditionalGet, element, poll, putAt, root, showTimes } = common;
 
 const list = byId("rows");
 const title = document.title;
@@ -10,13 +10,7 @@ const currentId = list.querySelector('[aria-current="page"]')?.closest("li").dat
 const filter = byId("find-chat");
 const get = createConditionalGet();
 // Unread messages of each chat, as shown.
-const counts = new Map([...list.children].map((row) => [row.dataset.id, parseInt(row.querySelector(".drm-badge")?.textContent ?? 0)]));
-
-function updateTimes() {
-  for (const time of list.querySelectorAll("time")) {
-    time.textContent = relativeTime(new Date(time.dateTime), list.dataset.now);
-  }
-}
+const counts = new Map([...list.children].map((row) => [row.dataset.id, parseInt(row.querySelector(".drm-badge")?.textContent ?? 0, 10)]));
 
 function show(chats, hasMore) {
   const rows = new Map([...list.children].map((row) => [row.dataset.id, row]));
@@ -31,7 +25,7 @@ function show(chats, hasMore) {
     }
     rows.delete(chat.id);
   });
-  // If all chats fit on the first page, the remaining rows are chats that were left or deleted.
+  // If all chats are on the first page, the other rows are of chats that were left or deleted.
   if (!hasMore) for (const row of rows.values()) row.remove();
   if (changed) showMatching();
   return changed;
@@ -49,11 +43,11 @@ function replaceRow(oldRow, row, id, index) {
 async function update() {
   if (!isFirstPage) return false;
   const answer = await get(list.dataset.feed, { html: 1 });
-  updateTimes();
+  showTimes(list);
   if (!answer) return false;
   const { chats, unread, has_more: hasMore } = answer;
   const changed = show(chats, hasMore);
-  updateTimes();
+  showTimes(list);
   tell(chats);
   document.title = unread ? `(${unread}) ${title}` : title;
   return changed;
@@ -70,14 +64,14 @@ async function tell(chats) {
   for (const chat of told) alerts.tell(chat, list.querySelector(`[data-id="${chat.id}"] > a`));
 }
 
-// Shows the rows whose title or newest message contains the text of the filter.
+// Shows the rows that contain the text of the filter.
 function showMatching() {
   const wanted = filter.value.toLocaleLowerCase();
   for (const row of list.children) row.hidden = !row.textContent.toLocaleLowerCase().includes(wanted);
   setKeys();
 }
 
-// The keys that lead to the next chat, the previous one, and the next unread one.
+// The keys for the next chat, the previous one, and the next unread one.
 function setKeys() {
   const links = [...list.querySelectorAll(".drm-row:not([hidden]) > a")];
   const at = links.findIndex((link) => link.ariaCurrent);
@@ -89,7 +83,7 @@ function setKeys() {
   });
 }
 
-updateTimes();
+showTimes(list);
 setKeys();
 filter.hidden = false;
 filter.addEventListener("input", showMatching);

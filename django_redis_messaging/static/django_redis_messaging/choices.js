@@ -1,11 +1,11 @@
-// The switches of the account menu, and the list of keyboard shortcuts. Loaded when the menu is opened.
+// The switches of the account menu, and the list of keys. Loaded when it is opened.
 
 const { byId, choose, chosen, root } = await import(document.getElementById("drm-common").href);
 
 const switches = [...root.querySelectorAll("[data-choice]")];
 const status = byId("choice-status");
 
-// What must succeed before a choice is switched on. The user sees, or hears, what is chosen.
+// What must succeed before something is switched on: the user sees, or hears, it.
 const trials = {
   async notify() {
     if ((await globalThis.Notification?.requestPermission()) !== "granted") return false;
@@ -16,7 +16,7 @@ const trials = {
     }
   },
   async sound() {
-    await (await import(root.dataset.alerts)).playSound();
+    (await import(root.dataset.alerts)).playSound();
     return true;
   },
   keys: () => true,

@@ -1,12 +1,12 @@
-// Shared by the other modules: requests to the server, polling, storage, and times.
+// Shared by the other modules: requests, polling, storage, times.
 
-// Has the data of the page; null where a template of the site shows only the bell.
+// Has the data of the page. Null on other pages of the site.
 export const root = document.getElementById("drm");
 
 export const byId = (name) => document.getElementById(`drm-${name}`);
+export const create = (tag, properties) => Object.assign(document.createElement(tag), properties);
 
-// A request that failed. `code` and `status` are those of the response, `retryAfter` is in ms. Without a
-// response, `code` is "offline" and `status` is 0.
+// A request that failed, with `code` and `status` of the response ("offline" and 0 without one); `retryAfter` is in ms.
 export class RequestError extends Error {
   constructor(message, { code = "failed", status = 0, retryAfter = 0 } = {}) {
     super(message);
@@ -14,7 +14,7 @@ export class RequestError extends Error {
   }
 }
 
-// Returns the response and its JSON, which is null if nothing changed (304).
+// Returns the response and its JSON, null if nothing changed (304).
 async function exchange(url, options) {
   let response;
   try {
@@ -30,11 +30,7 @@ async function exchange(url, options) {
   throw new RequestError(error.message ?? "", { code: error.code, status: response.status, retryAfter });
 }
 
-async function request(url, options) {
-  return (await exchange(url, options)).data;
-}
-
-// The server refuses a request of a page that was made for another user, who has signed out since.
+// The server refuses requests of a page that was made for another user, who has signed out since.
 const acceptJson = { Accept: "application/json" };
 if (root?.dataset.user) acceptJson["Messaging-User"] = encodeURIComponent(root.dataset.user);
 
@@ -45,10 +41,10 @@ function urlOf(address, parameters) {
 }
 
 export function get(address, parameters = {}) {
-  return request(urlOf(address, parameters), { headers: acceptJson });
+  return createConditionalGet()(address, parameters);
 }
 
-// Returns a function like `get` for polling: its result is null if the response equals the last one.
+// Returns a function like `get` for polling: null if the response equals the last one.
 export function createConditionalGet() {
   let last = {};
   return async (address, parameters = {}) => {
@@ -61,23 +57,23 @@ export function createConditionalGet() {
   };
 }
 
-export async function post(address, fields = {}, { html = false } = {}) {
-  const url = urlOf(address, html ? { html: 1 } : {});
+// Messages in the answer are HTML, too.
+export async function post(address, fields = {}) {
+  const url = urlOf(address, { html: 1 });
   const send = () => {
     const headers = { ...acceptJson, "X-CSRFToken": root.dataset.csrf };
-    return request(url, { method: "POST", headers, body: new URLSearchParams(fields) });
+    return exchange(url, { method: "POST", headers, body: new URLSearchParams(fields) });
   };
-  try {
-    return await send();
-  } catch (error) {
+  const { data } = await send().catch(async (error) => {
     // Django's own answer to a wrong token is not JSON.
     if (error.status !== 403 || error.code !== "failed") throw error;
     await renewToken();
     return send();
-  }
+  });
+  return data;
 }
 
-// After signing in in another tab, the tokens of this page are not valid any more.
+// After signing in in another tab, the tokens of this page are no longer valid.
 async function renewToken() {
   const { csrf } = await get(root.dataset.session);
   root.dataset.csrf = csrf;
@@ -85,26 +81,24 @@ async function renewToken() {
 }
 
 export function newRequestId() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (number) => number.toString(36)).join("-");
 }
 
-// All HTML that the modules parse comes from the server, which has escaped it, and passes through here: the only
-// place that a Trusted Types policy must permit. Created on first use, because the bell parses no HTML.
+// All HTML that the modules parse comes from the server, which has escaped it, and passes through here. The policy of
+// Trusted Types is created on first use: the bell needs none.
 let policy;
 function trustHtml(html) {
   policy ??= globalThis.trustedTypes?.createPolicy("django-redis-messaging", { createHTML: (text) => text });
   return policy?.createHTML(html) ?? html;
 }
 
-// Creates an element from HTML that the server has escaped.
 export function element(html) {
   const template = document.createElement("template");
   template.innerHTML = trustHtml(html.trim());
   return template.content.firstElementChild;
 }
 
-// Requests a page of the site and parses it, without running its scripts. Returns null if that fails.
+// A page of the site, parsed without running its scripts; null if that fails.
 export async function getPage(url) {
   const response = await fetch(url, { credentials: "same-origin" }).catch(() => null);
   if (!response?.ok) return null;
@@ -114,12 +108,10 @@ export async function getPage(url) {
 const STORAGE_PREFIX = "drm:";
 const MAX_DRAFTS = 50;
 
-// The key of a value in localStorage. Keys of one user begin with the user's id.
 export function storageKey(name) {
   return `${STORAGE_PREFIX}${encodeURIComponent(root.dataset.user)}:${name}`;
 }
 
-// The keys in localStorage that begin with a text; none if it is not available.
 export function storedKeys(prefix) {
   try {
     return Object.keys(localStorage).filter((key) => key.startsWith(prefix));
@@ -133,16 +125,15 @@ const removeKeys = (keys) => keys.forEach((key) => localStorage.removeItem(key))
 // Removes what other users of this browser have left, and the oldest drafts.
 function pruneStorage() {
   removeKeys(storedKeys(STORAGE_PREFIX).filter((key) => !key.startsWith(storageKey(""))));
-  const writtenAt = (key) => JSON.parse(localStorage.getItem(key)).at;
+  const writtenAt = (key) => new Stored(key).value?.at;
   const drafts = storedKeys(storageKey("draft:")).sort((a, b) => writtenAt(b) - writtenAt(a));
   removeKeys(drafts.slice(MAX_DRAFTS));
 }
 
-// Reads and writes one JSON value. If localStorage is full or not available, the value lives as long as the page.
+// One JSON value in localStorage. If that is full or not available, it lives as long as the page.
 export class Stored {
   constructor(key) {
     this.key = key;
-    this.memory = undefined;
   }
 
   get value() {
@@ -165,7 +156,7 @@ export class Stored {
   }
 }
 
-// What a user has switched on or off in this browser. It stays after signing out.
+// What a user has switched on or off in this browser. Stays after signing out.
 const choices = new Stored(`drm-choices:${root?.dataset.user}`);
 
 export const chosen = (name) => ({ keys: true, notify: false, sound: false, ...choices.value })[name];
@@ -179,8 +170,14 @@ export function putAt(list, item, index) {
   if (list.children[index] !== item) list.insertBefore(item, list.children[index] ?? null);
 }
 
-// Formats a past moment in a few characters; `now` is the text for less than a minute ago.
-export function relativeTime(moment, now) {
+// Shows the times of a list in a few characters; its `data-now` is the text for less than a minute ago.
+export function showTimes(list) {
+  for (const time of list.querySelectorAll("time")) {
+    time.textContent = relativeTime(new Date(time.dateTime), list.dataset.now);
+  }
+}
+
+function relativeTime(moment, now) {
   const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "narrow" });
   const minutes = Math.round((Date.now() - moment) / 60000);
   if (minutes < 1) return now;
@@ -190,27 +187,22 @@ export function relativeTime(moment, now) {
   return moment.toLocaleDateString(language, { day: "numeric", month: "short" });
 }
 
-// Days and times are those of the viewer's time zone.
 const language = document.documentElement.lang || undefined;
-const clockFormat = new Intl.DateTimeFormat(language, { hour: "numeric", minute: "2-digit" });
-const momentFormat = new Intl.DateTimeFormat(language, { dateStyle: "full", timeStyle: "short" });
-const dayFormat = new Intl.DateTimeFormat(language, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+const formatter = (options) => new Intl.DateTimeFormat(language, options).format;
+const formatDay = formatter({ dateStyle: "full" });
+export const clock = formatter({ timeStyle: "short" });
+export const fullTime = formatter({ dateStyle: "full", timeStyle: "short" });
+export const dayOf = (moment) => new Date(moment).setHours(0, 0, 0, 0);
 
-export const clock = (moment) => clockFormat.format(moment);
-export const fullTime = (moment) => momentFormat.format(moment);
-export const dayOf = (moment) => new Date(moment.getFullYear(), moment.getMonth(), moment.getDate()).getTime();
-
-// "today", "yesterday", or the date of a day.
 export function dayName(day) {
   const daysAgo = Math.round((dayOf(new Date()) - day) / 86_400_000);
-  if (daysAgo < 0 || daysAgo > 1) return dayFormat.format(day);
+  if (daysAgo < 0 || daysAgo > 1) return formatDay(day);
   return new Intl.RelativeTimeFormat(language, { numeric: "auto" }).format(-daysAgo, "day");
 }
 
-// Calls `update` repeatedly. The delay (ms) is `minDelay` while `update` returns true (something changed), and
-// grows up to `maxDelay` while it doesn't or fails; in a hidden tab it is `hiddenDelay`. `onResult` gets the
-// error of each call, or null. Polling continues after any exception, also one of `onResult`; one that is not a
-// RequestError is a defect, and is logged. `soon()` resets the delay, for example after the user changed something.
+// Calls `update` repeatedly. The delay (ms) is `minDelay` while `update` returns true (something changed), and grows up to
+// `maxDelay` while it doesn't or fails; in a hidden tab it is `hiddenDelay`. `onResult` gets the error of each call, or
+// null. An exception that is not a RequestError is a defect: it is logged. `soon()` resets the delay.
 export function poll(
   update,
   { onResult = () => {}, minDelay = 2000, maxDelay = 15000, hiddenDelay = maxDelay } = {},
@@ -220,7 +212,7 @@ export function poll(
   let running = false;
   const schedule = (ms) => {
     clearTimeout(timer);
-    // Random, so that pages that were opened at the same time don't poll at the same time.
+    // Not all pages at the same time.
     timer = setTimeout(run, ms * (0.9 + 0.2 * Math.random()));
   };
   async function run() {
@@ -235,7 +227,7 @@ export function poll(
       delay = Math.max(Math.min(delay * 2, maxDelay), error?.retryAfter ?? 0);
     }
     running = false;
-    // Deleted, or not a member any more: polling can't succeed. Signed out: the user may sign in in another tab.
+    // After 404, polling can't succeed. The user may sign in in another tab.
     if (error?.status !== 404) schedule(document.hidden || [401, 403].includes(error?.status) ? hiddenDelay : delay);
     onResult(error);
   }
@@ -259,7 +251,14 @@ function closeMenus(event) {
   }
 }
 
-// Single keys press or focus the element that is marked with them, except where text is typed.
+export function onClick(target, act) {
+  target.addEventListener("click", (event) => {
+    event.preventDefault();
+    act(event);
+  });
+}
+
+// A key presses or focuses the element that is marked with it, except where text is typed.
 function useKey(event) {
   const { key, target } = event;
   if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || !chosen("keys")) return;

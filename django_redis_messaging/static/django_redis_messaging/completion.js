@@ -7,15 +7,11 @@ const list = byId("completions");
 const { Listbox } = await import(list.dataset.listbox);
 const MAX_OPTIONS = 8;
 const WORD = /(?:^|\s)([@:])([^\s@:]{0,30})$/;
-// name → emoji
 const EMOJI = {
-  smile: "😄", grin: "😁", joy: "😂", wink: "😉", blush: "😊", heart_eyes: "😍", kiss: "😘", thinking: "🤔", neutral: "😐",
-  roll_eyes: "🙄", sad: "😢", sob: "😭", angry: "😠", scream: "😱", sleeping: "😴", sunglasses: "😎", party: "🥳", hug: "🤗",
-  shrug: "🤷", facepalm: "🤦", thumbsup: "👍", thumbsdown: "👎", ok_hand: "👌", clap: "👏", wave: "👋", pray: "🙏", muscle: "💪",
-  point_up: "☝️", handshake: "🤝", eyes: "👀", heart: "❤️", broken_heart: "💔", fire: "🔥", star: "⭐", sparkles: "✨",
-  tada: "🎉", gift: "🎁", cake: "🎂", coffee: "☕", beer: "🍺", pizza: "🍕", rocket: "🚀", bulb: "💡", bug: "🐛", warning: "⚠️",
-  check: "✅", cross: "❌", question: "❓", exclamation: "❗", hundred: "💯", clock: "🕐", calendar: "📅", memo: "📝", phone: "📞",
-  email: "📧", lock: "🔒", key: "🔑", link: "🔗", sun: "☀️", rain: "🌧️", snow: "❄️", rainbow: "🌈", dog: "🐶", cat: "🐱",
+  smile: "😄", joy: "😂", wink: "😉", blush: "😊", heart_eyes: "😍", thinking: "🤔", sad: "😢", sob: "😭", angry: "😠",
+  party: "🥳", shrug: "🤷", thumbsup: "👍", thumbsdown: "👎", ok: "👌", clap: "👏", wave: "👋", pray: "🙏",
+  eyes: "👀", heart: "❤️", fire: "🔥", star: "⭐", tada: "🎉", cake: "🎂", coffee: "☕", rocket: "🚀",
+  bulb: "💡", bug: "🐛", warning: "⚠️", check: "✅", cross: "❌", question: "❓", sun: "☀️",
 };
 
 function typedWord() {

@@ -1,10 +1,9 @@
-// The composer: drafts, sending through the outbox, editing, replying. What is typed is stored with each key, per user
-// and chat, and stays until it is sent, saved or discarded.
+// The composer. What is typed is stored with each key, and stays until it is sent, saved or discarded.
 
 const load = (name) => import(document.getElementById(`drm-${name}`).href);
-const { RequestError, byId, get, post, putAt } = await load("common");
-const { Outbox, createDraft, sendOthers } = await load("outboxes");
-const { openAt, room, show, showError, timeline } = await load("room");
+const { RequestError, Stored, byId, get, onClick, post, putAt, storageKey } = await load("common");
+const { Outbox, sendOthers } = await load("outboxes");
+const { atEnd, openAt, room, scrollToEnd, show, showError, timeline } = await load("room");
 
 const form = byId("composer");
 const body = byId("body");
@@ -13,15 +12,14 @@ const editingNote = byId("editing");
 const replyingNote = byId("replying");
 const status = byId("status");
 const list = byId("outbox");
-const scroll = byId("scroll");
 const pendingTemplate = byId("pending");
 const TYPING_INTERVAL = 3000; // ms
 const MAX_EDITS = 5; // unsaved edits of a chat
 const MAX_ROWS = 7;
 const isTouch = matchMedia("(pointer: coarse)").matches;
 
-// {text, reply: {id, label} or null, edits: {message id: unsaved text}}
-const stored = createDraft(room.chat);
+// {text, reply: {id, label} or null, edits: {id of the element: unsaved text}}
+const stored = new Stored(storageKey(`draft:${room.chat}`));
 const draft = { text: "", reply: null, edits: {}, ...stored.value };
 let editing = null; // {id, url} of the message that is edited
 let typedAt = 0;
@@ -32,7 +30,6 @@ function save() {
   stored.value = isEmpty ? null : { ...draft, at: Date.now() };
 }
 
-// Shows what is edited, what is replied to, and the text that belongs to it.
 function render() {
   editingNote.hidden = !editing;
   replyingNote.hidden = Boolean(editing) || !draft.reply;
@@ -47,45 +44,44 @@ function resize() {
   body.rows = Math.min(body.value.split("\n").length, MAX_ROWS);
 }
 
-// `url`: of the page of the message, which also has its text.
+// `id` and `url`: of the element and of the page of the message.
 export async function startEditing(id, url) {
   if (draft.edits[id] === undefined) draft.edits[id] = (await get(url)).message.body;
   editing = { id, url };
-  render();
-  body.focus();
+  refocus();
 }
 
-// The text stays in the draft's edits, unless it is discarded.
 function stopEditing({ discard = false } = {}) {
   if (discard) delete draft.edits[editing.id];
   editing = null;
+  refocus();
+}
+
+function refocus() {
   save();
   render();
   body.focus();
 }
 
 async function saveEdit(text) {
-  const { message } = await post(new URL("edit/", editing.url), { body: text }, { html: true });
+  const { message } = await post(new URL("edit/", editing.url), { body: text });
   stopEditing({ discard: true });
   await show(message);
 }
 
 export function startReplying(id, label) {
   editing = null;
-  draft.reply = { id, label };
-  save();
-  render();
-  body.focus();
+  setReply({ id, label });
 }
 
 function stopReplying() {
-  draft.reply = null;
-  save();
-  render();
-  body.focus();
+  setReply(null);
 }
 
-// Messages that have not been sent are shown below the log, in their order.
+function setReply(reply) {
+  draft.reply = reply;
+  refocus();
+}
 
 const outbox = new Outbox(room.chat, room, {
   newest: () => timeline.newest,
@@ -94,7 +90,7 @@ const outbox = new Outbox(room.chat, room, {
 });
 
 function renderOutbox(items, error) {
-  const atEnd = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
+  const wasAtEnd = atEnd();
   const rows = new Map([...list.children].map((row) => [row.dataset.request, row]));
   items.forEach((item, index) => {
     const row = rows.get(item.id) ?? createRow(item);
@@ -103,15 +99,15 @@ function renderOutbox(items, error) {
     showProgress(row, item, error);
   });
   for (const row of rows.values()) row.remove();
-  if (atEnd) scroll.scrollTo({ top: scroll.scrollHeight });
+  if (wasAtEnd) scrollToEnd();
 }
 
 function createRow({ id, text }) {
   const row = pendingTemplate.content.firstElementChild.cloneNode(true);
   row.dataset.request = id;
   row.querySelector(".drm-body").textContent = text;
-  row.querySelector("[data-retry]").addEventListener("click", () => outbox.retry(id));
-  row.querySelector("[data-discard]").addEventListener("click", () => outbox.discard(id));
+  onClick(row.querySelector("[data-retry]"), () => outbox.retry(id));
+  onClick(row.querySelector("[data-discard]"), () => outbox.discard(id));
   return row;
 }
 
@@ -141,7 +137,7 @@ function submit() {
   Object.assign(draft, { text: "", reply: null });
   save();
   render();
-  scroll.scrollTo({ top: scroll.scrollHeight });
+  scrollToEnd();
   if (timeline.hasNewer) openAt("newest").catch(showError);
 }
 
@@ -154,11 +150,11 @@ function handleInput() {
   if (editing || !body.value || Date.now() - typedAt < TYPING_INTERVAL) return;
   typedAt = Date.now();
   post(room.urls.typing).catch((error) => {
-    if (!(error instanceof RequestError)) throw error; // else nobody sees that the user is typing
+    if (!(error instanceof RequestError)) throw error; // nobody sees that the user is typing
   });
 }
 
-// The newest loaded message of the user that can be edited.
+// The newest message that the user can edit.
 function lastOwn() {
   const items = [...timeline.messages.values()].map((message) => message.element);
   return items.findLast((item) => item.dataset.can.split(" ").includes("edit"));
@@ -170,7 +166,7 @@ function handleKey(event) {
   else if (event.key === "Escape" && draft.reply) stopReplying();
   else if (event.key === "ArrowUp" && !body.value && lastOwn()) {
     event.preventDefault();
-    startEditing(lastOwn().dataset.id, lastOwn().querySelector(".drm-message-options").href).catch(showError);
+    startEditing(lastOwn().id, lastOwn().querySelector(".drm-message-options").href).catch(showError);
   } else if (event.key === "Enter" && !event.shiftKey && (!isTouch || event.ctrlKey)) {
     event.preventDefault();
     submit();
@@ -193,14 +189,8 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   submit();
 });
-byId("cancel").addEventListener("click", (event) => {
-  event.preventDefault();
-  stopEditing({ discard: true });
-});
-byId("no-reply").addEventListener("click", (event) => {
-  event.preventDefault();
-  stopReplying();
-});
+onClick(byId("cancel"), () => stopEditing({ discard: true }));
+onClick(byId("no-reply"), stopReplying);
 body.addEventListener("input", handleInput);
 body.addEventListener("keydown", handleKey);
 begin();

@@ -1,4 +1,4 @@
-// The contacts page: shows search results while the user types. Without this module, the form does the same.
+// The contacts page: searches while the user types.
 
 const { byId, getPage } = await import(document.getElementById("drm-common").href);
 
@@ -6,7 +6,7 @@ const form = byId("find");
 const input = byId("q");
 const TYPING_DELAY = 200; // ms
 let timer;
-let latest = 0; // number of the latest search: responses to earlier ones are ignored
+let latest = 0; // number of the latest search: earlier responses are ignored
 
 async function search() {
   const number = (latest += 1);

@@ -3,15 +3,14 @@
 const TYPING_DELAY = 120; // ms
 
 export class Listbox {
-  // `find()`: promises the suggestions for what is typed; `choose(suggestion)`; `describe(suggestion)`: what its item
-  // contains; `onShow(suggestions)`.
+  // `find()` promises the suggestions for what is typed; `describe(suggestion)` returns what its item contains.
   constructor(input, list, { find, choose, describe, onShow = () => {} }) {
     Object.assign(this, { input, list, find, choose, describe, onShow, found: [], active: -1, latest: 0 });
     input.setAttribute("aria-autocomplete", "list");
     input.setAttribute("aria-controls", list.id);
     input.addEventListener("input", () => this.findSoon());
     input.addEventListener("blur", () => this.close());
-    // In the capturing phase, before other handlers, which ignore events whose default is prevented.
+    // Capturing, before other handlers, which ignore events whose default is prevented.
     input.addEventListener("keydown", (event) => this.handleKey(event), { capture: true });
     this.show([]);
   }
@@ -47,7 +46,7 @@ export class Listbox {
   createItem(suggestion, index) {
     const item = Object.assign(document.createElement("li"), { id: `${this.list.id}-${index}`, role: "option" });
     item.append(...this.describe(suggestion));
-    // mousedown, because before a click the field loses the focus, which closes the list.
+    // Before a click, the field would lose the focus, which closes the list.
     item.addEventListener("mousedown", (event) => {
       event.preventDefault();
       this.take(index);

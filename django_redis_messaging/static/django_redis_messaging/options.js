@@ -1,4 +1,4 @@
-// The options of a message: one menu for all messages. Without this module, the link leads to the message's page.
+// The options of a message: one menu for all. Without it, the link leads to the message's page.
 
 const load = (name) => import(document.getElementById(`drm-${name}`).href);
 const { byId, post } = await load("common");
@@ -16,7 +16,7 @@ let item = null; // the message
 
 const actions = {
   reply: () => startReplying(Number(item.dataset.id), item.querySelector(".drm-author").textContent.trim()),
-  edit: () => startEditing(item.dataset.id, link.href),
+  edit: () => startEditing(item.id, link.href),
   delete: () => confirmDelete(link.href),
   async copy() {
     await navigator.clipboard.writeText(new URL(`?at=${item.dataset.id}`, new URL(room.urls.room, location.href)));
@@ -26,7 +26,7 @@ const actions = {
 
 const items = () => [...menu.querySelectorAll("button:not([hidden])")];
 
-// Puts the menu into the message, above the link if there is no room below.
+// Shows the menu in a message, above the link if there is no room below.
 function open(target) {
   close();
   link = target;
@@ -57,7 +57,7 @@ async function confirmDelete(url) {
   dialog.showModal();
   await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
   if (dialog.returnValue !== "delete") return;
-  const { message } = await post(new URL("delete/", url), {}, { html: true });
+  const { message } = await post(new URL("delete/", url));
   await show(message);
   body.focus({ preventScroll: true });
 }

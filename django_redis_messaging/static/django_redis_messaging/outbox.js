@@ -1,6 +1,5 @@
-// Drafts and unsent messages of one chat, in localStorage: what was typed survives leaving the page, a lost network and
-// a lost session. The oldest message is sent until the server has answered, then the next one, each with the request id
-// it was given when it was written; so order is kept and nothing is sent twice. Common.js clears the storage of others.
+// Unsent messages of a chat, in localStorage. The oldest is sent until the server has answered, then the next one, with the
+// request ids they got when they were written: order is kept, and nothing is sent twice.
 
 const common = await import(document.getElementById("drm-common").href);
 const { RequestError, Stored, get, newRequestId, post, root, storageKey, storedKeys } = common;
@@ -10,18 +9,13 @@ const MAX_MESSAGES = 100;
 const OUTBOX = "outbox:";
 const MAX_PAGES = 40; // that are read to find out whether a message was sent
 
-// The draft of a chat: {text, reply: {id, …} or null, edits: {message id: text}}.
-export function createDraft(chat) {
-  return new Stored(storageKey(`draft:${chat}`));
-}
-
-// Whether the same request can succeed later: the network, the server, the session, or the rate stood in the way.
+// Whether the same request can succeed later.
 function isTemporary({ status, code }) {
   const signedOut = status === 401 || (status === 403 && ["failed", "other_user"].includes(code));
   return signedOut || status === 0 || status === 429 || status >= 500;
 }
 
-// As zlib.crc32: the nonce by which the server marks the message of a request id.
+// The CRC-32 of a request id: the nonce of its message.
 function nonceOf(requestId) {
   let crc = -1;
   for (const byte of new TextEncoder().encode(requestId)) {
@@ -31,8 +25,8 @@ function nonceOf(requestId) {
   return (crc ^ -1) >>> 0;
 }
 
-// `room`: {urls: {send, feed}, window: seconds for which the server remembers request ids}. `listener`: newest(), the id
-// of the newest message; onChange(items, error), the error being what sending waits for; onSent(message).
+// `room`: {urls: {send, feed}, window: seconds for which the server remembers request ids}. `listener`: newest(), an id;
+// onChange(items, what sending waits for); onSent(message).
 export class Outbox {
   constructor(chat, room, listener) {
     this.room = room;
@@ -47,8 +41,7 @@ export class Outbox {
     this.start();
   }
 
-  // [{id: request id, text, reply_to, after: newest message when it was written, since: ms of the first attempt or 0,
-  // refused: why, or ""}]
+  // [{id: request id, text, reply_to, after: newest id when it was written, since: first attempt (ms) or 0, refused: why}]
   get items() {
     return this.stored.value?.items ?? [];
   }
@@ -133,11 +126,10 @@ export class Outbox {
     else if (Date.now() - item.since > 1000 * window && (await this.wasSent(item))) return null;
     const fields = { body: item.text, request_id: item.id };
     if (item.reply_to) fields.reply_to = item.reply_to;
-    return (await post(urls.send, fields, { html: true })).message;
+    return (await post(urls.send, fields)).message;
   }
 
-  // Whether the message is among those that were sent since it was written: the server no longer remembers its request
-  // id.
+  // Whether the message is among those since it was written: the server has forgotten its request id.
   async wasSent({ id, after: first }) {
     const nonce = nonceOf(id);
     for (let after = first, pages = 0; pages < MAX_PAGES; pages += 1) {
@@ -149,7 +141,7 @@ export class Outbox {
     return false;
   }
 
-  // Until the time is over, or something suggests that it works now.
+  // Until the time is over, or sending may work now.
   pause(ms) {
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, ms);

@@ -1,27 +1,18 @@
-// Fields to choose people: turns the search field into a combobox, and chosen people into chips. Without this module, forms
-// work with checkboxes.
+// Fields to choose people: a combobox, and a chip for each person. Without this module, forms have checkboxes.
 
 const { common, listbox } = document.querySelector("[data-people]").dataset;
-const { get } = await import(common);
+const { create, get } = await import(common);
 const { Listbox } = await import(listbox);
-
-const create = (tag, properties) => Object.assign(document.createElement(tag), properties);
 
 class People {
   constructor(field) {
     field.dataset.ready = "";
-    this.field = field;
-    this.texts = field.dataset;
-    this.input = field.querySelector("[type=search]");
-    [this.chips, this.options, this.results] = field.querySelectorAll("ul");
-    this.nobody = field.querySelector(".drm-note");
+    const input = field.querySelector("[type=search]");
+    const [chips, options, results] = field.querySelectorAll("ul");
+    const nobody = field.querySelector(".drm-note");
+    Object.assign(this, { field, input, chips, nobody, texts: field.dataset });
     this.announcement = field.querySelector("[role=status]");
-    this.prepare();
-  }
-
-  prepare() {
-    const { field, input, nobody, options, results } = this;
-    for (const item of [...this.chips.children]) {
+    for (const item of [...chips.children]) {
       item.replaceWith(this.createChip(item.querySelector("input").value, item.querySelector("bdi").textContent));
     }
     field.querySelector("button.drm-search")?.remove();
@@ -37,7 +28,7 @@ class People {
     input.addEventListener("blur", () => (nobody.hidden = true));
     input.addEventListener("keydown", ({ key }) => {
       if (key === "Escape") nobody.hidden = true;
-      else if (key === "Backspace" && !input.value) this.chips.lastElementChild?.querySelector("button").click();
+      else if (key === "Backspace" && !input.value) chips.lastElementChild?.querySelector("button").click();
     });
   }
 

@@ -1,7 +1,7 @@
-// A room: loads more of its timeline while the user scrolls, polls for changes, and acks what has been in sight.
+// A room: loads more while the user scrolls, polls for changes, and acks what was in sight.
 
 const load = (name) => import(document.getElementById(`drm-${name}`).href);
-const { RequestError, byId, createConditionalGet, element, get, poll, post, root } = await load("common");
+const { RequestError, byId, create, createConditionalGet, element, get, onClick, poll, post, root } = await load("common");
 const { Timeline } = await load("timeline");
 const { LogView, parseMessage, parseMessages } = await load("view");
 
@@ -32,10 +32,11 @@ const getChanges = createConditionalGet();
 let loading = false;
 let ackTimer;
 
-const atEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < END_DISTANCE;
+const toEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight;
+export const atEnd = () => toEnd() < END_DISTANCE;
 export const scrollToEnd = () => scroll.scrollTo({ top: scroll.scrollHeight });
 
-// Changes the log without moving what is in sight, and without announcing the messages: they are not new.
+// Changes the log without moving what is in sight, and without announcing it.
 function quietly(change) {
   const { top } = scroll.getBoundingClientRect();
   const anchor = log.messages.find((message) => message.element.getBoundingClientRect().bottom > top)?.element;
@@ -46,7 +47,6 @@ function quietly(change) {
   setTimeout(() => live.setAttribute("aria-live", "polite"), ANNOUNCE_DELAY);
 }
 
-// Loads more messages at one end of the loaded ones.
 async function loadMore(place) {
   if (loading || !(place === "start" ? timeline.hasOlder : timeline.hasNewer)) return;
   loading = true;
@@ -95,24 +95,24 @@ function scrollToUnread() {
 function find(id) {
   const item = timeline.messages.get(Number(id))?.element;
   if (!item) return false;
-  for (const other of list.querySelectorAll(".drm-found")) other.classList.remove("drm-found");
+  list.querySelector(".drm-found")?.classList.remove("drm-found");
   item.classList.add("drm-found");
   item.scrollIntoView({ block: "center" });
   return true;
 }
 
-// After scrolling: loads more near an end, moves the read position, and shows where new messages are.
+// Loads more near an end, moves the read position, and shows where new messages are.
 function look() {
   older.hidden = !timeline.hasOlder;
   newer.hidden = !timeline.hasNewer;
   if (scroll.scrollTop < LOAD_DISTANCE) loadMore("start");
-  if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < LOAD_DISTANCE) loadMore("end");
+  if (toEnd() < LOAD_DISTANCE) loadMore("end");
   const [top, bottom] = inSight();
   if (!document.hidden && document.hasFocus() && timeline.see(top, bottom)) ackSoon();
   showJump(top);
 }
 
-// The ids of the first and the last message whose end is in sight.
+// The first and the last id of the messages whose end is in sight.
 function inSight() {
   const { top, bottom } = scroll.getBoundingClientRect();
   const visible = log.messages.filter((message) => {
@@ -148,7 +148,7 @@ async function ack(cursor) {
   }
 }
 
-// A screen reader announces each write: only changed texts are written.
+// A screen reader announces each write.
 function write(target, text) {
   if (text !== undefined && target.textContent !== text) target.textContent = text;
 }
@@ -166,7 +166,7 @@ export function showError(error) {
   if (status.dataset.shown === (text || "")) return;
   status.dataset.shown = status.textContent = text || "";
   if (error?.status !== 401) return;
-  status.append(" ", Object.assign(document.createElement("a"), { href: root.dataset.signIn, textContent: dataset.signIn }));
+  status.append(" ", create("a", { href: root.dataset.signIn, textContent: dataset.signIn }));
 }
 
 async function update() {
@@ -191,7 +191,7 @@ async function update() {
   return added.length > 0 || Boolean(answer.typing);
 }
 
-// Shows a message that this page has sent or changed, as the server's answer describes it.
+// Shows what this page has sent or changed.
 export async function show({ html }) {
   const message = parseMessage(element(html));
   if (timeline.messages.has(message.id)) timeline.replace(message);
@@ -205,13 +205,9 @@ for (const item of list.querySelectorAll("li:not(.drm-message)")) item.remove();
 open({ ...room, messages: [...list.children].map(parseMessage) });
 if (!(room.at && find(room.at))) room.unread ? scrollToUnread() : scrollToEnd();
 const polling = poll(update, { onResult: showError, ...POLLING });
-for (const [link, place] of [[older, "start"], [newer, "end"]]) {
-  link.addEventListener("click", (event) => {
-    event.preventDefault();
-    loadMore(place);
-  });
-}
-jump.addEventListener("click", () => {
+onClick(older, () => loadMore("start"));
+onClick(newer, () => loadMore("end"));
+onClick(jump, () => {
   if (jump.dataset.to === "newest" && !timeline.hasNewer) scrollToEnd();
   else openAt(jump.dataset.to).catch(showError);
 });

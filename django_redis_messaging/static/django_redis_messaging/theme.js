@@ -1,7 +1,5 @@
-// The colour scheme that a user has chosen: light, dark, or as the system has it. Stored as Django's admin stores it. Not
-// a module, so that it runs before the page is shown.
-"use strict";
-(() => {
+// The chosen colour scheme, stored as Django's admin stores it. Not a module, so that it runs before the page is shown.
+{
   const apply = () => {
     const theme = localStorage.getItem("theme") || "auto";
     document.documentElement.dataset.theme = theme;
@@ -11,14 +9,13 @@
   };
   try {
     apply();
+    document.addEventListener("DOMContentLoaded", apply);
+    document.addEventListener("click", ({ target }) => {
+      const button = target.closest("[data-choose-theme]");
+      if (button) localStorage.setItem("theme", button.dataset.chooseTheme);
+      if (button) apply();
+    });
   } catch {
-    return; // no localStorage: the system decides
+    // no localStorage: the system decides
   }
-  document.addEventListener("DOMContentLoaded", apply);
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-choose-theme]");
-    if (!button) return;
-    localStorage.setItem("theme", button.dataset.chooseTheme);
-    apply();
-  });
-})();
+}

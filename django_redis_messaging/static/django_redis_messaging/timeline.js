@@ -1,12 +1,7 @@
-// The state of a room: which of its messages are loaded, how far they have been read, and what the server has told.
-// It neither sends requests nor touches the page: events come in (receive, addOlder, addNewer, see), and calls of the
-// view go out.
-//
-// The loaded messages are one range: none is missing between them, except those that the chat has removed. `newest` is
-// the newest message of the chat, loaded or not. A message is {id, cursor, mine, edited, …}; the view may add to it.
+// The state of a room. Events come in (receive, addOlder, addNewer, see), calls of the view go out. The loaded messages are
+// one range, with none missing; `newest` is the newest of the chat, loaded or not. A message is {id, cursor, mine, edited, …}.
 
-// Messages that are loaded at a time. Others are loaded again when the user scrolls to them.
-export const MAX_LOADED = 150;
+const MAX_LOADED = 150;
 
 export class Timeline {
   // The view: insert(messages, place), replace(message), remove(messages). A place is "start" or "end".
@@ -15,7 +10,7 @@ export class Timeline {
     this.messages = new Map();
   }
 
-  // Replaces everything by the state around a position, as the server describes it.
+  // Replaces everything by the state around a position.
   open(state) {
     this.view.remove([...this.messages.values()]);
     this.messages.clear();
@@ -28,7 +23,6 @@ export class Timeline {
     this.insert(state.messages, "end");
   }
 
-  // What the next answer continues.
   remember({ cursor, edits, moved, event }) {
     this.known = { after: cursor, edits, moved, events: event };
   }
@@ -79,8 +73,8 @@ export class Timeline {
     this.view.remove(removed);
   }
 
-  // What has changed since the last answer. `mayTrim`: whether the messages at the start are out of sight, so that they
-  // may be removed for new ones. Returns the new messages.
+  // What has changed since the last answer. `mayTrim`: whether messages at the start may be removed for new ones. Returns
+  // the new messages.
   receive(answer, mayTrim = true) {
     const added = answer.messages.filter(({ id }) => id > this.newest);
     const fits = mayTrim || this.messages.size + added.length <= MAX_LOADED;
@@ -97,7 +91,7 @@ export class Timeline {
     return added;
   }
 
-  // A message that this page has sent, before an answer has it. Returns whether nothing is missing before it.
+  // A message that this page has sent. Returns whether nothing is missing before it.
   add(message) {
     if (this.hasNewer || message.id !== this.newest + 1) return false;
     if (this.readId === this.ackedId && this.readId === message.id - 1) this.readId = this.ackedId = message.id;
@@ -107,7 +101,6 @@ export class Timeline {
     return true;
   }
 
-  // A message that was edited or deleted.
   replace(message) {
     const loaded = this.messages.get(message.id);
     if (!loaded || loaded.edited === message.edited) return;
@@ -115,7 +108,7 @@ export class Timeline {
     this.view.replace(message, loaded);
   }
 
-  // The stored read position, which another device may have moved, and the number of messages after it, if known.
+  // The stored position, which another device may have moved, and the number of messages after it.
   acknowledge({ read_id: readId, unread = readId < this.newest ? this.unread : 0 }) {
     this.ackedId = Math.max(this.ackedId, readId);
     if (readId < this.readId) return;
@@ -123,8 +116,8 @@ export class Timeline {
     this.unread = unread;
   }
 
-  // The messages from id `top` to id `bottom` are in sight. They count as read if everything before them does: what
-  // has never been in sight stays unread. Returns whether the position has moved.
+  // The messages from id `top` to `bottom` are in sight. They count as read if everything before them does. Returns
+  // whether the position has moved.
   see(top, bottom) {
     const before = this.readId;
     if (this.hasOlder && this.first > before + 1) return false;
@@ -138,7 +131,7 @@ export class Timeline {
     return this.readId > before;
   }
 
-  // The cursor of the position that the server does not know yet, or undefined.
+  // The cursor of a position that the server does not know yet.
   get ack() {
     return this.readId > this.ackedId ? this.messages.get(this.readId)?.cursor : undefined;
   }

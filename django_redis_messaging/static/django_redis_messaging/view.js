@@ -1,14 +1,12 @@
-// The log of a room on the page: the view of its timeline. Puts between the messages what belongs there: the days of
-// the viewer's time zone, the divider above new messages, and quiet entries (who joined, left, or renamed the chat).
+// The log of a room, with days, the divider above new messages, and quiet entries (who joined, left, renamed the chat).
 
-const { clock, dayName, dayOf, element, fullTime } = await import(document.getElementById("drm-common").href);
+const { clock, create, dayName, dayOf, element, fullTime } = await import(document.getElementById("drm-common").href);
 
 const GROUPING_INTERVAL = 300_000; // ms, as in presentation.py
 
 const idOf = (item) => Number(item.dataset.id);
 const sentAt = (item) => new Date(item.querySelector(".drm-meta time").dateTime);
 
-// The message that an element of the page, or HTML of the server, shows.
 export function parseMessage(item) {
   const { id, cursor, edited } = item.dataset;
   return { id: Number(id), cursor, edited, mine: item.matches(".drm-mine"), element: item };
@@ -17,8 +15,8 @@ export function parseMessage(item) {
 export const parseMessages = (messages) => messages.map(({ html }) => parseMessage(element(html)));
 
 function createNote(className, text) {
-  const item = Object.assign(document.createElement("li"), { className });
-  item.append(Object.assign(document.createElement("span"), { textContent: text }));
+  const item = create("li", { className: `drm-quiet ${className}` });
+  item.append(create("span", { textContent: text }));
   return item;
 }
 
@@ -71,8 +69,7 @@ export class LogView {
     }
   }
 
-  // Groups a message under the name of the one before it, and renews what is between them; for null, what is after the
-  // last message.
+  // Groups a message with the one before it, and renews what is between them; for null, what is after the last one.
   decorate(item) {
     let previous = item ? item.previousElementSibling : this.list.lastElementChild;
     while (previous && !previous.matches(".drm-message")) {
