@@ -66,7 +66,8 @@ class ContactWidget(forms.Widget):
 
     def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> Chosen:
         values = data.getlist(name) if isinstance(data, MultiValueDict) else Chosen.of(data.get(name)).ids
-        return Chosen(list(dict.fromkeys(filter(None, values))), data.get(name + TYPED, ""))
+        ids = dict.fromkeys(_storable(value) for value in values if value)
+        return Chosen(list(ids), _storable(data.get(name + TYPED) or ""))
 
     def value_omitted_from_data(self, data: Mapping[str, Any], files: Any, name: str) -> bool:
         return name not in data and name + TYPED not in data
@@ -104,6 +105,11 @@ class ContactWidget(forms.Widget):
     # Templates of the site may replace the widget's, which the renderer of forms would not find.
     def _render(self, template_name: str, context: Any, renderer: Any = None) -> SafeString:
         return render_to_string(template_name, context)
+
+
+def _storable(text: str) -> str:
+    """The text with ? for lone surrogates, which some charsets have: they can't be stored or shown."""
+    return str(text).encode(errors="replace").decode()
 
 
 class ContactField(forms.Field):

@@ -110,7 +110,7 @@ def room_unread(page: Page, world: World) -> None:
 def room_menu(page: Page, world: World) -> None:
     room(page, world)
     page.locator("#m6").hover()
-    page.locator("#m6 .drm-message-options").click()
+    page.locator("#m6 .drm-dots").click()
 
 
 @state

@@ -92,7 +92,7 @@ def choose(page: Page, message_id: int, option: str) -> None:
     """Choose an option of a message."""
     page.evaluate(MODULES)
     page.locator(f"#m{message_id}").hover()
-    page.locator(f"#m{message_id} .drm-message-options").click()
+    page.locator(f"#m{message_id} .drm-dots").click()
     page.get_by_role("menuitem", name=option, exact=True).click()
 
 

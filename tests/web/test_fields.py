@@ -97,6 +97,8 @@ class TestField:
             ({"author-q": "Zoe"}, "author", "unknown"),
             ({"author-q": "bob ray"}, "author", "several"),
             ({"author-q": "z" * 300}, "author", "unknown"),
+            ({"author-q": "\ud800"}, "author", "unknown"),
+            ({"author": "\ud800"}, "author", "unknown"),
         ],
     )
     def test_refused(self, users: list[User], data: dict[str, Any], field: str, code: str) -> None:

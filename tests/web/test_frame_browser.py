@@ -54,7 +54,7 @@ def test_a_room_fits_into_the_window(
     if height >= 500:
         assert fits(page, ".drm-composer")
     page.locator("#m1").hover()
-    page.locator("#m1 .drm-message-options").click()
+    page.locator("#m1 .drm-dots").click()
     page.get_by_role("menuitem", name="Delete").scroll_into_view_if_needed()
     assert fits(page, "#drm-menu")
 

@@ -102,6 +102,22 @@ class TestUnread:
         expect(page.locator("#drm-mark")).to_be_hidden()
 
 
+def test_the_end_stays_in_sight_when_the_window_shrinks(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob")
+    chat = filled(bob, ann, 30)
+    chat.ack(str(ann.pk), 30)
+    page = visit(ann, "room", chat.id, viewport={"width": 400, "height": 800})
+    page.evaluate(MODULES)
+    expect(page.locator("#m30")).to_be_in_viewport(ratio=1)
+    page.set_viewport_size({"width": 400, "height": 450})  # as by the keyboard of a phone
+    expect(page.locator("#m30")).to_be_in_viewport(ratio=1)
+    page.locator("#drm-scroll").evaluate(SCROLL, -2)
+    expect(page.locator("#m30")).not_to_be_in_viewport()
+    page.set_viewport_size({"width": 400, "height": 500})
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(page.locator("#m30")).not_to_be_in_viewport()
+
+
 def wait_until(page: Page, condition: Callable[[], bool]) -> None:
     """Wait up to ten seconds for a condition, while the page runs."""
     for _ in range(100):
@@ -326,6 +342,11 @@ def test_times_are_those_of_the_viewer(visit: Visit, person: Callable[..., User]
     )
     expect(page.locator("#m1 time")).to_have_text(expected)
     expect(page.locator(".drm-day")).to_have_text("today")
+    page.goto(reverse("messaging:search", args=[chat.id]) + "?q=Now")
+    page.evaluate(MODULES)
+    time = page.locator("time").first
+    local = "one => new Date(one.dateTime).toLocaleString('en', { dateStyle: 'medium', timeStyle: 'short' })"
+    expect(time).to_have_text(time.evaluate(local))
 
 
 def test_names_and_emoji_are_completed(visit: Visit, person: Callable[..., User]) -> None:
@@ -382,6 +403,9 @@ class TestOddBrowsers:
             send(one if text.endswith("one") else two, text)
         for page in (one, two):
             expect(page.locator(".drm-pending")).to_have_count(6)
+        # Each has a key of its own: a tab that writes at the same time overwrites no other message.
+        keys = one.evaluate("Object.keys(localStorage).filter(key => key.includes(':outbox:'))")
+        assert len(keys) == 6
         for page in (one, two):
             page.unroute("**/send/**")
             page.evaluate("dispatchEvent(new Event('online'))")
@@ -439,7 +463,7 @@ class TestChangesWhileShown:
         page = visit(bob, "room", chat.id)
         page.evaluate(MODULES)
         page.locator("#m1").hover()
-        page.locator("#m1 .drm-message-options").click()
+        page.locator("#m1 .drm-dots").click()
         chat.delete_message(str(ann.pk), 1)
         expect(page.locator("#m1")).to_contain_text("Message deleted", timeout=TIMEOUT)
         chat.send(str(ann.pk), "Two")

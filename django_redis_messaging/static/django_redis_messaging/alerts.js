@@ -3,21 +3,13 @@
 const { Stored, chosen, storageKey } = await import(document.getElementById("drm-common").href);
 
 const SOUND_LENGTH = 0.25; // s
-const MAX_TOLD = 50;
-// Chat → version of its row that was told of, in any tab.
-const told = new Stored(storageKey("told"));
 let audio;
-
-function remember(id, version) {
-  const versions = { ...told.value };
-  if (versions[id] === version) return false;
-  told.value = Object.fromEntries(Object.entries({ ...versions, [id]: version }).slice(-MAX_TOLD));
-  return true;
-}
 
 // `link`: to the chat, in the list.
 export function tell({ id, version }, link) {
-  if (!remember(id, version)) return;
+  const told = new Stored(storageKey(`told:${id}`)); // the version, in any tab
+  if (told.value === version) return;
+  told.value = version;
   const textOf = (name) => link.querySelector(`.drm-row-${name} > bdi`).textContent;
   if (chosen("sound")) playSound();
   if (!chosen("notify") || document.hasFocus()) return;

@@ -61,7 +61,7 @@ async function tell(chats) {
   for (const { id, unread } of chats) counts.set(id, unread);
   if (!told.length || !(chosen("notify") || chosen("sound"))) return;
   const alerts = await import(root.dataset.alerts);
-  for (const chat of told) alerts.tell(chat, list.querySelector(`[data-id="${chat.id}"] > a`));
+  for (const chat of told) alerts.tell(chat, list.querySelector(`[data-id="${CSS.escape(chat.id)}"] > a`));
 }
 
 // Shows the rows that contain the text of the filter.

@@ -191,7 +191,7 @@ const language = document.documentElement.lang || undefined;
 const formatter = (options) => new Intl.DateTimeFormat(language, options).format;
 const formatDay = formatter({ dateStyle: "full" });
 export const clock = formatter({ timeStyle: "short" });
-export const fullTime = formatter({ dateStyle: "full", timeStyle: "short" });
+export const fullTime = formatter({ dateStyle: "medium", timeStyle: "short" });
 export const dayOf = (moment) => new Date(moment).setHours(0, 0, 0, 0);
 
 export function dayName(day) {
@@ -212,7 +212,7 @@ export function poll(
   let running = false;
   const schedule = (ms) => {
     clearTimeout(timer);
-    // Not all pages at the same time.
+    // Not all at the same time.
     timer = setTimeout(run, ms * (0.9 + 0.2 * Math.random()));
   };
   async function run() {
@@ -286,4 +286,5 @@ if (root?.dataset.user) {
   byId("account").addEventListener("toggle", () => import(root.dataset.choices), { once: true });
   byId("show-keys").addEventListener("click", async () => (await import(root.dataset.choices)).showKeys());
   document.querySelector("[role=alert][tabindex]")?.focus();
+  for (const time of root.querySelectorAll("[data-at]")) time.textContent = fullTime(new Date(time.dateTime));
 }

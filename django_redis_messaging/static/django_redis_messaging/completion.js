@@ -8,10 +8,10 @@ const { Listbox } = await import(list.dataset.listbox);
 const MAX_OPTIONS = 8;
 const WORD = /(?:^|\s)([@:])([^\s@:]{0,30})$/;
 const EMOJI = {
-  smile: "😄", joy: "😂", wink: "😉", blush: "😊", heart_eyes: "😍", thinking: "🤔", sad: "😢", sob: "😭", angry: "😠",
+  smile: "😄", joy: "😂", wink: "😉", heart_eyes: "😍", thinking: "🤔", sad: "😢", sob: "😭", angry: "😠",
   party: "🥳", shrug: "🤷", thumbsup: "👍", thumbsdown: "👎", ok: "👌", clap: "👏", wave: "👋", pray: "🙏",
-  eyes: "👀", heart: "❤️", fire: "🔥", star: "⭐", tada: "🎉", cake: "🎂", coffee: "☕", rocket: "🚀",
-  bulb: "💡", bug: "🐛", warning: "⚠️", check: "✅", cross: "❌", question: "❓", sun: "☀️",
+  eyes: "👀", heart: "❤️", fire: "🔥", tada: "🎉", coffee: "☕", rocket: "🚀",
+  bulb: "💡", warning: "⚠️", check: "✅", question: "❓",
 };
 
 function typedWord() {

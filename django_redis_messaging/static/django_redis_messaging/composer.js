@@ -166,7 +166,7 @@ function handleKey(event) {
   else if (event.key === "Escape" && draft.reply) stopReplying();
   else if (event.key === "ArrowUp" && !body.value && lastOwn()) {
     event.preventDefault();
-    startEditing(lastOwn().id, lastOwn().querySelector(".drm-message-options").href).catch(showError);
+    startEditing(lastOwn().id, lastOwn().querySelector(".drm-dots").href).catch(showError);
   } else if (event.key === "Enter" && !event.shiftKey && (!isTouch || event.ctrlKey)) {
     event.preventDefault();
     submit();

@@ -11,7 +11,7 @@ const notifications = () => [...container().querySelectorAll(".drm-notice")];
 
 const updateTimes = () => showTimes(container());
 
-// What had the focus keeps it, else its notification, else the one in its place, else the heading gets it.
+// What has the focus keeps it; else its notification, the one in its place, or the heading gets it.
 async function refresh() {
   const number = (latest += 1);
   const list = (await getPage(location.href))?.getElementById("drm-notices");

@@ -1,4 +1,4 @@
-// The options of a message: one menu for all. Without it, the link leads to the message's page.
+// The options of a message: one menu for all.
 
 const load = (name) => import(document.getElementById(`drm-${name}`).href);
 const { byId, post } = await load("common");
@@ -73,7 +73,7 @@ function handleKey(event) {
 
 list.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-act]");
-  const target = event.target.closest(".drm-message-options");
+  const target = event.target.closest(".drm-dots");
   if (!button && (!target || event.ctrlKey || event.metaKey || event.shiftKey)) return;
   event.preventDefault();
   if (target) {

@@ -1,13 +1,14 @@
-// Unsent messages of a chat, in localStorage. The oldest is sent until the server has answered, then the next one, with the
-// request ids they got when they were written: order is kept, and nothing is sent twice.
+// Unsent messages of a chat, in localStorage, each under its own key, for tabs must not overwrite each other's. The oldest is
+// sent until the server has answered, then the next one, with the request ids they got when they were written.
 
 const common = await import(document.getElementById("drm-common").href);
 const { RequestError, Stored, get, newRequestId, post, root, storageKey, storedKeys } = common;
 
-const RETRY_DELAYS = [1000, 3000, 8000, 15000, 30000]; // ms
+const RETRY_DELAYS = [1000, 3000, 8000, 15000]; // ms
+const MAX_DELAY = 30000; // ms
 const MAX_MESSAGES = 100;
 const OUTBOX = "outbox:";
-const MAX_PAGES = 40; // that are read to find out whether a message was sent
+const MAX_PAGES = 40; // read to find out whether a message was sent
 
 // Whether the same request can succeed later.
 function isTemporary({ status, code }) {
@@ -29,27 +30,35 @@ function nonceOf(requestId) {
 // onChange(items, what sending waits for); onSent(message).
 export class Outbox {
   constructor(chat, room, listener) {
-    this.room = room;
-    this.listener = listener;
-    this.stored = new Stored(storageKey(`${OUTBOX}${chat}`));
+    Object.assign(this, { chat, room, listener });
+    this.prefix = storageKey(`${OUTBOX}${encodeURIComponent(chat)}:`);
+    this.memory = new Map(); // what can't be stored
     this.running = false;
     this.wake = () => {};
-    addEventListener("storage", ({ key }) => key === this.stored.key && this.changed());
+    addEventListener("storage", ({ key }) => key?.startsWith(this.prefix) && this.changed());
     addEventListener("online", () => this.wake());
     addEventListener("focus", () => this.wake());
     document.addEventListener("visibilitychange", () => document.hidden || this.wake());
     this.start();
   }
 
-  // [{id: request id, text, reply_to, after: newest id when it was written, since: first attempt (ms) or 0, refused: why}]
+  // [{id: request id, chat, urls, window, at: ms, text, reply_to, after: newest id when it was written, since: first
+  // attempt (ms) or 0, refused: why}]
   get items() {
-    return this.stored.value?.items ?? [];
+    const stored = storedKeys(this.prefix).map((key) => new Stored(key).value);
+    const items = new Map([...stored, ...this.memory.values()].map((item) => [item?.id, item]));
+    return [...items.values()].filter(Boolean).sort((a, b) => a.at - b.at);
   }
 
-  set items(items) {
-    const { urls, window } = this.room;
-    this.stored.value = items.length ? { urls, window, items } : null;
+  write(item) {
+    const stored = new Stored(this.prefix + item.id);
+    stored.value = item;
+    if (stored.memory) this.memory.set(item.id, item);
     this.changed();
+  }
+
+  get end() {
+    return Math.max(Date.now(), ...this.items.map(({ at }) => at + 1));
   }
 
   changed(error = null) {
@@ -61,34 +70,37 @@ export class Outbox {
   }
 
   add(text, replyTo) {
-    const after = this.listener.newest();
-    this.items = [...this.items, { id: newRequestId(), text, reply_to: replyTo, after, since: 0, refused: "" }];
+    const { urls, window } = this.room;
+    const item = { id: newRequestId(), chat: this.chat, urls, window, at: this.end, text, reply_to: replyTo };
+    this.write({ ...item, after: this.listener.newest(), since: 0, refused: "" });
     this.start();
   }
 
   update(id, change) {
-    this.items = this.items.map((item) => (item.id === id ? { ...item, ...change } : item));
+    const item = this.items.find((one) => one.id === id);
+    if (item) this.write({ ...item, ...change });
   }
 
-  // Sends a refused message once more, now as the newest one.
+  // Sends a refused message again, as the newest one.
   retry(id) {
-    const item = this.items.find((one) => one.id === id);
-    this.items = [...this.items.filter((one) => one.id !== id), { ...item, refused: "" }];
+    this.update(id, { at: this.end, refused: "" });
     this.start();
   }
 
   discard(id) {
-    this.items = this.items.filter((item) => item.id !== id);
+    new Stored(this.prefix + id).value = null;
+    this.memory.delete(id);
+    this.changed();
   }
 
-  // One tab sends at a time, where the browser has locks; without them, request ids keep messages single.
+  // One tab sends at a time. Without locks, request ids keep messages single.
   async start() {
     if (this.running) return;
     this.running = true;
     this.changed();
     const run = () => this.sendAll();
     try {
-      await (navigator.locks ? navigator.locks.request(this.stored.key, run) : run());
+      await (navigator.locks ? navigator.locks.request(this.prefix, run) : run());
     } finally {
       this.running = false;
     }
@@ -113,7 +125,7 @@ export class Outbox {
           continue;
         }
         this.changed(error);
-        await this.pause(Math.max(RETRY_DELAYS[Math.min(attempt, RETRY_DELAYS.length - 1)], error.retryAfter));
+        await this.pause(Math.max(RETRY_DELAYS[attempt] ?? MAX_DELAY, error.retryAfter));
         attempt += 1;
       }
     }
@@ -129,7 +141,7 @@ export class Outbox {
     return (await post(urls.send, fields)).message;
   }
 
-  // Whether the message is among those since it was written: the server has forgotten its request id.
+  // Whether it was sent: the server has forgotten its request id.
   async wasSent({ id, after: first }) {
     const nonce = nonceOf(id);
     for (let after = first, pages = 0; pages < MAX_PAGES; pages += 1) {
@@ -155,10 +167,8 @@ export class Outbox {
 
 // Sends what was written in other chats. Their pages show what is refused.
 export function sendOthers(current) {
-  const prefix = storageKey(OUTBOX);
-  for (const key of storedKeys(prefix)) {
-    const chat = key.slice(prefix.length);
-    const room = new Stored(key).value;
-    if (chat !== current && room) new Outbox(chat, room, { onChange() {}, onSent() {} });
+  const items = storedKeys(storageKey(OUTBOX)).map((key) => new Stored(key).value);
+  for (const [chat, room] of new Map(items.map((item) => [item?.chat, item]))) {
+    if (room && chat !== current) new Outbox(chat, room, { onChange() {}, onSent() {} });
   }
 }

@@ -1,4 +1,4 @@
-// Fields to choose people: a combobox, and a chip for each person. Without this module, forms have checkboxes.
+// Fields to choose people: a combobox, and a chip for each person.
 
 const { common, listbox } = document.querySelector("[data-people]").dataset;
 const { create, get } = await import(common);

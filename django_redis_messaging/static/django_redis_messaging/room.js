@@ -31,6 +31,7 @@ export const timeline = (log.timeline = new Timeline(log));
 const getChanges = createConditionalGet();
 let loading = false;
 let ackTimer;
+let wasAtEnd;
 
 const toEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight;
 export const atEnd = () => toEnd() < END_DISTANCE;
@@ -110,6 +111,7 @@ function look() {
   const [top, bottom] = inSight();
   if (!document.hidden && document.hasFocus() && timeline.see(top, bottom)) ackSoon();
   showJump(top);
+  wasAtEnd = atEnd();
 }
 
 // The first and the last id of the messages whose end is in sight.
@@ -223,6 +225,10 @@ list.addEventListener("click", (event) => {
 });
 let frame = 0;
 scroll.addEventListener("scroll", () => (frame ||= requestAnimationFrame(() => (look(), (frame = 0)))), { passive: true });
-for (const name of ["focus", "resize"]) addEventListener(name, look);
+addEventListener("focus", look);
+new ResizeObserver(() => {
+  if (wasAtEnd) scrollToEnd();
+  look();
+}).observe(scroll);
 document.addEventListener("visibilitychange", look);
 look();

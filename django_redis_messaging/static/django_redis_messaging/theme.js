@@ -1,4 +1,4 @@
-// The chosen colour scheme, stored as Django's admin stores it. Not a module, so that it runs before the page is shown.
+// The chosen colour scheme, stored as the admin stores it. Not a module: it runs before the page is shown.
 {
   const apply = () => {
     const theme = localStorage.getItem("theme") || "auto";

@@ -1,0 +1,101 @@
+"""Rooms by keyboard, with a screen reader, with large text and forced colours, in a real browser."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+
+from django.contrib.auth.models import User
+from django.urls import reverse
+from playwright.sync_api import Response, expect
+
+from django_redis_messaging import Chat
+
+from .test_browser import MODULES, TIMEOUT, Visit, send, visit
+from .test_room_browser import wait_until
+
+__all__ = ["visit"]  # the fixture
+
+#: counts how often a text enters the log, which a screen reader announces
+COUNT = """
+window.announced = 0;
+new MutationObserver((changes) => {
+  for (const { addedNodes } of changes) {
+    for (const node of addedNodes) if (node.textContent.includes("Hello")) window.announced += 1;
+  }
+}).observe(document.querySelector("[role=log]"), { childList: true, subtree: true });
+"""
+
+
+def test_the_message_field_is_near(visit: Visit, person: Callable[..., User]) -> None:
+    """It has the focus on a desktop; elsewhere, a link skips the list of chats."""
+    ann = person("ann")
+    chats = [Chat.create(str(ann.pk), [], title=f"Chat {number}") for number in range(10)]
+    page = visit(ann, "room", chats[0].id)
+    page.evaluate(MODULES)
+    expect(page.locator("#drm-body")).to_be_focused()
+    page.locator(".drm-skip").focus()
+    expect(page.locator(".drm-skip")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.locator("#drm-body")).to_be_focused()
+    touch = visit(ann, "room", chats[0].id, has_touch=True, is_mobile=True)
+    touch.evaluate(MODULES)
+    expect(touch.locator("#drm-body")).not_to_be_focused()
+
+
+def test_an_own_message_enters_the_log_once(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], "First")
+    page = visit(ann, "room", chat.id)
+    page.evaluate(MODULES)
+    page.evaluate(COUNT)
+    send(page, "Hello")
+    expect(page.locator("#m2")).to_be_visible()
+    expect(page.locator(".drm-pending")).to_have_count(0, timeout=TIMEOUT)
+    with page.expect_response("**/feed/**"):
+        chat.send(str(bob.pk), "Next")
+    expect(page.locator("#m3")).to_be_visible(timeout=TIMEOUT)
+    assert page.evaluate("announced") == 1
+
+
+def test_a_form_that_is_refused_leads_to_the_reason(visit: Visit, person: Callable[..., User]) -> None:
+    page = visit(person("ann"), "new")
+    page.get_by_role("button", name="Start chat").click()
+    expect(page.get_by_role("alert")).to_have_text("Choose at least one person.")
+    expect(page.get_by_role("alert")).to_be_focused()
+    expect(page.get_by_role("combobox")).to_have_attribute("aria-invalid", "true")
+
+
+def test_large_text_and_forced_colours(visit: Visit, person: Callable[..., User]) -> None:
+    ann = person("ann")
+    chat = Chat.create(str(ann.pk), [], "Text")
+    page = visit(ann, "room", chat.id, forced_colors="active")
+    bubble = page.locator("#m1 .drm-bubble")
+    size = "one => parseFloat(getComputedStyle(one).fontSize)"
+    before = bubble.evaluate(size)
+    page.evaluate("document.adoptedStyleSheets = [new CSSStyleSheet()]")
+    page.evaluate("document.adoptedStyleSheets[0].replaceSync('html { font-size: 200% }')")
+    assert bubble.evaluate(size) == 2 * before
+    border = bubble.evaluate(
+        "one => [getComputedStyle(one).borderTopStyle, getComputedStyle(one).borderTopColor]"
+    )
+    assert border == ["solid", bubble.evaluate("one => getComputedStyle(one).color")]
+
+
+def test_an_idle_room_polls_every_few_seconds(visit: Visit, person: Callable[..., User]) -> None:
+    ann = person("ann")
+    chat = Chat.create(str(ann.pk), [], "Text")
+    page = visit(ann, "room", chat.id)
+    polled: list[float] = []
+    feed = reverse("messaging:room_feed", args=[chat.id])
+
+    def note(response: Response) -> None:
+        if feed in response.url:
+            polled.append(time.monotonic())
+
+    page.on("response", note)
+    wait_until(page, lambda: len(polled) >= 9)
+    gaps = [after - before for before, after in itertools.pairwise(polled)]
+    assert 4 * statistics.median(gaps[-4:]) < 5.5  # s: the clocks of pages run four times as fast
