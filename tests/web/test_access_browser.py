@@ -82,6 +82,8 @@ def test_large_text_and_forced_colours(visit: Visit, person: Callable[..., User]
         "one => [getComputedStyle(one).borderTopStyle, getComputedStyle(one).borderTopColor]"
     )
     assert border == ["solid", bubble.evaluate("one => getComputedStyle(one).color")]
+    knob = "one => getComputedStyle(one, '::after').borderTopStyle"
+    assert page.locator(".drm-switch").first.evaluate(knob) == "solid"
 
 
 def test_an_idle_room_polls_every_few_seconds(visit: Visit, person: Callable[..., User]) -> None:

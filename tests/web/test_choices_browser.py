@@ -54,7 +54,8 @@ class TestKeys:
                 press(page, key)
             page.evaluate(MODULES)
             expect(page.locator("#drm-title")).to_have_text(title)
-            page.locator("#drm-scroll").focus()
+            expect(page.locator("#drm-body")).to_be_focused()
+            press(page, "Escape")
         press(page, "m")
         expect(page.locator("#drm-body")).to_be_focused()
         press(page, "n", "j")  # typed

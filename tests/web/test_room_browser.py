@@ -118,9 +118,9 @@ def test_the_end_stays_in_sight_when_the_window_shrinks(visit: Visit, person: Ca
     expect(page.locator("#m30")).not_to_be_in_viewport()
 
 
-def wait_until(page: Page, condition: Callable[[], bool]) -> None:
-    """Wait up to ten seconds for a condition, while the page runs."""
-    for _ in range(100):
+def wait_until(page: Page, condition: Callable[[], bool], *, seconds: int = 10) -> None:
+    """Wait for a condition, while the page runs."""
+    for _ in range(10 * seconds):
         if condition():
             return
         page.wait_for_timeout(100)

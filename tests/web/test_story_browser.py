@@ -80,7 +80,7 @@ def write_offline(at_anns: Page, at_bobs: Page, texts: list[str]) -> None:
     expect(at_anns.locator(".drm-pending").first).to_contain_text("Waiting for a connection")
     send(at_bobs, "And juice")
     expect(at_bobs.locator("#drm-log .drm-body", has_text="And juice")).to_be_visible(timeout=TIMEOUT)
-    wait_until(at_anns, lambda: len(failed) >= ATTEMPTS)
+    wait_until(at_anns, lambda: len(failed) >= ATTEMPTS, seconds=30)
     expect(at_anns.locator(".drm-pending .drm-body")).to_have_text(texts)
     at_anns.context.set_offline(False)
 

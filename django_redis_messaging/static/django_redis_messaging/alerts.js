@@ -1,15 +1,20 @@
 // Tells of new messages: a notification of the browser, and a sound.
 
-const { Stored, chosen, storageKey } = await import(document.getElementById("drm-common").href);
+const { chosen } = await import(document.getElementById("drm-common").href);
 
-const SOUND_LENGTH = 0.25; // s
+const HOLD = 60_000; // ms: longer than hidden tabs wait between polls
 let audio;
 
-// `link`: to the chat, in the list.
+// Of several tabs, the first one tells. `link`: to the chat, in the list.
 export function tell({ id, version }, link) {
-  const told = new Stored(storageKey(`told:${id}`)); // the version, in any tab
-  if (told.value === version) return;
-  told.value = version;
+  navigator.locks?.request(`drm-told:${id}:${version}`, { ifAvailable: true }, (lock) => {
+    if (!lock) return null;
+    announce(id, link);
+    return new Promise((resolve) => setTimeout(resolve, HOLD));
+  });
+}
+
+function announce(id, link) {
   const textOf = (name) => link.querySelector(`.drm-row-${name} > bdi`).textContent;
   if (chosen("sound")) playSound();
   if (!chosen("notify") || document.hasFocus()) return;
@@ -24,11 +29,8 @@ export function tell({ id, version }, link) {
 export function playSound() {
   audio ??= new AudioContext();
   audio.resume();
-  const end = audio.currentTime + SOUND_LENGTH;
   const tone = new OscillatorNode(audio, { frequency: 740 });
-  const volume = new GainNode(audio, { gain: 0.12 });
-  volume.gain.exponentialRampToValueAtTime(0.001, end);
-  tone.connect(volume).connect(audio.destination);
+  tone.connect(new GainNode(audio, { gain: 0.1 })).connect(audio.destination);
   tone.start();
-  tone.stop(end);
+  tone.stop(audio.currentTime + 0.15);
 }

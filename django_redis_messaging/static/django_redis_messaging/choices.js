@@ -17,7 +17,7 @@ const trials = {
   },
   async sound() {
     (await import(root.dataset.alerts)).playSound();
-    return true;
+    return Boolean(navigator.locks);
   },
   keys: () => true,
 };

@@ -74,9 +74,7 @@ export function startReplying(id, label) {
   setReply({ id, label });
 }
 
-function stopReplying() {
-  setReply(null);
-}
+const stopReplying = () => setReply(null);
 
 function setReply(reply) {
   draft.reply = reply;
@@ -154,16 +152,20 @@ function handleInput() {
   });
 }
 
-// The newest message that the user can edit.
 function lastOwn() {
   const items = [...timeline.messages.values()].map((message) => message.element);
   return items.findLast((item) => item.dataset.can.split(" ").includes("edit"));
 }
 
+function leave() {
+  if (editing) stopEditing();
+  else if (draft.reply) stopReplying();
+  else body.blur();
+}
+
 function handleKey(event) {
   if (event.isComposing || event.defaultPrevented) return; // an input method, or the list of completions
-  if (event.key === "Escape" && editing) stopEditing();
-  else if (event.key === "Escape" && draft.reply) stopReplying();
+  if (event.key === "Escape") leave();
   else if (event.key === "ArrowUp" && !body.value && lastOwn()) {
     event.preventDefault();
     startEditing(lastOwn().id, lastOwn().querySelector(".drm-dots").href).catch(showError);

@@ -193,7 +193,6 @@ async function update() {
   return added.length > 0 || Boolean(answer.typing);
 }
 
-// Shows what this page has sent or changed.
 export async function show({ html }) {
   const message = parseMessage(element(html));
   if (timeline.messages.has(message.id)) timeline.replace(message);
