@@ -25,6 +25,7 @@ from .errors import (
     UnknownConsumer,
 )
 from .handlers import Expired, KeyEvent, on_expiry, on_key_event
+from .services import live
 from .services.aggregates import Aggregator, Count, Counted, Countries
 from .services.blocks import Blocks
 from .services.broadcasts import Batch, Broadcast, Event
@@ -78,6 +79,8 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "Directory",
     "RecentContacts",
     "Contact",
+    # live updates
+    "live",
     # background work
     "DelayQueue",
     "Job",

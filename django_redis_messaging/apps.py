@@ -15,10 +15,12 @@ class MessagingConfig(AppConfig):
     def ready(self) -> None:
         from . import checks
         from .web import following
+        from .web.live import signing_out
 
         register(_check_tasks, checks.TAG)
         if apps.is_installed("django.contrib.auth"):
             following.connect()
+            signing_out.connect()
 
 
 def _check_tasks(**_: object) -> list[CheckMessage]:

@@ -1,5 +1,6 @@
 -- Moves a member's position forward, never back.
 --
+-- uses _live.lua
 -- uses _log.lua
 -- uses _positions.lua
 --
@@ -31,5 +32,6 @@ if id <= position or not is_cursor_valid(chat, log, stored, cursor) then
   return position
 end
 move_position(members, own, user, id)
+publish_hint('a', newest, user)
 trim_acked(members, log, stored, chat.last, chat.keep)
 return id

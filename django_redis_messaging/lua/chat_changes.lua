@@ -1,4 +1,5 @@
--- Reads what changed in a chat: messages after a cursor, messages edited since, and read positions.
+-- Reads what changed in a chat: messages after a cursor, messages edited since, and read positions; for one or several
+-- users who know the same. What they share is read for the one of them who joined first.
 --
 -- reads only
 -- uses _edits.lua
@@ -17,33 +18,35 @@
 -- KEYS  7 own
 -- KEYS  8 typing
 -- KEYS  9 mutes
--- ARGV  1 user
--- ARGV  2 id of the cursor, or a bare id
--- ARGV  3 epoch of the cursor, or '' for a bare id
--- ARGV  4 stamp of the cursor (ms-nonce), or ''
--- ARGV  5 number of edits that the reader knows, or '' for none
--- ARGV  6 state of the positions that the reader knows, or '' for none
--- ARGV  7 maximum number of new messages
--- ARGV  8 maximum number of bytes of all entries
--- ARGV  9 maximum number of members whose positions are read
--- ARGV  10 maximum number of members who are typing
--- ARGV  11 number of the last event that the reader knows, or '' for none
--- ARGV  12 maximum number of entries in a chat
--- ARGV  13 maximum age of an entry: ms, 0 for none
--- ARGV  14 maximum size of a chat's entries: bytes
--- Returns {epoch, id of the first new entry, stamp of the entry before it if there is none, gap, has_more, reset,
---   role of the user, title, number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed,
---   state of the positions, {member, position, …}, {number, id, number, id, …} of the edited entries,
---   {id of the oldest entry that the user can see, entries removed before it, position of the user, unread, ms until
---   which the user has muted the chat or 0}, {member who is typing, …}, number of the latest event, {value, …} of the
---   new events (_events.lua), number of new entries, new entry, …, edited entry, …}, or 'no chat', 'no member'
+-- ARGV  1 id of the cursor, or a bare id
+-- ARGV  2 epoch of the cursor, or '' for a bare id
+-- ARGV  3 stamp of the cursor (ms-nonce), or ''
+-- ARGV  4 number of edits that the readers know, or '' for none
+-- ARGV  5 state of the positions that the readers know, or '' for none
+-- ARGV  6 maximum number of new messages
+-- ARGV  7 maximum number of bytes of all entries
+-- ARGV  8 maximum number of members whose positions are read
+-- ARGV  9 maximum number of members who are typing
+-- ARGV  10 number of the last event that the readers know, or '' for none
+-- ARGV  11 maximum number of entries in a chat
+-- ARGV  12 maximum age of an entry: ms, 0 for none
+-- ARGV  13 maximum size of a chat's entries: bytes
+-- ARGV  14… users
+-- Returns {epoch, id of the first new entry, stamp of the entry before it if there is none, gap, has_more, reset, title,
+--   number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed, state of the positions,
+--   {member, position, …}, {number, id, number, id, …} of the edited entries, {reader, …}, {member who is typing, …},
+--   number of the latest event, {value, …} of the new events (_events.lua), number of new entries, new entry, …, edited
+--   entry, …}, or 'no chat', 'no member' if no user is a member. A reader is {id at joining, ms of joining, role, id of
+--   the oldest entry that the user can see, position, unread, ms until which the user has muted the chat or 0}, or 0 if
+--   the user is not a member.
 local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local own, typing, mutes = KEYS[7], KEYS[8], KEYS[9]
-local user, known_edits, known_state = ARGV[1], tonumber(ARGV[5]), ARGV[6]
-local cursor = {id = tonumber(ARGV[2]), epoch = ARGV[3], stamp = ARGV[4]}
-local page_size, max_bytes, max_members = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local max_typists, known_event = tonumber(ARGV[10]), tonumber(ARGV[11])
-local limits = {length = tonumber(ARGV[12]), age = tonumber(ARGV[13]), bytes = tonumber(ARGV[14])}
+local cursor = {id = tonumber(ARGV[1]), epoch = ARGV[2], stamp = ARGV[3]}
+local known_edits, known_state, known_event = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[10])
+local page_size, max_bytes, max_members, max_typists =
+  tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local limits = {length = tonumber(ARGV[11]), age = tonumber(ARGV[12]), bytes = tonumber(ARGV[13])}
+local FIRST_USER = 14
 local found, size = {}, 0
 
 -- Adds an entry to the answer. Returns false if it doesn't fit; the first one always does.
@@ -56,22 +59,35 @@ local function add_entry(id, stored)
   return true
 end
 
--- Returns a number that stands for the title, the members and their positions, the positions of the longest-standing
--- members, and that of the user.
+-- Returns the memberships of the users by their names, and the earliest one.
+local function read_memberships()
+  local found, earliest = {}, nil
+  for at = FIRST_USER, #ARGV do
+    local join_id, role, _, joined_at = read_membership(roster, ARGV[at])
+    if join_id then
+      local one = {user = ARGV[at], join_id = join_id, role = role, joined_at = tonumber(joined_at)}
+      found[one.user] = one
+      earliest = (not earliest or join_id < earliest.join_id) and one or earliest
+    end
+  end
+  return found, earliest
+end
+
+-- Returns a number that stands for the title, the members and their positions, and the positions of the
+-- longest-standing members.
 local function read_positions(title, count)
   local names = redis.call('ZRANGE', seniority, 0, max_members - 1)
-  local positions, own_position = {}, nil
+  local positions = {}
   if #names > 0 then
     for at, position in ipairs(redis.call('ZMSCORE', members, unpack(names))) do
       if position then -- otherwise one of the keys was lost
         positions[#positions + 1] = names[at]
         positions[#positions + 1] = tonumber(position)
-        own_position = names[at] == user and position or own_position
       end
     end
   end
   local hash = redis.sha1hex(#title .. ' ' .. title .. count .. ' ' .. table.concat(positions, ' '))
-  return tonumber(string.sub(hash, 1, 12), 16), positions, own_position or redis.call('ZSCORE', members, user)
+  return tonumber(string.sub(hash, 1, 12), 16), positions
 end
 
 -- The size of the positions in the answer.
@@ -98,12 +114,30 @@ local function newest_sender(stored, last, oldest)
   return string.sub(entry, start, start + length - 1)
 end
 
+-- Returns what concerns each of the users alone.
+local function read_readers(memberships, first, last, now)
+  local readers = {}
+  for at = FIRST_USER, #ARGV do
+    local user, one, reader = ARGV[at], memberships[ARGV[at]], 0
+    if one then
+      local position = tonumber(redis.call('ZSCORE', members, user) or one.join_id)
+      local muted_until = tonumber(redis.call('HGET', mutes, user) or 0)
+      reader = {
+        one.join_id, one.joined_at, one.role, math.max(first, one.join_id + 1), position,
+        count_unread(own, first, last, position, user), muted_until > now and muted_until or 0,
+      }
+    end
+    readers[#readers + 1] = reader
+  end
+  return readers
+end
+
 local chat = read_chat(newest)
 if not chat then
   return 'no chat'
 end
-local join_id, role, _, joined_at = read_membership(roster, user)
-if not join_id then
+local memberships, viewer = read_memberships()
+if not viewer then
   return 'no member'
 end
 local now, last = milliseconds(), chat.last
@@ -113,11 +147,10 @@ local title, edit_count, edit_line, latest_event =
   unpack(redis.call('HMGET', info, 'title', 'edits', 'edited', 'event'))
 title = title or ''
 local count = redis.call('ZCARD', members)
-local state, positions, own_position = read_positions(title, count)
-local position = tonumber(own_position or join_id)
-local after = reset and position or cursor.id
-after = math.max(math.min(after, last), join_id)
-local oldest, from = math.max(first, join_id + 1), math.max(after + 1, first)
+local state, positions = read_positions(title, count)
+local after = reset and tonumber(redis.call('ZSCORE', members, viewer.user) or 0) or cursor.id
+after = math.max(math.min(after, last), viewer.join_id)
+local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, first)
 if from > last and digits(state) == known_state then
   positions = {}
 end
@@ -148,14 +181,9 @@ end
 
 local stamp = from > to and stamp_of(chat, log, stored, from - 1) or ''
 local sender = positions[1] and newest_sender(stored, last, oldest) or ''
-local event, events = events_since(info, latest_event, known_event, tonumber(joined_at))
-local muted_until = tonumber(redis.call('HGET', mutes, user) or 0)
-local reader = {
-  oldest, oldest - 1 - join_id, position, count_unread(own, first, last, position, user),
-  muted_until > now and muted_until or 0,
-}
+local event, events = events_since(info, latest_event, known_event, viewer.joined_at)
 return {
-  chat.epoch, from, stamp, from - after - 1, more and 1 or 0, reset and 1 or 0, role, title, count, last, sender,
-  number, missed and 1 or 0, state, positions, added, reader, read_typists(now), event, events,
-  to - from + 1, unpack(found),
+  chat.epoch, from, stamp, from - after - 1, more and 1 or 0, reset and 1 or 0, title, count, last, sender, number,
+  missed and 1 or 0, state, positions, added, read_readers(memberships, first, last, now), read_typists(now), event,
+  events, to - from + 1, unpack(found),
 }

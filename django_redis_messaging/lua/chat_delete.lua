@@ -1,5 +1,6 @@
 -- Deletes a chat with all its contents, also if some of its keys were lost.
 --
+-- uses _live.lua
 -- uses _members.lua
 -- uses _requests.lua
 -- uses _time.lua
@@ -49,6 +50,7 @@ for at, value in ipairs(redis.call('HGETALL', roster)) do
   tokens[at] = at % 2 == 1 and value or token_of(value)
 end
 redis.call('UNLINK', unpack(KEYS, 1, 11))
+publish_hint('m', members)
 -- The recorded answers stay for late repeats.
 record_answer(request, '1', requests, window, now)
 redis.call('PEXPIRE', requests[1], window)

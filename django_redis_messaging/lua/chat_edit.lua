@@ -2,6 +2,7 @@
 --
 -- uses _edits.lua
 -- uses _entry.lua
+-- uses _live.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _time.lua
@@ -49,6 +50,7 @@ entry, growth = format_entry(parsed, now, body, parsed.optional)
 -- The record comes first: it fails before anything has changed if info has another type.
 record_edit(info, id)
 redis.call('LSET', log, id - stored, entry)
+publish_hint('m', newest)
 if growth > 0 then
   local total = chat.total + growth
   redis.call('SET', newest, format_newest(chat.last, chat.stamp, chat.epoch, chat.keep, total, chat.mark))

@@ -1,6 +1,7 @@
 -- Makes users members who see the messages sent from now on: all of them, or none.
 --
 -- uses _events.lua
+-- uses _live.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _requests.lua
@@ -115,6 +116,7 @@ end
 
 record_answer_once(request, table.concat(others, '\0'), requests, window, now)
 write_members(others, chat, tonumber(joins), now)
+publish_hint('m', newest)
 add_event(info, now, chat.last, way == 'added' and 'added' or 'joined', asker, others)
 for at in ipairs(tokens) do
   tokens[at] = tokens[at] == '' and token or tokens[at]

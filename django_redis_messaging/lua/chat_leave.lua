@@ -2,6 +2,7 @@
 -- member becomes an owner. Also works if some of the chat's keys were lost, so that no repair restores the membership.
 --
 -- uses _events.lua
+-- uses _live.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _requests.lua
@@ -120,6 +121,7 @@ check_types('HLEN', mutes, info)
 check_types('ZCARD', members, own, seniority, typing, list)
 
 remove_member()
+publish_hint('m', newest)
 record_answer(request, token, requests, window, now)
 if redis.call('EXISTS', members, roster, seniority) == 0 then
   delete_chat()

@@ -1,5 +1,6 @@
 -- Mutes a chat for a member until a given time.
 --
+-- uses _live.lua
 -- uses _members.lua
 --
 -- KEYS  1 info
@@ -20,4 +21,5 @@ if muted_until == '0' then
 else
   redis.call('HSET', mutes, user, muted_until)
 end
+publish_hint('a', info, user)
 return 1

@@ -1,6 +1,7 @@
 -- Changes a member's role. A chat keeps at least one owner.
 --
 -- uses _events.lua
+-- uses _live.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _requests.lua
@@ -44,6 +45,7 @@ local chat = read_chat(newest)
 -- HINCRBY comes first: it fails before anything has changed if info has another type.
 redis.call('HINCRBY', info, 'owners', new_role == 'owner' and 1 or -1)
 write_membership(roster, member, join_id, joined_at, new_role, token)
+publish_hint('m', info)
 record_answer(request, '1', requests, window, now)
 if chat then
   add_event(info, now, chat.last, new_role, owner, {member})

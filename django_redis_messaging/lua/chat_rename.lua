@@ -1,6 +1,7 @@
 -- Changes the title of a chat.
 --
 -- uses _events.lua
+-- uses _live.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _time.lua
@@ -21,6 +22,7 @@ if refusal then
 end
 local chat, old_title = read_chat(newest), redis.call('HGET', info, 'title')
 redis.call('HSET', info, 'title', title)
+publish_hint('m', info)
 if chat and title ~= old_title then
   add_event(info, milliseconds(), chat.last, 'renamed', user, {}, excerpt)
 end

@@ -2,6 +2,7 @@
 --
 -- uses _edits.lua
 -- uses _entry.lua
+-- uses _live.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _memory.lua
@@ -48,5 +49,6 @@ if parsed.edited >= 0 then
   allow_writes_when_full(roster)
   record_edit(info, id)
   redis.call('LSET', log, id - stored, entry)
+  publish_hint('m', newest)
 end
 return {chat.epoch, entry}

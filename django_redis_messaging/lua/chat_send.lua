@@ -1,5 +1,6 @@
 -- Appends a message.
 --
+-- uses _live.lua
 -- uses _log.lua
 -- uses _positions.lua
 -- uses _requests.lua
@@ -71,6 +72,7 @@ if recorded then
   return recorded
 end
 
+publish_hint('m', newest)
 redis.call('RPUSH', log, entry)
 redis.call('SET', newest, value)
 set_expiry(log, chat.mark, tonumber(ms), limits)

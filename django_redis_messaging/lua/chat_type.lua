@@ -1,5 +1,6 @@
 -- Records that a member is typing.
 --
+-- uses _live.lua
 -- uses _members.lua
 -- uses _time.lua
 --
@@ -22,4 +23,5 @@ if redis.call('ZCARD', members) > max_members then
 end
 redis.call('ZADD', typing, milliseconds() + duration, user)
 redis.call('PEXPIRE', typing, duration)
+publish_hint('t', typing)
 return 1

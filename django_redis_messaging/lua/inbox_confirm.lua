@@ -1,6 +1,7 @@
 -- Confirms a chat in a user's index after the user has become a member.
 --
 -- uses _index.lua
+-- uses _live.lua
 -- uses _memory.lua
 -- uses _time.lua
 --
@@ -25,4 +26,5 @@ if token then
 end
 allow_writes_when_full(index)
 write_index_entry(index, chat, token_in_force, milliseconds(), seen)
+publish_hint('u', index)
 return 1

@@ -2,6 +2,7 @@
 -- progress keeps the entry.
 --
 -- uses _index.lua
+-- uses _live.lua
 -- uses _memory.lua
 -- uses _time.lua
 --
@@ -27,5 +28,8 @@ for at = 2, #ARGV, 2 do
       write_index_entry(index, chat, '?' .. joining, written, seen)
     end
   end
+end
+if removed > 0 then
+  publish_hint('u', index)
 end
 return removed

@@ -1,6 +1,7 @@
 -- Reads what a member has not acked in any number of chats, and acks it if requested.
 --
 -- uses _isolation.lua
+-- uses _live.lua
 -- uses _log.lua
 -- uses _positions.lua
 -- uses _seen.lua
@@ -56,6 +57,7 @@ local function read(seen, newest, members, own, log)
   -- Without entries because the bytes are used up, the gap before them is reported by a later reading.
   if ack and to > position and (#entries > 0 or to == last) then
     move_position(members, own, user, to)
+    publish_hint('a', newest, user)
     trim_acked(members, log, stored, last, chat.keep)
   end
   return item

@@ -1,5 +1,6 @@
 -- Moves the position of a mailbox forward, never back: every mail up to it is read.
 --
+-- uses _live.lua
 -- uses _mailbox.lua
 -- uses _types.lua
 --
@@ -28,4 +29,5 @@ check_types('ZCARD', box.marked, box.groups)
 redis.call('ZREMRANGEBYSCORE', box.marked, '-inf', id)
 redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)
 redis.call('SET', box.newest, string.format('%.0f-%.0f-%s-%.0f', last, ms, epoch, id))
+publish_hint('b', box.newest)
 return id

@@ -1,5 +1,6 @@
 -- Removes all mails and acks them. Earlier removals by a limit no longer count as a gap.
 --
+-- uses _live.lua
 -- uses _mailbox.lua
 -- uses _time.lua
 -- uses _types.lua
@@ -25,4 +26,5 @@ check_types('ZCARD', box.marked, box.groups, box.lost)
 check_types('HLEN', box.mail)
 redis.call('UNLINK', box.order, box.mail, box.marked, box.groups, box.lost)
 redis.call('SET', box.newest, string.format('%.0f-%.0f-%s-%.0f', last, ms, epoch, last))
+publish_hint('b', box.newest)
 return length - excess

@@ -1,5 +1,6 @@
 -- Removes one mail.
 --
+-- uses _live.lua
 -- uses _mailbox.lua
 -- uses _time.lua
 -- uses _types.lua
@@ -24,4 +25,5 @@ end
 check_types('ZCARD', box.marked, box.groups)
 redis.call('HDEL', box.mail, id)
 remove_ids(box, id, id)
+publish_hint('b', box.newest)
 return 1

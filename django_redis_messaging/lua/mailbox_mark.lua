@@ -1,5 +1,6 @@
 -- Marks mails as read.
 --
+-- uses _live.lua
 -- uses _mailbox.lua
 -- uses _time.lua
 -- uses _types.lua
@@ -27,5 +28,8 @@ for at = 3, #ARGV do
     redis.call('ZREMRANGEBYSCORE', box.groups, id, id)
     unread = unread + redis.call('ZADD', box.marked, id, id)
   end
+end
+if unread > 0 then
+  publish_hint('b', box.newest)
 end
 return unread

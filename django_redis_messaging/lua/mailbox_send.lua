@@ -1,5 +1,6 @@
 -- Puts a mail into a mailbox. It replaces the unread mail of its group.
 --
+-- uses _live.lua
 -- uses _mailbox.lua
 -- uses _requests.lua
 -- uses _time.lua
@@ -69,4 +70,5 @@ elseif not same_second then
   redis.call('PERSIST', box.mail)
 end
 trim(box, excess)
+publish_hint('b', box.newest)
 return answer

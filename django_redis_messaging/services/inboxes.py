@@ -63,6 +63,7 @@ class Inbox(Service):
         self._index = UserKeys(self._prefix, user).chats
         #: chat ids of the latest read and their newest keys: while the ids stay, one round trip suffices
         self._latest: tuple[list[bytes], list[str]] = ([], [])
+        self._newest: list[bytes | None] = []
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.user!r})"
@@ -126,6 +127,11 @@ class Inbox(Service):
 
     achats = asynchronous(chats)
 
+    @property
+    def newest(self) -> dict[str, bytes | None]:
+        """Chat id → value of its newest key, for all the user's chats, as of this object's latest read."""
+        return dict(zip(map(bytes.decode, self._latest[0]), self._newest, strict=True))
+
     @operation
     def unread(self) -> Steps[int]:
         """Count the unread messages of all chats, including muted ones. The user's own never count."""
@@ -156,6 +162,7 @@ class Inbox(Service):
             keys = newest_keys(self._prefix, chats)
             newest = yield Gather(keys)
             self._latest = chats, keys
+        self._newest = newest
         return chats, flat[1::2], newest
 
     def _find_changed(self) -> Steps[list[_Entry]]:

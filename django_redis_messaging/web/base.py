@@ -65,14 +65,16 @@ class MessagingView(View):
                 self.check_access(request)
                 check_text(request)
                 response = super().dispatch(request, *args, **kwargs)
-        except Problem as problem:
-            response = self.refuse(problem.answer)
-        except MessagingError as error:
-            answer = self.answer_to(error)
-            if answer is None:
-                raise
-            response = self.refuse(answer)
+        except (Problem, MessagingError) as error:
+            response = self.answer_failure(error)
         return self.finish(response)
+
+    def answer_failure(self, error: Problem | MessagingError) -> HttpResponse:
+        """The answer to a request that failed; raises the error if it has none."""
+        answer = error.answer if isinstance(error, Problem) else self.answer_to(error)
+        if answer is None:
+            raise error
+        return self.refuse(answer)
 
     def check_access(self, request: HttpRequest) -> None:
         """Set the member id of the user. Raises the Problem for users who may not use the pages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from django.http import HttpRequest
 from django.utils.functional import cached_property
@@ -72,6 +73,12 @@ class Bell:
 def state(status: MailboxStatus) -> str:
     """The unread count and the newest id: the count alone stays equal if one is read and another arrives."""
     return f"{status.unread}-{status.last_id}"
+
+
+def as_json(status: MailboxStatus) -> dict[str, Any]:
+    """What the bell shows."""
+    unread = status.unread
+    return {"unread": unread, "label": label(unread), "text": text(unread), "state": state(status)}
 
 
 def label(unread: int | None) -> str:

@@ -25,6 +25,8 @@ from ..errors import (
 UNAVAILABLE_RETRY = 5
 #: seconds for Retry-After when a user is in the maximum number of chats
 TOO_MANY_CHATS_RETRY = 3600
+#: seconds for Retry-After when a user, or the process, has the maximum number of streams
+STREAMS_RETRY = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,11 @@ TOO_MANY_CHATS = Answer(
     "too_many_chats",
     _("You or someone you invited is in too many chats. Leave some chats first."),
     TOO_MANY_CHATS_RETRY,
+)
+#: for streams that the server does not offer, or not now: the client polls
+NOT_LIVE = Answer(501, "not_live", _("This server doesn't push changes. Poll for them."))
+TOO_MANY_STREAMS = Answer(
+    429, "too_many_streams", _("You have this open too often. Close some windows."), STREAMS_RETRY
 )
 OUTCOME_UNKNOWN = Answer(
     503,

@@ -15,6 +15,7 @@ _MESSAGE = _CHAT + "messages/<str:message_id>/"
 urlpatterns = [
     path("", views.ChatsView.as_view(), name="chats"),
     path("feed/", views.ChatsFeedView.as_view(), name="chats_feed"),
+    path("live/", views.LiveView.as_view(), name="live"),
     path("session/", views.SessionView.as_view(), name="session"),
     path("new/", views.NewChatView.as_view(), name="new"),
     path("contacts/", views.ContactsView.as_view(), name="contacts"),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Script, Steps, asynchronous, operation
-from ...errors import InvalidArgument
+from ...errors import InvalidArgument, NotAMember
 from ..arguments import count
 from ..moments import to_datetime
-from . import entries
+from . import entries, summaries
 from .base import ChatBase, limits
 from .events import make_events
-from .values import Changes
+from .values import Changes, ChatEvent, ChatSummary, Message, Role
 
 #: bytes of the entries and positions in one answer
 MAX_BYTES = 256 * 1024
@@ -23,6 +24,20 @@ _MAX_KNOWN = 10**15
 MAX_POSITIONS = 200
 #: members who are shown as typing
 MAX_TYPISTS = 10
+#: users for whom one call reads
+MAX_READERS = 500
+
+
+class _Reader(NamedTuple):
+    """What concerns one of the readers alone."""
+
+    join_id: int
+    joined_at: int
+    role: bytes
+    oldest: int
+    position: int
+    unread: int
+    muted_until: int
 
 
 class Following(ChatBase):
@@ -57,13 +72,72 @@ class Following(ChatBase):
 
         Raises NotAMember, ChatNotFound; ValueError for an invalid cursor.
         """
-        name(user, "user")
-        keys = self._keys
+        found = yield from self._follow([name(user, "user")], after, edits, moved, events, limit)
+        return found[user]
+
+    achanges = asynchronous(changes)
+
+    @operation
+    def changes_for(
+        self,
+        users: Sequence[str],
+        *,
+        after: str | int,
+        edits: int | None = None,
+        moved: int | None = None,
+        events: int | None = None,
+        limit: int = 50,
+    ) -> Steps[dict[str, Changes]]:
+        """Read `changes` for several members who know the same, at most 500; those who are no members (any
+        more) are left out.
+
+        The membership of each is checked in the script that reads the messages. Takes one round trip, and
+        one for each user who has joined since, or if Redis lost data.
+
+        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="following-together")
+        >>> found = chat.changes_for(["ann", "bob", "cat"], after=0)
+        >>> {user: changes.unread for user, changes in found.items()}
+        {'ann': 0, 'bob': 1}
+
+        Raises ChatNotFound; ValueError for an invalid cursor.
+        """
+        _check_readers(users)
+        try:
+            return (yield from self._follow(users, after, edits, moved, events, limit))
+        except NotAMember:
+            return {}
+
+    achanges_for = asynchronous(changes_for)
+
+    @operation
+    def summaries_for(self, users: Sequence[str]) -> Steps[dict[str, ChatSummary]]:
+        """Summarize the chat for several members, at most 500, as `Inbox.chats` does; those who are no
+        members (any more) are left out. Takes one round trip.
+
+        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="summarizing")
+        >>> {user: summary.unread for user, summary in chat.summaries_for(["ann", "bob", "cat"]).items()}
+        {'ann': 0, 'bob': 1}
+        """
+        _check_readers(users)
+        keys, (max_length, max_age, _) = self._keys.listing, limits()
+        reply = yield Script("chat_summarize", keys, (max_length, max_age, *users))
+        return {} if reply == b"no chat" else summaries.make_for(self.id, users, reply)
+
+    asummaries_for = asynchronous(summaries_for)
+
+    def _follow(
+        self,
+        users: Sequence[str],
+        after: str | int,
+        edits: int | None,
+        moved: int | None,
+        events: int | None,
+        limit: int,
+    ) -> Steps[dict[str, Changes]]:
         reply = yield Script(
             "chat_changes",
-            keys.following,
+            self._keys.following,
             (
-                user,
                 *entries.parse_cursor(after, "after"),
                 _known(edits, "edits"),
                 _known(moved, "moved"),
@@ -73,48 +147,96 @@ class Following(ChatBase):
                 MAX_TYPISTS,
                 _known(events, "events"),
                 *limits(),
+                *users,
             ),
         )
-        return self._changes(user, self._checked(reply, user))
+        found, others = self._parse(users, self._checked(reply, users[0]))
+        for user in others:
+            try:
+                found |= yield from self._follow([user], after, edits, moved, events, limit)
+            except NotAMember:
+                continue  # has left since
+        return found
 
-    achanges = asynchronous(changes)
-
-    def _changes(self, user: str, reply: list[Any]) -> Changes:
-        epoch, first, stamp, gap, has_more, reset, role, title, member_count, last, sender, *rest = reply
-        edits, missed, moved, positions, edited, reader, typists, event, events, size, *raw = rest
-        oldest, removed, position, unread, muted_until = reader
+    def _parse(self, users: Sequence[str], reply: list[Any]) -> tuple[dict[str, Changes], list[str]]:
+        """The changes for each reader, and the readers for whom the reply is not what they would read alone:
+        those who joined after what the others know."""
+        epoch, first, stamp, gap, has_more, reset, title, member_count, last, sender, *rest = reply
+        edits, missed, moved, positions, edited, reading, typing, event, event_values, size, *raw = rest
+        readers = {user: _Reader(*one) for user, one in zip(users, reading, strict=True) if one}
         messages = entries.make_messages(self.id, int(epoch), first, raw[:size])
         corrected = payloads.loads_all(raw[size:])
+        edited_messages = {
+            number: entries.make_message(self.id, int(epoch), message_id, entry)
+            for number, message_id, entry in zip(edited[::2], edited[1::2], corrected, strict=True)
+        }
+        events = make_events(event_values)
+        typists = [member.decode() for member in typing]
+        last_sender = payloads.loads_all([sender])[0] if sender else ""
+        shared: dict[str, Any] = {
+            "chat_id": self.id,
+            "messages": messages,
+            "cursor": entries.end_cursor(int(epoch), first, stamp.decode(), messages),
+            "gap": gap,
+            "has_more": bool(has_more),
+            "reset": bool(reset),
+            "edits": edits,
+            "edits_missed": bool(missed),
+            "positions": dict(zip(map(bytes.decode, positions[::2]), positions[1::2], strict=True)),
+            "moved": moved,
+            "title": title.decode(),
+            "member_count": member_count,
+            "last_id": last,
+            "event": event,
+            "events": events,
+        }
+
+        after = first - gap - 1
+        found = {
+            user: self._of_reader(user, one, shared, edited_messages, typists, last_sender)
+            for user, one in readers.items()
+            if len(readers) == 1 or not (reset or _has_joined_since(one, after, events))
+        }
+        return found, [user for user in readers if user not in found]
+
+    def _of_reader(
+        self,
+        user: str,
+        one: _Reader,
+        shared: dict[str, Any],
+        edited: dict[int, Message],
+        typists: list[str],
+        last_sender: str,
+    ) -> Changes:
+        visible = {number: message for number, message in edited.items() if message.id >= one.oldest}
         return Changes(
-            chat_id=self.id,
-            messages=messages,
-            cursor=entries.end_cursor(int(epoch), first, stamp.decode(), messages),
-            gap=gap,
-            has_more=bool(has_more),
-            reset=bool(reset),
-            role=role.decode(),
-            edited=[
-                entries.make_message(self.id, int(epoch), number, entry)
-                for number, entry in zip(edited[1::2], corrected, strict=True)
-            ],
-            edit_numbers=edited[::2],
-            edits=edits,
-            edits_missed=bool(missed),
-            positions=dict(zip(map(bytes.decode, positions[::2]), positions[1::2], strict=True)),
-            moved=moved,
-            title=title.decode(),
-            member_count=member_count,
-            last_id=last,
-            last_sender=payloads.loads_all([sender])[0] if sender else "",
-            oldest_id=oldest,
-            removed=removed,
-            read_id=position,
-            unread=unread,
-            muted_until=to_datetime(muted_until) if muted_until else None,
-            typists=[member for member in map(bytes.decode, typists) if member != user],
-            event=event,
-            events=make_events(events),
+            **shared,
+            role=cast(Role, one.role.decode()),
+            joined_at=to_datetime(one.joined_at),
+            edited=list(visible.values()),
+            edit_numbers=list(visible),
+            last_sender=last_sender if shared["last_id"] >= one.oldest else "",
+            oldest_id=one.oldest,
+            removed=one.oldest - 1 - one.join_id,
+            read_id=one.position,
+            unread=one.unread,
+            muted_until=to_datetime(one.muted_until) if one.muted_until else None,
+            typists=[member for member in typists if member != user],
         )
+
+
+def _has_joined_since(one: _Reader, after: int, events: Sequence[ChatEvent]) -> bool:
+    """Whether a reader has joined after what the others know."""
+    return one.join_id > after or (bool(events) and to_datetime(one.joined_at) >= events[0].at)
+
+
+def _check_readers(users: Sequence[str]) -> None:
+    if isinstance(users, str):
+        raise TypeError("users must be a list of names, not a str: wrap it in a list.")
+    if not 1 <= len(users) <= MAX_READERS:
+        raise InvalidArgument(f"users must have 1 to {MAX_READERS} items, not {len(users)}.")
+    for user in users:
+        name(user, "users")
 
 
 def _known(value: int | None, what: str) -> int | str:

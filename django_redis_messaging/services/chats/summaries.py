@@ -11,7 +11,7 @@ from ...core.keys import name
 from ...errors import InvalidArgument
 from ..moments import to_datetime
 from . import entries
-from .values import ChatSummary
+from .values import ChatSummary, Message
 
 #: a cursor of the list: ms of the latest activity, in hexadecimal digits, and the chat id
 _CURSOR = re.compile(r"([0-9a-f]{11})-(.+)", re.DOTALL)
@@ -75,18 +75,40 @@ def _active(newest: bytes | None) -> int:
 def make(chat_id: str, item: list[Any]) -> ChatSummary:
     """The summary of a chat, from its item in the reply of inbox_chats."""
     epoch, title, unread, active, member_count, muted, last, newest, members = item
-    message = None
-    if newest:
-        decoded = payloads.loads_all([newest])[0]
-        message = entries.make_message(chat_id, int(epoch), last, decoded)
-    return ChatSummary(
-        chat_id=chat_id,
-        title=title.decode(),
-        unread=unread,
-        last_message=message,
-        active_at=to_datetime(active),
-        member_count=member_count,
-        members=[member.decode() for member in members],
-        muted=bool(muted),
-        cursor=f"{int(active):011x}-{chat_id}",
-    )
+    message = _make_newest(chat_id, epoch, last, newest)
+    shared = _shared(chat_id, title, active, member_count, members)
+    return ChatSummary(**shared, unread=unread, last_message=message, muted=bool(muted))
+
+
+def make_for(chat_id: str, users: Iterable[str], reply: list[Any]) -> dict[str, ChatSummary]:
+    """The summary of a chat for each of the users who are members, from the reply of chat_summarize."""
+    epoch, title, active, member_count, last, newest, members, readers = reply
+    message = _make_newest(chat_id, epoch, last, newest)
+    shared = _shared(chat_id, title, active, member_count, members)
+    return {
+        user: ChatSummary(
+            **shared, unread=reader[0], muted=bool(reader[1]), last_message=message if reader[2] else None
+        )
+        for user, reader in zip(users, readers, strict=True)
+        if reader
+    }
+
+
+def _make_newest(chat_id: str, epoch: bytes, last: int, newest: bytes) -> Message | None:
+    if not newest:
+        return None
+    return entries.make_message(chat_id, int(epoch), last, payloads.loads_all([newest])[0])
+
+
+def _shared(
+    chat_id: str, title: bytes, active: bytes, member_count: int, members: list[bytes]
+) -> dict[str, Any]:
+    """What is equal for all members."""
+    return {
+        "chat_id": chat_id,
+        "title": title.decode(),
+        "active_at": to_datetime(active),
+        "member_count": member_count,
+        "members": [member.decode() for member in members],
+        "cursor": f"{int(active):011x}-{chat_id}",
+    }

@@ -16,6 +16,7 @@ from .details import (
     RoleView,
 )
 from .feeds import RoomFeedView
+from .live import LiveView
 from .messages import MessagePageView
 from .new import NewChatView
 from .notifications import (
@@ -44,6 +45,7 @@ __all__ = [
     "EditView",
     "ForgetContactView",
     "LeaveView",
+    "LiveView",
     "MemberSuggestView",
     "MessagePageView",
     "MuteView",

@@ -49,14 +49,14 @@ class ChatsFeedView(ChatListMixin):
     def get(self, request: HttpRequest) -> HttpResponse:
         rows = self.rows()
         data = {
-            "chats": [self.as_json(row) for row in rows],
+            "chats": [self.as_json(row, html=bool(request.GET.get("html"))) for row in rows],
             "unread": sum(row.summary.unread for row in rows),
             "has_more": len(rows) == CHATS_PER_PAGE,
         }
         return conditional_json(request, data)
 
-    def as_json(self, row: ChatRow) -> dict[str, Any]:
-        """A chat of the list."""
+    def as_json(self, row: ChatRow, *, html: bool) -> dict[str, Any]:
+        """A chat of the list; `html`: with its HTML instead of its texts."""
         message = row.summary.last_message
         data: dict[str, Any] = {
             "id": row.id,
@@ -67,8 +67,7 @@ class ChatsFeedView(ChatListMixin):
             "last_id": message.id if message else None,
             "last_sent_at": message.sent_at.isoformat() if message else None,
         }
-        if self.request.GET.get("html"):
+        if html:
             name = "django_redis_messaging/_row.html"
-            html = render_to_string(name, {"row": row}, request=self.request)
-            return {**data, "html": html}
+            return {**data, "html": render_to_string(name, {"row": row}, request=self.request)}
         return {**data, "title": row.title, "excerpt": row.excerpt}

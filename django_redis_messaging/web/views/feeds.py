@@ -71,11 +71,14 @@ class RoomFeedView(RoomMixin):
     def changes(self, after: str | int, **known: int | None) -> dict[str, Any]:
         """New and edited messages, and what else changed."""
         changes = self.chat.changes(self.me, after=after, limit=MESSAGES_PER_ANSWER, **known)
+        return {**self.changed(changes), **self.new_and_edited(changes)}
+
+    def changed(self, changes: Changes) -> dict[str, Any]:
+        """What changed besides the messages."""
         self.member_ids = list(changes.positions)
         events = event_views(changes.events, identity=self.active_identity, me=self.me)
         data = {
             **self.changing_state(changes),
-            **self.new_and_edited(changes),
             "gap": changes.gap,
             "gap_text": gap_text(changes.gap),
             "reset": changes.reset,

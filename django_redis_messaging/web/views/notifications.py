@@ -158,9 +158,7 @@ class BellView(MailboxMixin):
     json_only = True
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        status = self.mailbox.status()
-        texts = {"label": bell.label(status.unread), "text": bell.text(status.unread)}
-        return JsonResponse({"unread": status.unread, **texts, "state": bell.state(status)})
+        return JsonResponse(bell.as_json(self.mailbox.status()))
 
 
 class NotificationChange(MailboxMixin):

@@ -1,0 +1,15 @@
+-- Hints for the processes that push changes to browsers: what has changed, never how. They are published to the channel
+-- "PREFIX:1:live", as a kind, the resource as it is in the hash tag, and for "a" a NUL and the user:
+--
+--   m  chat: its messages, members, title or roles
+--   a  chat: the position of this user, or their mute
+--   t  chat: who is typing
+--   u  user: the index of their chats
+--   b  mailbox: its mails
+--
+-- A lost hint costs time: those processes also look at what they watch every few seconds. So a user without the
+-- permission to publish is no error.
+local function publish_hint(kind, key, user)
+  local prefix, resource = string.match(key, '^(.-):{(.-)}')
+  redis.pcall('PUBLISH', prefix .. ':live', kind .. resource .. (user and '\0' .. user or ''))
+end

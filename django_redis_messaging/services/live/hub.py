@@ -1,0 +1,113 @@
+"""The hub: one for all live streams of an event loop.
+
+A hint, or a look every few seconds, marks a chat, an index or a mailbox; what is marked is read once for all
+streams (reading.py). A stream registers first and reads the state afterwards, as in Zulip, so that nothing is
+missed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+from ... import conf
+from ...core import clients, keys
+from .hints import Hint, Hints
+from .looking import Looking
+from .marks import BEHIND, EVERYTHING, POSITION, Resource
+from .reading import Reading
+from .registry import Registry
+from .stream import Stream
+from .values import Known
+
+#: seconds for which the hub keeps its connection after the last stream has ended
+LINGER = 5.0
+
+
+class Hub:
+    """The live streams of one event loop, for one alias and prefix."""
+
+    def __init__(self, alias: str) -> None:
+        prefix = keys.current_prefix()
+        self._registry = Registry()
+        self._reading = Reading(alias, self._registry)
+        self._marks = self._reading.marks
+        self._looking = Looking(alias, prefix, self._registry, self._marks)
+        endpoint = clients.running(alias).endpoint
+        self._hints = Hints(endpoint, prefix, self.receive, self._looking.soon.set)
+        self._loops: list[asyncio.Task[None]] = []
+        self._ending: asyncio.TimerHandle | None = None
+
+    @property
+    def number_of_streams(self) -> int:
+        """How many streams are open."""
+        return sum(len(user.streams) for user in self._registry.users.values())
+
+    def number_of(self, user: str) -> int:
+        """How many streams a user has open."""
+        return len(self._registry.streams_of(user))
+
+    @asynccontextmanager
+    async def stream(self, user: str, rooms: Mapping[str, Known]) -> AsyncGenerator[Stream, None]:
+        """A stream of what changes for a user; `rooms`: the chats to follow, and what the reader knows of
+        them."""
+        stream = Stream(self._marks, user, rooms)
+        self._begin()
+        self._registry.add(stream)
+        try:
+            await self._hints.attempted.wait()
+            for chat_id in rooms:
+                self._marks.chat(chat_id, BEHIND)
+            self._marks.user(user)
+            yield stream
+        finally:
+            self._registry.remove(stream)
+            if not self._registry.users:
+                self._ending = asyncio.get_running_loop().call_later(LINGER, self.close)
+
+    def receive(self, hint: Hint) -> None:
+        """Mark what has changed."""
+        kind, name, user = hint
+        if kind == "x":
+            for stream in self._registry.streams_of(name):
+                stream.request_check()
+        elif kind in "ub":
+            if name in self._registry.users:
+                self._marks.add(Resource("index" if kind == "u" else "mailbox", name), EVERYTHING)
+        else:
+            self._reading.note(name, POSITION + user if kind == POSITION else kind)
+
+    def close(self) -> None:
+        """Close the connection, and stop reading."""
+        for task in self._loops:
+            task.cancel()
+        self._loops.clear()
+        self._marks.clear()
+
+    def _begin(self) -> None:
+        """Receive hints, and look, if that is not being done."""
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        if not self._loops:
+            self._hints.attempted.clear()
+            self._loops = [self._marks.start(self._hints.run()), self._marks.start(self._looking.run())]
+
+
+_hubs: dict[tuple[str, str, int], tuple[asyncio.AbstractEventLoop, Hub]] = {}
+
+
+def hub_of(using: str | None = None) -> Hub:
+    """The hub of the running event loop for an alias and the current prefix."""
+    loop, alias = asyncio.get_running_loop(), using if using is not None else conf.alias()
+    key = (alias, keys.current_prefix(), id(loop))
+    found = _hubs.get(key)
+    if found is not None and found[0] is loop:
+        return found[1]
+    for other, (owner, _) in list(_hubs.items()):
+        if owner.is_closed():
+            del _hubs[other]
+    hub = Hub(alias)
+    _hubs[key] = (loop, hub)
+    return hub

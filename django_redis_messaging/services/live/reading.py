@@ -1,0 +1,137 @@
+"""Reads each change once for all streams that follow it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import Any
+
+from ... import conf
+from ...core.steps import batched
+from ...errors import ChatNotFound
+from ..chats.changes import MAX_READERS
+from ..chats.chat import Chat
+from ..chats.values import Changes, ChatSummary
+from ..inboxes import Inbox
+from ..mailboxes.mailbox import Mailbox
+from .marks import EVERYTHING, POSITION, TYPING, Marks, Resource
+from .registry import Registry, Watched
+from .stream import Stream
+from .values import Known
+
+#: chats of the list that a stream begins with
+LIST_LENGTH = 50
+
+
+class Reading:
+    """Reads chats, indexes and mailboxes, and hands them to the streams.
+
+    The membership of the streams' users is read together with the messages, in one script, so that nothing
+    is sent to those who have left.
+    """
+
+    def __init__(self, alias: str, registry: Registry) -> None:
+        self.marks = Marks(self._read)
+        self._alias = alias
+        self._registry = registry
+        #: chats that have changed while an index was read, and the number of such readings
+        self._changed_meanwhile: set[str] = set()
+        self._indexing = 0
+
+    def note(self, chat_id: str, what: str) -> None:
+        """A chat has changed: mark it if a stream follows it, or may be about to."""
+        if self._indexing:
+            self._changed_meanwhile.add(chat_id)
+        if chat_id in self._registry.chats:
+            self.marks.chat(chat_id, what)
+
+    async def _read(self, resource: Resource, what: set[str]) -> None:
+        kind, name = resource
+        if kind == "index":
+            await self._read_index(name)
+        elif kind == "mailbox":
+            await self._read_mailbox(name)
+        elif name in self._registry.chats:
+            await self._read_chat(self._registry.chats[name], what)
+
+    async def _read_chat(self, watched: Watched, what: set[str]) -> None:
+        """Read a chat for the streams that see what has changed."""
+        rooms, lists = list(watched.rooms), list(watched.lists)
+        if EVERYTHING not in what:
+            moved = {one[len(POSITION) :] for one in what if one.startswith(POSITION)}
+            lists = [stream for stream in lists if stream.user in moved]
+            # The members of a large chat don't see each other's positions.
+            if TYPING not in what and not (moved and watched.size <= conf.current().TYPING_MAX_MEMBERS):
+                rooms = [one for one in rooms if one.user in moved or one.is_behind(watched.chat_id)]
+        await self._read_rooms(watched, rooms)
+        await self._read_summaries(watched, lists)
+
+    async def _read_rooms(self, watched: Watched, streams: Iterable[Stream]) -> None:
+        """Read what changed in an open chat, once for all streams that know the same."""
+        groups: defaultdict[Known, list[Stream]] = defaultdict(list)
+        for stream in streams:
+            known = stream.known(watched.chat_id)
+            if known is not None:
+                groups[known].append(stream)
+        for known, group in groups.items():
+            for page in batched(group, MAX_READERS):
+                await self._read_group(watched, known, page)
+
+    async def _read_group(self, watched: Watched, known: Known, group: Collection[Stream]) -> None:
+        chat, users = Chat(watched.chat_id, using=self._alias), list({stream.user for stream in group})
+        found: dict[str, Changes] = {}
+        with suppress(ChatNotFound):  # then they are no members
+            found = await chat.achanges_for(users, **known._asdict())
+        shared: dict[Any, Any] = {}
+        for stream in group:
+            if chat.id not in stream.rooms:
+                continue
+            if stream.user in found:
+                stream.put_changes(found[stream.user], shared)
+            else:
+                self._registry.close_room(stream, chat.id)
+        for changes in found.values():
+            watched.size = changes.member_count
+            if changes.typists:  # nothing is published when they stop
+                self.marks.later(conf.current().TYPING_WINDOW, Resource("chat", chat.id), TYPING)
+                break
+
+    async def _read_summaries(self, watched: Watched, streams: Collection[Stream]) -> None:
+        """Read what the lists of chats show of a chat."""
+        chat, users = Chat(watched.chat_id, using=self._alias), {stream.user for stream in streams}
+        found: dict[str, ChatSummary] = {}
+        for page in batched(users, MAX_READERS):
+            found |= await chat.asummaries_for(page)
+        shared: dict[Any, Any] = {}
+        for stream in streams:
+            if stream not in watched.lists:
+                continue
+            if stream.user in found:
+                stream.put_summary(found[stream.user], shared)
+            else:
+                stream.remove_chats([chat.id])
+                self._registry.unlist(stream, chat.id)
+
+    async def _read_index(self, user: str) -> None:
+        """Read the list of a user's chats, and follow all of them."""
+        inbox = Inbox(user, using=self._alias)
+        self._indexing += 1
+        try:
+            chats = await inbox.achats(limit=LIST_LENGTH)
+            for stream in self._registry.streams_of(user):
+                gone = self._registry.list_chats(stream, inbox.newest)
+                stream.put_list(chats)
+                stream.remove_chats(gone)
+            for chat_id in self._changed_meanwhile & inbox.newest.keys():
+                self.note(chat_id, EVERYTHING)
+        finally:
+            self._indexing -= 1
+            if not self._indexing:
+                self._changed_meanwhile.clear()
+
+    async def _read_mailbox(self, user: str) -> None:
+        status = await Mailbox(user, using=self._alias).astatus()
+        shared: dict[Any, Any] = {}
+        for stream in self._registry.streams_of(user):
+            stream.put_mail(status, shared)

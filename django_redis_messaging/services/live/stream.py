@@ -1,0 +1,158 @@
+"""One user's live stream: what the hub has read for it and its reader has not taken yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..chats.values import Changes, ChatSummary
+from ..mailboxes.values import MailboxStatus
+from .marks import BEHIND, Marks
+from .values import ChatsChanged, Known, LiveEvent, MailChanged, RoomChanged, RoomClosed, known_after
+
+
+class Room:
+    """A chat that is open in a stream."""
+
+    __slots__ = ("event", "is_behind", "known", "shown")
+
+    def __init__(self, known: Known) -> None:
+        #: what the reader knows, once it has taken the event
+        self.known = known
+        #: the event that the reader has not taken yet
+        self.event: RoomChanged | None = None
+        #: whether there is more to read, now or once the event is taken, however slow the reader is
+        self.is_behind = True
+        #: the parts of the state that have no number of their own
+        self.shown: tuple[Any, ...] | None = None
+
+    def put(self, changes: Changes, shared: dict[Any, Any]) -> bool:
+        """Make the event of what was read; returns whether there is any."""
+        reader = (changes.unread, changes.read_id, changes.muted_until, changes.role, changes.oldest_id)
+        shown = (changes.typists, changes.moved, changes.event, *reader)
+        self.known = known_after(changes)
+        self.is_behind = changes.has_more
+        found = changes.messages or changes.edited or changes.edits_missed or changes.reset
+        if self.shown == shown and not found:
+            return False
+        self.shown = shown
+        self.event = RoomChanged(changes=changes, shared=shared)
+        return True
+
+
+class Stream:
+    """What one reader follows. It holds at most one event for each room, one list of chats, and one state of
+    the mailbox, so a slow reader takes no more memory than a fast one and delays nobody."""
+
+    __slots__ = (
+        "_chats", "_closed", "_complete", "_gone", "_mail", "_marks", "_must_check", "_shared", "_wake",
+        "chat_ids", "rooms", "user",
+    )  # fmt: skip
+
+    def __init__(self, marks: Marks, user: str, rooms: Mapping[str, Known]) -> None:
+        self.user = user
+        self.rooms = {chat_id: Room(known) for chat_id, known in rooms.items()}
+        #: the chats of the user's list
+        self.chat_ids: tuple[str, ...] = ()
+        self._marks = marks
+        self._wake = asyncio.Event()
+        self._closed: list[str] = []
+        self._chats: dict[str, ChatSummary] = {}
+        self._gone: set[str] = set()
+        self._complete = False
+        self._shared: dict[Any, Any] = {}
+        self._mail: MailChanged | None = None
+        self._must_check = False
+
+    def request_check(self) -> None:
+        """Let `take` return at once: the user may have lost the right to read."""
+        self._must_check = True
+        self._wake.set()
+
+    def must_check(self) -> bool:
+        """Whether a check was requested since the last call."""
+        requested, self._must_check = self._must_check, False
+        return requested
+
+    async def take(self, seconds: float | None = None) -> list[LiveEvent]:
+        """Wait for events, `seconds` at most, and return them all; an empty list if there is none."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return []
+        self._wake.clear()
+        found: list[LiveEvent] = [RoomClosed(chat_id=chat_id) for chat_id in self._closed]
+        self._closed.clear()
+        for chat_id, room in self.rooms.items():
+            if room.event is not None:
+                found.append(room.event)
+                room.event = None
+                if room.is_behind:
+                    self._marks.chat(chat_id, BEHIND)
+        if self._chats or self._gone or self._complete:
+            found.append(
+                ChatsChanged(
+                    chats=list(self._chats.values()),
+                    gone=sorted(self._gone),
+                    complete=self._complete,
+                    shared=self._shared,
+                )
+            )
+            self._chats, self._gone, self._complete, self._shared = {}, set(), False, {}
+        if self._mail is not None:
+            found.append(self._mail)
+            self._mail = None
+        return found
+
+    def is_behind(self, chat_id: str) -> bool:
+        """Whether there is more to read of an open chat, whatever has changed."""
+        return chat_id in self.rooms and self.rooms[chat_id].is_behind
+
+    def known(self, chat_id: str) -> Known | None:
+        """What the reader knows of an open chat. None: it is not open, or its event is not taken yet; then it
+        is read afterwards."""
+        room = self.rooms.get(chat_id)
+        if room is None or room.event is None:
+            return None if room is None else room.known
+        room.is_behind = True
+        return None
+
+    def put_changes(self, changes: Changes, shared: dict[Any, Any]) -> None:
+        """An open chat has changed."""
+        if self.rooms[changes.chat_id].put(changes, shared):
+            self._wake.set()
+
+    def close_room(self, chat_id: str) -> None:
+        """The user is not a member of an open chat: forget it, with what was not taken."""
+        if self.rooms.pop(chat_id, None) is not None:
+            self._closed.append(chat_id)
+            self._wake.set()
+
+    def put_list(self, chats: Collection[ChatSummary]) -> None:
+        """The list of the user's chats, which replaces all that was not taken."""
+        self._chats = {chat.chat_id: chat for chat in chats}
+        self._gone.difference_update(self._chats)
+        self._complete = True
+        self._shared = {}
+        self._wake.set()
+
+    def put_summary(self, summary: ChatSummary, shared: dict[Any, Any]) -> None:
+        """A chat of the list has changed."""
+        self._shared = {} if self._chats else shared  # those of several chats can't be shared
+        self._chats.pop(summary.chat_id, None)  # the latest change comes last
+        self._chats[summary.chat_id] = summary
+        self._wake.set()
+
+    def remove_chats(self, chat_ids: Collection[str]) -> None:
+        """The user is not a member of these chats any more."""
+        for chat_id in chat_ids:
+            self._chats.pop(chat_id, None)
+            self._gone.add(chat_id)
+            self._wake.set()
+
+    def put_mail(self, status: MailboxStatus, shared: dict[Any, Any]) -> None:
+        """The state of the mailbox."""
+        self._mail = MailChanged(status=status, shared=shared)
+        self._wake.set()

@@ -1,0 +1,1 @@
+"""Live streams as the pages and other clients receive them."""

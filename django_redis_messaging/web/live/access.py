@@ -1,0 +1,55 @@
+"""Who may have a stream, which outlives the request that was checked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from asgiref.sync import SyncToAsync, sync_to_async
+from django.contrib import auth
+from django.db import close_old_connections, connections
+from django.http import HttpRequest
+
+from ..identity import Identity
+
+
+class Access:
+    """Whether the user of a request may still use the pages: not after signing out, for example."""
+
+    def __init__(self, request: HttpRequest, me: str, identity: Identity) -> None:
+        session: Any = getattr(request, "session", None)
+        self._key = session.session_key if session is not None and auth.SESSION_KEY in session else None
+        self._open: Any = type(session)
+        self._me = me
+        self._identity = identity
+
+    async def holds(self) -> bool:
+        """Whether the session still exists and belongs to the user. Who is authenticated without a session is
+        checked when the client reconnects."""
+        return self._key is None or await asyncio.to_thread(self._check)
+
+    def _check(self) -> bool:
+        close_old_connections()
+        try:
+            request = HttpRequest()
+            request.session = self._open(self._key)
+            user = auth.get_user(request)
+            return self._identity.may_use(user) and self._identity.member_id(user) == self._me
+        finally:
+            close_old_connections()
+
+
+async def release_thread() -> None:
+    """Close the database connections of a request that becomes a stream, and end the thread in which its
+    synchronous code has run: it would be idle as long as the stream lasts."""
+    await sync_to_async(_close_connections)()
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
+    if executor is not None:
+        executor.shutdown(wait=False)
+
+
+def _close_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()

@@ -1,0 +1,159 @@
+"""Events as JSON, as in the feeds that are polled; made once for all users who get the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from django.db import close_old_connections
+from django.http import HttpRequest
+from django.utils import timezone, translation
+
+from ...services.chats import Changes, ChatSummary
+from ...services.live import ChatsChanged, LiveEvent, MailChanged, RoomChanged, RoomClosed
+from .. import bell
+from ..base import MessagingView
+from ..presentation import NAMES_IN_TITLE, chat_rows
+from ..texts import visible_text
+from ..views.chats import ChatsFeedView
+from ..views.feeds import RoomFeedView
+
+
+class Renderer:
+    """Makes JSON of events for the user of a request. What may read the database runs in a thread."""
+
+    def __init__(self, view: MessagingView) -> None:
+        request = self._request = view.request
+        self._me = view.me
+        self._identity = view.active_identity
+        self._html = bool(request.GET.get("html"))
+        self._language = translation.get_language()
+        self._zone = timezone.get_current_timezone()
+        #: what the JSON depends on besides the event
+        self._variant = (self._html, self._language, str(self._zone), _place(request))
+
+    async def render(self, event: LiveEvent) -> tuple[str, str]:
+        """The name of an event and its JSON."""
+        match event:
+            case RoomChanged():
+                return "room", await self._room(event)
+            case ChatsChanged():
+                return "chats", await self._chats(event)
+            case MailChanged():
+                return "bell", _dump(bell.as_json(event.status))
+            case RoomClosed():
+                return "closed", _dump({"chat": event.chat_id})
+        raise TypeError(f"{type(event).__name__} has no JSON.")
+
+    async def _room(self, event: RoomChanged) -> str:
+        changes = event.changes
+        variant = _room_variant(changes, self._me)
+        shared = await self._once(event.shared, variant, partial(self._shared_room, changes))
+        own = {
+            "chat": changes.chat_id,
+            "known": event.known.encode(),
+            "read_id": changes.read_id,
+            "unread": changes.unread,
+        }
+        return _joined(_dump(own), shared)
+
+    def _shared_room(self, changes: Changes) -> str:
+        view = RoomFeedView()
+        self._set_up(view, chat_id=changes.chat_id)
+        data = view.changed(changes)
+        del data["read_id"], data["unread"]
+        messages = {
+            "messages": view.as_json(changes.messages, changes),
+            "changed": view.as_json(changes.edited, changes),
+        }
+        return _dump({**data, **messages, "has_more": changes.has_more})
+
+    async def _chats(self, event: ChatsChanged) -> str:
+        own = _dump({"complete": event.complete, "gone": event.gone})
+        if event.complete:  # clients have the HTML already, or read the feed
+            make = partial(self._rows, event.chats, html=False)
+            return _joined(own, await _in_thread(self._localized, make))
+        rows = [
+            await self._once(event.shared, _row_variant(chat, self._me), partial(self._row, chat))
+            for chat in event.chats
+        ]
+        return _joined(own, f'{{"chats": [{", ".join(rows)}]}}')
+
+    def _row(self, chat: ChatSummary) -> str:
+        [row] = self._list([chat], html=self._html)
+        return _dump(row)
+
+    def _rows(self, chats: Sequence[ChatSummary], *, html: bool) -> str:
+        return _dump({"chats": self._list(chats, html=html)})
+
+    def _list(self, chats: Sequence[ChatSummary], *, html: bool) -> list[dict[str, Any]]:
+        view = ChatsFeedView()
+        self._set_up(view)
+        rows = chat_rows(chats, identity=self._identity, me=self._me)
+        return [view.as_json(row, html=html) for row in rows]
+
+    def _set_up(self, view: MessagingView, **kwargs: str) -> None:
+        view.setup(self._request, **kwargs)
+        view.me, view.active_identity = self._me, self._identity
+
+    async def _once(self, shared: dict[Any, Any], variant: tuple[Any, ...], make: Callable[[], str]) -> str:
+        """What `make` returns; it is called once for all events with the same `shared` and variant."""
+        key = (self._variant, variant)
+        if key not in shared:
+            shared[key] = asyncio.ensure_future(_in_thread(self._localized, make))
+        text: str = await asyncio.shield(shared[key])  # a stream that ends must not take it from the others
+        return text
+
+    def _localized(self, make: Callable[[], str]) -> str:
+        with translation.override(self._language), timezone.override(self._zone):
+            return make()
+
+
+async def _in_thread(function: Callable[[Callable[[], str]], str], make: Callable[[], str]) -> str:
+    return await asyncio.to_thread(_with_fresh_connections, function, make)
+
+
+def _with_fresh_connections(function: Callable[[Callable[[], str]], str], make: Callable[[], str]) -> str:
+    close_old_connections()
+    try:
+        return function(make)
+    finally:
+        close_old_connections()
+
+
+def _place(request: HttpRequest) -> tuple[Any, ...]:
+    """What the URLs in HTML depend on."""
+    match = request.resolver_match
+    return (match.namespace if match else None, request.META.get("SCRIPT_NAME"), request.get_host())
+
+
+def _room_variant(changes: Changes, me: str) -> tuple[Any, ...]:
+    """What decides whether two members get the same JSON, apart from their own positions."""
+    messages = [*changes.messages, *changes.edited]
+    is_personal = (
+        me == changes.last_sender
+        or any(message.sender == me for message in messages)
+        or (not visible_text(changes.title) and me in list(changes.positions)[:NAMES_IN_TITLE])
+    )
+    hidden = tuple(one.reply_to for one in messages if one.reply_to and one.reply_to < changes.oldest_id)
+    edited = tuple(message.id for message in changes.edited)
+    return (changes.role, tuple(changes.typists), edited, hidden, me if is_personal else "")
+
+
+def _row_variant(chat: ChatSummary, me: str) -> tuple[Any, ...]:
+    """What decides whether two members see the same row."""
+    message = chat.last_message
+    is_personal = me in chat.members or (message is not None and me == message.sender)
+    return (chat.chat_id, chat.unread, chat.muted, message is not None, me if is_personal else "")
+
+
+def _dump(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False)
+
+
+def _joined(one: str, other: str) -> str:
+    """The JSON of two objects, neither of which is empty, as one object."""
+    return f"{one[:-1]}, {other[1:]}"

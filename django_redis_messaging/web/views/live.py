@@ -1,0 +1,100 @@
+"""Changes as they happen: a stream of server-sent events, or a long poll."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qs
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.debug import sensitive_variables
+
+from ... import conf
+from ...core.keys import name
+from ...errors import InvalidArgument, MessagingError
+from ...services.live import Known
+from ...services.live.events import MAX_ROOMS
+from ...services.live.hub import hub_of
+from .. import problems
+from ..base import MessagingView
+from ..live.access import release_thread
+from ..live.sending import EventSender
+from ..params import INVALID_POSITION, check_text
+from ..problems import Problem
+
+
+@method_decorator(login_not_required, name="dispatch")
+class LiveView(MessagingView):
+    """What changes for the user, as server-sent events under ASGI. They begin with the state.
+
+    The parameters say what else the client wants:
+
+    - `room` the id of a chat to follow with its messages; repeat it for several
+    - `after` what the client knows of each, in the same order: a cursor, a message id, or the `known` of an
+      event; empty for the newest message
+    - `html` for HTML instead of texts, as in the feeds
+    - `user` the member id for which the page was made: another user gets no stream
+
+    The header `Last-Event-ID` says up to where the client has received the chats. A request that doesn't
+    accept `text/event-stream` is a long poll: the answer is `{"events": [{"event", "data"}, …], "next"}`;
+    `next` are the parameters of the next request.
+    """
+
+    json_only = True
+    invalid_message = INVALID_POSITION
+
+    @method_decorator(sensitive_variables())
+    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
+        try:
+            await sync_to_async(self.check_access)(request)
+            check_text(request)
+            if not conf.current().LIVE or not hasattr(request, "scope"):  # WSGI
+                raise Problem(problems.NOT_LIVE)
+            response: HttpResponseBase = await View.dispatch(self, request, *args, **kwargs)  # type: ignore[misc]
+        except (Problem, MessagingError) as error:
+            response = self.answer_failure(error)
+        return self.finish(response)
+
+    async def get(self, request: HttpRequest) -> HttpResponseBase:
+        if request.GET.get("user", self.me) != self.me:
+            raise Problem(problems.OTHER_USER)
+        sender = EventSender(self, self.hub(), self.rooms())
+        await release_thread()
+        if "text/event-stream" not in request.headers.get("Accept", ""):
+            answer = await sender.poll(request.GET.get("seen", ""))
+            return JsonResponse(answer, json_dumps_params={"ensure_ascii": False})
+        return StreamingHttpResponse(
+            sender.stream(),
+            content_type="text/event-stream",
+            # compressed or buffered, events would be late
+            headers={"Content-Encoding": "identity", "X-Accel-Buffering": "no"},
+        )
+
+    def hub(self) -> Any:
+        """The hub of this process, if it may have one more stream of this user."""
+        hub, settings = hub_of(), conf.current()
+        if (
+            hub.number_of(self.me) >= settings.LIVE_MAX_STREAMS
+            or hub.number_of_streams >= settings.LIVE_MAX_PER_PROCESS
+        ):
+            raise Problem(problems.TOO_MANY_STREAMS)
+        return hub
+
+    def rooms(self) -> dict[str, Known]:
+        """The chats to follow, and what the client knows of them."""
+        query = self.request.GET
+        rooms = _parse_rooms(query.getlist("room"), query.getlist("after"))
+        received = parse_qs(self.request.headers.get("Last-Event-ID", ""), keep_blank_values=True)
+        later = _parse_rooms(received.get("room", []), received.get("after", []))
+        return rooms | {chat_id: later[chat_id] for chat_id in rooms.keys() & later.keys()}
+
+
+def _parse_rooms(ids: Sequence[str], known: Sequence[str]) -> dict[str, Known]:
+    if len(ids) > MAX_ROOMS or len(known) > len(ids):
+        raise InvalidArgument(f"There can be {MAX_ROOMS} rooms, each with one position.")
+    texts = [*known, *[""] * (len(ids) - len(known))]
+    return {name(chat_id, "room"): Known.parse(text) for chat_id, text in zip(ids, texts, strict=True)}

@@ -1,0 +1,160 @@
+"""Live streams: every change is read once for all, and handed to those whom it concerns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import TypeVar
+
+import pytest
+
+from django_redis_messaging import Chat, Mailbox, live
+from django_redis_messaging.services.live.hub import hub_of
+
+pytestmark = pytest.mark.asyncio
+
+E = TypeVar("E", bound=live.LiveEvent)
+
+
+class Reader:
+    """Takes the events of a stream as they come."""
+
+    def __init__(self, stream: object) -> None:
+        self.events: list[live.LiveEvent] = []
+        self._stream = stream
+        self._came = asyncio.Event()
+
+    async def run(self) -> None:
+        async for event in self._stream:  # type: ignore[attr-defined]
+            self.events.append(event)
+            self._came.set()
+
+    async def until(self, kind: type[E], condition: Callable[[E], object] = bool, seconds: float = 5) -> E:
+        """The first event of this kind that meets the condition."""
+        async with asyncio.timeout(seconds):
+            while True:
+                for event in self.events:
+                    if isinstance(event, kind) and condition(event):
+                        return event
+                self._came.clear()
+                await self._came.wait()
+
+    @property
+    def ids(self) -> list[int]:
+        rooms = [event for event in self.events if isinstance(event, live.RoomChanged)]
+        return [message.id for event in rooms for message in event.changes.messages]
+
+
+@asynccontextmanager
+async def following(user: str, **arguments: object) -> AsyncIterator[Reader]:
+    async with aclosing(live.events(user, **arguments)) as stream:  # type: ignore[arg-type]
+        reader = Reader(stream)
+        task = asyncio.create_task(reader.run())
+        try:
+            yield reader
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_begins_with_the_state(closing: None) -> None:
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    await Mailbox("bob").asend({"text": "Hi"})
+    async with following("bob", rooms=[chat.id]) as reader:
+        chats = await reader.until(live.ChatsChanged)
+        mail = await reader.until(live.MailChanged)
+        room = await reader.until(live.RoomChanged)
+    assert chats.complete and [one.unread for one in chats.chats] == [1]
+    assert mail.status.unread == 1
+    assert (room.changes.last_id, room.changes.messages) == (1, [])
+
+
+async def test_a_message_reaches_the_room_and_the_list(closing: None) -> None:
+    chat = await Chat.acreate("ann", ["bob"])
+    async with following("bob", rooms=[chat.id]) as reader:
+        await reader.until(live.RoomChanged)
+        await reader.until(live.ChatsChanged)
+        await chat.asend("ann", "Hello")
+        room = await reader.until(live.RoomChanged, lambda event: event.changes.messages)
+        chats = await reader.until(live.ChatsChanged, lambda event: not event.complete)
+    assert [message.body for message in room.changes.messages] == ["Hello"]
+    assert [(one.chat_id, one.unread) for one in chats.chats] == [(chat.id, 1)]
+
+
+async def test_goes_on_where_another_stream_ended(closing: None) -> None:
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    async with following("bob", rooms={chat.id: live.Known(0)}) as reader:
+        known = (await reader.until(live.RoomChanged, lambda event: event.changes.messages)).known
+    await chat.asend("ann", "Two")
+    async with following("bob", rooms={chat.id: known}) as reader:
+        await reader.until(live.RoomChanged)
+    assert reader.ids == [2]
+
+
+async def test_everything_comes_once_in_order_to_many(closing: None) -> None:
+    users = [f"user-{number}" for number in range(20)]
+    chat = await Chat.acreate("ann", users)
+    async with AsyncExitStack() as stack:
+        readers = [
+            await stack.enter_async_context(following(user, rooms={chat.id: live.Known(0)})) for user in users
+        ]
+        for number in range(60):
+            await chat.asend("ann", f"Message {number}")
+        for reader in readers:
+            await reader.until(
+                live.RoomChanged, lambda event: any(one.id == 60 for one in event.changes.messages)
+            )
+            assert reader.ids == list(range(1, 61))
+
+
+async def test_nothing_after_leaving(closing: None) -> None:
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    async with following("bob", rooms=[chat.id]) as bob, following("ann", rooms=[chat.id]) as ann:
+        await bob.until(live.RoomChanged)
+        await bob.until(live.ChatsChanged)
+        await chat.aleave("bob", by="ann")
+        await chat.asend("ann", "Secret")
+        assert (await bob.until(live.RoomClosed)).chat_id == chat.id
+        await bob.until(live.ChatsChanged, lambda event: event.gone == [chat.id])
+        await ann.until(live.RoomChanged, lambda event: event.changes.messages)
+    assert bob.ids == []
+
+
+async def test_a_new_chat_appears(closing: None) -> None:
+    async with following("bob") as reader:
+        await reader.until(live.ChatsChanged)
+        chat = await Chat.acreate("ann", ["bob"], "Hi")
+        found = await reader.until(live.ChatsChanged, lambda event: event.chats)
+        assert [one.chat_id for one in found.chats] == [chat.id]
+        await chat.asend("ann", "Two")
+        await reader.until(live.ChatsChanged, lambda event: event.chats and event.chats[0].unread == 2)
+
+
+async def test_typing_positions_and_mail(closing: None) -> None:
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    async with following("bob", rooms=[chat.id]) as reader:
+        await reader.until(live.RoomChanged)
+        await chat.atyping("ann")
+        await reader.until(live.RoomChanged, lambda event: event.changes.typists == ["ann"])
+        await chat.aack("bob", 1)
+        await reader.until(live.RoomChanged, lambda event: event.changes.read_id == 1)
+        await reader.until(live.ChatsChanged, lambda event: not event.complete and event.chats[0].unread == 0)
+        await Mailbox("bob").asend("News")
+        await reader.until(live.MailChanged, lambda event: event.status.unread == 1)
+
+
+async def test_without_hints_changes_are_found(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    monkeypatch.setattr(hub_of()._hints, "_receive", lambda hint: None)
+    async with following("bob", rooms=[chat.id]) as reader:
+        await reader.until(live.RoomChanged)
+        await reader.until(live.ChatsChanged)
+        await chat.asend("ann", "Two")
+        await reader.until(live.RoomChanged, lambda event: event.changes.messages)
+        await chat.aedit("ann", 1, "Uno")
+        await reader.until(live.RoomChanged, lambda event: event.changes.edited)
+        other = await Chat.acreate("ann", ["bob"], "Hi")
+        await reader.until(live.ChatsChanged, lambda event: other.id in [one.chat_id for one in event.chats])
+        await Mailbox("bob").asend("News")
+        await reader.until(live.MailChanged, lambda event: event.status.unread == 1)

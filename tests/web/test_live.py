@@ -1,0 +1,216 @@
+"""Live streams over HTTP: server-sent events under a real ASGI server, and the long poll."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import override_settings
+
+from django_redis_messaging import Chat, notify
+
+from .conftest import client_of
+from .serving import EventSource, Site, serving
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def people(person: Callable[..., User]) -> tuple[User, User]:
+    return person("ann"), person("bob")
+
+
+@pytest.fixture
+def chat(people: tuple[User, User]) -> Chat:
+    ann, bob = people
+    return Chat.create(str(ann.pk), [str(bob.pk)], "One", title="Trip")
+
+
+class TestEvents:
+    def test_the_state_then_changes(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
+        ann, bob = people
+        with EventSource(site, bob, room=chat.id) as source:
+            assert source.response.status == 200
+            assert source.response.headers["Content-Type"] == "text/event-stream"
+            assert source.response.headers["Content-Encoding"] == "identity"
+            assert source.response.headers["X-Accel-Buffering"] == "no"
+            assert "no-store" in source.response.headers["Cache-Control"]
+            room = source.until("room")
+            assert (room["chat"], room["unread"], room["messages"]) == (chat.id, 1, [])
+            while len(source.seen) < 3:
+                source.next()
+            assert {name for name, _ in source.seen} == {"room", "chats", "bell"}
+            chat.send(str(ann.pk), "Two <b>")
+            room = source.until("room", lambda data: data["messages"])
+            assert [(one["body"], one["label"]) for one in room["messages"]] == [("Two <b>", "ann")]
+            row = source.until("chats", lambda data: not data["complete"])["chats"][0]
+            assert (row["id"], row["title"], row["unread"]) == (chat.id, "Trip", 2)
+            notify(str(bob.pk), "News")
+            assert source.until("bell", lambda data: data["unread"])["text"] == "1"
+
+    def test_html_is_as_in_the_feed(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
+        ann, bob = people
+        with (
+            EventSource(site, bob, room=chat.id, html=1) as bobs,
+            EventSource(site, ann, room=chat.id, html=1) as anns,
+        ):
+            for source in (bobs, anns):
+                source.until("room")
+            chat.send(str(ann.pk), "Two <b>")
+            for user, source in ((bob, bobs), (ann, anns)):
+                pushed = source.until("room", lambda data: data["messages"])
+                url = f"/messages/chats/{chat.id}/feed/?after=1&html=1"
+                polled = client_of(user).get(url).json()
+                assert pushed["messages"] == polled["messages"]
+                assert pushed["cursor"] == polled["cursor"]
+                row = source.until("chats", lambda data: not data["complete"])["chats"][0]
+                assert row == client_of(user).get("/messages/feed/?html=1").json()["chats"][0]
+
+    def test_goes_on_after_the_last_event(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
+        ann, bob = people
+        with EventSource(site, bob, room=chat.id, after="0") as source:
+            assert source.until("room")["messages"][0]["body"] == "One"
+        chat.send(str(ann.pk), "Two")
+        with EventSource(site, bob, room=chat.id, after="0", last_id=source.last_id) as source:
+            assert [one["body"] for one in source.until("room")["messages"]] == ["Two"]
+
+    def test_who_is_removed_gets_nothing_after(
+        self, site: Site, people: tuple[User, User], chat: Chat
+    ) -> None:
+        ann, bob = people
+        with EventSource(site, bob, room=chat.id) as source:
+            source.until("room")
+            source.until("chats")
+            chat.leave(str(bob.pk), by=str(ann.pk))
+            chat.send(str(ann.pk), "Secret")
+            assert source.until("closed") == {"chat": chat.id}
+            notify(str(bob.pk), "News")
+            source.until("bell", lambda data: data["unread"])
+            assert "Secret" not in json.dumps(source.seen)
+
+    def test_unknown_and_foreign_chats_are_alike(
+        self, site: Site, person: Callable[..., User], chat: Chat
+    ) -> None:
+        with EventSource(site, person("eve"), room=[chat.id, "nothing"]) as source:
+            assert {source.until("closed")["chat"], source.until("closed")["chat"]} == {chat.id, "nothing"}
+
+    def test_ends_when_the_user_signs_out(self, site: Site, people: tuple[User, User]) -> None:
+        with EventSource(site, people[1]) as source, EventSource(site, people[1]) as other:
+            source.until("bell")
+            other.until("bell")
+            source.session.logout()
+            while source.next() is not None:
+                pass
+            notify(str(people[1].pk), "For the other session")
+            other.until("bell", lambda data: data["unread"])
+
+    def test_a_site_that_stops_ends_the_streams(self, site: Site, people: tuple[User, User]) -> None:
+        with EventSource(site, people[1]) as source:
+            source.until("bell")
+            site.stop()
+            while source.next() is not None:
+                pass
+            site.start()
+        with EventSource(site, people[1]) as source:
+            assert source.until("bell")
+
+
+class TestRefusals:
+    def test_anonymous(self, site: Site) -> None:
+        with EventSource(site, None) as source:
+            assert source.response.status == 401
+            assert json.loads(source.response.read())["error"]["code"] == "sign_in"
+
+    def test_a_page_of_another_user(self, site: Site, people: tuple[User, User]) -> None:
+        with EventSource(site, people[0], user=str(people[1].pk)) as source:
+            assert source.response.status == 403
+
+    @pytest.mark.parametrize(
+        "parameters",
+        [
+            {"room": ""},
+            {"room": "x", "after": "nonsense"},
+            {"room": "x", "after": "1.2.3.4.5"},
+            {"room": "x", "after": "1.-2"},
+            {"after": "1"},
+            {"room": [str(number) for number in range(11)]},
+        ],
+    )
+    def test_bad_input(self, site: Site, people: tuple[User, User], parameters: dict[str, Any]) -> None:
+        with EventSource(site, people[0], **parameters) as source:
+            assert source.response.status == 400
+
+    def test_a_user_has_a_number_of_streams(self, site: Site, people: tuple[User, User]) -> None:
+        ann, bob = people
+        limited = override_settings(REDIS_MESSAGING={"LIVE_MAX_STREAMS": 2})
+        with limited, EventSource(site, ann) as one, EventSource(site, ann) as two:
+            one.until("bell")
+            two.until("bell")
+            with EventSource(site, ann) as three:
+                assert three.response.status == 429
+                assert three.response.headers["Retry-After"] == "60"
+            with EventSource(site, bob) as other:
+                assert other.until("bell")
+
+    def test_switched_off(self, site: Site, people: tuple[User, User]) -> None:
+        with override_settings(REDIS_MESSAGING={"LIVE": False}), EventSource(site, people[0]) as source:
+            assert source.response.status == 501
+
+    def test_wsgi(self, people: tuple[User, User]) -> None:
+        assert client_of(people[0]).get("/messages/live/").json()["error"]["code"] == "not_live"
+
+
+class TestLongPoll:
+    def test_the_state_then_changes(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
+        ann, bob = people
+        cookie = cookie_of(bob)
+        first = poll(site, cookie, urlencode({"room": chat.id, "after": "0"}))
+        assert {event["event"] for event in first["events"]} == {"room", "chats", "bell"}
+        assert bodies(first) == ["One"]
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(poll, site, cookie, first["next"])
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+            chat.send(str(ann.pk), "Two")
+            second = waiting.result(5)
+        if not bodies(second):  # the list of chats came first
+            second = poll(site, cookie, second["next"])
+        assert bodies(second) == ["Two"]
+
+    def test_what_happens_between_two_polls(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
+        ann, bob = people
+        cookie = cookie_of(bob)
+        first = poll(site, cookie, urlencode({"room": chat.id}))
+        other = Chat.create(str(ann.pk), [str(bob.pk)], "Hi")
+        second = poll(site, cookie, first["next"])
+        [chats] = [event["data"] for event in second["events"] if event["event"] == "chats"]
+        assert {row["id"] for row in chats["chats"]} == {chat.id, other.id}
+
+
+def cookie_of(user: User) -> str:
+    return f"sessionid={client_of(user).cookies['sessionid'].value}"
+
+
+def poll(site: Site, cookie: str, query: str) -> dict[str, Any]:
+    with closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=10)) as connection:
+        connection.request("GET", f"/messages/live/?{query}", headers={"Cookie": cookie})
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+    return answer
+
+
+def bodies(answer: dict[str, Any]) -> list[str]:
+    rooms = [event["data"] for event in answer["events"] if event["event"] == "room"]
+    return [message["body"] for room in rooms for message in room["messages"]]
