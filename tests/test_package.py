@@ -46,7 +46,7 @@ def tree(path: Path) -> ast.Module:
 RUN_CODE_OF_DJANGO = {
     "django_redis_messaging.services.jobs.event_loop",
     "django_redis_messaging.web.live.access",
-    "django_redis_messaging.web.views.live",
+    "django_redis_messaging.web.live.view",
 }
 
 

@@ -1,6 +1,11 @@
 """URLs of the tests."""
 
 from django.contrib import admin
+from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 
-urlpatterns = [path("admin/", admin.site.urls), path("messages/", include("django_redis_messaging.urls"))]
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("logout/", LogoutView.as_view(next_page="/admin/"), name="logout"),
+    path("messages/", include("django_redis_messaging.urls")),
+]

@@ -15,6 +15,7 @@ from ..errors import MessagingError
 from ..services.mailboxes import Mailbox
 from ..services.mailboxes.values import MailboxStatus
 from . import identity as identities
+from .live.access import can_stream
 
 _logger = logging.getLogger(__name__)
 #: higher counts are shown as "99+"
@@ -34,6 +35,11 @@ class Bell:
         """Whether this user gets a bell."""
         user = getattr(self._request, "user", None)
         return user is not None and identities.current().may_use(user)
+
+    @property
+    def stream_user(self) -> str:
+        """The member id for a stream of changes; empty if the server pushes none."""
+        return identities.current().member_id(self._request.user) if can_stream(self._request) else ""
 
     @property
     def unread(self) -> int | None:

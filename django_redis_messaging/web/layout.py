@@ -14,13 +14,14 @@ STANDALONE_TEMPLATE = "django_redis_messaging/alone.html"
 
 def layout_context(request: HttpRequest) -> dict[str, Any]:
     """The context of base.html: `drm_layout`, the template it extends, and what that template needs."""
-    context = {"drm_sign_out": _sign_out_url()}
+    # A custom user model may have no is_staff.
+    is_staff = getattr(request.user, "is_staff", False) and request.user.is_active
+    context = {"drm_sign_out": _sign_out_url(is_staff=is_staff)}
     if not has_admin():
         return {**context, "drm_layout": STANDALONE_TEMPLATE, "drm_alone": True}
     from django.contrib.admin import site
 
-    # A custom user model may have no is_staff.
-    if getattr(request.user, "is_staff", False) and request.user.is_active:
+    if is_staff:
         return {**context, **site.each_context(request), "drm_layout": ADMIN_TEMPLATE, "drm_staff": True}
     return {
         **context,
@@ -45,9 +46,10 @@ def has_admin() -> bool:
     return True
 
 
-def _sign_out_url() -> str:
-    """The site's own page to sign out, else the admin's; empty if there is neither."""
-    for name in ("logout", "admin:logout"):
+def _sign_out_url(*, is_staff: bool) -> str:
+    """The site's own URL to sign out, as Django or django-allauth names it, else the admin's, which signs out
+    only staff; empty if there is none."""
+    for name in ("logout", "account_logout", *(["admin:logout"] if is_staff else [])):
         try:
             return reverse(name)
         except NoReverseMatch:

@@ -4,6 +4,7 @@ from django.urls import path, register_converter
 
 from . import views
 from .converters import ChatIdConverter
+from .live.view import LiveView
 
 app_name = "messaging"
 
@@ -15,7 +16,7 @@ _MESSAGE = _CHAT + "messages/<str:message_id>/"
 urlpatterns = [
     path("", views.ChatsView.as_view(), name="chats"),
     path("feed/", views.ChatsFeedView.as_view(), name="chats_feed"),
-    path("live/", views.LiveView.as_view(), name="live"),
+    path("live/", LiveView.as_view(), name="live"),
     path("session/", views.SessionView.as_view(), name="session"),
     path("new/", views.NewChatView.as_view(), name="new"),
     path("contacts/", views.ContactsView.as_view(), name="contacts"),

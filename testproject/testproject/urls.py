@@ -14,7 +14,7 @@ from traffic.views import ProcessView, TrafficView
 
 urlpatterns = [
     path("", SignInView.as_view(), name="sign-in"),
-    path("sign-out/", LogoutView.as_view(), name="sign-out"),
+    path("sign-out/", LogoutView.as_view(), name="logout"),
     path("messages/", include("django_redis_messaging.urls")),
     path("orders/", OrdersView.as_view(), name="orders"),
     path("orders/<int:pk>/pay/", PayView.as_view(), name="pay"),

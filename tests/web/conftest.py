@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from pytest_django.live_server_helper import LiveServer
 
 from django_redis_messaging import Chat, observe
 from django_redis_messaging.core.observers import unobserve
@@ -91,6 +92,12 @@ def operations() -> Iterator[list[str]]:
     observe(record)
     yield names
     unobserve(record)
+
+
+@pytest.fixture
+def server_url(live_server: LiveServer) -> str:
+    """Where browsers find the site."""
+    return live_server.url
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import random
 import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +18,8 @@ from django.contrib.auth.models import User
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
 from django.test import Client
+
+from django_redis_messaging.services.live.hub import _hubs
 
 
 class Site:
@@ -40,6 +44,11 @@ class Site:
             self._thread.join(0.01)
             assert self._thread.is_alive()
 
+    def streams(self) -> int:
+        """The number of open streams."""
+        hubs = [hub for loop, hub in _hubs.values() if not loop.is_closed()]
+        return sum(hub.number_of_streams for hub in hubs)
+
     def stop(self) -> None:
         self._server.should_exit = True
         self._thread.join(10)
@@ -53,6 +62,70 @@ def serving() -> Iterator[Site]:
         yield site
     finally:
         site.stop()
+
+
+class CuttingProxy(socketserver.ThreadingTCPServer):
+    """Forwards to the site, and cuts live streams after some bytes, wherever that is in an event."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, site: Site, *, max_bytes: int = 4000, seed: int = 0) -> None:
+        super().__init__(("127.0.0.1", 0), _Forwarding)
+        self.target = ("127.0.0.1", site.port)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.cuts = 0
+        #: while it is set, streams are cut
+        self.cutting = threading.Event()
+        self._chance = random.Random(seed)
+        self._max_bytes = max_bytes
+
+    def limit(self) -> int:
+        """The number of bytes after which a stream is cut."""
+        return self._chance.randrange(1, self._max_bytes)
+
+    def __enter__(self) -> CuttingProxy:
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Forwarding(socketserver.BaseRequestHandler):
+    """One connection: requests on one thread, answers on another."""
+
+    server: CuttingProxy
+
+    def handle(self) -> None:
+        with socket.create_connection(self.server.target) as self.site:
+            self.is_stream = False
+            requests = threading.Thread(target=self._forward_requests, daemon=True)
+            requests.start()
+            with contextlib.suppress(OSError):  # one of the two sides is gone
+                self._forward_answers()
+            for end in (self.request, self.site):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+            requests.join()
+
+    def _forward_requests(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self.request.recv(65536):
+                self.is_stream = b"/messages/live/" in data
+                self.site.sendall(data)
+            self.site.shutdown(socket.SHUT_RDWR)
+
+    def _forward_answers(self) -> None:
+        left = self.server.limit()
+        while data := self.site.recv(65536):
+            if self.is_stream and self.server.cutting.is_set() and len(data) >= left:
+                self.request.sendall(data[:left])
+                self.server.cuts += 1
+                return
+            left -= len(data) if self.is_stream else 0
+            self.request.sendall(data)
 
 
 class EventSource:

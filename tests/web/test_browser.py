@@ -12,7 +12,6 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
 from pytest_django import Settings
-from pytest_django.live_server_helper import LiveServer
 
 from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.services.contacts import RecentContacts
@@ -38,7 +37,7 @@ Visit = Callable[..., Page]
 
 
 @pytest.fixture
-def visit(browser: Browser, live_server: LiveServer, settings: Settings) -> Iterator[Visit]:
+def visit(browser: Browser, server_url: str, settings: Settings) -> Iterator[Visit]:
     """Opens a page in a separate browser context, signed in as a user."""
     settings.TEST_POLICY = policies.SELF
     errors: list[str] = []
@@ -50,12 +49,12 @@ def visit(browser: Browser, live_server: LiveServer, settings: Settings) -> Iter
             errors.append(message.text)
 
     def open_(user: User, name: str = "chats", *args: Any, fast: bool = True, **options: Any) -> Page:
-        context = browser.new_context(base_url=live_server.url, **options)
+        context = browser.new_context(base_url=server_url, **options)
         contexts.append(context)
         if fast:
             context.add_init_script(FAST)
         session = client_of(user).cookies["sessionid"].value
-        context.add_cookies([{"name": "sessionid", "value": session, "url": live_server.url}])
+        context.add_cookies([{"name": "sessionid", "value": session, "url": server_url}])
         page = context.new_page()
         page.set_default_timeout(TIMEOUT)
         page.on("console", record)

@@ -31,13 +31,13 @@ class Room:
         """Make the event of what was read; returns whether there is any."""
         reader = (changes.unread, changes.read_id, changes.muted_until, changes.role, changes.oldest_id)
         shown = (changes.typists, changes.moved, changes.event, *reader)
-        self.known = known_after(changes)
+        since, self.known = self.known, known_after(changes)
         self.is_behind = changes.has_more
         found = changes.messages or changes.edited or changes.edits_missed or changes.reset
         if self.shown == shown and not found:
             return False
         self.shown = shown
-        self.event = RoomChanged(changes=changes, shared=shared)
+        self.event = RoomChanged(changes=changes, since=since, shared=shared)
         return True
 
 

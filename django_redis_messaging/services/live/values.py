@@ -37,6 +37,11 @@ class Known(NamedTuple):
         """As text: values separated by dots."""
         return ".".join("" if value is None else str(value) for value in self)
 
+    def numbers(self) -> list[int]:
+        """The id of the message, and the numbers. What is not known is END."""
+        cursor = parse_cursor(self.after, "after")
+        return [cursor.id, *(END if value is None else value for value in self[1:])]
+
     @classmethod
     def parse(cls, text: str) -> Known:
         """Parse the text, or a cursor or id alone; raises InvalidArgument."""
@@ -66,6 +71,8 @@ class RoomChanged(LiveEvent):
     """An open chat has changed. The first one describes its state, also if nothing has changed."""
 
     changes: Changes
+    since: Known
+    """What the reader knew before: the changes begin there."""
 
     @property
     def chat_id(self) -> str:

@@ -1,5 +1,5 @@
-// The notification bell: polls the unread count. Tabs tell each other of reading ("drm:read") and of the state of a loaded
-// page; those with another state poll at once.
+// The notification bell: the unread count, pushed or polled. Tabs tell each other of reading ("drm:read") and of the state of
+// a loaded page; those with another state poll at once.
 
 const bells = [...document.querySelectorAll(".drm-bell")];
 const { get, poll } = await import(bells[0].dataset.common);
@@ -16,8 +16,7 @@ function show({ unread, label, text }) {
   }
 }
 
-async function update() {
-  const status = await get(bells[0].dataset.feed);
+function receive(status) {
   const changed = status.state !== state;
   state = status.state;
   if (changed) {
@@ -26,6 +25,8 @@ async function update() {
   }
   return changed;
 }
+
+const update = async () => receive(await get(bells[0].dataset.feed));
 
 const polling = poll(update, { minDelay: 5000, maxDelay: 30000, hiddenDelay: 120000 });
 // After navigating back, the page may have an old count.
@@ -36,4 +37,5 @@ document.addEventListener("drm:read", () => {
   tabs.postMessage(null);
   polling.soon();
 });
+document.addEventListener("drm:live-bell", ({ detail }) => receive(detail));
 tabs.addEventListener("message", ({ data }) => data === state || polling.soon());

@@ -1,4 +1,4 @@
-// The list of chats: polls, and replaces the rows that changed.
+// The list of chats: replaces the rows that changed, as the server pushes or as polling finds.
 
 const common = await import(document.getElementById("drm-common").href);
 const { byId, chosen, createConditionalGet, element, poll, putAt, root, showTimes } = common;
@@ -43,15 +43,31 @@ function replaceRow(oldRow, row, id, index) {
 async function update() {
   if (!isFirstPage) return false;
   const answer = await get(list.dataset.feed, { html: 1 });
+  const changed = answer && show(answer.chats, answer.has_more);
   showTimes(list);
-  if (!answer) return false;
-  const { chats, unread, has_more: hasMore } = answer;
-  const changed = show(chats, hasMore);
-  showTimes(list);
-  tell(chats);
-  document.title = unread ? `(${unread}) ${title}` : title;
+  if (answer) tell(answer.chats);
   return changed;
 }
+
+// Chats that have changed, the latest one last, or the versions of all.
+function receive({ chats, gone, complete }) {
+  if (!isFirstPage) return;
+  const rows = [...list.children];
+  const versions = (items) => items.map(({ id, version }) => `${id} ${version}`).join();
+  if (complete && versions(chats) !== versions(rows.map((row) => row.dataset))) polling.now();
+  if (complete) return;
+  for (const id of gone) rows.find((row) => row.dataset.id === id)?.remove();
+  for (const chat of chats) {
+    const old = rows.find((row) => row.dataset.id === chat.id);
+    const row = element(chat.html);
+    replaceRow(old, row, chat.id, timeOf(row) === timeOf(old) ? [...list.children].indexOf(old) : 0);
+  }
+  showMatching();
+  showTimes(list);
+  tell(chats);
+}
+
+const timeOf = (row) => row?.querySelector("time")?.dateTime;
 
 // Tells of new unread messages, if the user has chosen that.
 async function tell(chats) {
@@ -59,6 +75,8 @@ async function tell(chats) {
     unread > (counts.get(id) ?? 0) && !muted && !(id === currentId && document.hasFocus());
   const told = chats.filter(isNew);
   for (const { id, unread } of chats) counts.set(id, unread);
+  const total = [...list.children].reduce((sum, row) => sum + counts.get(row.dataset.id), 0);
+  document.title = total ? `(${total}) ${title}` : title;
   if (!told.length || !(chosen("notify") || chosen("sound"))) return;
   const alerts = await import(root.dataset.alerts);
   for (const chat of told) alerts.tell(chat, list.querySelector(`[data-id="${CSS.escape(chat.id)}"] > a`));
@@ -90,3 +108,4 @@ filter.addEventListener("input", showMatching);
 list.querySelector('[aria-current="page"]')?.scrollIntoView({ block: "nearest" });
 const polling = poll(update, { maxDelay: 4000, hiddenDelay: 30_000 });
 document.addEventListener("drm:changed", polling.soon);
+document.addEventListener("drm:live-chats", ({ detail }) => receive(detail));

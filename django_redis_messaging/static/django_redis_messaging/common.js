@@ -200,9 +200,16 @@ export function dayName(day) {
   return new Intl.RelativeTimeFormat(language, { numeric: "auto" }).format(-daysAgo, "day");
 }
 
+// The module that receives what the server pushes, if it does.
+const { live: liveModule } = document.querySelector("[data-live]")?.dataset ?? {};
+export const live = liveModule && import(liveModule);
+
+const LIVE_DELAY = 45_000; // ms between two polls while the server pushes
+
 // Calls `update` repeatedly. The delay (ms) is `minDelay` while `update` returns true (something changed), and grows up to
-// `maxDelay` while it doesn't or fails; in a hidden tab it is `hiddenDelay`. `onResult` gets the error of each call, or
-// null. An exception that is not a RequestError is a defect: it is logged. `soon()` resets the delay.
+// `maxDelay` while it doesn't or fails; in a hidden tab it is `hiddenDelay`, and LIVE_DELAY while the server pushes.
+// `onResult` gets the error of each call, or null. An exception that is not a RequestError is a defect: it is logged.
+// `soon()` resets the delay, unless the server pushes; `now()` does so always.
 export function poll(
   update,
   { onResult = () => {}, minDelay = 2000, maxDelay = 15000, hiddenDelay = maxDelay } = {},
@@ -210,6 +217,7 @@ export function poll(
   let delay = minDelay;
   let timer;
   let running = false;
+  let isLive = false;
   const schedule = (ms) => {
     clearTimeout(timer);
     // Not all at the same time.
@@ -228,18 +236,24 @@ export function poll(
     }
     running = false;
     // After 404, polling can't succeed. The user may sign in in another tab.
-    if (error?.status !== 404) schedule(document.hidden || [401, 403].includes(error?.status) ? hiddenDelay : delay);
+    const isSlow = document.hidden || [401, 403].includes(error?.status);
+    if (error?.status !== 404) schedule(isLive ? LIVE_DELAY : isSlow ? hiddenDelay : delay);
     onResult(error);
   }
-  function soon() {
+  function now() {
     delay = minDelay;
-    schedule(document.hidden ? hiddenDelay : minDelay / 4);
+    schedule(document.hidden && !isLive ? hiddenDelay : minDelay / 4);
   }
+  const soon = () => isLive || now();
+  document.addEventListener("drm:live", ({ detail }) => {
+    isLive = detail;
+    schedule(isLive ? LIVE_DELAY : minDelay);
+  });
   document.addEventListener("visibilitychange", () => document.hidden || soon());
   addEventListener("online", soon);
   addEventListener("pageshow", (event) => event.persisted && soon());
   schedule(delay);
-  return { soon };
+  return { soon, now };
 }
 
 // Menus close with Escape, and on a click elsewhere.

@@ -1,7 +1,8 @@
-// A room: loads more while the user scrolls, polls for changes, and acks what was in sight.
+// A room: loads more while the user scrolls, shows changes that are pushed or polled, and acks what was in sight.
 
 const load = (name) => import(document.getElementById(`drm-${name}`).href);
-const { RequestError, byId, create, createConditionalGet, element, get, onClick, poll, post, root } = await load("common");
+const common = await load("common");
+const { RequestError, byId, create, createConditionalGet, element, get, onClick, poll, post, root } = common;
 const { Timeline } = await load("timeline");
 const { LogView, parseMessage, parseMessages } = await load("view");
 
@@ -174,6 +175,13 @@ export function showError(error) {
 async function update() {
   const answer = await getChanges(room.urls.feed, { ...timeline.known, html: 1 });
   if (!answer) return false;
+  const changed = await receive(answer);
+  if (answer.has_more) polling.now();
+  return changed;
+}
+
+// Returns whether something has changed that others follow soon.
+async function receive(answer) {
   if (answer.reset || answer.edits_missed) {
     await openAt(answer.reset ? "unread" : inSight()[0]);
     return true;
@@ -189,7 +197,6 @@ async function update() {
   showState(answer);
   look();
   if (added.length) document.dispatchEvent(new CustomEvent("drm:changed"));
-  if (answer.has_more) polling.soon();
   return added.length > 0 || Boolean(answer.typing);
 }
 
@@ -206,6 +213,13 @@ for (const item of list.querySelectorAll("li:not(.drm-message)")) item.remove();
 open({ ...room, messages: [...list.children].map(parseMessage) });
 if (!(room.at && find(room.at))) room.unread ? scrollToUnread() : scrollToEnd();
 const polling = poll(update, { onResult: showError, ...POLLING });
+common.live?.then(({ follow }) => follow(room.chat, () => Object.values(timeline.known).join(".")));
+document.addEventListener("drm:live-room", ({ detail }) => {
+  if (detail.chat !== room.chat) return;
+  if (!timeline.follows(detail.since)) polling.now();
+  else receive(detail).then(() => showError(null), showError);
+});
+document.addEventListener("drm:live-closed", ({ detail }) => detail.chat === room.chat && polling.now());
 onClick(older, () => loadMore("start"));
 onClick(newer, () => loadMore("end"));
 onClick(jump, () => {

@@ -27,6 +27,12 @@ export class Timeline {
     this.known = { after: cursor, edits, moved, events: event };
   }
 
+  // Whether nothing is missing between what is known and what follows this message and these numbers.
+  follows([id, edits, moved, events]) {
+    const { known } = this;
+    return id <= this.newest && edits <= known.edits && moved <= known.moved && events <= known.events;
+  }
+
   get first() {
     return this.messages.keys().next().value ?? this.newest + 1;
   }

@@ -10,7 +10,13 @@ from django.contrib import auth
 from django.db import close_old_connections, connections
 from django.http import HttpRequest
 
+from ... import conf
 from ..identity import Identity
+
+
+def can_stream(request: HttpRequest) -> bool:
+    """Whether answers to requests like this one can be streams: the site has them, and runs under ASGI."""
+    return conf.current().LIVE and hasattr(request, "scope")
 
 
 class Access:

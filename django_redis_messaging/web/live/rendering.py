@@ -55,6 +55,7 @@ class Renderer:
         own = {
             "chat": changes.chat_id,
             "known": event.known.encode(),
+            "since": event.since.numbers(),
             "read_id": changes.read_id,
             "unread": changes.unread,
         }

@@ -16,7 +16,6 @@ from .details import (
     RoleView,
 )
 from .feeds import RoomFeedView
-from .live import LiveView
 from .messages import MessagePageView
 from .new import NewChatView
 from .notifications import (
@@ -45,7 +44,6 @@ __all__ = [
     "EditView",
     "ForgetContactView",
     "LeaveView",
-    "LiveView",
     "MemberSuggestView",
     "MessagePageView",
     "MuteView",

@@ -21,10 +21,10 @@ from ...services.live.events import MAX_ROOMS
 from ...services.live.hub import hub_of
 from .. import problems
 from ..base import MessagingView
-from ..live.access import release_thread
-from ..live.sending import EventSender
 from ..params import INVALID_POSITION, check_text
 from ..problems import Problem
+from .access import can_stream, release_thread
+from .sending import EventSender
 
 
 @method_decorator(login_not_required, name="dispatch")
@@ -52,7 +52,7 @@ class LiveView(MessagingView):
         try:
             await sync_to_async(self.check_access)(request)
             check_text(request)
-            if not conf.current().LIVE or not hasattr(request, "scope"):  # WSGI
+            if not can_stream(request):
                 raise Problem(problems.NOT_LIVE)
             response: HttpResponseBase = await View.dispatch(self, request, *args, **kwargs)  # type: ignore[misc]
         except (Problem, MessagingError) as error:

@@ -1,0 +1,294 @@
+"""Live pages in a real browser, served by uvicorn: what one user does, the others see at once."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from urllib.parse import unquote
+
+import pytest
+from django.contrib.auth.models import User
+from django.urls import reverse
+from playwright.sync_api import Page, Request, expect
+
+from django_redis_messaging import Chat, notify
+from django_redis_messaging.web.live import sending
+
+from .serving import CuttingProxy, Site, serving
+from .test_browser import MODULES, Visit, expect_message, send, violations, visit
+from .test_room_browser import wait_until
+
+__all__ = ["visit"]  # the fixture
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: notes when the pages begin and cease to be live, and when messages come
+RECORD = """
+window.live = false;
+window.seen = {};
+document.addEventListener("drm:live", ({ detail }) => { window.live = detail; });
+const observe = () => new MutationObserver(() => {
+  for (const item of document.querySelectorAll("#drm-log .drm-message")) {
+    const text = item.querySelector(".drm-body")?.textContent.trim();
+    window.seen[text] ??= performance.timeOrigin + performance.now();
+  }
+}).observe(document.getElementById("drm-log"), { childList: true, subtree: true });
+document.addEventListener("DOMContentLoaded", () => document.getElementById("drm-log") && observe());
+"""
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serving() as site:
+        yield site
+
+
+@pytest.fixture
+def server_url(site: Site) -> str:
+    """The site that `visit` opens."""
+    return site.url
+
+
+@pytest.fixture
+def pair(person: Callable[..., User]) -> tuple[User, User]:
+    return person("ann", first_name="Ann"), person("bob", first_name="Bob")
+
+
+@pytest.fixture
+def chat(pair: tuple[User, User]) -> Chat:
+    ann, bob = pair
+    return Chat.create(str(ann.pk), [str(bob.pk)], "Hello", title="Trip")
+
+
+def watch(page: Page) -> Page:
+    """Reload the page with RECORD, and wait until it is live."""
+    page.add_init_script(RECORD)
+    page.reload()
+    page.evaluate(MODULES)
+    wait_until_live(page)
+    return page
+
+
+def wait_until_live(page: Page) -> None:
+    wait_until(page, lambda: page.evaluate("window.live"))
+
+
+def bodies(page: Page) -> list[str]:
+    return page.locator("#drm-log .drm-body").all_inner_texts()
+
+
+class Requests:
+    """The requests of pages, by the end of their path."""
+
+    def __init__(self, *pages: Page) -> None:
+        self.paths: list[str] = []
+        for page in pages:
+            page.on("request", self._record)
+
+    def _record(self, request: Request) -> None:
+        self.paths.append(unquote(request.url.partition("?")[0]).rstrip("/").rpartition("/")[2])
+
+
+def test_two_people(
+    visit: Visit, pair: tuple[User, User], chat: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_anns, at_bobs = (watch(visit(one, "room", chat.id, fast=False)) for one in pair)
+    requests = Requests(at_anns, at_bobs)
+    delays = []
+    for number in range(40):
+        sender, reader = (at_anns, at_bobs) if number % 2 else (at_bobs, at_anns)
+        sender.get_by_label("Message", exact=True).fill(f"Message {number}")
+        sender.evaluate("window.sent = performance.timeOrigin + performance.now()")
+        sender.keyboard.press("Enter")
+        expect_message(reader, f"Message {number}")
+        delays.append(reader.evaluate(f"seen['Message {number}']") - sender.evaluate("window.sent"))
+    delays.sort()
+    with capsys.disabled():
+        figures = f"median {statistics.median(delays):.0f} ms, worst {delays[-1]:.0f} ms"
+        print(f"\nto the other's screen: {figures}")  # noqa: T201
+    assert statistics.median(delays) < 1000  # polling takes longer
+    assert "feed" not in requests.paths
+    expected = ["Hello", *(f"Message {number}" for number in range(40))]
+    assert bodies(at_anns) == bodies(at_bobs) == expected
+    expect(at_anns.locator("#drm-seen")).to_have_text("Seen by Bob")
+    expect(at_bobs.locator(".drm-row .drm-row-text")).to_contain_text("Message 39")
+
+
+def test_everything_that_is_pushed(visit: Visit, pair: tuple[User, User], chat: Chat) -> None:
+    ann, bob = (str(one.pk) for one in pair)
+    page = watch(visit(pair[1], "room", chat.id, fast=False))
+    requests = Requests(page)
+    chat.typing(ann)
+    expect(page.locator("#drm-typing")).to_contain_text("Ann")
+    chat.edit(ann, 1, "Hello!")
+    expect(page.locator("#m1 .drm-body")).to_have_text("Hello!")
+    chat.delete_message(ann, 1)
+    expect(page.locator("#m1")).to_contain_text("deleted")
+    chat.rename(ann, "Journey")
+    expect(page.locator("#drm-title")).to_have_text("Journey")
+    expect(page.locator(".drm-event").last).to_contain_text("Journey")
+    notify(bob, "News")
+    expect(page.locator(".drm-bell-count")).to_have_text("1")
+    other = Chat.create(ann, [bob], "Another", title="Other")
+    row = page.locator(".drm-row").first
+    expect(row).to_contain_text("Other")
+    expect(row.locator(".drm-badge")).to_contain_text("1")
+    expect(page).to_have_title(re.compile(r"^\(1\)"))
+    other.ack(bob, 1)
+    expect(row.locator(".drm-badge")).to_have_count(0)
+    expect(page.locator("#drm-typing")).to_be_empty()  # after TYPING_WINDOW
+    chat.send(ann, "New")
+    expect(row).to_contain_text("Journey")  # the newest first
+    other.leave(bob)
+    expect(page.locator(".drm-row")).to_have_count(1)
+    chat.leave(bob, by=ann)
+    expect(page.locator("#drm-status")).to_contain_text("not")
+    chat.send(ann, "Secret")
+    expect(page.locator(".drm-row")).to_have_count(0)
+    assert "Secret" not in page.content()
+    assert requests.paths.count("feed") <= 2  # of the list after the new chat, of the room after the end
+
+
+def test_accessible_while_live(visit: Visit, pair: tuple[User, User], chat: Chat) -> None:
+    page = visit(pair[1], "room", chat.id, fast=False)
+    assert violations(page) == {}
+
+
+class TestTabs:
+    def test_six_tabs_share_a_stream(self, visit: Visit, pair: tuple[User, User], site: Site) -> None:
+        ann, bob = (str(one.pk) for one in pair)
+        chats = [Chat.create(ann, [bob], "Hello", title=f"Chat {number}") for number in range(6)]
+        first = watch(visit(pair[1], "room", chats[0].id, fast=False))
+        tabs = [first]
+        for one in chats[1:]:
+            tabs.append(first.context.new_page())
+            tabs[-1].add_init_script(RECORD)
+            tabs[-1].goto(site.url + reverse("messaging:room", args=[one.id]))
+        for round_number in range(3):
+            for tab in tabs:
+                wait_until_live(tab)
+            wait_until(tabs[-1], lambda: site.streams() == 1)
+            for tab, one in zip(tabs, chats[-len(tabs) :], strict=True):
+                one.send(ann, f"Round {round_number}")
+                expect_message(tab, f"Round {round_number}")
+            tabs.pop(0).close()  # the one with the stream
+
+    def test_a_frozen_tab_loses_the_stream(
+        self,
+        visit: Visit,
+        pair: tuple[User, User],
+        chat: Chat,
+        site: Site,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(sending, "HEARTBEAT", 0.5)
+        ann, bob = pair
+        impatient = (
+            "const wait = setTimeout; window.setTimeout = (act, ms, ...rest) => wait(act, ms / 20, ...rest);"
+        )
+        first = visit(bob, "room", chat.id, fast=False)
+        first.context.add_init_script(impatient)
+        watch(first)
+        second = first.context.new_page()
+        second.goto(first.url)
+        watch(second)
+        session = first.context.new_cdp_session(first)
+        session.send("Page.setWebLifecycleState", {"state": "frozen"})
+        chat.send(str(ann.pk), "Still here?")
+        expect_message(second, "Still here?")
+        wait_until(second, lambda: site.streams() >= 1)
+        session.send("Page.setWebLifecycleState", {"state": "active"})
+        chat.send(str(ann.pk), "Awake?")
+        for page in (first, second):
+            expect_message(page, "Awake?")
+        wait_until(second, lambda: site.streams() == 1)
+
+    def test_without_locks_pages_poll(
+        self, visit: Visit, pair: tuple[User, User], chat: Chat, site: Site
+    ) -> None:
+        page = visit(pair[1], "room", chat.id)
+        page.add_init_script("Object.defineProperty(Navigator.prototype, 'locks', { value: undefined });")
+        page.reload()
+        chat.send(str(pair[0].pk), "Polled")
+        expect_message(page, "Polled")
+        assert site.streams() == 0
+
+
+class TestCuts:
+    def test_a_server_that_restarts(
+        self, visit: Visit, pair: tuple[User, User], chat: Chat, site: Site
+    ) -> None:
+        ann = str(pair[0].pk)
+        page = watch(visit(pair[1], "room", chat.id, fast=False))
+        for number in range(3):
+            chat.send(ann, f"Before {number}")
+            expect_message(page, f"Before {number}")
+            site.stop()
+            chat.send(ann, f"While down {number}")
+            chat.edit(ann, 1, f"Hello {number}")
+            site.start()
+            expect_message(page, f"While down {number}")
+            expect(page.locator("#m1 .drm-body")).to_have_text(f"Hello {number}")
+            wait_until_live(page)
+        expected = [
+            "Hello 2",
+            *(f"{when} {number}" for number in range(3) for when in ("Before", "While down")),
+        ]
+        assert bodies(page) == expected
+
+    def test_a_proxy_that_cuts_events(
+        self, visit: Visit, pair: tuple[User, User], chat: Chat, site: Site
+    ) -> None:
+        ann, bob = pair
+        with CuttingProxy(site) as proxy:
+            page = visit(bob, "room", chat.id)
+            session = page.context.cookies()[0]["value"]
+            page.context.add_cookies([{"name": "sessionid", "value": session, "url": proxy.url}])
+            page.goto(proxy.url + reverse("messaging:room", args=[chat.id]))
+            watch(page)
+            proxy.cutting.set()
+            sent = 0
+            while proxy.cuts < 10:
+                sent += 1
+                chat.send(str(ann.pk), f"Message {sent}")
+                page.wait_for_timeout(100)
+            proxy.cutting.clear()
+            chat.send(str(ann.pk), "The end")
+            expect_message(page, "The end")
+            wait_until_live(page)
+            expected = ["Hello", *(f"Message {number}" for number in range(1, sent + 1)), "The end"]
+            assert set(expected) <= page.evaluate("seen").keys()
+            found = bodies(page)  # those that are still loaded
+            assert found == expected[-len(found) :]
+
+    def test_someone_who_is_away(
+        self, visit: Visit, pair: tuple[User, User], person: Callable[..., User], chat: Chat
+    ) -> None:
+        ann, bob = pair
+        cat = person("cat", first_name="Cat")
+        chat.join(str(cat.pk), by=str(ann.pk))
+        at_cats = watch(visit(cat, "room", chat.id))
+        at_anns, at_bobs = watch(visit(ann, "room", chat.id)), watch(visit(bob, "room", chat.id))
+        at_cats.context.set_offline(True)
+        for page, text in ((at_anns, "One"), (at_bobs, "Two"), (at_anns, "Three")):
+            send(page, text)
+        for page in (at_anns, at_bobs):
+            expect_message(page, "Three")
+        at_cats.context.set_offline(False)
+        expect_message(at_cats, "Three")
+        wait_until_live(at_cats)
+        send(at_cats, "Back")
+        for page in (at_anns, at_bobs, at_cats):
+            expect_message(page, "Back")
+            assert sorted(set(bodies(page)) - {"Hello"}) == ["Back", "One", "Three", "Two"]
+
+
+def test_signing_out_ends_the_stream(visit: Visit, pair: tuple[User, User], chat: Chat, site: Site) -> None:
+    page = watch(visit(pair[1], "room", chat.id))
+    other = page.context.new_page()
+    other.goto(f"{site.url}/messages/")
+    other.locator("#drm-account summary").click()
+    other.get_by_role("button", name="Sign out").click()
+    expect(page.locator("#drm-status")).to_contain_text("Sign in")
+    assert site.streams() == 0
