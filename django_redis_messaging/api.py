@@ -30,6 +30,7 @@ from .services.aggregates import Aggregator, Count, Counted, Countries
 from .services.blocks import Blocks
 from .services.broadcasts import Batch, Broadcast, Event
 from .services.chats import Changes, Chat, ChatInfo, ChatSummary, Member, Message, Names, Page, Pending
+from .services.choices import Choice, Choices
 from .services.contacts import RecentContacts
 from .services.directories import Contact, Directory
 from .services.expiries import Expiry
@@ -64,6 +65,8 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "Member",
     "Names",
     "Blocks",
+    "Choices",
+    "Choice",
     # notifications
     "Mailbox",
     "Mail",

@@ -146,12 +146,16 @@ class Settings:
     RATES_IN_SERVICES: bool = False
     #: whether the pages get changes pushed, under ASGI; otherwise they poll
     LIVE: bool = True
-    #: maximum number of live streams of a user in one process
+    #: maximum number of live streams of a user, in all processes
     LIVE_MAX_STREAMS: int = 8
     #: maximum number of live streams in one process; others poll
     LIVE_MAX_PER_PROCESS: int = 5000
     #: how long a live stream lasts before the client reconnects; up to a fifth shorter, at random
     LIVE_LIFETIME: float = 600.0
+    #: chats with more members than this don't show who is online; 0: none does
+    PRESENCE_MAX_MEMBERS: int = 50
+    #: whether members see what the others have read, unless these have chosen otherwise
+    READ_RECEIPTS: bool = True
     #: how long a message must have been unread before a digest contains it
     DIGEST_AFTER: float = 3600.0
     #: beginning of the links in digests, such as "https://example.com"

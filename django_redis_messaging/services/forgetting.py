@@ -11,6 +11,7 @@ from .arguments import request, window
 from .blocks import forget_blocks
 from .chats.base import grace
 from .chats.keys import ChatKeys
+from .choices import forget_choices
 from .contacts import forget_contacts
 from .digests import forget_digest
 from .directories.directory import forget_member
@@ -54,6 +55,7 @@ class _UserRemoval(Service):
         yield from forget_member(self._prefix, self.user)
         yield from forget_mail(self._prefix, self.user)
         yield from forget_blocks(self._prefix, self.user)
+        yield from forget_choices(self._prefix, self.user)
         yield from forget_digest(self._prefix, self.user)
 
     arun = asynchronous(run)

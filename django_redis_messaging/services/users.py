@@ -28,6 +28,21 @@ class UserKeys:
         return self.tag + ":blocks"
 
     @property
+    def streams(self) -> str:
+        """ZSET token of a live stream → ms until which it counts. Expires with the last one."""
+        return self.tag + ":streams"
+
+    @property
+    def online(self) -> str:
+        """STRING, empty: the user is online, and others may see it. Expires with the last live stream."""
+        return self.tag + ":online"
+
+    @property
+    def choices(self) -> str:
+        """HASH "online" or "receipts" → "0" if others may not see it, else "1". Deleted by forget()."""
+        return self.tag + ":choices"
+
+    @property
     def contacts(self) -> str:
         """ZSET contact → order of its latest use. Capped on write; deleted by forget()."""
         return self.tag + ":contacts"

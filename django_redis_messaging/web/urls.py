@@ -26,6 +26,7 @@ urlpatterns = [
     path("blocks/", views.BlocksView.as_view(), name="blocks"),
     path("blocks/block/", views.BlockView.as_view(), name="block"),
     path("blocks/unblock/", views.UnblockView.as_view(), name="unblock"),
+    path("choices/", views.ChoicesView.as_view(), name="choices"),
     path("notifications/", views.NotificationsView.as_view(), name="notifications"),
     path("notifications/feed/", views.NotificationsFeedView.as_view(), name="notifications_feed"),
     path("notifications/bell/", views.BellView.as_view(), name="bell"),

@@ -8,8 +8,10 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TypeVar
 
 import pytest
+from pytest_django import Settings
 
-from django_redis_messaging import Chat, Mailbox, live
+from django_redis_messaging import Chat, Choices, Mailbox, live
+from django_redis_messaging.services.live import looking
 from django_redis_messaging.services.live.hub import hub_of
 
 pytestmark = pytest.mark.asyncio
@@ -158,3 +160,27 @@ async def test_without_hints_changes_are_found(closing: None, monkeypatch: pytes
         await reader.until(live.ChatsChanged, lambda event: other.id in [one.chat_id for one in event.chats])
         await Mailbox("bob").asend("News")
         await reader.until(live.MailChanged, lambda event: event.status.unread == 1)
+
+
+async def test_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    monkeypatch.setattr(looking, "INTERVAL", 0.1)
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    presence = live.Presence()
+    async with following("ann", rooms=[chat.id]) as ann:
+        await presence.aenter("bob", "one")
+        await presence.aenter("cat", "one")
+        await ann.until(live.PresenceChanged, lambda event: event.online == {"bob"})
+        await chat.ajoin("cat", by="ann")
+        await ann.until(live.PresenceChanged, lambda event: event.online == {"bob", "cat"})
+        await chat.aleave("bob")
+        await ann.until(live.PresenceChanged, lambda event: event.online == {"cat"})
+        await Choices().achoose("cat", online=False)
+        await ann.until(live.PresenceChanged, lambda event: event.online == frozenset())
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "PRESENCE_MAX_MEMBERS": 1}
+    await Choices().achoose("cat", online=True)
+    await presence.arenew({"one": "cat"})
+    async with following("ann", rooms=[chat.id]) as ann:
+        await ann.until(live.RoomChanged)
+        await chat.asend("ann", "Two")
+        await ann.until(live.RoomChanged, lambda event: event.changes.messages)
+        assert hub_of()._registry.chats[chat.id].members == frozenset()

@@ -9,7 +9,7 @@ import random
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,7 +19,7 @@ from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
 from django.test import Client
 
-from django_redis_messaging.services.live.hub import _hubs
+from django_redis_messaging.services.live.hub import open_hubs
 
 
 class Site:
@@ -46,8 +46,7 @@ class Site:
 
     def streams(self) -> int:
         """The number of open streams."""
-        hubs = [hub for loop, hub in _hubs.values() if not loop.is_closed()]
-        return sum(hub.number_of_streams for hub in hubs)
+        return sum(hub.number_of_streams for _, hub in open_hubs())
 
     def stop(self) -> None:
         self._server.should_exit = True
@@ -131,16 +130,25 @@ class _Forwarding(socketserver.BaseRequestHandler):
 class EventSource:
     """Reads server-sent events of one connection, as the standard says."""
 
-    def __init__(self, site: Site, user: User | None, /, *, last_id: str = "", **parameters: Any) -> None:
+    def __init__(
+        self,
+        site: Site | int,
+        user: User | None,
+        /,
+        *,
+        last_id: str = "",
+        headers: Mapping[str, str] | None = None,
+        **parameters: Any,
+    ) -> None:
         client = Client()
         if user is not None:
             client.force_login(user)
         self.session = client
         cookies = "; ".join(f"{name}={morsel.value}" for name, morsel in client.cookies.items())
-        headers = {"Accept": "text/event-stream", "Cookie": cookies}
+        headers = {"Accept": "text/event-stream", "Cookie": cookies, **(headers or {})}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        self._connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=10)
+        self._connection = http.client.HTTPConnection("127.0.0.1", getattr(site, "port", site), timeout=10)
         self._connection.request(
             "GET", f"/messages/live/?{urlencode(parameters, doseq=True)}", headers=headers
         )

@@ -13,6 +13,7 @@ from django.urls import reverse
 from playwright.sync_api import Page, Request, expect
 
 from django_redis_messaging import Chat, notify
+from django_redis_messaging.services.live import presence
 from django_redis_messaging.web.live import sending
 
 from .serving import CuttingProxy, Site, serving
@@ -148,6 +149,24 @@ def test_everything_that_is_pushed(visit: Visit, pair: tuple[User, User], chat: 
     expect(page.locator(".drm-row")).to_have_count(0)
     assert "Secret" not in page.content()
     assert requests.paths.count("feed") <= 2  # of the list after the new chat, of the room after the end
+
+
+def test_who_is_online(
+    visit: Visit, pair: tuple[User, User], chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "GRACE", 100)
+    at_anns, at_bobs = (watch(visit(one, "room", chat.id, fast=False)) for one in pair)
+    expect(at_anns.locator("#drm-online")).to_have_text("1 online")
+    expect(at_bobs.locator("#drm-online")).to_have_text("1 online")
+    at_bobs.goto("about:blank")
+    expect(at_anns.locator("#drm-online")).to_be_empty()
+    at_bobs.go_back()
+    expect(at_anns.locator("#drm-online")).to_have_text("1 online")
+    at_bobs.locator("#drm-account summary").click()
+    at_bobs.get_by_role("link", name="Privacy").click()
+    at_bobs.get_by_label("Others see that I am online").uncheck()
+    at_bobs.get_by_role("button", name="Save").click()
+    expect(at_anns.locator("#drm-online")).to_be_empty()
 
 
 def test_accessible_while_live(visit: Visit, pair: tuple[User, User], chat: Chat) -> None:
@@ -291,4 +310,4 @@ def test_signing_out_ends_the_stream(visit: Visit, pair: tuple[User, User], chat
     other.locator("#drm-account summary").click()
     other.get_by_role("button", name="Sign out").click()
     expect(page.locator("#drm-status")).to_contain_text("Sign in")
-    assert site.streams() == 0
+    wait_until(page, lambda: site.streams() == 0)

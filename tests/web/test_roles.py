@@ -50,6 +50,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("read_notifications", "post"): Row(*SIGNED_IN, {"id": "1"}),
     ("discard_notification", "post"): Row(*SIGNED_IN, {"id": "1"}),
     ("blocks", "get"): Row(*SIGNED_IN),
+    ("choices", "post"): Row(*SIGNED_IN, {"online": "on"}),
     ("person", "get"): Row(*SIGNED_IN, {"id": "OTHER_USER"}),
     ("session", "get"): Row(*SIGNED_IN),
     ("live", "get"): Row(401, 501, 501, 501, 501, 501),  # the test client is no ASGI server

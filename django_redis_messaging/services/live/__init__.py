@@ -1,6 +1,25 @@
 """Live updates: what changes for a user is pushed to an async iterator, for web pages and the site's code."""
 
 from .events import events
-from .values import ChatsChanged, Known, LiveEvent, MailChanged, RoomChanged, RoomClosed
+from .presence import Presence
+from .values import (
+    ChatsChanged,
+    Known,
+    LiveEvent,
+    MailChanged,
+    PresenceChanged,
+    RoomChanged,
+    RoomClosed,
+)
 
-__all__ = ["ChatsChanged", "Known", "LiveEvent", "MailChanged", "RoomChanged", "RoomClosed", "events"]
+__all__ = [
+    "ChatsChanged",
+    "Known",
+    "LiveEvent",
+    "MailChanged",
+    "Presence",
+    "PresenceChanged",
+    "RoomChanged",
+    "RoomClosed",
+    "events",
+]

@@ -8,18 +8,24 @@ missed in between.
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from ... import conf
 from ...core import clients, keys
+from ...errors import MessagingError
 from .hints import Hint, Hints
 from .looking import Looking
 from .marks import BEHIND, EVERYTHING, POSITION, Resource
+from .presence import Presence, renew_while_open
 from .reading import Reading
 from .registry import Registry
 from .stream import Stream
 from .values import Known
+
+logger = logging.getLogger(__name__)
 
 #: seconds for which the hub keeps its connection after the last stream has ended
 LINGER = 5.0
@@ -33,9 +39,12 @@ class Hub:
         self._registry = Registry()
         self._reading = Reading(alias, self._registry)
         self._marks = self._reading.marks
-        self._looking = Looking(alias, prefix, self._registry, self._marks)
+        self._presence = Presence(using=alias)
+        self._looking = Looking(alias, prefix, self._registry, self._marks, self._presence)
         endpoint = clients.running(alias).endpoint
         self._hints = Hints(endpoint, prefix, self.receive, self._looking.soon.set)
+        #: token of each stream that counts as one of its user → the user
+        self._tokens: dict[str, str] = {}
         self._loops: list[asyncio.Task[None]] = []
         self._ending: asyncio.TimerHandle | None = None
 
@@ -44,17 +53,23 @@ class Hub:
         """How many streams are open."""
         return sum(len(user.streams) for user in self._registry.users.values())
 
-    def number_of(self, user: str) -> int:
-        """How many streams a user has open."""
-        return len(self._registry.streams_of(user))
+    async def admit(self, user: str) -> str:
+        """The token of a new stream, with which the user is online; empty if there are too many."""
+        token = secrets.token_urlsafe(9)
+        is_full = self.number_of_streams >= conf.current().LIVE_MAX_PER_PROCESS
+        return token if not is_full and await self._presence.aenter(user, token) else ""
 
     @asynccontextmanager
-    async def stream(self, user: str, rooms: Mapping[str, Known]) -> AsyncGenerator[Stream, None]:
+    async def stream(
+        self, user: str, rooms: Mapping[str, Known], *, token: str = ""
+    ) -> AsyncGenerator[Stream, None]:
         """A stream of what changes for a user; `rooms`: the chats to follow, and what the reader knows of
-        them."""
+        them; `token`: of a stream that was admitted, others don't count."""
         stream = Stream(self._marks, user, rooms)
         self._begin()
         self._registry.add(stream)
+        if token:
+            self._tokens[token] = user
         try:
             await self._hints.attempted.wait()
             for chat_id in rooms:
@@ -63,8 +78,16 @@ class Hub:
             yield stream
         finally:
             self._registry.remove(stream)
+            if self._tokens.pop(token, None):
+                self._marks.start(self._leave(user, token))
             if not self._registry.users:
                 self._ending = asyncio.get_running_loop().call_later(LINGER, self.close)
+
+    def end_streams(self) -> None:
+        """Ask all readers to end their streams."""
+        for user in self._registry.users.values():
+            for stream in user.streams:
+                stream.end()
 
     def receive(self, hint: Hint) -> None:
         """Mark what has changed."""
@@ -92,7 +115,14 @@ class Hub:
             self._ending = None
         if not self._loops:
             self._hints.attempted.clear()
-            self._loops = [self._marks.start(self._hints.run()), self._marks.start(self._looking.run())]
+            renewing = renew_while_open(self._presence, self._tokens)
+            self._loops = [*map(self._marks.start, (self._hints.run(), self._looking.run(), renewing))]
+
+    async def _leave(self, user: str, token: str) -> None:
+        try:
+            await self._presence.aleave(user, token)
+        except MessagingError as error:
+            logger.warning("A stream of %r counts for some seconds after its end: %s", user, error)
 
 
 _hubs: dict[tuple[str, str, int], tuple[asyncio.AbstractEventLoop, Hub]] = {}
@@ -111,3 +141,8 @@ def hub_of(using: str | None = None) -> Hub:
     hub = Hub(alias)
     _hubs[key] = (loop, hub)
     return hub
+
+
+def open_hubs() -> list[tuple[asyncio.AbstractEventLoop, Hub]]:
+    """The hubs of this process, with their event loops."""
+    return [(loop, hub) for loop, hub in _hubs.values() if not loop.is_closed()]

@@ -15,6 +15,7 @@ from ..chats.keys import ChatKeys, newest_keys
 from ..mailboxes.keys import MailboxKeys
 from ..users import UserKeys
 from .marks import EVERYTHING, TYPING, Marks
+from .presence import Presence
 from .registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -30,11 +31,12 @@ _PAGE_SIZE = 500
 class Looking:
     """Compares everything that streams follow with the last look, and marks what has changed."""
 
-    def __init__(self, alias: str, prefix: str, registry: Registry, marks: Marks) -> None:
+    def __init__(self, alias: str, prefix: str, registry: Registry, marks: Marks, presence: Presence) -> None:
         self._alias = alias
         self._prefix = prefix
         self._registry = registry
         self._marks = marks
+        self._presence = presence
         #: set to look at once
         self.soon = asyncio.Event()
 
@@ -64,6 +66,16 @@ class Looking:
             self._compare_numbers(chat_id, values)
         for user, index, mailbox in zip(users, indexes, mailboxes, strict=True):
             self._compare_user(user, (index, mailbox))
+        await self._look_who_is_online()
+
+    async def _look_who_is_online(self) -> None:
+        rooms = [watched for watched in self._registry.chats.values() if watched.rooms and watched.members]
+        members = frozenset[str]().union(*(watched.members for watched in rooms))
+        online = await self._presence.aonline(list(members)) if members else set()
+        for watched in rooms:
+            watched.online = watched.members & online
+            for stream in watched.rooms:
+                stream.put_online(watched.chat_id, watched.online)
 
     def _compare_newest(self, chat_id: str, value: bytes | None) -> None:
         watched = self._registry.chats.get(chat_id)

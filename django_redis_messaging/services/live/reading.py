@@ -92,10 +92,24 @@ class Reading:
             else:
                 self._registry.close_room(stream, chat.id)
         for changes in found.values():
-            watched.size = changes.member_count
+            await self._read_members(chat, watched, changes)
             if changes.typists:  # nothing is published when they stop
                 self.marks.later(conf.current().TYPING_WINDOW, Resource("chat", chat.id), TYPING)
-                break
+            break
+        if watched.online is not None:
+            for stream in watched.rooms & set(group):
+                stream.put_online(chat.id, watched.online)
+
+    async def _read_members(self, chat: Chat, watched: Watched, changes: Changes) -> None:
+        """Read the members of a chat that shows who is online, if they may have changed."""
+        watched.size = changes.member_count
+        limit = conf.current().PRESENCE_MAX_MEMBERS
+        if watched.size > limit:
+            watched.members = frozenset()
+        elif watched.joined != changes.event:
+            with suppress(ChatNotFound):  # deleted since
+                watched.members = frozenset(member.user for member in await chat.amembers(limit=limit))
+                watched.joined = changes.event
 
     async def _read_summaries(self, watched: Watched, streams: Collection[Stream]) -> None:
         """Read what the lists of chats show of a chat."""

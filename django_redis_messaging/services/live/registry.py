@@ -11,7 +11,7 @@ from .stream import Stream
 class Watched:
     """A chat that streams follow."""
 
-    __slots__ = ("chat_id", "lists", "newest", "numbers", "rooms", "size")
+    __slots__ = ("chat_id", "joined", "lists", "members", "newest", "numbers", "online", "rooms", "size")
 
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
@@ -23,6 +23,11 @@ class Watched:
         self.numbers: list[bytes | None] | str = ""
         #: number of members
         self.size = 0
+        #: the members of a chat that shows who is online; the number of its newest event when they were read
+        self.members: frozenset[str] = frozenset()
+        self.joined = -1
+        #: who of them was online at the last look
+        self.online: frozenset[str] | None = None
 
 
 class User:

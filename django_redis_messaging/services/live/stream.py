@@ -9,13 +9,22 @@ from typing import Any
 from ..chats.values import Changes, ChatSummary
 from ..mailboxes.values import MailboxStatus
 from .marks import BEHIND, Marks
-from .values import ChatsChanged, Known, LiveEvent, MailChanged, RoomChanged, RoomClosed, known_after
+from .values import (
+    ChatsChanged,
+    Known,
+    LiveEvent,
+    MailChanged,
+    PresenceChanged,
+    RoomChanged,
+    RoomClosed,
+    known_after,
+)
 
 
 class Room:
     """A chat that is open in a stream."""
 
-    __slots__ = ("event", "is_behind", "known", "shown")
+    __slots__ = ("event", "is_behind", "known", "online", "online_event", "shown")
 
     def __init__(self, known: Known) -> None:
         #: what the reader knows, once it has taken the event
@@ -26,6 +35,9 @@ class Room:
         self.is_behind = True
         #: the parts of the state that have no number of their own
         self.shown: tuple[Any, ...] | None = None
+        #: who else is online, as the reader knows it, or will once it has taken the event
+        self.online: frozenset[str] | None = None
+        self.online_event: PresenceChanged | None = None
 
     def put(self, changes: Changes, shared: dict[Any, Any]) -> bool:
         """Make the event of what was read; returns whether there is any."""
@@ -40,6 +52,14 @@ class Room:
         self.event = RoomChanged(changes=changes, since=since, shared=shared)
         return True
 
+    def put_online(self, chat_id: str, online: frozenset[str]) -> bool:
+        """Who else is online; returns whether that is new."""
+        if online == (self.online or frozenset()):
+            return False
+        self.online = online
+        self.online_event = PresenceChanged(chat_id=chat_id, online=online)
+        return True
+
 
 class Stream:
     """What one reader follows. It holds at most one event for each room, one list of chats, and one state of
@@ -47,7 +67,7 @@ class Stream:
 
     __slots__ = (
         "_chats", "_closed", "_complete", "_gone", "_mail", "_marks", "_must_check", "_shared", "_wake",
-        "chat_ids", "rooms", "user",
+        "chat_ids", "is_ended", "rooms", "user",
     )  # fmt: skip
 
     def __init__(self, marks: Marks, user: str, rooms: Mapping[str, Known]) -> None:
@@ -64,6 +84,13 @@ class Stream:
         self._shared: dict[Any, Any] = {}
         self._mail: MailChanged | None = None
         self._must_check = False
+        #: whether the reader should end the stream
+        self.is_ended = False
+
+    def end(self) -> None:
+        """Let `take` return at once: the process stops."""
+        self.is_ended = True
+        self._wake.set()
 
     def request_check(self) -> None:
         """Let `take` return at once: the user may have lost the right to read."""
@@ -91,6 +118,9 @@ class Stream:
                 room.event = None
                 if room.is_behind:
                     self._marks.chat(chat_id, BEHIND)
+            if room.online_event is not None:
+                found.append(room.online_event)
+                room.online_event = None
         if self._chats or self._gone or self._complete:
             found.append(
                 ChatsChanged(
@@ -122,6 +152,11 @@ class Stream:
     def put_changes(self, changes: Changes, shared: dict[Any, Any]) -> None:
         """An open chat has changed."""
         if self.rooms[changes.chat_id].put(changes, shared):
+            self._wake.set()
+
+    def put_online(self, chat_id: str, online: frozenset[str]) -> None:
+        """Who is online in an open chat."""
+        if self.rooms[chat_id].put_online(chat_id, online - {self.user}):
             self._wake.set()
 
     def close_room(self, chat_id: str) -> None:

@@ -92,6 +92,16 @@ class RoomClosed(LiveEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PresenceChanged(LiveEvent):
+    """Others are online in an open chat. Follows within some seconds of the first `RoomChanged`, and of each
+    change; not in chats with more than PRESENCE_MAX_MEMBERS members."""
+
+    chat_id: str
+    online: frozenset[str]
+    """The other members who are online, and let others see it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChatsChanged(LiveEvent):
     """The list of the user's chats has changed."""
 

@@ -3,7 +3,7 @@
 // whether events come, or polling must go on.
 
 const address = document.querySelector("[data-live]").dataset.stream;
-const NAMES = ["chats", "bell", "room", "closed", "ping"];
+const NAMES = ["chats", "bell", "room", "presence", "closed", "ping"];
 const GATHERING = 50; // ms in which the tabs say what they follow
 const MAX_ROOMS = 10; // in a stream
 const SILENCE = 50_000; // ms, up to twice this: then the stream is dead. The server sends something every 15 s

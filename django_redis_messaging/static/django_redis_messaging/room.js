@@ -12,6 +12,7 @@ const scroll = byId("scroll");
 const status = byId("status");
 const seen = byId("seen");
 const typing = byId("typing");
+const online = byId("online");
 const title = document.querySelector("#drm-title bdi");
 const older = byId("older");
 const beginning = byId("beginning");
@@ -219,6 +220,8 @@ document.addEventListener("drm:live-room", ({ detail }) => {
   if (!timeline.follows(detail.since)) polling.now();
   else receive(detail).then(() => showError(null), showError);
 });
+document.addEventListener("drm:live-presence", ({ detail }) => detail.chat === room.chat && write(online, detail.text));
+document.addEventListener("drm:live", ({ detail }) => detail || write(online, ""));
 document.addEventListener("drm:live-closed", ({ detail }) => detail.chat === room.chat && polling.now());
 onClick(older, () => loadMore("start"));
 onClick(newer, () => loadMore("end"));

@@ -11,9 +11,17 @@ from typing import Any
 from django.db import close_old_connections
 from django.http import HttpRequest
 from django.utils import timezone, translation
+from django.utils.translation import ngettext
 
 from ...services.chats import Changes, ChatSummary
-from ...services.live import ChatsChanged, LiveEvent, MailChanged, RoomChanged, RoomClosed
+from ...services.live import (
+    ChatsChanged,
+    LiveEvent,
+    MailChanged,
+    PresenceChanged,
+    RoomChanged,
+    RoomClosed,
+)
 from .. import bell
 from ..base import MessagingView
 from ..presentation import NAMES_IN_TITLE, chat_rows
@@ -44,6 +52,8 @@ class Renderer:
                 return "chats", await self._chats(event)
             case MailChanged():
                 return "bell", _dump(bell.as_json(event.status))
+            case PresenceChanged():
+                return "presence", self._localized(partial(_presence, event))
             case RoomClosed():
                 return "closed", _dump({"chat": event.chat_id})
         raise TypeError(f"{type(event).__name__} has no JSON.")
@@ -111,6 +121,12 @@ class Renderer:
     def _localized(self, make: Callable[[], str]) -> str:
         with translation.override(self._language), timezone.override(self._zone):
             return make()
+
+
+def _presence(event: PresenceChanged) -> str:
+    count = len(event.online)
+    text = ngettext("%(count)d online", "%(count)d online", count) % {"count": count} if count else ""
+    return _dump({"chat": event.chat_id, "online": sorted(event.online), "text": text})
 
 
 async def _in_thread(function: Callable[[Callable[[], str]], str], make: Callable[[], str]) -> str:

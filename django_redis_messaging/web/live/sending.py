@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ... import conf
-from ...services.live import Known, LiveEvent, RoomChanged, RoomClosed
+from ...services.live import Known, LiveEvent, PresenceChanged, RoomChanged, RoomClosed
 from ...services.live.hub import Hub
 from ...services.live.stream import Stream
 from ..base import MessagingView
@@ -43,8 +43,9 @@ STATE = ("chat", "known", "typing", "read_id", "unread", "state")
 class EventSender:
     """Sends the events of one stream."""
 
-    def __init__(self, view: MessagingView, hub: Hub, rooms: Mapping[str, Known]) -> None:
+    def __init__(self, view: MessagingView, hub: Hub, rooms: Mapping[str, Known], token: str) -> None:
         self._hub = hub
+        self._token = token
         self._me = view.me
         #: what the client knows of each chat that it follows
         self._rooms = dict(rooms)
@@ -54,10 +55,10 @@ class EventSender:
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """The text of the stream, until its lifetime or the session ends, or the client disconnects."""
         ends = monotonic() + conf.current().LIVE_LIFETIME * random.uniform(0.8, 1)  # noqa: S311
-        async with self._hub.stream(self._me, self._rooms) as stream:
+        async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
             yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311
             check_at = monotonic() + ACCESS_INTERVAL
-            while monotonic() < ends:
+            while monotonic() < ends and not stream.is_ended:
                 events = await stream.take(min(HEARTBEAT, max(check_at - monotonic(), 0)))
                 must_check = stream.must_check()
                 if must_check or monotonic() >= check_at:
@@ -71,13 +72,12 @@ class EventSender:
     async def poll(self, seen: str) -> dict[str, Any]:
         """The answer to a long poll: the state with what is new, or, if it is what `seen` stands for, the
         next events."""
-        async with self._hub.stream(self._me, self._rooms) as stream:
+        async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
             events = [await self._as_json(event) for event in await self._state(stream)]
             has_news = any(event["data"].get(part) for event in events for part in NEWS)
             state = _fingerprint(events)
             if state == seen and not has_news:
-                later = await stream.take(LONG_POLL)
-                events = [await self._as_json(event) for event in later]
+                events = [await self._as_json(event) for event in await _take_lasting(stream, LONG_POLL)]
                 state = "" if events else state
         return {"events": events, "next": urlencode([*self._known, ("seen", state)])}
 
@@ -86,7 +86,7 @@ class EventSender:
         events: list[LiveEvent] = []
         ends = monotonic() + STATE_TIMEOUT
         while len(events) < len(self._rooms) + 2 and monotonic() < ends:  # the list of chats, and the bell
-            events += await stream.take(ends - monotonic())
+            events += await _take_lasting(stream, ends - monotonic())
         return events
 
     async def _format(self, event: LiveEvent) -> str:
@@ -119,6 +119,17 @@ def _fingerprint(events: Sequence[dict[str, Any]]) -> str:
         rows = [(row["id"], row["version"]) for row in data.get("chats", ())]
         states.append([event["event"], [data.get(part) for part in STATE], rows])
     return f"{zlib.crc32(json.dumps(sorted(states, key=str)).encode()):x}"
+
+
+async def _take_lasting(stream: Stream, seconds: float) -> list[LiveEvent]:
+    """Events, without those about who is online: a long poll would end with each of them."""
+    ends = monotonic() + seconds
+    while (left := ends - monotonic()) > 0:
+        taken = await stream.take(left)
+        events = [event for event in taken if not isinstance(event, PresenceChanged)]
+        if events:
+            return events
+    return []
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.debug import sensitive_variables
 
-from ... import conf
 from ...core.keys import name
 from ...errors import InvalidArgument, MessagingError
 from ...services.live import Known
@@ -25,6 +24,7 @@ from ..params import INVALID_POSITION, check_text
 from ..problems import Problem
 from .access import can_stream, release_thread
 from .sending import EventSender
+from .shutdown import watch_signals
 
 
 @method_decorator(login_not_required, name="dispatch")
@@ -62,7 +62,12 @@ class LiveView(MessagingView):
     async def get(self, request: HttpRequest) -> HttpResponseBase:
         if request.GET.get("user", self.me) != self.me:
             raise Problem(problems.OTHER_USER)
-        sender = EventSender(self, self.hub(), self.rooms())
+        hub, rooms = hub_of(), self.rooms()
+        token = await hub.admit(self.me)
+        if not token:
+            raise Problem(problems.TOO_MANY_STREAMS)
+        watch_signals()
+        sender = EventSender(self, hub, rooms, token)
         await release_thread()
         if "text/event-stream" not in request.headers.get("Accept", ""):
             answer = await sender.poll(request.GET.get("seen", ""))
@@ -73,16 +78,6 @@ class LiveView(MessagingView):
             # compressed or buffered, events would be late
             headers={"Content-Encoding": "identity", "X-Accel-Buffering": "no"},
         )
-
-    def hub(self) -> Any:
-        """The hub of this process, if it may have one more stream of this user."""
-        hub, settings = hub_of(), conf.current()
-        if (
-            hub.number_of(self.me) >= settings.LIVE_MAX_STREAMS
-            or hub.number_of_streams >= settings.LIVE_MAX_PER_PROCESS
-        ):
-            raise Problem(problems.TOO_MANY_STREAMS)
-        return hub
 
     def rooms(self) -> dict[str, Known]:
         """The chats to follow, and what the client knows of them."""

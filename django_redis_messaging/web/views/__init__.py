@@ -3,6 +3,7 @@
 from .actions import AckView, DeleteMessageView, EditView, SendView, SessionView, TypingView
 from .blocks import BlocksView, BlockView, UnblockView
 from .chats import ChatsFeedView, ChatsView
+from .choices import ChoicesView
 from .contacts import ContactsView, ForgetContactView, PersonView, SuggestView
 from .details import (
     AddView,
@@ -36,6 +37,7 @@ __all__ = [
     "BlocksView",
     "ChatsFeedView",
     "ChatsView",
+    "ChoicesView",
     "ContactsView",
     "DeleteChatView",
     "DeleteMessageView",

@@ -1,4 +1,4 @@
-"""The people whom a user has blocked."""
+"""What others may do and see: the people whom the user has blocked, and the user's choices."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from django.utils.translation import gettext_lazy as _
 
 from ...errors import ChatNotFound, InvalidArgument, NotAMember
 from ...services.blocks import Blocks
+from ...services.choices import Choices
 from .. import problems
 from ..base import MessagingPage, MessagingView
 from ..params import get_number
 from ..people import blocked_people, reachable_labels, recent_contacts
 from ..problems import Problem
+from .choices import offered
 
 #: people on a page of the list
 BLOCKS_PER_PAGE = 50
 
 
 class BlocksView(MessagingPage):
-    """The blocked people, each with a button to unblock them."""
+    """The blocked people, each with a button to unblock them, and what others see of the user."""
 
     template_name = "django_redis_messaging/blocks.html"
     tab = "contacts"
@@ -26,7 +28,14 @@ class BlocksView(MessagingPage):
     def get(self, request: HttpRequest) -> HttpResponse:
         first = get_number(request.GET, "from") or 0
         blocked, has_more = blocked_people(self.active_identity, request.user, first, BLOCKS_PER_PAGE)
-        return self.page({"blocked": blocked, "more": first + BLOCKS_PER_PAGE if has_more else None})
+        return self.page(
+            {
+                "blocked": blocked,
+                "more": first + BLOCKS_PER_PAGE if has_more else None,
+                "offered": offered(),
+                "choice": Choices().get(self.me),
+            }
+        )
 
 
 class BlockView(MessagingView):

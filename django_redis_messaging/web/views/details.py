@@ -9,10 +9,12 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from ...services.chats import Member
+from ... import conf
+from ...services.chats import Changes, Member
 from ...services.chats.values import Role
 from ...services.contacts import RecentContacts
 from ...services.directories.folding import fold, matches
+from ...services.live import Presence
 from .. import problems
 from ..base import ChatMixin, MessagingPage
 from ..forms import TitleForm, clean
@@ -47,10 +49,18 @@ class DetailsView(RoomMixin, MessagingPage):
                 "room_title": self.title(state.title, state.member_count),
                 "roster": self.roster(shown),
                 "more": shown[-1].user if len(members) > len(shown) else None,
+                "online": self.online(state, shown),
                 "owner": state.role == "owner",
                 "me": self.me,
             }
         )
+
+    def online(self, state: Changes, members: Sequence[Member]) -> set[str]:
+        """The members who are online, if the chat shows it."""
+        settings = conf.current()
+        if not settings.LIVE or state.member_count > settings.PRESENCE_MAX_MEMBERS:
+            return set()
+        return Presence().online([member.user for member in members])
 
     def roster(self, members: Sequence[Member]) -> list[tuple[Person, Member]]:
         """The members as persons, too."""

@@ -65,7 +65,7 @@ class RoomFeedView(RoomMixin):
             **self.room_state(state, window),
             "messages": self.as_json(window.messages, state),
             "title": self.title(state.title, state.member_count),
-            "seen": self.seen_text(state.last_id, state.last_sender, state.positions),
+            "seen": self.seen_of(state),
         }
 
     def changes(self, after: str | int, **known: int | None) -> dict[str, Any]:
@@ -87,8 +87,8 @@ class RoomFeedView(RoomMixin):
         }
         if changes.positions:
             data["title"] = self.title(changes.title, changes.member_count)
-            data["seen"] = self.seen_text(changes.last_id, changes.last_sender, changes.positions)
-            data["read"] = changes.positions
+            data["read"] = self.shown_positions(changes.positions)
+            data["seen"] = self.seen_text(changes.last_id, changes.last_sender, data["read"])
         return data
 
     def new_and_edited(self, changes: Changes) -> dict[str, Any]:

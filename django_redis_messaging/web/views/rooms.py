@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 
 from ... import conf
 from ...services.chats import Changes, Message, Page
+from ...services.choices import Choices
 from ..base import ChatMixin, MessagingPage, MessagingView
 from ..fitting import count_fitting
 from ..params import INVALID_POSITION, get_position, parse_id
@@ -119,6 +120,18 @@ class RoomMixin(ChatMixin, MessagingView):
         names = join_names(self.labels(readers[:NAMES_IN_TITLE]), len(readers))
         return _("Seen by %(names)s") % {"names": names}
 
+    def shown_positions(self, positions: Mapping[str, int]) -> dict[str, int]:
+        """The read positions, without those of members who don't let others see them."""
+        if not conf.current().READ_RECEIPTS:
+            return {member: read_id for member, read_id in positions.items() if member == self.me}
+        hiding = Choices().hiding_reading([member for member in positions if member != self.me])
+        return {member: read_id for member, read_id in positions.items() if member not in hiding}
+
+    def seen_of(self, state: Changes) -> str:
+        """The members who have read the newest message of a chat, and let others see it."""
+        shown = self.shown_positions(state.positions) if state.last_sender == self.me else {}
+        return self.seen_text(state.last_id, state.last_sender, shown)
+
     def typing_text(self, typists: Sequence[str]) -> str:
         """Who is typing."""
         if not typists:
@@ -186,7 +199,7 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
                 "last": window.messages[-1] if window.messages else None,
                 "removed": gap_text(state.removed),
                 "divider": divider_text(state.unread),
-                "seen": self.seen_text(state.last_id, state.last_sender, state.positions),
+                "seen": self.seen_of(state),
                 "editing": self.own_message("edit"),
                 "replying": self.replied_message(owner),
                 "muted_until": timezone.localtime(state.muted_until) if state.muted_until else None,

@@ -1,0 +1,83 @@
+"""Who is online: the users who have a live stream in any process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from ... import conf
+from ...core.keys import name
+from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
+from ...core.steps import batched
+from ...errors import MessagingError
+from ..users import UserKeys
+
+logger = logging.getLogger(__name__)
+
+#: ms for which a stream counts unless it is renewed
+LIFETIME = 45_000
+#: seconds between two renewals
+RENEWAL = 15.0
+#: ms for which a user is still online after their last stream
+GRACE = 5000
+#: commands in one pipeline
+_PAGE_SIZE = 500
+
+
+class Presence(Service):
+    """The users who have the pages of the site open, under ASGI, and let others see it.
+
+    >>> Presence().online(["ann", "bob"])
+    set()
+    """
+
+    @operation
+    def online(self, users: Sequence[str]) -> Steps[set[str]]:
+        """Those of the users who are online: they have a live stream, or had one some seconds ago; up to 45
+        seconds longer if the process that had it was killed. One round trip for each 500 users."""
+        found = set()
+        for page in batched(users, _PAGE_SIZE):
+            keys = [UserKeys(self._prefix, name(user, "users")).online for user in page]
+            replies = yield [Command("EXISTS", key, reads=True) for key in keys]
+            found |= {user for user, reply in zip(page, replies, strict=True) if reply}
+        return found
+
+    aonline = asynchronous(online)
+
+    @operation
+    def enter(self, user: str, token: str) -> Steps[bool]:
+        """Count a stream of a user; False if they have LIVE_MAX_STREAMS already."""
+        return bool((yield self._keep(user, token, conf.current().LIVE_MAX_STREAMS)))
+
+    aenter = asynchronous(enter)
+
+    @operation
+    def renew(self, tokens: Mapping[str, str]) -> Steps[None]:
+        """Go on counting streams; `tokens`: each with its user."""
+        for page in batched(tokens.items(), _PAGE_SIZE):
+            yield [self._keep(user, token, 0) for token, user in page]
+
+    arenew = asynchronous(renew)
+
+    @operation
+    def leave(self, user: str, token: str) -> Steps[None]:
+        """Don't count a stream any longer."""
+        keys = UserKeys(self._prefix, user)
+        yield Script("stream_end", [keys.streams, keys.online], (token, GRACE))
+
+    aleave = asynchronous(leave)
+
+    def _keep(self, user: str, token: str, limit: int) -> Script:
+        keys = UserKeys(self._prefix, user)
+        return Script("stream_keep", [keys.streams, keys.online, keys.choices], (token, LIFETIME, limit))
+
+
+async def renew_while_open(presence: Presence, tokens: Mapping[str, str]) -> None:
+    """Renew the streams until cancelled."""
+    while True:
+        await asyncio.sleep(RENEWAL)
+        try:
+            await presence.arenew(dict(tokens))
+        except MessagingError as error:
+            logger.warning("Renewing the presence of users failed, retrying: %s", error)
