@@ -1,15 +1,18 @@
 """Live streams: how long a message takes to reach all who follow a chat, and what a stream costs.
 
-    python -m benchmarks.live [--streams 2000] [--messages 30]
+    python -m benchmarks.live [--streams 2000] [--messages 30] [--rounds 1] [--sites ours channels …]
 
-The site runs under uvicorn in a process of its own, with a database and a session for each user. One client
-process has all the streams open, and reads the room and the list of chats from each of them.
+Each site (live_sites.py) runs under uvicorn in a process of its own, with a database and a session for each
+user; the others, named channels, channels-pubsub and eventstream, need the packages channels_redis and
+django-eventstream. One client process has all the streams open, and reads everything from each of them. With
+several sites, their rounds alternate.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import resource
 import signal
@@ -19,61 +22,29 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
 
+from . import live_sites
+
 PORT = 8765
-CHAT = "stage"
+#: seconds in which a message must arrive
+MAX_WAIT = 5.0
 TICKS = os.sysconf("SC_CLK_TCK")
 #: seconds for which the idle site is observed
 IDLE = 10.0
 
 
-def configure(directory: Path) -> None:
-    """Set up Django for both processes."""
-    import django
-    from django.conf import settings
-
-    settings.configure(
-        SECRET_KEY="benchmark",  # noqa: S106
-        ALLOWED_HOSTS=["127.0.0.1"],
-        USE_TZ=True,
-        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": directory / "db"}},
-        INSTALLED_APPS=[
-            "django.contrib.contenttypes",
-            "django.contrib.auth",
-            "django.contrib.sessions",
-            "django_redis_messaging",
-        ],
-        MIDDLEWARE=[
-            "django.contrib.sessions.middleware.SessionMiddleware",
-            "django.contrib.auth.middleware.AuthenticationMiddleware",
-        ],
-        TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
-        CACHES={
-            "messaging": {
-                "BACKEND": "django_redis.cache.RedisCache",
-                "LOCATION": (directory / "redis-url").read_text(),
-            }
-        },
-        REDIS_MESSAGING={"CHAT_MAX_MEMBERS": 10_000, "LIVE_MAX_STREAMS": 100},
-    )
-    django.setup()
-    from django.urls import include, path
-
-    settings.ROOT_URLCONF = (path("messages/", include("django_redis_messaging.urls")),)
-
-
-def serve(directory: Path) -> None:
+def serve(directory: Path, name: str) -> None:
     """The site."""
     import uvicorn
 
-    configure(directory)
-    from django.core.asgi import get_asgi_application
-
+    live_sites.configure(directory, name)
     resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, 20_000))
-    uvicorn.run(get_asgi_application(), port=PORT, lifespan="off", log_level="warning")
+    uvicorn.run(live_sites.application(name), port=PORT, lifespan="off", log_level="warning")
 
 
 def sign_in(count: int) -> list[str]:
@@ -101,13 +72,14 @@ def sign_in(count: int) -> list[str]:
 
 
 @contextmanager
-def site(directory: Path) -> Iterator[int]:
+def running(directory: Path, name: str) -> Iterator[int]:
     """The pid of the running site."""
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.live", "--serve", str(directory)])
+    command = [sys.executable, "-m", "benchmarks.live", "--serve", str(directory), "--sites", name]
+    process = subprocess.Popen(command)
     try:
         yield process.pid
     finally:
-        process.send_signal(signal.SIGINT)
+        process.kill()
         process.wait()
 
 
@@ -125,7 +97,8 @@ def processor_time(pid: int) -> float:
 class Stream:
     """One stream of the client."""
 
-    def __init__(self, cookie: str) -> None:
+    def __init__(self, site: live_sites.Site, cookie: str) -> None:
+        self._site = site
         self._cookie = cookie
         self.state: set[str] = set()
         self.arrivals: list[float] = []
@@ -133,10 +106,10 @@ class Stream:
     async def open(self) -> None:
         reader, self._writer = await asyncio.open_connection("127.0.0.1", PORT)
         self._writer.write(
-            f"GET /messages/live/?room={CHAT}&html=1 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"GET {self._site.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             f"Accept: text/event-stream\r\nCookie: sessionid={self._cookie}\r\n\r\n".encode()
         )
-        while len(self.state) < 3:
+        while len(self.state) < self._site.first:
             await self._read(reader)
         self.task = asyncio.create_task(self._follow(reader))
 
@@ -158,12 +131,10 @@ class Stream:
         self.task.cancel()
 
 
-async def measure(cookies: list[str], pid: int, messages: int) -> None:
-    """Open streams, send messages, and print the figures."""
-    from django_redis_messaging import Chat
-
-    chat = Chat(CHAT)
-    first = Stream(cookies[0])
+async def measure(name: str, cookies: list[str], pid: int, messages: int) -> dict[str, float]:
+    """Open streams, send messages, and return the figures."""
+    site = live_sites.site(name)
+    first = Stream(site, cookies[0])
     for _ in range(200):
         try:
             await first.open()
@@ -171,7 +142,7 @@ async def measure(cookies: list[str], pid: int, messages: int) -> None:
         except OSError:
             await asyncio.sleep(0.05)
     before = memory(pid)
-    streams = [Stream(cookie) for cookie in cookies]
+    streams = [Stream(site, cookie) for cookie in cookies]
     began = time.perf_counter()
     gate = asyncio.Semaphore(20)
 
@@ -180,54 +151,81 @@ async def measure(cookies: list[str], pid: int, messages: int) -> None:
             await stream.open()
 
     await asyncio.gather(*map(open_one, streams))
-    print(f"{len(streams)} streams open after {time.perf_counter() - began:.1f} s")
-    print(f"memory: {(memory(pid) - before) / len(streams) / 1000:.1f} kB a stream")
+    figures = {"all open (s)": time.perf_counter() - began}
+    figures["memory of a stream (kB)"] = (memory(pid) - before) / len(streams) / 1000
     used = processor_time(pid)
     await asyncio.sleep(IDLE)
-    print(f"idle: {100 * (processor_time(pid) - used) / IDLE:.1f} % of a processor")
-    latencies: list[list[float]] = []
+    figures["idle (% of a processor)"] = 100 * (processor_time(pid) - used) / IDLE
+    latencies = []
     for number in range(messages):
-        before_arrivals = [len(stream.arrivals) for stream in streams]
+        counts = [len(stream.arrivals) for stream in streams]
         sent = time.perf_counter()
-        await chat.asend("speaker", f"Message number {number}")
-        while any(len(s.arrivals) == n for s, n in zip(streams, before_arrivals, strict=True)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        latencies.append(sorted(stream.arrivals[-1] - sent for stream in streams))
+        await site.send(f"Message number {number}")
+        lost = await wait_for_arrivals(streams, counts)
+        figures["lost"] = figures.get("lost", 0) + lost
+        arrived = [one.arrivals[-1] for one, n in zip(streams, counts, strict=True) if len(one.arrivals) > n]
+        latencies.append(sorted(moment - sent for moment in arrived) or [math.inf])
         await asyncio.sleep(0.3)
-    for name, share in (("median", 0.5), ("p99", 0.99), ("last", 1.0)):
+    for what, share in (("median", 0.5), ("p99", 0.99), ("last", 1.0)):
         values = [1000 * found[min(int(share * len(found)), len(found) - 1)] for found in latencies]
-        print(f"{name}: {statistics.median(values):.0f} ms (worst message {max(values):.0f} ms)")
-    print(f"memory after {messages} messages: {(memory(pid) - before) / len(streams) / 1000:.1f} kB a stream")
-    for stream in streams:
+        figures[f"{what} (ms)"] = statistics.median(values)
+        figures[f"{what}, slowest message (ms)"] = max(values)
+    os.kill(pid, signal.SIGKILL)  # peers log an error for each stream that is closed
+    for stream in [first, *streams]:
         await stream.close()
+    return figures
+
+
+async def wait_for_arrivals(streams: list[Stream], counts: list[int]) -> int:
+    """Wait until the message has arrived in all streams; returns in how many it has not in time."""
+    ends = time.perf_counter() + MAX_WAIT
+    while missing := sum(len(one.arrivals) == n for one, n in zip(streams, counts, strict=True)):
+        if time.perf_counter() > ends:
+            return missing
+        await asyncio.sleep(0.01)
+    return 0
+
+
+def run(name: str, streams: int, messages: int) -> dict[str, float]:
+    """One round of one site, in a process of its own, on a new server."""
+    from django_redis_messaging.core.embedded import EmbeddedServer
+
+    with EmbeddedServer() as server, tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        (directory / "redis-socket").write_text(str(server.socket))
+        live_sites.configure(directory, name)
+        from django.core.management import call_command
+
+        call_command("migrate", verbosity=0)
+        cookies = sign_in(streams)
+        from django_redis_messaging import Chat
+
+        members = [str(number + 1) for number in range(streams)]
+        Chat.create("speaker", members, "Welcome", chat_id=live_sites.CHAT, title="Stage")
+        with running(directory, name) as pid:
+            return asyncio.run(measure(name, cookies, pid, messages))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=2000)
     parser.add_argument("--messages", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--sites", nargs="+", default=["ours"])
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve)
+        serve(options.serve, *options.sites)
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, 20_000))
-    from django_redis_messaging.core.embedded import EmbeddedServer
-
-    with EmbeddedServer() as running, tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        (directory / "redis-url").write_text(running.url)
-        configure(directory)
-        from django.core.management import call_command
-
-        call_command("migrate", verbosity=0)
-        cookies = sign_in(options.streams)
-        from django_redis_messaging import Chat
-
-        members = [str(number + 1) for number in range(options.streams)]
-        Chat.create("speaker", members, "Welcome", chat_id=CHAT, title="Stage")
-        with site(directory) as pid:
-            asyncio.run(measure(cookies, pid, options.messages))
+    # Django can be configured once in a process
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as processes:
+        for _ in range(options.rounds):
+            for name in options.sites:
+                figures = processes.submit(run, name, options.streams, options.messages).result()
+                print(name, flush=True)
+                for what, value in figures.items():
+                    print(f"  {what}: {value:.1f}", flush=True)
 
 
 if __name__ == "__main__":

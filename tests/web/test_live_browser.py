@@ -11,11 +11,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.urls import reverse
 from playwright.sync_api import Page, Request, expect
+from pytest_django import Settings
 
 from django_redis_messaging import Chat, notify
 from django_redis_messaging.services.live import presence
 from django_redis_messaging.web.live import sending
 
+from . import policies
 from .serving import CuttingProxy, Site, serving
 from .test_browser import MODULES, Visit, expect_message, send, violations, visit
 from .test_room_browser import wait_until
@@ -111,7 +113,7 @@ def test_two_people(
     assert statistics.median(delays) < 1000  # polling takes longer
     assert "feed" not in requests.paths
     expected = ["Hello", *(f"Message {number}" for number in range(40))]
-    assert bodies(at_anns) == bodies(at_bobs) == expected
+    wait_until(at_anns, lambda: bodies(at_anns) == bodies(at_bobs) == expected)
     expect(at_anns.locator("#drm-seen")).to_have_text("Seen by Bob")
     expect(at_bobs.locator(".drm-row .drm-row-text")).to_contain_text("Message 39")
 
@@ -167,6 +169,46 @@ def test_who_is_online(
     at_bobs.get_by_label("Others see that I am online").uncheck()
     at_bobs.get_by_role("button", name="Save").click()
     expect(at_anns.locator("#drm-online")).to_be_empty()
+
+
+@pytest.mark.parametrize("policy", ["default-src 'self'", policies.STRICT])
+def test_under_a_policy(
+    visit: Visit, pair: tuple[User, User], chat: Chat, settings: Settings, policy: str
+) -> None:
+    page = visit(pair[1], "room", chat.id, fast=False)
+    settings.TEST_POLICY = policy
+    watch(page)
+    chat.send(str(pair[0].pk), "Within the policy")
+    expect_message(page, "Within the policy")
+
+
+def test_without_javascript(visit: Visit, pair: tuple[User, User], chat: Chat, site: Site) -> None:
+    page = visit(pair[1], "room", chat.id, java_script_enabled=False)
+    page.get_by_label("Message", exact=True).fill("By hand")
+    page.get_by_role("button", name="Send").click()
+    expect_message(page, "By hand")
+    assert site.streams() == 0
+
+
+def test_by_keyboard(visit: Visit, pair: tuple[User, User], chat: Chat) -> None:
+    """What is pushed does not take the focus away from what is typed, or from the list."""
+    ann, bob = (str(one.pk) for one in pair)
+    page = watch(visit(pair[1], "room", chat.id, fast=False))
+    page.get_by_label("Message", exact=True).focus()
+    page.keyboard.type("Half a ")
+    chat.send(ann, "Pushed")
+    expect_message(page, "Pushed")
+    page.keyboard.type("sentence")
+    page.keyboard.press("Enter")
+    expect(page.locator("#drm-log .drm-body", has_text="Half a sentence")).to_be_visible()
+    other = Chat.create(ann, [bob], "Hi", title="Other")
+    page.locator(".drm-row a", has_text="Trip").focus()
+    chat.send(ann, "Again")
+    expect(page.locator(".drm-row").first).to_contain_text("Again")
+    expect(page.locator(".drm-row a", has_text="Trip")).to_be_focused()
+    other.send(ann, "Newer")
+    expect(page.locator(".drm-row").first).to_contain_text("Newer")
+    expect(page.locator(".drm-row a", has_text="Trip")).to_be_focused()
 
 
 def test_accessible_while_live(visit: Visit, pair: tuple[User, User], chat: Chat) -> None:
@@ -231,7 +273,7 @@ class TestTabs:
         page.reload()
         chat.send(str(pair[0].pk), "Polled")
         expect_message(page, "Polled")
-        assert site.streams() == 0
+        wait_until(page, lambda: site.streams() == 0)
 
 
 class TestCuts:

@@ -65,7 +65,7 @@ class Hub:
     ) -> AsyncGenerator[Stream, None]:
         """A stream of what changes for a user; `rooms`: the chats to follow, and what the reader knows of
         them; `token`: of a stream that was admitted, others don't count."""
-        stream = Stream(self._marks, user, rooms)
+        stream = Stream(self._marks, user, rooms, token)
         self._begin()
         self._registry.add(stream)
         if token:
@@ -77,11 +77,18 @@ class Hub:
             self._marks.user(user)
             yield stream
         finally:
-            self._registry.remove(stream)
-            if self._tokens.pop(token, None):
-                self._marks.start(self._leave(user, token))
-            if not self._registry.users:
-                self._ending = asyncio.get_running_loop().call_later(LINGER, self.close)
+            self.drop(stream)
+
+    def drop(self, stream: Stream) -> None:
+        """Forget a stream, whatever its reader does."""
+        if stream not in self._registry.streams_of(stream.user):
+            return
+        stream.end()
+        self._registry.remove(stream)
+        if self._tokens.pop(stream.token, None):
+            self._marks.start(self._leave(stream.user, stream.token))
+        if not self._registry.users:
+            self._ending = asyncio.get_running_loop().call_later(LINGER, self.close)
 
     def end_streams(self) -> None:
         """Ask all readers to end their streams."""

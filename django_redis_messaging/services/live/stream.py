@@ -67,11 +67,13 @@ class Stream:
 
     __slots__ = (
         "_chats", "_closed", "_complete", "_gone", "_mail", "_marks", "_must_check", "_shared", "_wake",
-        "chat_ids", "is_ended", "rooms", "user",
+        "chat_ids", "is_ended", "rooms", "token", "user",
     )  # fmt: skip
 
-    def __init__(self, marks: Marks, user: str, rooms: Mapping[str, Known]) -> None:
+    def __init__(self, marks: Marks, user: str, rooms: Mapping[str, Known], token: str = "") -> None:
         self.user = user
+        #: with which the stream counts as one of its user; empty if it doesn't
+        self.token = token
         self.rooms = {chat_id: Room(known) for chat_id, known in rooms.items()}
         #: the chats of the user's list
         self.chat_ids: tuple[str, ...] = ()

@@ -217,6 +217,7 @@ export function poll(
   let delay = minDelay;
   let timer;
   let running = false;
+  let again = false; // called `now()` while running
   let isLive = false;
   const schedule = (ms) => {
     clearTimeout(timer);
@@ -226,6 +227,7 @@ export function poll(
   async function run() {
     if (running) return;
     running = true;
+    again = false;
     let error = null;
     try {
       delay = (await update()) ? minDelay : Math.min(delay * 1.4, maxDelay);
@@ -237,10 +239,12 @@ export function poll(
     running = false;
     // After 404, polling can't succeed. The user may sign in in another tab.
     const isSlow = document.hidden || [401, 403].includes(error?.status);
-    if (error?.status !== 404) schedule(isLive ? LIVE_DELAY : isSlow ? hiddenDelay : delay);
+    if (again) now();
+    else if (error?.status !== 404) schedule(isLive ? LIVE_DELAY : isSlow ? hiddenDelay : delay);
     onResult(error);
   }
   function now() {
+    again = running;
     delay = minDelay;
     schedule(document.hidden && !isLive ? hiddenDelay : minDelay / 4);
   }

@@ -57,26 +57,34 @@ class Leader {
 
   // Opens a stream for what the tabs follow now, in place of the last one.
   open() {
-    clearTimeout(this.timer);
     this.rooms = new Map();
-    this.timer = setTimeout(() => this.connect(), GATHERING);
+    this.connectSoon();
     tabs.postMessage({ name: "who" });
     if (followed) this.follow(followed.chat, followed.known());
   }
 
+  // A busy tab may say late what it follows.
   follow(chat, known) {
-    if (this.rooms.size < MAX_ROOMS) this.rooms.set(chat, known);
+    if (this.rooms.size === MAX_ROOMS) return;
+    this.rooms.set(chat, known);
+    this.connectSoon();
+  }
+
+  connectSoon() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.connect(), GATHERING);
   }
 
   connect() {
     const url = new URL(address, location.href);
-    for (const [chat, known] of this.rooms) {
+    const rooms = [...this.rooms];
+    for (const [chat, known] of rooms) {
       url.searchParams.append("room", chat);
       url.searchParams.append("after", known);
     }
     this.close();
     this.source = new EventSource(url);
-    this.source.onopen = () => tell({ name: "open", data: [...this.rooms.keys()] });
+    this.source.onopen = () => tell({ name: "open", data: rooms.map(([chat]) => chat) });
     this.source.onerror = () => this.fail();
     for (const name of NAMES) {
       this.source.addEventListener(name, ({ data }) => {

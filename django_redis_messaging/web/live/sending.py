@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -17,8 +18,10 @@ from ...services.live import Known, LiveEvent, PresenceChanged, RoomChanged, Roo
 from ...services.live.hub import Hub
 from ...services.live.stream import Stream
 from ..base import MessagingView
-from .access import Access
+from .access import Access, release_thread
 from .rendering import Renderer
+
+logger = logging.getLogger(__name__)
 
 #: seconds without an event after which one is sent that says nothing: proxies close idle connections
 HEARTBEAT = 15.0
@@ -54,6 +57,7 @@ class EventSender:
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """The text of the stream, until its lifetime or the session ends, or the client disconnects."""
+        await release_thread()  # which middleware has used after the view
         ends = monotonic() + conf.current().LIVE_LIFETIME * random.uniform(0.8, 1)  # noqa: S311
         async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
             yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311
@@ -66,12 +70,33 @@ class EventSender:
                         return
                     check_at = monotonic() + (SIGN_OUT_TIME if must_check else ACCESS_INTERVAL)
                 text = "".join([await self._format(event) for event in events])
-                with _limited_stall():
+                del events  # many streams wait here
+                with self._limited_stall(stream):
                     yield (text or "event: ping\ndata: {}\n\n").encode()
+                del text
+
+    @contextmanager
+    def _limited_stall(self, stream: Stream) -> Iterator[None]:
+        """Drop the stream, and cancel the request, if the client takes nothing of what is sent in this block
+        for too long."""
+        timer = asyncio.get_running_loop().call_later(
+            MAX_STALL, self._give_up, stream, asyncio.current_task()
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self, stream: Stream, task: asyncio.Task[Any] | None) -> None:
+        logger.warning("A client takes nothing of what it is sent: the stream of %r ends.", self._me)
+        self._hub.drop(stream)
+        if task is not None:
+            task.cancel()
 
     async def poll(self, seen: str) -> dict[str, Any]:
         """The answer to a long poll: the state with what is new, or, if it is what `seen` stands for, the
         next events."""
+        await release_thread()
         async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
             events = [await self._as_json(event) for event in await self._state(stream)]
             has_news = any(event["data"].get(part) for event in events for part in NEWS)
@@ -130,17 +155,3 @@ async def _take_lasting(stream: Stream, seconds: float) -> list[LiveEvent]:
         if events:
             return events
     return []
-
-
-@contextmanager
-def _limited_stall() -> Iterator[None]:
-    """Cancel the request if a client takes nothing of what is sent in this block for too long."""
-    task = asyncio.current_task()
-    if task is None:
-        yield
-        return
-    timer = asyncio.get_running_loop().call_later(MAX_STALL, task.cancel)
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -22,7 +22,7 @@ from .. import problems
 from ..base import MessagingView
 from ..params import INVALID_POSITION, check_text
 from ..problems import Problem
-from .access import can_stream, release_thread
+from .access import can_stream
 from .sending import EventSender
 from .shutdown import watch_signals
 
@@ -68,7 +68,6 @@ class LiveView(MessagingView):
             raise Problem(problems.TOO_MANY_STREAMS)
         watch_signals()
         sender = EventSender(self, hub, rooms, token)
-        await release_thread()
         if "text/event-stream" not in request.headers.get("Accept", ""):
             answer = await sender.poll(request.GET.get("seen", ""))
             return JsonResponse(answer, json_dumps_params={"ensure_ascii": False})
