@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 from .scripts import Source, load
 
 T = TypeVar("T")
+
+#: commands in one pipeline, unless a service says otherwise: a longer one delays other clients
+PIPELINE_SIZE = 500
 Text = str | bytes
 Argument = Text | int | float
 #: the keys and arguments of one resource
@@ -250,7 +253,7 @@ class Gather(Many):
 Step = Command | Script | Many | Sequence[Command | Script]
 
 
-def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+def batched(items: Iterable[T], size: int = PIPELINE_SIZE) -> Iterator[tuple[T, ...]]:
     """Split a long list over several steps: yield tuples of `size` items each; the last one may be shorter.
 
     >>> list(batched("abcde", 2))

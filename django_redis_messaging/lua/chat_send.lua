@@ -1,4 +1,4 @@
--- Appends a message.
+-- Appends a message. Its sender no longer counts as typing.
 --
 -- uses _live.lua
 -- uses _log.lua
@@ -12,6 +12,7 @@
 -- KEYS  4 log
 -- KEYS  5 requests, first hash
 -- KEYS  6 requests, second hash
+-- KEYS  7 typing
 -- ARGV  1 sender
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
@@ -22,7 +23,7 @@
 -- ARGV  8 maximum size of a chat's entries: bytes
 -- Returns the value of newest, or 'no chat', 'no member', 'no message'
 local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local requests = {KEYS[5], KEYS[6]}
+local requests, typing = {KEYS[5], KEYS[6]}, KEYS[7]
 local sender, request_id, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local content, reply_to = ARGV[4], tonumber(ARGV[5])
 local limits = {length = tonumber(ARGV[6]), age = tonumber(ARGV[7]), bytes = tonumber(ARGV[8])}
@@ -61,6 +62,7 @@ local is_behind = tonumber(position) < chat.last
 if is_behind then
   redis.call('ZCARD', own)
 end
+local is_typing = redis.call('ZSCORE', typing, sender)
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
 local now = milliseconds()
@@ -73,6 +75,9 @@ if recorded then
 end
 
 publish_hint('m', newest)
+if is_typing then
+  redis.call('ZREM', typing, sender)
+end
 redis.call('RPUSH', log, entry)
 redis.call('SET', newest, value)
 set_expiry(log, chat.mark, tonumber(ms), limits)

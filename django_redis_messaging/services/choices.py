@@ -11,9 +11,6 @@ from ..core.steps import batched
 from .arguments import flag
 from .users import UserKeys
 
-#: commands in one pipeline
-_PAGE_SIZE = 500
-
 
 class Choice(NamedTuple):
     """What a user has chosen."""
@@ -59,7 +56,7 @@ class Choices(Service):
     def hiding_reading(self, users: Sequence[str]) -> Steps[set[str]]:
         """Those of the users who don't let others see what they have read. One round trip for each 500."""
         hiding = set()
-        for page in batched(users, _PAGE_SIZE):
+        for page in batched(users):
             keys = [self._keys(user).choices for user in page]
             replies = yield [Command("HGET", key, "receipts", reads=True) for key in keys]
             hiding |= {user for user, reply in zip(page, replies, strict=True) if reply == b"0"}

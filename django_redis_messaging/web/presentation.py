@@ -285,8 +285,8 @@ _EVENT_TEXTS = {
 }
 
 
-def event_views(events: Sequence[ChatEvent], *, identity: Identity, me: str) -> list[EventView]:
-    """The quiet entries as the member `me` sees them; the labels are fetched together."""
+def event_views(events: Sequence[ChatEvent], *, identity: Identity) -> list[EventView]:
+    """The quiet entries as members see them; the labels are fetched together."""
     ids = {user for event in events for user in (*event.users, event.actor)}
     labels = {person.id: person.label for person in people(identity, ids)} if ids else {}
     return [EventView(event=event, text=_event_text(event, labels)) for event in events]

@@ -24,6 +24,7 @@ FEATURES = {
         "test_listener_servers",
     },
     "`run_listener --configure`": {"test_listener_flags"},
+    "Live streams": {"test_live"},
 }
 
 #: modules that test `Lock(key=…)`

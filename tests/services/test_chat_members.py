@@ -326,6 +326,14 @@ def test_typing_expires(chat: Chat, settings: Settings) -> None:
     assert chat.typists() == []
 
 
+def test_who_has_sent_is_no_longer_typing(chat: Chat) -> None:
+    chat.typing("cat")
+    chat.typing("bob")
+    chat.send("bob", "Here it is")
+    assert chat.typists() == ["cat"]
+    assert chat.changes("ann", after=1).typists == ["cat"]
+
+
 def test_typing_expires_per_member(chat: Chat, settings: Settings) -> None:
     change(settings, TYPING_WINDOW=0.2)
     chat.typing("cat")

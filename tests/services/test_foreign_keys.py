@@ -24,7 +24,7 @@ def chat() -> Chat:
 
 #: the operations, and the keys whose type each must check
 TAKES: dict[str, tuple[Callable[[Chat], Any], str]] = {
-    "send": (lambda chat: chat.send("bob", "x"), "newest members own log requests:0 requests:1"),
+    "send": (lambda chat: chat.send("bob", "x"), "newest members own log requests:0 requests:1 typing"),
     "ack": (lambda chat: chat.ack("bob", 2), "newest members own log"),
     "join": (
         lambda chat: chat.join("dan", by="ann"),

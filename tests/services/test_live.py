@@ -11,7 +11,9 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Choices, Mailbox, live
+from django_redis_messaging.core.sockets import AsyncConnection
 from django_redis_messaging.services.live import looking
+from django_redis_messaging.services.live.hints import Hints
 from django_redis_messaging.services.live.hub import hub_of
 
 pytestmark = pytest.mark.asyncio
@@ -146,6 +148,33 @@ async def test_typing_positions_and_mail(closing: None) -> None:
         await reader.until(live.MailChanged, lambda event: event.status.unread == 1)
 
 
+async def test_what_changes_before_hints_come(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream begins while the hub has no subscription, and what changes before it has one is not lost."""
+    may_subscribe, subscribe = asyncio.Event(), Hints._subscribe
+
+    async def fail(self: Hints, connection: AsyncConnection) -> None:
+        if not may_subscribe.is_set():
+            raise OSError("no connection")
+        await subscribe(self, connection)
+
+    monkeypatch.setattr(Hints, "_subscribe", fail)
+    monkeypatch.setattr(looking, "INTERVAL", 60)
+    async with following("dan") as first:
+        await first.until(live.MailChanged)  # the first look is on its way, without the next user
+        await follow_before_hints(may_subscribe)
+
+
+async def follow_before_hints(may_subscribe: asyncio.Event) -> None:
+    async with following("bob") as reader:
+        await reader.until(live.ChatsChanged)
+        await reader.until(live.MailChanged)
+        await Chat.acreate("ann", ["bob"], "Hi")
+        await Mailbox("bob").asend("News")
+        may_subscribe.set()
+        await reader.until(live.ChatsChanged, lambda event: event.chats)
+        await reader.until(live.MailChanged, lambda event: event.status.unread == 1)
+
+
 async def test_without_hints_changes_are_found(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = await Chat.acreate("ann", ["bob"], "One")
     monkeypatch.setattr(hub_of()._hints, "_receive", lambda hint: None)
@@ -167,8 +196,8 @@ async def test_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch, set
     chat = await Chat.acreate("ann", ["bob"], "One")
     presence = live.Presence()
     async with following("ann", rooms=[chat.id]) as ann:
-        await presence.aenter("bob", "one")
-        await presence.aenter("cat", "one")
+        for user in ("ann", "bob", "cat"):
+            await presence.aenter(user, "one")
         await ann.until(live.PresenceChanged, lambda event: event.online == {"bob"})
         await chat.ajoin("cat", by="ann")
         await ann.until(live.PresenceChanged, lambda event: event.online == {"bob", "cat"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from django_redis_messaging import Chat, MessagingError, conf, live
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.isolation import Prefix
+from tests.core.clusters import Cluster
 from tests.core.sentinels import Sentinels
 
 from .asking import until
@@ -109,3 +111,11 @@ async def test_a_failover(settings: Settings) -> None:
     with Sentinels() as pair:
         async with using(settings, LOCATION=pair.url, OPTIONS=pair.options):
             await survives(pair.kill)
+
+
+async def test_a_failover_of_a_cluster(settings: Settings) -> None:
+    """Of the node that all hints come from, and of the one that has the chat."""
+    with Cluster(replicas=True) as cluster:
+        async with using(settings, LOCATION=cluster.url(0)):
+            for at in (0, 1, 2):
+                await survives(partial(cluster.kill, at))

@@ -34,6 +34,7 @@ from django_redis_messaging import (
     RateExceeded,
     RecentContacts,
     Semaphore,
+    live,
 )
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.jobs.limits import Limits
@@ -43,6 +44,7 @@ from tests.conftest import Call
 from tests.services.asking import bodies, ids, until
 from tests.services.lines import Lines, parse
 from tests.services.listening import PATIENCE, Received
+from tests.services.test_live import following
 from tests.tasks import jobs
 from tests.tasks.working import burst
 
@@ -76,6 +78,37 @@ async def chats_and_inboxes(call: Call) -> None:
     with pytest.raises(NotAMember):
         await call(chat, "send", "bob", "late")
     assert [member.user for member in await call(chat, "members")] == ["ann"]
+
+
+async def live_events(call: Call) -> None:
+    """Two streams follow eight chats, the lists and the mailboxes of their users, and who is online."""
+    chats = [await call(Chat, "create", "ann", ["bob"], "one", chat_id=name) for name in SEVERAL]
+    async with following("ann", rooms=SEVERAL) as ann, following("bob", rooms=SEVERAL) as bob:
+        for chat in chats:
+            at_begin = await bob.until(live.RoomChanged, lambda event, chat=chat: event.chat_id == chat.id)
+            assert at_begin.changes.last_id == 1
+        for chat in chats:
+            await call(chat, "send", "ann", "two")
+            for reader in (ann, bob):
+                await reader.until(live.RoomChanged, lambda event, chat=chat: is_news(event, chat, "two"))
+        await bob.until(live.ChatsChanged, lambda event: [one.unread for one in event.chats] == [2])
+        await call(messaging, "notify", "bob", "Read this.")
+        await bob.until(live.MailChanged, lambda event: event.status.unread == 1)
+        await call(chats[5], "leave", "bob")
+        await call(chats[5], "send", "ann", "three")
+        await ann.until(live.RoomChanged, lambda event: is_news(event, chats[5], "three"))
+        closed = await bob.until(live.RoomClosed)
+        assert closed.chat_id == chats[5].id
+        assert not any(is_news(event, chats[5], "three") for event in bob.events)
+
+
+def is_news(event: object, chat: Chat, body: str) -> bool:
+    """Whether an event has this message of a chat."""
+    return (
+        isinstance(event, live.RoomChanged)
+        and event.chat_id == chat.id
+        and body in [message.body for message in event.changes.messages]
+    )
 
 
 async def mailboxes(call: Call) -> None:
@@ -302,6 +335,7 @@ async def forgetting(call: Call) -> None:
 #: one for each service
 SCENARIOS = [
     chats_and_inboxes,
+    live_events,
     mailboxes,
     broadcasts,
     queues,

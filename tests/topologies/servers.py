@@ -98,7 +98,7 @@ class Servers:
     def redis_acl(self) -> Topology:
         url = self._single.url.replace("unix://", f"unix://{permissions.USER}:{permissions.PASSWORD}@")
         topology = self._alone(url, self._single)
-        _limit(topology)
+        _limit(topology, *permissions.additions()["Live streams"])
         return topology
 
     def valkey(self) -> Topology:
@@ -124,7 +124,8 @@ class Servers:
     def primaries_acl(self) -> Topology:
         url = self._cluster.url(0).replace("//", f"//{permissions.USER}:{permissions.PASSWORD}@")
         topology = self._nodes(url)
-        _limit(topology, *permissions.additions()["Redis Cluster"])
+        more = permissions.additions()
+        _limit(topology, *more["Redis Cluster"], *more["Live streams"])
         return topology
 
     @cached_property

@@ -16,6 +16,8 @@ from django_redis_messaging import Chat, observe
 from django_redis_messaging.core.observers import unobserve
 from django_redis_messaging.services.directories import Directory
 
+from .serving import Site, serving
+
 #: arguments for a Chromium that starts in containers and sends no requests of its own
 CHROMIUM = [
     "--headless",
@@ -53,6 +55,19 @@ def client_of(user: User | None, *, json: bool = False, **options: Any) -> Clien
     if user is not None:
         client.force_login(user)
     return client
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """The site under an ASGI server."""
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def people(person: Callable[..., User]) -> tuple[User, User]:
+    """Ann and Bob."""
+    return person("ann", first_name="Ann"), person("bob", first_name="Bob")
 
 
 @dataclasses.dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -12,25 +12,17 @@ from urllib.parse import urlencode
 
 import pytest
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.test import override_settings
+from pytest_django import Settings
 
-from django_redis_messaging import Chat, notify
+from django_redis_messaging import Chat, Choices, notify
+from django_redis_messaging.web.live import sending
 
 from .conftest import client_of
-from .serving import EventSource, Site, serving
+from .serving import EventSource, Site
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture
-def people(person: Callable[..., User]) -> tuple[User, User]:
-    return person("ann"), person("bob")
 
 
 @pytest.fixture
@@ -55,7 +47,7 @@ class TestEvents:
             assert {name for name, _ in source.seen} == {"room", "chats", "bell"}
             chat.send(str(ann.pk), "Two <b>")
             room = source.until("room", lambda data: data["messages"])
-            assert [(one["body"], one["label"]) for one in room["messages"]] == [("Two <b>", "ann")]
+            assert [(one["body"], one["label"]) for one in room["messages"]] == [("Two <b>", "Ann")]
             row = source.until("chats", lambda data: not data["complete"])["chats"][0]
             assert (row["id"], row["title"], row["unread"]) == (chat.id, "Trip", 2)
             notify(str(bob.pk), "News")
@@ -107,6 +99,29 @@ class TestEvents:
         with EventSource(site, person("eve"), room=[chat.id, "nothing"]) as source:
             assert {source.until("closed")["chat"], source.until("closed")["chat"]} == {chat.id, "nothing"}
 
+    @pytest.mark.parametrize("hidden_by", ["user", "site"])
+    def test_hidden_positions_are_not_sent(
+        self, site: Site, people: tuple[User, User], chat: Chat, settings: Settings, hidden_by: str
+    ) -> None:
+        """Not to the member who hides them, either: others get the same text."""
+        ann, bob = map(str, (one.pk for one in people))
+        if hidden_by == "user":
+            Choices().choose(bob, receipts=False)
+        else:
+            settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "READ_RECEIPTS": False}
+        with (
+            EventSource(site, people[0], room=chat.id) as anns,
+            EventSource(site, people[1], room=chat.id) as bobs,
+        ):
+            for source in (anns, bobs):
+                source.until("room")
+            chat.ack(bob, 1)
+            chat.send(ann, "Two")
+            chat.send(bob, "Three")
+            for source in (anns, bobs):
+                source.until("room", lambda data: any(one["body"] == "Three" for one in data["messages"]))
+                assert all(bob not in data.get("read", {}) for name, data in source.seen if name == "room")
+
     def test_ends_when_the_user_signs_out(self, site: Site, people: tuple[User, User]) -> None:
         with EventSource(site, people[1]) as source, EventSource(site, people[1]) as other:
             source.until("bell")
@@ -116,6 +131,27 @@ class TestEvents:
                 pass
             notify(str(people[1].pk), "For the other session")
             other.until("bell", lambda data: data["unread"])
+
+    @pytest.mark.parametrize("what", ["deactivated", "session deleted", "password changed"])
+    def test_ends_when_the_user_may_not_go_on(
+        self, site: Site, people: tuple[User, User], chat: Chat, monkeypatch: pytest.MonkeyPatch, what: str
+    ) -> None:
+        monkeypatch.setattr(sending, "ACCESS_INTERVAL", 0.1)
+        ann, bob = people
+        with EventSource(site, ann) as anns, EventSource(site, bob, room=chat.id) as bobs:
+            anns.until("bell")
+            bobs.until("room")
+            if what == "deactivated":
+                User.objects.filter(pk=bob.pk).update(is_active=False)
+            elif what == "session deleted":
+                Session.objects.filter(pk=bobs.session.session.session_key).delete()
+            else:
+                bob.set_password("another")
+                bob.save()
+            while bobs.next() is not None:
+                pass
+            notify(str(ann.pk), "For the other user")
+            anns.until("bell", lambda data: data["unread"])
 
     def test_a_site_that_stops_ends_the_streams(self, site: Site, people: tuple[User, User]) -> None:
         with EventSource(site, people[1]) as source:

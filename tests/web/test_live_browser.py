@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from urllib.parse import unquote
 
 import pytest
@@ -18,7 +18,7 @@ from django_redis_messaging.services.live import presence
 from django_redis_messaging.web.live import sending
 
 from . import policies
-from .serving import CuttingProxy, Site, serving
+from .serving import CuttingProxy, Site
 from .test_browser import MODULES, Visit, expect_message, send, violations, visit
 from .test_room_browser import wait_until
 
@@ -42,25 +42,14 @@ document.addEventListener("DOMContentLoaded", () => document.getElementById("drm
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    with serving() as site:
-        yield site
-
-
-@pytest.fixture
 def server_url(site: Site) -> str:
     """The site that `visit` opens."""
     return site.url
 
 
 @pytest.fixture
-def pair(person: Callable[..., User]) -> tuple[User, User]:
-    return person("ann", first_name="Ann"), person("bob", first_name="Bob")
-
-
-@pytest.fixture
-def chat(pair: tuple[User, User]) -> Chat:
-    ann, bob = pair
+def chat(people: tuple[User, User]) -> Chat:
+    ann, bob = people
     return Chat.create(str(ann.pk), [str(bob.pk)], "Hello", title="Trip")
 
 
@@ -94,9 +83,9 @@ class Requests:
 
 
 def test_two_people(
-    visit: Visit, pair: tuple[User, User], chat: Chat, capsys: pytest.CaptureFixture[str]
+    visit: Visit, people: tuple[User, User], chat: Chat, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    at_anns, at_bobs = (watch(visit(one, "room", chat.id, fast=False)) for one in pair)
+    at_anns, at_bobs = (watch(visit(one, "room", chat.id, fast=False)) for one in people)
     requests = Requests(at_anns, at_bobs)
     delays = []
     for number in range(40):
@@ -118,12 +107,15 @@ def test_two_people(
     expect(at_bobs.locator(".drm-row .drm-row-text")).to_contain_text("Message 39")
 
 
-def test_everything_that_is_pushed(visit: Visit, pair: tuple[User, User], chat: Chat) -> None:
-    ann, bob = (str(one.pk) for one in pair)
-    page = watch(visit(pair[1], "room", chat.id, fast=False))
+def test_everything_that_is_pushed(visit: Visit, people: tuple[User, User], chat: Chat) -> None:
+    ann, bob = (str(one.pk) for one in people)
+    page = watch(visit(people[1], "room", chat.id, fast=False))
     requests = Requests(page)
     chat.typing(ann)
     expect(page.locator("#drm-typing")).to_contain_text("Ann")
+    chat.send(ann, "Written")
+    expect_message(page, "Written")
+    expect(page.locator("#drm-typing")).to_be_empty()
     chat.edit(ann, 1, "Hello!")
     expect(page.locator("#m1 .drm-body")).to_have_text("Hello!")
     chat.delete_message(ann, 1)
@@ -140,7 +132,6 @@ def test_everything_that_is_pushed(visit: Visit, pair: tuple[User, User], chat: 
     expect(page).to_have_title(re.compile(r"^\(1\)"))
     other.ack(bob, 1)
     expect(row.locator(".drm-badge")).to_have_count(0)
-    expect(page.locator("#drm-typing")).to_be_empty()  # after TYPING_WINDOW
     chat.send(ann, "New")
     expect(row).to_contain_text("Journey")  # the newest first
     other.leave(bob)
@@ -154,10 +145,10 @@ def test_everything_that_is_pushed(visit: Visit, pair: tuple[User, User], chat: 
 
 
 def test_who_is_online(
-    visit: Visit, pair: tuple[User, User], chat: Chat, monkeypatch: pytest.MonkeyPatch
+    visit: Visit, people: tuple[User, User], chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "GRACE", 100)
-    at_anns, at_bobs = (watch(visit(one, "room", chat.id, fast=False)) for one in pair)
+    at_anns, at_bobs = (watch(visit(one, "room", chat.id, fast=False)) for one in people)
     expect(at_anns.locator("#drm-online")).to_have_text("1 online")
     expect(at_bobs.locator("#drm-online")).to_have_text("1 online")
     at_bobs.goto("about:blank")
@@ -173,27 +164,27 @@ def test_who_is_online(
 
 @pytest.mark.parametrize("policy", ["default-src 'self'", policies.STRICT])
 def test_under_a_policy(
-    visit: Visit, pair: tuple[User, User], chat: Chat, settings: Settings, policy: str
+    visit: Visit, people: tuple[User, User], chat: Chat, settings: Settings, policy: str
 ) -> None:
-    page = visit(pair[1], "room", chat.id, fast=False)
+    page = visit(people[1], "room", chat.id, fast=False)
     settings.TEST_POLICY = policy
     watch(page)
-    chat.send(str(pair[0].pk), "Within the policy")
+    chat.send(str(people[0].pk), "Within the policy")
     expect_message(page, "Within the policy")
 
 
-def test_without_javascript(visit: Visit, pair: tuple[User, User], chat: Chat, site: Site) -> None:
-    page = visit(pair[1], "room", chat.id, java_script_enabled=False)
+def test_without_javascript(visit: Visit, people: tuple[User, User], chat: Chat, site: Site) -> None:
+    page = visit(people[1], "room", chat.id, java_script_enabled=False)
     page.get_by_label("Message", exact=True).fill("By hand")
     page.get_by_role("button", name="Send").click()
     expect_message(page, "By hand")
     assert site.streams() == 0
 
 
-def test_by_keyboard(visit: Visit, pair: tuple[User, User], chat: Chat) -> None:
+def test_by_keyboard(visit: Visit, people: tuple[User, User], chat: Chat) -> None:
     """What is pushed does not take the focus away from what is typed, or from the list."""
-    ann, bob = (str(one.pk) for one in pair)
-    page = watch(visit(pair[1], "room", chat.id, fast=False))
+    ann, bob = (str(one.pk) for one in people)
+    page = watch(visit(people[1], "room", chat.id, fast=False))
     page.get_by_label("Message", exact=True).focus()
     page.keyboard.type("Half a ")
     chat.send(ann, "Pushed")
@@ -211,16 +202,16 @@ def test_by_keyboard(visit: Visit, pair: tuple[User, User], chat: Chat) -> None:
     expect(page.locator(".drm-row a", has_text="Trip")).to_be_focused()
 
 
-def test_accessible_while_live(visit: Visit, pair: tuple[User, User], chat: Chat) -> None:
-    page = visit(pair[1], "room", chat.id, fast=False)
+def test_accessible_while_live(visit: Visit, people: tuple[User, User], chat: Chat) -> None:
+    page = visit(people[1], "room", chat.id, fast=False)
     assert violations(page) == {}
 
 
 class TestTabs:
-    def test_six_tabs_share_a_stream(self, visit: Visit, pair: tuple[User, User], site: Site) -> None:
-        ann, bob = (str(one.pk) for one in pair)
+    def test_six_tabs_share_a_stream(self, visit: Visit, people: tuple[User, User], site: Site) -> None:
+        ann, bob = (str(one.pk) for one in people)
         chats = [Chat.create(ann, [bob], "Hello", title=f"Chat {number}") for number in range(6)]
-        first = watch(visit(pair[1], "room", chats[0].id, fast=False))
+        first = watch(visit(people[1], "room", chats[0].id, fast=False))
         tabs = [first]
         for one in chats[1:]:
             tabs.append(first.context.new_page())
@@ -238,13 +229,13 @@ class TestTabs:
     def test_a_frozen_tab_loses_the_stream(
         self,
         visit: Visit,
-        pair: tuple[User, User],
+        people: tuple[User, User],
         chat: Chat,
         site: Site,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(sending, "HEARTBEAT", 0.5)
-        ann, bob = pair
+        ann, bob = people
         impatient = (
             "const wait = setTimeout; window.setTimeout = (act, ms, ...rest) => wait(act, ms / 20, ...rest);"
         )
@@ -266,22 +257,22 @@ class TestTabs:
         wait_until(second, lambda: site.streams() == 1)
 
     def test_without_locks_pages_poll(
-        self, visit: Visit, pair: tuple[User, User], chat: Chat, site: Site
+        self, visit: Visit, people: tuple[User, User], chat: Chat, site: Site
     ) -> None:
-        page = visit(pair[1], "room", chat.id)
+        page = visit(people[1], "room", chat.id)
         page.add_init_script("Object.defineProperty(Navigator.prototype, 'locks', { value: undefined });")
         page.reload()
-        chat.send(str(pair[0].pk), "Polled")
+        chat.send(str(people[0].pk), "Polled")
         expect_message(page, "Polled")
         wait_until(page, lambda: site.streams() == 0)
 
 
 class TestCuts:
     def test_a_server_that_restarts(
-        self, visit: Visit, pair: tuple[User, User], chat: Chat, site: Site
+        self, visit: Visit, people: tuple[User, User], chat: Chat, site: Site
     ) -> None:
-        ann = str(pair[0].pk)
-        page = watch(visit(pair[1], "room", chat.id, fast=False))
+        ann = str(people[0].pk)
+        page = watch(visit(people[1], "room", chat.id, fast=False))
         for number in range(3):
             chat.send(ann, f"Before {number}")
             expect_message(page, f"Before {number}")
@@ -299,9 +290,9 @@ class TestCuts:
         assert bodies(page) == expected
 
     def test_a_proxy_that_cuts_events(
-        self, visit: Visit, pair: tuple[User, User], chat: Chat, site: Site
+        self, visit: Visit, people: tuple[User, User], chat: Chat, site: Site
     ) -> None:
-        ann, bob = pair
+        ann, bob = people
         with CuttingProxy(site) as proxy:
             page = visit(bob, "room", chat.id)
             session = page.context.cookies()[0]["value"]
@@ -324,9 +315,9 @@ class TestCuts:
             assert found == expected[-len(found) :]
 
     def test_someone_who_is_away(
-        self, visit: Visit, pair: tuple[User, User], person: Callable[..., User], chat: Chat
+        self, visit: Visit, people: tuple[User, User], person: Callable[..., User], chat: Chat
     ) -> None:
-        ann, bob = pair
+        ann, bob = people
         cat = person("cat", first_name="Cat")
         chat.join(str(cat.pk), by=str(ann.pk))
         at_cats = watch(visit(cat, "room", chat.id))
@@ -345,8 +336,8 @@ class TestCuts:
             assert sorted(set(bodies(page)) - {"Hello"}) == ["Back", "One", "Three", "Two"]
 
 
-def test_signing_out_ends_the_stream(visit: Visit, pair: tuple[User, User], chat: Chat, site: Site) -> None:
-    page = watch(visit(pair[1], "room", chat.id))
+def test_signing_out_ends_the_stream(visit: Visit, people: tuple[User, User], chat: Chat, site: Site) -> None:
+    page = watch(visit(people[1], "room", chat.id))
     other = page.context.new_page()
     other.goto(f"{site.url}/messages/")
     other.locator("#drm-account summary").click()

@@ -7,7 +7,7 @@ import gc
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
@@ -24,24 +24,13 @@ from django_redis_messaging.web.live import sending
 from tests.services.asking import server, until
 
 from .conftest import client_of
-from .serving import EventSource, Site, serving
+from .serving import EventSource, Site
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timing]
 
 CYCLES = 1000
 #: connections that the pool may have opened because several were needed at once, for example
 SLACK = CYCLES // 50
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture
-def people(person: Callable[..., User]) -> tuple[User, User]:
-    return person("ann"), person("bob")
 
 
 class Raw:

@@ -21,8 +21,6 @@ from ..arguments import flag, request, window
 from ..users import UserKeys
 from .base import ChatBase, best_effort
 
-#: index writes per pipeline
-_PIPELINE_SIZE = 500
 #: users that one call adds
 _MAX_ADDED = 500
 #: the beginning of the ids of direct chats: see Chat.direct
@@ -147,7 +145,7 @@ class Joining(ChatBase):
         one of the users has blocked the asker. Leaves out, and doesn't return, members who have blocked the
         asker."""
         reserved: list[str] = []
-        for page in batched(users, _PIPELINE_SIZE):
+        for page in batched(users):
             replies = yield [self._reservation(user, token, asker) for user in page]
             reserved += [user for user, reply in zip(page, replies, strict=True) if reply == 1]
             for user, reply in zip(page, replies, strict=True):
@@ -170,7 +168,7 @@ class Joining(ChatBase):
 
     def _release(self, users: Sequence[str], token: str) -> Steps[None]:
         """Remove what `_reserve` has written."""
-        for page in batched(users, _PIPELINE_SIZE):
+        for page in batched(users):
             yield [Script("inbox_release", [self._index(user)], (self.id, token)) for user in page]
 
     def _confirm(self, members: Iterable[tuple[str, str | bytes]], token: str, epoch: int) -> Steps[None]:
@@ -178,7 +176,7 @@ class Joining(ChatBase):
         user who is not a member."""
         seen = f"0-0-0-{epoch}-0"
         current = [(user, in_force) for user, in_force in members if in_force]
-        for page in batched(current, _PIPELINE_SIZE):
+        for page in batched(current):
             yield [
                 Script("inbox_confirm", [self._index(user)], (self.id, token, in_force, seen))
                 for user, in_force in page
@@ -186,7 +184,7 @@ class Joining(ChatBase):
 
     def _remove_entries(self, members: Iterable[tuple[str, str]]) -> Steps[None]:
         """Remove the chat from the indexes of former members, given as (user, token) pairs."""
-        for page in batched(members, _PIPELINE_SIZE):
+        for page in batched(members):
             yield [Script("inbox_leave", [self._index(user)], (0, self.id, token)) for user, token in page]
 
 

@@ -105,7 +105,7 @@ class ChatKeys:
     @functools.cached_property
     def sending(self) -> list[str]:
         """The keys for sending, in the order of the script."""
-        return [self.newest, self.members, self.own, self.log, *self.requests]
+        return [*self.reading, *self.requests, self.typing]
 
     @property
     def correcting(self) -> list[str]:
@@ -115,7 +115,15 @@ class ChatKeys:
     @property
     def creating(self) -> list[str]:
         """The keys for creating, in the order of the script."""
-        return [*self.sending, self.roster, self.seniority, self.info, self.removed, self.opted_out]
+        return [
+            *self.reading,
+            *self.requests,
+            self.roster,
+            self.seniority,
+            self.info,
+            self.removed,
+            self.opted_out,
+        ]
 
     @property
     def joining(self) -> list[str]:

@@ -12,8 +12,6 @@ from ...core.steps import batched
 from ..users import UserKeys
 from .membership import Membership
 
-#: index entries read or written per pipeline
-_PIPELINE_SIZE = 500
 #: number of chats, greater than that of any user: restored entries were within the limit before
 _NO_LIMIT = 10**9
 
@@ -63,7 +61,7 @@ class ChatRepair(Membership):
         """Write entries that are missing, or that name another membership; returns their number."""
         memberships = yield from self._read_memberships(users)
         restored = 0
-        for page in batched(memberships, _PIPELINE_SIZE):
+        for page in batched(memberships):
             entries = yield [Command("HGET", self._index(user), self.id, reads=True) for user, _ in page]
             lost = [
                 user

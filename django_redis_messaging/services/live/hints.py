@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -14,7 +15,7 @@ from ...core.backoff import backoff
 from ...core.endpoints import Endpoint, dial, refresh_topology
 from ...core.keys import FORMAT, encoded
 from ...core.operations import Command
-from ...core.sockets import AsyncConnection
+from ...core.sockets import Address, AsyncConnection
 from ...core.worlds import ASYNCIO
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class Hints:
         """Receive hints until cancelled."""
         failures = 0
         while True:
-            connection = AsyncConnection()
+            connection = AsyncConnection(self._node())
             try:
                 await self._subscribe(connection)
                 failures = 0
@@ -97,13 +98,19 @@ class Hints:
             self.attempted.set()
             await asyncio.sleep(backoff(failures, first=FIRST_PAUSE, longest=MAX_PAUSE))
 
+    def _node(self) -> Address | None:
+        """Any node of a Cluster, for each delivers all hints; None: the server that the alias names."""
+        nodes = list(self._endpoint.router.addresses)
+        return random.choice(nodes) if nodes else None  # noqa: S311
+
     async def _subscribe(self, connection: AsyncConnection) -> None:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             await dial(ASYNCIO, self._endpoint, connection, CONNECT_TIMEOUT)
             [reply] = await connection.exchange([("SUBSCRIBE", self._channel)], CONNECT_TIMEOUT)
         if isinstance(reply, Exception):
             raise reply
-        self._lost()
+        if self.attempted.is_set():  # streams have begun without hints
+            self._lost()
         self.attempted.set()
 
     async def _listen(self, connection: AsyncConnection) -> None:

@@ -42,7 +42,7 @@ class Hub:
         self._presence = Presence(using=alias)
         self._looking = Looking(alias, prefix, self._registry, self._marks, self._presence)
         endpoint = clients.running(alias).endpoint
-        self._hints = Hints(endpoint, prefix, self.receive, self._looking.soon.set)
+        self._hints = Hints(endpoint, prefix, self.receive, self._looking.hints_lost)
         #: token of each stream that counts as one of its user → the user
         self._tokens: dict[str, str] = {}
         self._loops: list[asyncio.Task[None]] = []
@@ -51,7 +51,7 @@ class Hub:
     @property
     def number_of_streams(self) -> int:
         """How many streams are open."""
-        return sum(len(user.streams) for user in self._registry.users.values())
+        return self._registry.size
 
     async def admit(self, user: str) -> str:
         """The token of a new stream, with which the user is online; empty if there are too many."""

@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 INTERVAL = 3.0
 #: … or more: a look takes at most this share of the time
 MAX_SHARE = 0.05
-#: commands in one pipeline
-_PAGE_SIZE = 500
 
 
 class Looking:
@@ -37,8 +35,14 @@ class Looking:
         self._registry = registry
         self._marks = marks
         self._presence = presence
-        #: set to look at once
-        self.soon = asyncio.Event()
+        self._soon = asyncio.Event()
+        #: whether hints were lost since the last look
+        self._lost = False
+
+    def hints_lost(self) -> None:
+        """Look at once, and let what no look has seen yet be read again."""
+        self._lost = True
+        self._soon.set()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -52,10 +56,11 @@ class Looking:
             pause = max(INTERVAL, (loop.time() - began) / MAX_SHARE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self.soon.wait()
-            self.soon.clear()
+                    await self._soon.wait()
+            self._soon.clear()
 
     async def _look(self) -> None:
+        lost, self._lost = self._lost, False
         chats, users = list(self._registry.chats), list(self._registry.users)
         rooms = [chat_id for chat_id in chats if self._registry.chats[chat_id].rooms]
         found = await aperform(self._alias, _read_states(self._prefix, chats, rooms, users))
@@ -65,7 +70,7 @@ class Looking:
         for chat_id, values in zip(rooms, numbers, strict=True):
             self._compare_numbers(chat_id, values)
         for user, index, mailbox in zip(users, indexes, mailboxes, strict=True):
-            self._compare_user(user, (index, mailbox))
+            self._compare_user(user, (index, mailbox), lost)
         await self._look_who_is_online()
 
     async def _look_who_is_online(self) -> None:
@@ -89,10 +94,10 @@ class Looking:
             is_first, watched.numbers = watched.numbers == "", values
             self._marks.chat(chat_id, TYPING if is_first else EVERYTHING)
 
-    def _compare_user(self, name: str, looked: tuple[Any, Any]) -> None:
+    def _compare_user(self, name: str, looked: tuple[Any, Any], lost: bool) -> None:
         user = self._registry.users.get(name)
         if user is not None and user.looked != looked:
-            if user.looked is not None:
+            if lost or user.looked is not None:
                 self._marks.user(name)
             user.looked = looked
 
@@ -113,6 +118,6 @@ def _read_states(
 
 def _pipelined(commands: Sequence[Command]) -> Steps[list[Any]]:
     replies: list[Any] = []
-    for page in batched(commands, _PAGE_SIZE):
+    for page in batched(commands):
         replies += yield page
     return replies

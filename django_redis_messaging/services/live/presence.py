@@ -21,8 +21,6 @@ LIFETIME = 45_000
 RENEWAL = 15.0
 #: ms for which a user is still online after their last stream
 GRACE = 5000
-#: commands in one pipeline
-_PAGE_SIZE = 500
 
 
 class Presence(Service):
@@ -37,7 +35,7 @@ class Presence(Service):
         """Those of the users who are online: they have a live stream, or had one some seconds ago; up to 45
         seconds longer if the process that had it was killed. One round trip for each 500 users."""
         found = set()
-        for page in batched(users, _PAGE_SIZE):
+        for page in batched(users):
             keys = [UserKeys(self._prefix, name(user, "users")).online for user in page]
             replies = yield [Command("EXISTS", key, reads=True) for key in keys]
             found |= {user for user, reply in zip(page, replies, strict=True) if reply}
@@ -55,7 +53,7 @@ class Presence(Service):
     @operation
     def renew(self, tokens: Mapping[str, str]) -> Steps[None]:
         """Go on counting streams; `tokens`: each with its user."""
-        for page in batched(tokens.items(), _PAGE_SIZE):
+        for page in batched(tokens.items()):
             yield [self._keep(user, token, 0) for token, user in page]
 
     arenew = asynchronous(renew)

@@ -36,7 +36,7 @@ class User:
     __slots__ = ("looked", "streams")
 
     def __init__(self) -> None:
-        self.streams: set[Stream] = set()
+        self.streams: tuple[Stream, ...] = ()
         #: the size of the index and the value of the mailbox's newest key at the last look; None before
         self.looked: tuple[Any, Any] | None = None
 
@@ -47,23 +47,28 @@ class Registry:
     def __init__(self) -> None:
         self.chats: dict[str, Watched] = {}
         self.users: dict[str, User] = {}
+        #: number of streams
+        self.size = 0
 
-    def streams_of(self, user: str) -> list[Stream]:
+    def streams_of(self, user: str) -> tuple[Stream, ...]:
         """The open streams of a user."""
-        return list(self.users[user].streams) if user in self.users else []
+        return self.users[user].streams if user in self.users else ()
 
     def add(self, stream: Stream) -> None:
         """Follow the user and the open chats of a stream."""
-        self.users.setdefault(stream.user, User()).streams.add(stream)
+        self.users.setdefault(stream.user, User()).streams += (stream,)
+        self.size += 1
         for chat_id in stream.rooms:
             self._watch(chat_id).rooms.add(stream)
 
     def remove(self, stream: Stream) -> None:
-        """Forget a stream."""
+        """Forget a stream that was added."""
         for chat_id in (*stream.rooms, *stream.chat_ids):
             self._unwatch(stream, chat_id)
-        self.users[stream.user].streams.discard(stream)
-        if not self.users[stream.user].streams:
+        user = self.users[stream.user]
+        user.streams = tuple(one for one in user.streams if one is not stream)
+        self.size -= 1
+        if not user.streams:
             del self.users[stream.user]
 
     def list_chats(self, stream: Stream, newest: Mapping[str, bytes | None]) -> list[str]:

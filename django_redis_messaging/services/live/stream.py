@@ -66,8 +66,8 @@ class Stream:
     the mailbox, so a slow reader takes no more memory than a fast one and delays nobody."""
 
     __slots__ = (
-        "_chats", "_closed", "_complete", "_gone", "_mail", "_marks", "_must_check", "_shared", "_wake",
-        "chat_ids", "is_ended", "rooms", "token", "user",
+        "_chats", "_closed", "_complete", "_gone", "_has_news", "_mail", "_marks", "_must_check", "_shared",
+        "_waiter", "chat_ids", "is_ended", "rooms", "token", "user",
     )  # fmt: skip
 
     def __init__(self, marks: Marks, user: str, rooms: Mapping[str, Known], token: str = "") -> None:
@@ -78,10 +78,13 @@ class Stream:
         #: the chats of the user's list
         self.chat_ids: tuple[str, ...] = ()
         self._marks = marks
-        self._wake = asyncio.Event()
+        #: whether `take` has something to return; the future for which it waits. An asyncio.Event would take
+        #: seven times the memory: it has a deque.
+        self._has_news = False
+        self._waiter: asyncio.Future[None] | None = None
         self._closed: list[str] = []
         self._chats: dict[str, ChatSummary] = {}
-        self._gone: set[str] = set()
+        self._gone: frozenset[str] = frozenset()
         self._complete = False
         self._shared: dict[Any, Any] = {}
         self._mail: MailChanged | None = None
@@ -92,12 +95,12 @@ class Stream:
     def end(self) -> None:
         """Let `take` return at once: the process stops."""
         self.is_ended = True
-        self._wake.set()
+        self._wake()
 
     def request_check(self) -> None:
         """Let `take` return at once: the user may have lost the right to read."""
         self._must_check = True
-        self._wake.set()
+        self._wake()
 
     def must_check(self) -> bool:
         """Whether a check was requested since the last call."""
@@ -106,12 +109,20 @@ class Stream:
 
     async def take(self, seconds: float | None = None) -> list[LiveEvent]:
         """Wait for events, `seconds` at most, and return them all; an empty list if there is none."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return []
-        self._wake.clear()
+        if not self._has_news:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = None if seconds is None else loop.call_later(seconds, _finish, self._waiter)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        return self._collect()
+
+    def _collect(self) -> list[LiveEvent]:
+        self._has_news = False
         found: list[LiveEvent] = [RoomClosed(chat_id=chat_id) for chat_id in self._closed]
         self._closed.clear()
         for chat_id, room in self.rooms.items():
@@ -132,11 +143,16 @@ class Stream:
                     shared=self._shared,
                 )
             )
-            self._chats, self._gone, self._complete, self._shared = {}, set(), False, {}
+            self._chats, self._gone, self._complete, self._shared = {}, frozenset(), False, {}
         if self._mail is not None:
             found.append(self._mail)
             self._mail = None
         return found
+
+    def _wake(self) -> None:
+        self._has_news = True
+        if self._waiter is not None:
+            _finish(self._waiter)
 
     def is_behind(self, chat_id: str) -> bool:
         """Whether there is more to read of an open chat, whatever has changed."""
@@ -154,42 +170,47 @@ class Stream:
     def put_changes(self, changes: Changes, shared: dict[Any, Any]) -> None:
         """An open chat has changed."""
         if self.rooms[changes.chat_id].put(changes, shared):
-            self._wake.set()
+            self._wake()
 
     def put_online(self, chat_id: str, online: frozenset[str]) -> None:
         """Who is online in an open chat."""
         if self.rooms[chat_id].put_online(chat_id, online - {self.user}):
-            self._wake.set()
+            self._wake()
 
     def close_room(self, chat_id: str) -> None:
         """The user is not a member of an open chat: forget it, with what was not taken."""
         if self.rooms.pop(chat_id, None) is not None:
             self._closed.append(chat_id)
-            self._wake.set()
+            self._wake()
 
     def put_list(self, chats: Collection[ChatSummary]) -> None:
         """The list of the user's chats, which replaces all that was not taken."""
         self._chats = {chat.chat_id: chat for chat in chats}
-        self._gone.difference_update(self._chats)
+        self._gone -= self._chats.keys()
         self._complete = True
         self._shared = {}
-        self._wake.set()
+        self._wake()
 
     def put_summary(self, summary: ChatSummary, shared: dict[Any, Any]) -> None:
         """A chat of the list has changed."""
         self._shared = {} if self._chats else shared  # those of several chats can't be shared
         self._chats.pop(summary.chat_id, None)  # the latest change comes last
         self._chats[summary.chat_id] = summary
-        self._wake.set()
+        self._wake()
 
     def remove_chats(self, chat_ids: Collection[str]) -> None:
         """The user is not a member of these chats any more."""
         for chat_id in chat_ids:
             self._chats.pop(chat_id, None)
-            self._gone.add(chat_id)
-            self._wake.set()
+            self._gone |= {chat_id}
+            self._wake()
 
     def put_mail(self, status: MailboxStatus, shared: dict[Any, Any]) -> None:
         """The state of the mailbox."""
         self._mail = MailChanged(status=status, shared=shared)
-        self._wake.set()
+        self._wake()
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

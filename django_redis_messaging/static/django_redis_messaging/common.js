@@ -57,12 +57,12 @@ export function createConditionalGet() {
   };
 }
 
-// Messages in the answer are HTML, too.
-export async function post(address, fields = {}) {
+// Messages in the answer are HTML, too. `options`: further ones of `fetch`.
+export async function post(address, fields = {}, options = {}) {
   const url = urlOf(address, { html: 1 });
   const send = () => {
     const headers = { ...acceptJson, "X-CSRFToken": root.dataset.csrf };
-    return exchange(url, { method: "POST", headers, body: new URLSearchParams(fields) });
+    return exchange(url, { method: "POST", headers, body: new URLSearchParams(fields), ...options });
   };
   const { data } = await send().catch(async (error) => {
     // Django's own answer to a wrong token is not JSON.

@@ -22,7 +22,7 @@ const isTouch = matchMedia("(pointer: coarse)").matches;
 const stored = new Stored(storageKey(`draft:${room.chat}`));
 const draft = { text: "", reply: null, edits: {}, ...stored.value };
 let editing = null; // {id, url} of the message that is edited
-let typedAt = 0;
+let typing = { at: 0 }; // the last time others were told, and how to stop it
 
 function save() {
   draft.edits = Object.fromEntries(Object.entries(draft.edits).slice(-MAX_EDITS));
@@ -131,6 +131,8 @@ function submit() {
     status.textContent = form.dataset.full;
     return;
   }
+  typing.controller?.abort(); // told after the message has arrived, it would be wrong
+  typing = { at: 0 };
   outbox.add(text, draft.reply?.id ?? null);
   Object.assign(draft, { text: "", reply: null });
   save();
@@ -145,9 +147,9 @@ function handleInput() {
   save();
   resize();
   if (/[@:]/.test(body.value)) import(byId("completions").dataset.src);
-  if (editing || !body.value || Date.now() - typedAt < TYPING_INTERVAL) return;
-  typedAt = Date.now();
-  post(room.urls.typing).catch((error) => {
+  if (editing || !body.value || Date.now() - typing.at < TYPING_INTERVAL) return;
+  typing = { at: Date.now(), controller: new AbortController() };
+  post(room.urls.typing, {}, { signal: typing.controller.signal }).catch((error) => {
     if (!(error instanceof RequestError)) throw error; // nobody sees that the user is typing
   });
 }

@@ -54,6 +54,7 @@ export class Outbox {
     const stored = new Stored(this.prefix + item.id);
     stored.value = item;
     if (stored.memory) this.memory.set(item.id, item);
+    else this.memory.delete(item.id);
     this.changed();
   }
 

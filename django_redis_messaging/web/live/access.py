@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.contrib import auth
 from django.db import close_old_connections, connections
 from django.http import HttpRequest
+from django.utils.functional import SimpleLazyObject
 
 from ... import conf
 from ..identity import Identity
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
 
 
 def can_stream(request: HttpRequest) -> bool:
@@ -20,7 +25,8 @@ def can_stream(request: HttpRequest) -> bool:
 
 
 class Access:
-    """Whether the user of a request may still use the pages: not after signing out, for example."""
+    """Whether the user of a request may still use the pages: not after signing out, for example. To be made
+    where synchronous code runs: it reads the session."""
 
     def __init__(self, request: HttpRequest, me: str, identity: Identity) -> None:
         session: Any = getattr(request, "session", None)
@@ -28,6 +34,16 @@ class Access:
         self._open: Any = type(session)
         self._me = me
         self._identity = identity
+
+    def release(self, request: HttpRequest) -> None:
+        """Forget what Django has read for a request that becomes a stream, and would keep as long as the
+        stream lasts: the parsed headers and parameters, the session and its user. Who uses them again reads
+        them again."""
+        for name in ("GET", "COOKIES", "headers", "_cached_user"):
+            request.__dict__.pop(name, None)
+        if self._key is not None:
+            request.session = self._open(self._key)
+            request.user = cast("User", SimpleLazyObject(partial(auth.get_user, request)))
 
     async def holds(self) -> bool:
         """Whether the session still exists and belongs to the user. Who is authenticated without a session is

@@ -46,18 +46,23 @@ STATE = ("chat", "known", "typing", "read_id", "unread", "state")
 class EventSender:
     """Sends the events of one stream."""
 
-    def __init__(self, view: MessagingView, hub: Hub, rooms: Mapping[str, Known], token: str) -> None:
+    def __init__(
+        self, view: MessagingView, access: Access, hub: Hub, rooms: Mapping[str, Known], token: str
+    ) -> None:
         self._hub = hub
         self._token = token
         self._me = view.me
         #: what the client knows of each chat that it follows
         self._rooms = dict(rooms)
         self._renderer = Renderer(view)
-        self._access = Access(view.request, view.me, view.active_identity)
+        self._request = view.request
+        self._access = access
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """The text of the stream, until its lifetime or the session ends, or the client disconnects."""
-        await release_thread()  # which middleware has used after the view
+        # after middleware, which may use both after the view
+        await release_thread()
+        self._access.release(self._request)
         ends = monotonic() + conf.current().LIVE_LIFETIME * random.uniform(0.8, 1)  # noqa: S311
         async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
             yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311

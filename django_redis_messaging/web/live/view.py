@@ -22,7 +22,7 @@ from .. import problems
 from ..base import MessagingView
 from ..params import INVALID_POSITION, check_text
 from ..problems import Problem
-from .access import can_stream
+from .access import Access, can_stream
 from .sending import EventSender
 from .shutdown import watch_signals
 
@@ -59,6 +59,10 @@ class LiveView(MessagingView):
             response = self.answer_failure(error)
         return self.finish(response)
 
+    def check_access(self, request: HttpRequest) -> None:
+        super().check_access(request)
+        self.access = Access(request, self.me, self.active_identity)
+
     async def get(self, request: HttpRequest) -> HttpResponseBase:
         if request.GET.get("user", self.me) != self.me:
             raise Problem(problems.OTHER_USER)
@@ -67,7 +71,7 @@ class LiveView(MessagingView):
         if not token:
             raise Problem(problems.TOO_MANY_STREAMS)
         watch_signals()
-        sender = EventSender(self, hub, rooms, token)
+        sender = EventSender(self, self.access, hub, rooms, token)
         if "text/event-stream" not in request.headers.get("Accept", ""):
             answer = await sender.poll(request.GET.get("seen", ""))
             return JsonResponse(answer, json_dumps_params={"ensure_ascii": False})

@@ -76,7 +76,7 @@ class RoomFeedView(RoomMixin):
     def changed(self, changes: Changes) -> dict[str, Any]:
         """What changed besides the messages."""
         self.member_ids = list(changes.positions)
-        events = event_views(changes.events, identity=self.active_identity, me=self.me)
+        events = event_views(changes.events, identity=self.active_identity)
         data = {
             **self.changing_state(changes),
             "gap": changes.gap,

@@ -121,10 +121,11 @@ class RoomMixin(ChatMixin, MessagingView):
         return _("Seen by %(names)s") % {"names": names}
 
     def shown_positions(self, positions: Mapping[str, int]) -> dict[str, int]:
-        """The read positions, without those of members who don't let others see them."""
+        """The read positions, without those of members who don't let others see them. The user is no
+        exception: what is pushed is made once for several members."""
         if not conf.current().READ_RECEIPTS:
-            return {member: read_id for member, read_id in positions.items() if member == self.me}
-        hiding = Choices().hiding_reading([member for member in positions if member != self.me])
+            return {}
+        hiding = Choices().hiding_reading(list(positions))
         return {member: read_id for member, read_id in positions.items() if member not in hiding}
 
     def seen_of(self, state: Changes) -> str:
@@ -144,7 +145,7 @@ class RoomMixin(ChatMixin, MessagingView):
 
     def room_state(self, state: Changes, window: Window) -> dict[str, Any]:
         """What the browser needs to know to show the window and to keep it up to date."""
-        events = event_views(state.events, identity=self.active_identity, me=self.me)
+        events = event_views(state.events, identity=self.active_identity)
         return {
             "newest": state.last_id,
             "older": window.older,
