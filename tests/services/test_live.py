@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -125,14 +126,30 @@ async def test_nothing_after_leaving(closing: None) -> None:
     assert bob.ids == []
 
 
-async def test_a_new_chat_appears(closing: None) -> None:
+async def test_chats_that_the_user_joins_and_leaves(closing: None) -> None:
+    old = await Chat.acreate("ann", ["bob"], "Hi")
+    async with following("bob") as reader:
+        await reader.until(live.ChatsChanged, lambda event: event.complete)
+        first, second = [await Chat.acreate("ann", ["bob"], "Hi") for _ in range(2)]
+        for chat in (first, second):
+            joined = await reader.until(live.ChatsChanged, partial(is_new, chat.id))
+            assert old.id not in [one.chat_id for one in joined.chats]
+        await second.asend("ann", "Two")
+        await reader.until(live.ChatsChanged, lambda event: event.chats and event.chats[0].unread == 2)
+        await old.aleave("bob")
+        await reader.until(live.ChatsChanged, lambda event: event.gone == [old.id] and not event.complete)
+
+
+def is_new(chat_id: str, event: live.ChatsChanged) -> bool:
+    return not event.complete and chat_id in [one.chat_id for one in event.chats]
+
+
+async def test_the_first_chat_of_a_user(closing: None) -> None:
     async with following("bob") as reader:
         await reader.until(live.ChatsChanged)
         chat = await Chat.acreate("ann", ["bob"], "Hi")
         found = await reader.until(live.ChatsChanged, lambda event: event.chats)
         assert [one.chat_id for one in found.chats] == [chat.id]
-        await chat.asend("ann", "Two")
-        await reader.until(live.ChatsChanged, lambda event: event.chats and event.chats[0].unread == 2)
 
 
 async def test_typing_positions_and_mail(closing: None) -> None:
@@ -148,6 +165,15 @@ async def test_typing_positions_and_mail(closing: None) -> None:
         await reader.until(live.MailChanged, lambda event: event.status.unread == 1)
 
 
+@asynccontextmanager
+async def never_looking(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """The hub looks at the beginning, then never again by itself."""
+    monkeypatch.setattr(looking, "INTERVAL", 60)
+    async with following("somebody else") as reader:
+        await reader.until(live.MailChanged)
+        yield
+
+
 async def test_what_changes_before_hints_come(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream begins while the hub has no subscription, and what changes before it has one is not lost."""
     may_subscribe, subscribe = asyncio.Event(), Hints._subscribe
@@ -158,14 +184,7 @@ async def test_what_changes_before_hints_come(closing: None, monkeypatch: pytest
         await subscribe(self, connection)
 
     monkeypatch.setattr(Hints, "_subscribe", fail)
-    monkeypatch.setattr(looking, "INTERVAL", 60)
-    async with following("dan") as first:
-        await first.until(live.MailChanged)  # the first look is on its way, without the next user
-        await follow_before_hints(may_subscribe)
-
-
-async def follow_before_hints(may_subscribe: asyncio.Event) -> None:
-    async with following("bob") as reader:
+    async with never_looking(monkeypatch), following("bob") as reader:
         await reader.until(live.ChatsChanged)
         await reader.until(live.MailChanged)
         await Chat.acreate("ann", ["bob"], "Hi")
@@ -173,6 +192,24 @@ async def follow_before_hints(may_subscribe: asyncio.Event) -> None:
         may_subscribe.set()
         await reader.until(live.ChatsChanged, lambda event: event.chats)
         await reader.until(live.MailChanged, lambda event: event.status.unread == 1)
+
+
+async def test_everything_is_read_again_after_hints_were_lost(
+    closing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    async with never_looking(monkeypatch), following("bob", rooms=[chat.id]) as reader:
+        await reader.until(live.RoomChanged)
+        await reader.until(live.ChatsChanged, lambda event: event.chats[0].unread == 1)
+        await reader.until(live.MailChanged)
+        with monkeypatch.context() as patch:
+            patch.setattr(hub_of()._hints, "_receive", lambda hint: None)
+            await chat.aack("bob", 1)
+            with pytest.raises(TimeoutError):
+                await reader.until(live.RoomChanged, lambda event: event.changes.read_id == 1, 0.2)
+        hub_of()._looking.hints_lost()
+        await reader.until(live.RoomChanged, lambda event: event.changes.read_id == 1)
+        await reader.until(live.ChatsChanged, lambda event: event.chats[0].unread == 0)
 
 
 async def test_without_hints_changes_are_found(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,24 @@ class TestEvents:
         with EventSource(site, person("eve"), room=[chat.id, "nothing"]) as source:
             assert {source.until("closed")["chat"], source.until("closed")["chat"]} == {chat.id, "nothing"}
 
+    def test_each_of_two_sees_the_name_of_the_other(
+        self, site: Site, people: tuple[User, User], person: Callable[..., User], chat: Chat
+    ) -> None:
+        """Also if the newest message is from neither of them."""
+        ann, bob = people
+        cat = str(person("cat").pk)
+        chat.join(cat, by=str(ann.pk))
+        chat.set_role(str(ann.pk), str(bob.pk), "owner")  # the same for both
+        chat.send(cat, "Bye")
+        chat.leave(cat)
+        with EventSource(site, ann, room=chat.id) as anns, EventSource(site, bob, room=chat.id) as bobs:
+            for source in (anns, bobs):
+                source.until("room")
+            chat.rename(str(ann.pk), "Journey")
+            for source, other in ((anns, "Bob"), (bobs, "Ann")):
+                head = source.until("room", lambda data: data.get("title") == "Journey")
+                assert (head["companion"], head["members"]) == (other, "2 members")
+
     @pytest.mark.parametrize("hidden_by", ["user", "site"])
     def test_hidden_positions_are_not_sent(
         self, site: Site, people: tuple[User, User], chat: Chat, settings: Settings, hidden_by: str

@@ -18,7 +18,7 @@ from ...core import clients, keys
 from ...errors import MessagingError
 from .hints import Hint, Hints
 from .looking import Looking
-from .marks import BEHIND, EVERYTHING, POSITION, Resource
+from .marks import BEHIND, EVERYTHING, JOINED, POSITION, Resource
 from .presence import Presence, renew_while_open
 from .reading import Reading
 from .registry import Registry
@@ -104,7 +104,8 @@ class Hub:
                 stream.request_check()
         elif kind in "ub":
             if name in self._registry.users:
-                self._marks.add(Resource("index" if kind == "u" else "mailbox", name), EVERYTHING)
+                index, mailbox = (Resource("index", name), JOINED), (Resource("mailbox", name), EVERYTHING)
+                self._marks.add(*(index if kind == "u" else mailbox))
         else:
             self._reading.note(name, POSITION + user if kind == POSITION else kind)
 

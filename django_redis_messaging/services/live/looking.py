@@ -40,7 +40,7 @@ class Looking:
         self._lost = False
 
     def hints_lost(self) -> None:
-        """Look at once, and let what no look has seen yet be read again."""
+        """Look at once, and have everything read again: no look notices that a position has moved."""
         self._lost = True
         self._soon.set()
 
@@ -60,9 +60,11 @@ class Looking:
             self._soon.clear()
 
     async def _look(self) -> None:
-        lost, self._lost = self._lost, False
         chats, users = list(self._registry.chats), list(self._registry.users)
         rooms = [chat_id for chat_id in chats if self._registry.chats[chat_id].rooms]
+        if self._lost:
+            self._lost = False
+            self._mark_all(rooms, users)
         found = await aperform(self._alias, _read_states(self._prefix, chats, rooms, users))
         newest, numbers, indexes, mailboxes = found
         for chat_id, value in zip(chats, newest, strict=True):
@@ -70,7 +72,7 @@ class Looking:
         for chat_id, values in zip(rooms, numbers, strict=True):
             self._compare_numbers(chat_id, values)
         for user, index, mailbox in zip(users, indexes, mailboxes, strict=True):
-            self._compare_user(user, (index, mailbox), lost)
+            self._compare_user(user, (index, mailbox))
         await self._look_who_is_online()
 
     async def _look_who_is_online(self) -> None:
@@ -81,6 +83,12 @@ class Looking:
             watched.online = watched.members & online
             for stream in watched.rooms:
                 stream.put_online(watched.chat_id, watched.online)
+
+    def _mark_all(self, rooms: Sequence[str], users: Sequence[str]) -> None:
+        for chat_id in rooms:
+            self._marks.chat(chat_id)
+        for user in users:
+            self._marks.user(user)
 
     def _compare_newest(self, chat_id: str, value: bytes | None) -> None:
         watched = self._registry.chats.get(chat_id)
@@ -94,10 +102,10 @@ class Looking:
             is_first, watched.numbers = watched.numbers == "", values
             self._marks.chat(chat_id, TYPING if is_first else EVERYTHING)
 
-    def _compare_user(self, name: str, looked: tuple[Any, Any], lost: bool) -> None:
+    def _compare_user(self, name: str, looked: tuple[Any, Any]) -> None:
         user = self._registry.users.get(name)
         if user is not None and user.looked != looked:
-            if lost or user.looked is not None:
+            if user.looked is not None:
                 self._marks.user(name)
             user.looked = looked
 

@@ -22,6 +22,8 @@ RETRY_PAUSE = 1.0
 
 #: what has changed in a chat: everything, who is typing, or nothing, but a stream is behind
 EVERYTHING, TYPING, BEHIND = "m", "t", "behind"
+#: what has changed in the index of a user: they joined or left chats, or it must be read as a whole
+JOINED, WHOLE = "joined", "whole"
 #: the beginning of a change of a member's position; the name follows
 POSITION = "a"
 
@@ -51,8 +53,8 @@ class Marks:
         self.add(Resource("chat", chat_id), what)
 
     def user(self, user: str) -> None:
-        """Mark what belongs to a user."""
-        self.add(Resource("index", user), EVERYTHING)
+        """Mark all that belongs to a user."""
+        self.add(Resource("index", user), WHOLE)
         self.add(Resource("mailbox", user), EVERYTHING)
 
     def add(self, resource: Resource, *what: str) -> None:

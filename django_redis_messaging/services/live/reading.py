@@ -15,7 +15,7 @@ from ..chats.chat import Chat
 from ..chats.values import Changes, ChatSummary
 from ..inboxes import Inbox
 from ..mailboxes.mailbox import Mailbox
-from .marks import EVERYTHING, POSITION, TYPING, Marks, Resource
+from .marks import EVERYTHING, POSITION, TYPING, WHOLE, Marks, Resource
 from .registry import Registry, Watched
 from .stream import Stream
 from .values import Known
@@ -49,7 +49,7 @@ class Reading:
     async def _read(self, resource: Resource, what: set[str]) -> None:
         kind, name = resource
         if kind == "index":
-            await self._read_index(name)
+            await self._read_index(name, whole=WHOLE in what)
         elif kind == "mailbox":
             await self._read_mailbox(name)
         elif name in self._registry.chats:
@@ -127,15 +127,22 @@ class Reading:
                 stream.remove_chats([chat.id])
                 self._registry.unlist(stream, chat.id)
 
-    async def _read_index(self, user: str) -> None:
-        """Read the list of a user's chats, and follow all of them."""
+    async def _read_index(self, user: str, *, whole: bool) -> None:
+        """Read the list of a user's chats, and follow all of them; `whole`: also hand over those that the
+        streams have in their lists already."""
         inbox = Inbox(user, using=self._alias)
         self._indexing += 1
         try:
             chats = await inbox.achats(limit=LIST_LENGTH)
             for stream in self._registry.streams_of(user):
+                listed = stream.chat_ids
                 gone = self._registry.list_chats(stream, inbox.newest)
-                stream.put_list(chats)
+                if whole or not listed:
+                    stream.put_list(chats)
+                else:
+                    for chat in reversed(chats):
+                        if chat.chat_id not in listed:
+                            stream.put_summary(chat, {})
                 stream.remove_chats(gone)
             for chat_id in self._changed_meanwhile & inbox.newest.keys():
                 self.note(chat_id, EVERYTHING)

@@ -110,7 +110,7 @@ class ChatsChanged(LiveEvent):
     gone: list[str]
     """The ids of chats of which the user is not a member any more."""
     complete: bool
-    """Whether `chats` is the list itself, as in the first event, and after the user joined a chat."""
+    """Whether `chats` is the list itself, as in the first event, and after hints of changes were lost."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,8 @@ const seen = byId("seen");
 const typing = byId("typing");
 const online = byId("online");
 const title = document.querySelector("#drm-title bdi");
+const companion = byId("companion");
+const members = byId("members");
 const older = byId("older");
 const beginning = byId("beginning");
 const newer = byId("newer");
@@ -160,6 +162,9 @@ function write(target, text) {
 function showState(answer) {
   write(seen, answer.seen);
   write(title, answer.title);
+  write(members, answer.members);
+  write(companion.querySelector("bdi"), answer.companion);
+  companion.hidden = !companion.querySelector("bdi").textContent;
   write(typing, answer.typing);
 }
 

@@ -64,7 +64,7 @@ class RoomFeedView(RoomMixin):
         return {
             **self.room_state(state, window),
             "messages": self.as_json(window.messages, state),
-            "title": self.title(state.title, state.member_count),
+            **self.heading(state),
             "seen": self.seen_of(state),
         }
 
@@ -86,7 +86,7 @@ class RoomFeedView(RoomMixin):
             "events": [event.as_json() for event in events],
         }
         if changes.positions:
-            data["title"] = self.title(changes.title, changes.member_count)
+            data |= self.heading(changes)
             data["read"] = self.shown_positions(changes.positions)
             data["seen"] = self.seen_text(changes.last_id, changes.last_sender, data["read"])
         return data

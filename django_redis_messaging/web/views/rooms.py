@@ -108,6 +108,16 @@ class RoomMixin(ChatMixin, MessagingView):
         """In a chat of two that has a title: the name of the other member, whom the title can't hide."""
         return self.names(2) if member_count == 2 and visible_text(title) else ""
 
+    def heading(self, state: Changes) -> dict[str, str]:
+        """What the head of a room shows."""
+        title, count = state.title, state.member_count
+        members = ngettext("%(count)s member", "%(count)s members", count) % {"count": count}
+        return {
+            "title": self.title(title, count),
+            "companion": self.companion(title, count),
+            "members": members,
+        }
+
     def seen_text(self, last_id: int, last_sender: str, positions: Mapping[str, int]) -> str:
         """The members who have read the newest message, if it is the user's own."""
         if last_sender != self.me:
@@ -186,14 +196,13 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
         state = self.state()
         window = self.selected_window(state)
         owner = state.role == "owner"
-        title = self.title(state.title, state.member_count)
+        heading = self.heading(state)
         return self.page(
             {
                 "chat": state,
                 "window": window,
                 "rows": self.rows(),
-                "room_title": title,
-                "companion": self.companion(state.title, state.member_count),
+                "heading": heading,
                 "message_views": self.message_views(
                     window.messages, owner=owner, read_id=state.read_id if window.has_read(state) else None
                 ),
@@ -205,7 +214,7 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
                 "replying": self.replied_message(owner),
                 "muted_until": timezone.localtime(state.muted_until) if state.muted_until else None,
                 "request_id": uuid.uuid4().hex,
-                "state": json.dumps({**self.room_state(state, window), "title": title, **self.constants()}),
+                "state": json.dumps({**self.room_state(state, window), **heading, **self.constants()}),
             }
         )
 
