@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from .scripts import Source, load
 
 T = TypeVar("T")
-
 #: commands in one pipeline, unless a service says otherwise: a longer one delays other clients
 PIPELINE_SIZE = 500
+
 Text = str | bytes
 Argument = Text | int | float
 #: the keys and arguments of one resource

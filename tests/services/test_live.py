@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, Choices, Mailbox, live
+from django_redis_messaging import Chat, Choices, Inbox, Mailbox, live
 from django_redis_messaging.core.sockets import AsyncConnection
 from django_redis_messaging.services.live import looking
 from django_redis_messaging.services.live.hints import Hints
@@ -142,6 +142,17 @@ async def test_chats_that_the_user_joins_and_leaves(closing: None) -> None:
 
 def is_new(chat_id: str, event: live.ChatsChanged) -> bool:
     return not event.complete and chat_id in [one.chat_id for one in event.chats]
+
+
+async def test_who_joins_again_before_the_reader_takes_is_not_gone() -> None:
+    chat = await Chat.acreate("ann", ["bob"], "Hi")
+    [summary] = await Inbox("bob").achats()
+    async with hub_of().stream("bob", {}) as stream:
+        stream.remove_chats([chat.id])
+        stream.put_summary(summary, {})
+        [event] = await stream.take()
+    assert isinstance(event, live.ChatsChanged)
+    assert (event.gone, [one.chat_id for one in event.chats]) == ([], [chat.id])
 
 
 async def test_the_first_chat_of_a_user(closing: None) -> None:

@@ -13,11 +13,14 @@ from urllib.parse import urlencode
 import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
+from django.http import HttpRequest
 from django.test import override_settings
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Choices, notify
+from django_redis_messaging.web import identity as identities
 from django_redis_messaging.web.live import sending
+from django_redis_messaging.web.live.access import Access
 
 from .conftest import client_of
 from .serving import EventSource, Site
@@ -180,6 +183,28 @@ class TestEvents:
             site.start()
         with EventSource(site, people[1]) as source:
             assert source.until("bell")
+
+
+class TestAccess:
+    def test_the_user_of_the_session_is_read_again(self, people: tuple[User, User]) -> None:
+        ann, _ = people
+        request = self.request(ann)
+        request.user = request._cached_user = ann  # type: ignore[attr-defined]
+        User.objects.update(first_name="Anna")
+        Access(request, str(ann.pk), identities.current()).release(request)
+        assert request.user.first_name == "Anna"
+
+    def test_a_user_whom_middleware_has_set_stays(self, people: tuple[User, User]) -> None:
+        ann, bob = people
+        request = self.request(ann)
+        request.user, request._cached_user = bob, ann  # type: ignore[attr-defined]
+        Access(request, str(bob.pk), identities.current()).release(request)
+        assert request.user is bob
+
+    def request(self, user: User) -> HttpRequest:
+        request = HttpRequest()
+        request.session = client_of(user).session
+        return request
 
 
 class TestRefusals:

@@ -234,6 +234,10 @@ class TestTabs:
             for tab, one in zip(tabs, chats[-len(tabs) :], strict=True):
                 one.send(ann, f"Round {round_number}")
                 expect_message(tab, f"Round {round_number}")
+            notify(bob, "News")
+            for tab in tabs:
+                expect(tab.locator(".drm-bell-count")).to_have_text(str(round_number + 1))
+            assert site.streams() == 1
             tabs.pop(0).close()  # the one with the stream
 
     def test_a_frozen_tab_loses_the_stream(

@@ -102,12 +102,13 @@ class Hub:
         if kind == "x":
             for stream in self._registry.streams_of(name):
                 stream.request_check()
-        elif kind in "ub":
-            if name in self._registry.users:
-                index, mailbox = (Resource("index", name), JOINED), (Resource("mailbox", name), EVERYTHING)
-                self._marks.add(*(index if kind == "u" else mailbox))
-        else:
+        elif kind not in "ub":
             self._reading.note(name, POSITION + user if kind == POSITION else kind)
+        elif name in self._registry.users:
+            if kind == "u":
+                self._marks.add(Resource("index", name), JOINED)
+            else:
+                self._marks.add(Resource("mailbox", name), EVERYTHING)
 
     def close(self) -> None:
         """Close the connection, and stop reading."""

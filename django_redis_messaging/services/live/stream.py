@@ -196,6 +196,7 @@ class Stream:
         self._shared = {} if self._chats else shared  # those of several chats can't be shared
         self._chats.pop(summary.chat_id, None)  # the latest change comes last
         self._chats[summary.chat_id] = summary
+        self._gone -= {summary.chat_id}  # the user has joined again
         self._wake()
 
     def remove_chats(self, chat_ids: Collection[str]) -> None:

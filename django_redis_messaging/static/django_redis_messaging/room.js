@@ -14,7 +14,7 @@ const seen = byId("seen");
 const typing = byId("typing");
 const online = byId("online");
 const title = document.querySelector("#drm-title bdi");
-const companion = byId("companion");
+const companion = document.querySelector("#drm-companion bdi");
 const members = byId("members");
 const older = byId("older");
 const beginning = byId("beginning");
@@ -163,8 +163,8 @@ function showState(answer) {
   write(seen, answer.seen);
   write(title, answer.title);
   write(members, answer.members);
-  write(companion.querySelector("bdi"), answer.companion);
-  companion.hidden = !companion.querySelector("bdi").textContent;
+  write(companion, answer.companion);
+  companion.parentElement.hidden = !companion.textContent;
   write(typing, answer.typing);
 }
 

@@ -38,10 +38,11 @@ class Access:
     def release(self, request: HttpRequest) -> None:
         """Forget what Django has read for a request that becomes a stream, and would keep as long as the
         stream lasts: the parsed headers and parameters, the session and its user. Who uses them again reads
-        them again."""
+        them again. A user whom the site's own middleware has set stays."""
+        is_of_session = self._key is not None and request.user == request.__dict__.get("_cached_user")
         for name in ("GET", "COOKIES", "headers", "_cached_user"):
             request.__dict__.pop(name, None)
-        if self._key is not None:
+        if is_of_session:
             request.session = self._open(self._key)
             request.user = cast("User", SimpleLazyObject(partial(auth.get_user, request)))
 
