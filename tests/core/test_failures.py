@@ -1,0 +1,137 @@
+"""Reports of exceptions that can't be formatted."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from django_redis_messaging.core.failures import LoopGuard, describe, format_traceback, log_exception, name_of
+
+logger = logging.getLogger("tests.failures")
+
+
+class TextExits(Exception):
+    """Its text ends the process."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class AttributesExit(Exception):
+    """Whoever reads an attribute that is not there ends the process."""
+
+    def __getattr__(self, name: str) -> object:
+        raise SystemExit(1)
+
+
+class NamelessKind(type):
+    """Classes whose qualified name can't be read."""
+
+    def __getattribute__(cls, name: str) -> object:
+        if name == "__qualname__":
+            raise RuntimeError("no name")
+        return super().__getattribute__(name)
+
+
+class Nameless(Exception, metaclass=NamelessKind):
+    """See NamelessKind."""
+
+
+def with_wrong_notes() -> Exception:
+    error = ValueError("n")
+    error.__notes__ = 5
+    return error
+
+
+def deep_group() -> Exception:
+    error: Exception = ValueError(1)
+    for _ in range(3000):
+        error = ExceptionGroup("g", [error])
+    return error
+
+
+UNUSUAL: list[Callable[[], BaseException]] = [
+    lambda: SyntaxError("x", ("f", 1, 1, 12345)),
+    lambda: SyntaxError("x", ("f", 1, "a", "text")),
+    lambda: type("Moved", (Exception,), {"__module__": 3})("x"),
+    lambda: TextExits("x"),
+    lambda: AttributesExit("x"),
+    lambda: Nameless("x"),
+    with_wrong_notes,
+    deep_group,
+    lambda: ValueError("\ud800"),
+    lambda: SystemExit(4),
+    lambda: GeneratorExit(),
+]
+
+
+@pytest.fixture(autouse=True)
+def handler():
+    """A real handler: pytest's formats no record while it is captured elsewhere."""
+    one = logging.StreamHandler()
+    logger.addHandler(one)
+    yield one
+    logger.removeHandler(one)
+
+
+def raised(make: Callable[[], BaseException]) -> BaseException:
+    try:
+        raise make()
+    except BaseException as error:
+        return error
+
+
+@pytest.mark.parametrize("make", UNUSUAL)
+class TestUnusual:
+    def test_is_described(self, make):
+        error = raised(make)
+        assert describe(error).startswith(name_of(type(error)))
+
+    def test_has_a_traceback(self, make):
+        error = raised(make)
+        assert name_of(type(error)) in format_traceback(error)
+
+    def test_is_logged(self, make, caplog):
+        log_exception(logger, raised(make), "Polling %s failed.", "a")
+        assert any("Polling a failed." in record.getMessage() for record in caplog.records)
+
+    def test_ends_at_a_guard(self, make, caplog):
+        failed = []
+        with LoopGuard(logger, "The %s failed.", "poller", on_failure=lambda: failed.append(True)):
+            raise make()
+        assert failed == [True]
+        assert "The poller failed." in caplog.text
+
+
+def test_a_usual_traceback_is_that_of_python():
+    error = raised(lambda: ValueError("x"))
+    assert format_traceback(error) == "".join(traceback.format_exception(error))
+    assert describe(error) == "ValueError: x"
+    assert describe(ValueError()) == "ValueError"
+
+
+def test_the_traceback_of_what_cannot_be_formatted_names_the_lines():
+    text = format_traceback(raised(UNUSUAL[0]))
+    assert "test_failures.py" in text
+    assert "can't be formatted" in text
+
+
+def test_a_failing_reaction_is_logged_too(caplog):
+    def react() -> None:
+        raise ValueError("again")
+
+    with LoopGuard(logger, "The poller failed.", on_failure=react):
+        raise KeyError("first")
+    assert [record.getMessage() for record in caplog.records] == [
+        "Reacting to a failure failed.",
+        "The poller failed.",
+    ]
+
+
+def test_a_guard_lets_nothing_else_happen():
+    with LoopGuard(logger, "Unused.") as guard:
+        done = guard
+    assert done is guard
