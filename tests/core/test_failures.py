@@ -62,7 +62,6 @@ UNUSUAL: list[Callable[[], BaseException]] = [
     lambda: Nameless("x"),
     with_wrong_notes,
     deep_group,
-    lambda: ValueError("\ud800"),
     lambda: SystemExit(4),
     lambda: GeneratorExit(),
 ]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from django_redis_messaging import Expiry, conf, handlers, on_key_event
 from django_redis_messaging.handlers import TimerHandler
-from django_redis_messaging.services.listening import Listener, dispatch
+from django_redis_messaging.services.listening import Listener, channel, dispatch, listener
 from django_redis_messaging.services.listening.dispatch import Dispatcher
 from django_redis_messaging.services.listening.keys import dispatch_key
+from tests.core.test_failures import UNUSUAL
 from tests.tasks.jobs import break_event_loop
 
 from .asking import is_cluster, server, until
@@ -158,6 +160,60 @@ class TestHandlers:
         assert "handler failed for the event 'set' of a key" in caplog.text
         assert site not in "".join(record.getMessage() for record in caplog.records)
 
+    @pytest.mark.parametrize("make", UNUSUAL)
+    def test_exception_that_cannot_be_formatted_stops_no_other(
+        self, make: Callable[[], BaseException], site: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        received = Received()
+
+        def handler(event: Any) -> None:
+            received.append(event)
+            raise make()
+
+        with listening(key_events=[key_handler(f"{site}*", handler, "set")]):
+            server().set(f"{site}a", 1)
+            server().set(f"{site}b", 1)
+            until(lambda: len(received) == 2)
+        assert "handler failed for the event 'set' of a key" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("owner", "name"),
+        [
+            (dispatch.Dispatcher, "_call"),
+            (channel.Channel, "_listen_until_closed"),
+            (listener.Events, "_follow_topology"),
+        ],
+    )
+    def test_a_thread_that_fails_ends_the_listener(
+        self,
+        owner: type,
+        name: str,
+        site: str,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Otherwise it would seem to work, and call no handler any more."""
+        began = Received()
+        original = getattr(owner, name)
+
+        def fail(self: Any, *args: Any) -> None:
+            if server().exists(f"{site}fail"):
+                began.append(args)
+                raise SyntaxError("planted", ("file", 1, 1, 12345))  # type: ignore[arg-type]
+            original(self, *args)
+
+        if name == "_listen_until_closed":
+            server().set(f"{site}fail", 1)
+        monkeypatch.setattr(owner, name, fail)
+        timer = TimerHandler("order", Received(), None)
+        made = Listener({"order": timer}, [key_handler(f"{site}*", Received())])
+        thread = threading.Thread(target=made.run, daemon=True)
+        thread.start()
+        until(lambda: server().set(f"{site}fail", 1) and began)
+        thread.join(PATIENCE)
+        assert (thread.is_alive(), made.failed) == (False, True)
+        assert "planted" in caplog.text
+
     def test_coroutine_functions(self, site: str) -> None:
         received = Received()
 
@@ -224,7 +280,9 @@ class TestHandlers:
                 server().set(f"{site}{number}", 1)
             until(lambda: "16 events were dropped" in caplog.text)
             finish.set()
+            until(lambda: "have caught up" in caplog.text)
         assert 2 <= len(received) <= 4  # one in the handler, two waiting, one that arrived last
+        assert f"caught up; {20 - len(received)} events were dropped in between" in caplog.text
 
     def test_hanging_handler_lets_another_listener_take_over(
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -7,6 +7,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients, keyspace
+from django_redis_messaging.services.listening import channel
 
 from .asking import server, until
 from .listening import NOTIFY, Received, key_handler, listening
@@ -35,6 +36,48 @@ class TestConfigure:
             pass
         assert server().config_get(NOTIFY)[NOTIFY] == "AKE"
         assert int(server().info("commandstats")["cmdstat_config|set"]["calls"]) == before
+
+    def test_flags_that_somebody_removes_are_added_again(
+        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        received = Received()
+        with listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True):
+            server().config_set(NOTIFY, "")
+            until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
+            server().set(f"{site}a", 1)
+            until(lambda: received)
+        assert caplog.text.count("to '': events may have been lost") == 1
+
+    def test_flags_that_somebody_removes_are_reported_once(
+        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        server().config_set(NOTIFY, "KA")
+        received = Received()
+        with listening(key_events=[key_handler(f"{site}*", received, "set")]):
+            server().config_set(NOTIFY, "")
+            until(lambda: "also needs $K" in caplog.text)
+            server().config_set(NOTIFY, "K$")
+            server().set(f"{site}a", 1)
+            until(lambda: received)
+        assert caplog.text.count("also needs $K") == 1
+        assert server().config_get(NOTIFY)[NOTIFY] == "$K"
+
+    def test_check_that_fails_is_repeated(
+        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        received = Received()
+        with listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True):
+            for client in server().client_list():
+                if client["cmd"] in {"config|get", "config|set"}:
+                    server().client_kill_filter(_id=client["id"])
+            until(lambda: "Checking notify-keyspace-events failed, retrying" in caplog.text)
+            server().config_set(NOTIFY, "")
+            until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
+            server().set(f"{site}a", 1)
+            until(lambda: received)
 
     def test_flags_are_not_set_without_configure(self, site: str) -> None:
         server().config_set(NOTIFY, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -13,13 +13,15 @@ from redis.exceptions import RedisError
 from ...core import keys, keyspace
 from ...core.backoff import backoff
 from ...core.endpoints import Endpoint
+from ...core.failures import LoopGuard, log_exception
 from ...core.primaries import Primary
 from ...core.retry import no_retries_when
 from ...core.sockets import BlockingConnection
 from ...errors import MessagingError
 from ...handlers import KeyEvent, KeyHandler
 from .dispatch import LEASE, Dispatcher, DispatchLease
-from .flags import check_flags
+from .flags import CHECK_INTERVAL as FLAGS_INTERVAL
+from .flags import Flags
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,8 @@ MAX_PAUSE = 5.0
 
 
 class Channel:
-    """Listens to one primary, in a thread of its own, until it is closed."""
+    """Listens to one primary, in a thread of its own, until it is closed. `on_failure` is called if it ends
+    by an unexpected error, which is logged."""
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class Channel:
         token: str,
         *,
         configure: bool = False,
+        on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.primary = primary
         #: set while it is subscribed
@@ -56,7 +60,9 @@ class Channel:
         self._endpoint = endpoint
         self._handlers = handlers
         self._dispatcher = dispatcher
-        self._configure = configure
+        self._on_failure = on_failure
+        self._flags = Flags(endpoint, primary, handlers, configure=configure)
+        self._checked = 0.0
         self._lease = DispatchLease(primary.id, token, using=endpoint.alias)
         self._renewed = 0.0
         self._own_keys = f"{keys.current_prefix()}:{keys.FORMAT}:{{".encode()
@@ -82,6 +88,11 @@ class Channel:
         return found
 
     def _run(self) -> None:
+        failed = "Listening to the events of primary %s failed; stopping."
+        with LoopGuard(logger, failed, self.primary.id, on_failure=self._on_failure):
+            self._listen_until_closed()
+
+    def _listen_until_closed(self) -> None:
         with no_retries_when(self._closing.is_set):
             failures = 0
             while not self._closing.is_set():
@@ -97,17 +108,17 @@ class Channel:
                 self._subscribe(connection)
                 subscribed = True
                 self._listen(connection)
+        except (RedisError, OSError) as error:
+            logger.warning("Events of primary %s are lost, reconnecting: %s", self.primary.id, error)
         except Exception as error:  # unexpected ones too: the thread must not end
-            trace = None if isinstance(error, RedisError | OSError) else error
-            logger.warning(
-                "Events of primary %s are lost, reconnecting: %s", self.primary.id, error, exc_info=trace
-            )
+            log_exception(logger, error, "Events of primary %s are lost, reconnecting.", self.primary.id)
         finally:
             self.subscribed.clear()
+            self._flags.close()
         return subscribed
 
     def _subscribe(self, connection: BlockingConnection) -> None:
-        check_flags(connection, self._handlers, configure=self._configure)
+        self._check_flags()
         [first] = connection.exchange([("PSUBSCRIBE", *self._subscriptions)], REPLY_TIMEOUT)
         if isinstance(first, RedisError):
             raise first
@@ -122,6 +133,8 @@ class Channel:
             if connection.readable(CHECK_INTERVAL):
                 received = monotonic()
                 self._dispatch(connection.receive(REPLY_TIMEOUT))
+                if received > self._checked + FLAGS_INTERVAL:  # the server is alive: it replies at once
+                    self._check_flags()
             elif pinged > received and monotonic() > unanswered_since + 2 * PING_INTERVAL:
                 raise TimeoutError("the server does not answer")
             if monotonic() > self._renewed + LEASE / 1000 / 2:
@@ -146,6 +159,10 @@ class Channel:
         for one in self._subscriptions.get(pattern, ()):
             if not one.events or name in one.events:
                 self._dispatcher.put(one, event)
+
+    def _check_flags(self) -> None:
+        self._flags.check()
+        self._checked = monotonic()
 
     def _keep_lease(self) -> None:
         """Acquire or renew the lease; while a handler hangs, release it."""

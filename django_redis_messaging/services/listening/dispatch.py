@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from inspect import iscoroutine
 from queue import Full, Queue
@@ -11,6 +12,7 @@ from time import monotonic
 
 from django.db import close_old_connections
 
+from ...core.failures import LoopGuard
 from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...handlers import KeyEvent, KeyHandler, title
 from ..jobs.event_loop import EventLoop
@@ -20,8 +22,9 @@ logger = logging.getLogger(__name__)
 
 #: ms that a listener may dispatch before it has to renew; it renews after half of them
 LEASE = 4000
-#: events that wait for a handler at most; further ones are dropped, as they would be in the server's buffer
-MAX_WAITING = 10_000
+#: events that wait for a handler at most, about 50 MB; further ones are dropped, as they would be in the
+#: server's buffer
+MAX_WAITING = 100_000
 #: seconds after which a handler counts as hanging: then another listener may take over
 HANGING_AFTER = 60.0
 
@@ -50,16 +53,19 @@ class DispatchLease(Service):
 
 
 class Dispatcher:
-    """Calls handlers with events, one at a time, in a thread of its own."""
+    """Calls handlers with events, one at a time, in a thread of its own. `on_failure` is called if it ends by
+    an unexpected error, which is logged."""
 
-    def __init__(self, loop: EventLoop) -> None:
+    def __init__(self, loop: EventLoop, on_failure: Callable[[], object] = lambda: None) -> None:
         self._loop = loop
+        self._on_failure = on_failure
         #: None: only wakes the thread
         self._events: Queue[tuple[KeyHandler, KeyEvent] | None] = Queue(MAX_WAITING)
         self._ended = threading.Event()
         self._abandoned = False
         self._started: float | None = None
-        self._lost = 0
+        #: events dropped since the last time that the handlers kept up
+        self._dropped = 0
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
 
@@ -74,9 +80,9 @@ class Dispatcher:
         try:
             self._events.put_nowait((handler, event))
         except Full:
-            self._lost += 1
-            if self._lost & (self._lost - 1) == 0:  # the 1st, 2nd, 4th, 8th …
-                logger.error("Handlers of key events are too slow; %d events were dropped.", self._lost)
+            self._dropped += 1
+            if self._dropped & (self._dropped - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+                logger.error("Handlers of key events are too slow; %d events were dropped.", self._dropped)
 
     def end(self) -> None:
         """End after the queued calls."""
@@ -94,20 +100,30 @@ class Dispatcher:
         self._abandoned = True
 
     def _run(self) -> None:
-        while not self._abandoned and not (self._ended.is_set() and self._events.empty()):
-            call = self._events.get()
-            if call is not None:
-                self._started = monotonic()
-                self._call(*call)
-                self._started = None
+        with LoopGuard(
+            logger, "Calling handlers of key events failed; stopping.", on_failure=self._on_failure
+        ):
+            while not self._abandoned and not (self._ended.is_set() and self._events.empty()):
+                call = self._events.get()
+                if call is not None:
+                    self._started = monotonic()
+                    self._call(*call)
+                    self._started = None
+                if self._dropped and self._events.empty():
+                    self._log_dropped()
 
     def _call(self, handler: KeyHandler, event: KeyEvent) -> None:
-        close_old_connections()
-        try:
-            result = handler.function(event)
-            if iscoroutine(result):
-                self._loop.run(result)
-        except BaseException:  # SystemExit too: the next event has its own call
-            logger.exception("%s failed for the event %r of a key.", title(handler.function), event.event)
-        finally:
+        failed = "%s failed for the event %r of a key."
+        with LoopGuard(logger, failed, title(handler.function), event.event):
             close_old_connections()
+            try:
+                result = handler.function(event)
+                if iscoroutine(result):
+                    self._loop.run(result)
+            finally:
+                close_old_connections()
+
+    def _log_dropped(self) -> None:
+        """Log how many events were dropped until the handlers have caught up."""
+        dropped, self._dropped = self._dropped, 0
+        logger.error("Handlers of key events have caught up; %d events were dropped in between.", dropped)

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from ... import conf
 from ...core.endpoints import Endpoint
+from ...core.failures import LoopGuard, log_exception
 from ...core.keys import current_prefix
 from ...core.primaries import Primaries, Primary
 from ...handlers import KeyHandler, TimerHandler
@@ -165,35 +166,45 @@ class Events:
         self._loop.close()
 
     def _fail(self) -> None:
-        """Stop because the event loop ended by an unexpected error, which was logged."""
+        """Stop, once, because a part of it ended by an unexpected error, which is logged."""
+        if self.failed:
+            return
         self.failed = True
-        self.stop()
+        if not self._stopped:
+            self.stop()
         self._on_failure()
 
     def _run(self) -> None:
-        while not self._stopped:
-            try:
-                self._follow(self._primaries.discover())
-            except Exception as error:  # unexpected ones too: the thread must not end
-                trace = None if isinstance(error, RedisError | OSError) else error
-                logger.warning(
-                    "Looking up the primaries failed, retrying in %g s: %s",
-                    TOPOLOGY_INTERVAL,
-                    error,
-                    exc_info=trace,
-                )
-            with suppress(Empty):
-                self._woken.get(timeout=TOPOLOGY_INTERVAL)
+        with LoopGuard(logger, "Following the primaries failed; stopping.", on_failure=self._fail):
+            while not self._stopped:
+                self._follow_topology()
+                with suppress(Empty):
+                    self._woken.get(timeout=TOPOLOGY_INTERVAL)
         self._primaries.close()
         self._end_channels()
+
+    def _follow_topology(self) -> None:
+        failed = f"Looking up the primaries failed, retrying in {TOPOLOGY_INTERVAL:g} s"
+        try:
+            self._follow(self._primaries.discover())
+        except (RedisError, OSError) as error:
+            logger.warning("%s: %s", failed, error)
+        except Exception as error:  # unexpected ones too: the thread must not end
+            log_exception(logger, error, "%s.", failed)
 
     def _follow(self, primaries: Sequence[Primary]) -> None:
         """Listen to these. The new ones first: closing the channel of a lost primary may take long."""
         for one in primaries:
             if one not in self.channels and not self._stopped:
-                self._dispatchers[one] = dispatcher = Dispatcher(self._loop)
+                self._dispatchers[one] = dispatcher = Dispatcher(self._loop, self._fail)
                 self.channels[one] = Channel(
-                    self._endpoint, one, self._handlers, dispatcher, self._token, configure=self._configure
+                    self._endpoint,
+                    one,
+                    self._handlers,
+                    dispatcher,
+                    self._token,
+                    configure=self._configure,
+                    on_failure=self._fail,
                 )
         for gone in set(self.channels) - set(primaries):
             logger.info("Primary %s has left the topology.", gone.id)
