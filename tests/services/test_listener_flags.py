@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients, keyspace
+from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.services.listening import channel
 
 from .asking import server, until
-from .listening import NOTIFY, Received, key_handler, listening
+from .listening import NOTIFY, Received, is_dispatcher, key_handler, listening
 
 pytestmark = [
     pytest.mark.worlds,
@@ -106,6 +109,33 @@ class TestConfigure:
         clients.close()
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": alias}
         plain.execute_command("ACL", "DELUSER", "limited")
+
+    def test_server_without_config_is_asked_once(
+        self,
+        site: str,
+        settings: Settings,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        tmp_path: Path,
+    ) -> None:
+        """As with most managed servers."""
+        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.0)
+        received, lines = Received(), tmp_path / "server.conf"
+        lines.write_text('rename-command CONFIG ""\n')
+        with EmbeddedServer(options={"include": str(lines), NOTIFY: "KEA"}) as managed:
+            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": managed.url}
+            settings.CACHES = {**settings.CACHES, "managed": entry}
+            settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": "managed"}
+            with (
+                listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True) as made,
+                managed.client() as plain,
+            ):
+                until(lambda: is_dispatcher(made))
+                for number in range(3):
+                    plain.set(f"{site}{number}", 1)
+                    until(lambda number=number: len(received) > number)
+            clients.close()
+        assert caplog.text.count("does not allow CONFIG GET notify-keyspace-events") == 1
 
     def test_config_get_without_config_set(
         self, site: str, settings: Settings, caplog: pytest.LogCaptureFixture

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from ...core import keyspace
 from ...core.endpoints import Endpoint, connect
@@ -40,20 +41,21 @@ class Flags:
 
     def check(self) -> None:
         """Log which handlers the server publishes no events for, once for each value of the setting; with
-        `configure`, add the missing flags to those that are set. If the user may not read the setting, log a
-        warning and check no more."""
+        `configure`, add the missing flags to those that are set. If the setting can't be read, log a warning
+        and check no more before `close()`."""
         if not self._may_read:
             return
         try:
             if self._connection is None:
                 self._connection = connect(self._endpoint, self._primary.address)
             self._check(self._connection)
-        except NoPermissionError:
+        except ResponseError as error:
             self._may_read = False
             logger.warning(
-                "The ACL of this user does not allow CONFIG GET %s, so it can't be checked. Handlers of key "
-                "events need it, timers don't.",
+                "The server does not allow CONFIG GET %s, so it can't be checked. Handlers of key events "
+                "need it, timers don't. (%s)",
                 SETTING,
+                error,
             )
         except RedisError as error:
             logger.warning("Checking %s failed, retrying in %g s: %s", SETTING, CHECK_INTERVAL, error)
@@ -61,13 +63,13 @@ class Flags:
 
     def close(self) -> None:
         """Close the connection; the next check opens another one."""
+        self._may_read = True
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _check(self, connection: BlockingConnection) -> None:
-        _, value = _call(connection, "CONFIG", "GET", SETTING)
-        current, before = value.decode(), self._known
+        current, before = _read(connection), self._known
         if current == before:
             return
         self._known = current
@@ -87,8 +89,7 @@ class Flags:
         except ResponseError as error:
             logger.warning("Setting %s failed: %s", SETTING, error)
             return False
-        _, value = _call(connection, "CONFIG", "GET", SETTING)  # the server writes it in an order of its own
-        self._known = value.decode()
+        self._known = _read(connection)  # the server writes it in an order of its own
         logger.info("%s is now %s; it was %r.", SETTING, self._known, current)
         return True
 
@@ -106,10 +107,16 @@ class Flags:
                 )
 
 
-def _call(connection: BlockingConnection, *words: str) -> list[bytes]:
+def _read(connection: BlockingConnection) -> str:
+    reply = _call(connection, "CONFIG", "GET", SETTING)
+    if not reply:
+        raise ResponseError("its reply is empty")
+    return str(reply[1].decode())
+
+
+def _call(connection: BlockingConnection, *words: str) -> Any:
     """The reply of the server; raises RedisError, also for an error reply."""
     [reply] = connection.exchange([words], TIMEOUT)
     if isinstance(reply, RedisError):
         raise reply
-    found: list[bytes] = reply
-    return found
+    return reply
