@@ -1,4 +1,4 @@
--- Starts an attempt at a job that is held: it was claimed after an earlier lease of it had expired.
+-- Starts an attempt at a job that is held: it was claimed after two earlier leases of it had expired.
 --
 -- uses _records.lua
 -- uses _time.lua

@@ -85,10 +85,10 @@ local function take_old(queue, count, before)
   return ids, young
 end
 
--- Leases a job, or deletes it where no lease is wanted; returns its state as text. A job whose lease has expired
--- before is held: jobs_begin.lua starts it.
+-- Leases a job, or deletes it where no lease is wanted; returns its state as text. A job that may have ended its
+-- workers is held: jobs_begin.lua starts it.
 local function lease_job(queue, id, state)
-  if state.lost > 0 then
+  if is_suspect(state, limits.lost) then
     state.status = 'h'
   else
     count_attempt(state, new_lease.worker, now)

@@ -29,3 +29,24 @@ class TestAlone:
         assert not may_start_alone(admission)
         admission.settled()
         assert may_start_alone(admission)
+
+
+class TestBeside:
+    def test_runs_beside_others_but_not_beside_one_of_its_kind(self) -> None:
+        admission = Admission()
+        assert admission.enter(wait=False)
+        with admission.beside() as first, admission.beside() as second:
+            assert (first, second) == (True, False)
+            assert not may_start_alone(admission)
+        admission.leave(started=True)
+        with admission.beside() as again:
+            assert again
+        assert may_start_alone(admission)
+
+    def test_does_not_run_beside_one_that_runs_alone(self) -> None:
+        admission = Admission()
+        assert admission.enter(wait=False)
+        with admission.alone(0) as is_alone:
+            assert is_alone
+            with admission.beside() as may_start:
+                assert not may_start

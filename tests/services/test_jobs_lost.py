@@ -75,21 +75,36 @@ def end(job_id: str, outcome: Outcome = Outcome.DONE, ttl: int = DAY, queues: An
 class TestLost:
     def test_lost_attempts_are_not_failures(self) -> None:
         push("a", max_attempts=2)
-        lose()
-        for attempts in (2, 3):
+        lose(2)
+        for attempts in (3, 4):
             leased = claim()
             assert leased is not None
-            assert (leased.state.status, leased.state.attempts, leased.state.workers[1:]) == (
-                ("h", 1, []) if attempts == 2 else ("h", 2, ["w"])
+            assert (leased.state.status, leased.state.attempts, leased.state.workers[2:]) == (
+                ("h", 2, []) if attempts == 3 else ("h", 3, ["w"])
             )
             state = engine().begin(leased.lease, "w")
             assert (state.status, state.attempts, state.lost, state.failures) == (
-                "r", attempts, 1, attempts - 1,
+                "r", attempts, 2, attempts - 2,
             )  # fmt: skip
             assert engine().begin(leased.lease, "w") == state
             assert engine().settle(leased.lease.settled(Outcome.RETRY, 0, "E1"))
         assert record("a").state.status == "d"
-        assert record("a").log == b"L1\nE1\nE1"
+        assert record("a").log == b"L1\nL2\nE1\nE1"
+
+    @pytest.mark.parametrize(("max_lost", "statuses"), [(5, "rrhhh"), (3, "rrh"), (2, "rh")])
+    def test_job_is_held_from_its_second_loss_on(
+        self, settings: Settings, max_lost: int, statuses: str
+    ) -> None:
+        """Or from its first, if the second would be its last: no other job must make it dead."""
+        change(settings, JOB_MAX_LOST=max_lost)
+        push("a")
+        for status in statuses:
+            until(lambda: engine().stats("q")[0] == 1)
+            leased = claim(lease=20)
+            assert leased is not None
+            assert leased.state.status == status
+            engine().begin(leased.lease, "w")
+        until(lambda: engine().stats("q")[3] == 1)
 
     def test_job_is_dead_when_too_many_workers_were_lost(self, settings: Settings) -> None:
         change(settings, JOB_MAX_LOST=3)
@@ -126,11 +141,11 @@ class TestLost:
 
     def test_released_while_held(self) -> None:
         push("a")
-        lose()
+        lose(2)
         leased = claim()
         assert leased is not None
         assert engine().settle(leased.lease.settled(Outcome.RELEASE))
-        assert (record("a").state.status, record("a").state.attempts) == ("w", 1)
+        assert (record("a").state.status, record("a").state.attempts) == ("w", 2)
 
     def test_redrive_starts_anew(self) -> None:
         push("a", max_attempts=1)

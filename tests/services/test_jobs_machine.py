@@ -32,7 +32,7 @@ from .planting import PROFILE, Plant, PlantedBugs
 
 #: seconds: longer than any run; jobs become due and leases expire only by rules
 LONG = 3600
-MAX_WAITING, MAX_DEAD, MAX_LOST = 7, 3, 2
+MAX_WAITING, MAX_DEAD = 7, 3
 IDS = ("x", "y:{z}", "ü")
 _runs = itertools.count()
 
@@ -68,6 +68,7 @@ class Model:
     def __init__(self) -> None:
         self.counts_lost = False
         self.max_attempts = 2
+        self.max_lost = 2
         self.ready: list[ModelJob] = []
         self.delayed: list[ModelJob] = []
         #: delayed jobs that are due, and expired leases, neither processed yet
@@ -120,7 +121,7 @@ class Model:
         self.due = []
 
     def has_attempts_left(self, job: ModelJob) -> bool:
-        if job.lost and (job.lost >= MAX_LOST or self.max_attempts == 1):
+        if job.lost and (job.lost >= self.max_lost or self.max_attempts == 1):
             return False
         return job.attempts - job.lost < self.max_attempts
 
@@ -139,7 +140,7 @@ class Model:
                 taken.append(job)
         for job in taken:
             self.ready.remove(job)
-            job.is_held = job.lost > 0
+            job.is_held = job.lost >= min(2, self.max_lost - 1)
             job.attempts += not job.is_held
             if not no_lease:
                 self.leased.append(job)
@@ -217,10 +218,11 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = Model()
-        limits = {"JOB_MAX_WAITING": MAX_WAITING, "JOB_MAX_DEAD": MAX_DEAD, "JOB_MAX_LOST": MAX_LOST}
-        changed = dataclasses.replace(conf.current(), **limits)
-        self.limits = mock.patch.object(conf, "current", return_value=changed)
-        self.limits.start()
+        limits = {"JOB_MAX_WAITING": MAX_WAITING, "JOB_MAX_DEAD": MAX_DEAD}
+        self.settings = dataclasses.replace(conf.current(), **limits)
+        self.limits = mock.patch.object(conf, "current")
+        self.current = self.limits.start()
+        self.current.return_value = self.settings
         self.queue = DelayQueue(f"q {next(_runs)}", max_attempts=2)
         self.client: Any = get_redis_connection(conf.alias())
         self.keys = JobKeys(conf.prefix(), "queue", self.queue.name)
@@ -235,8 +237,12 @@ class QueueMachine(RuleBasedStateMachine):
         finally:
             self.limits.stop()
 
-    @initialize(counts_lost=st.booleans(), max_attempts=st.sampled_from([1, 2, 2, 2]))
-    def choose_engine(self, counts_lost: bool, max_attempts: int) -> None:
+    @initialize(
+        counts_lost=st.booleans(), max_attempts=st.sampled_from([1, 2, 2, 2]), max_lost=st.integers(2, 3)
+    )
+    def choose_engine(self, counts_lost: bool, max_attempts: int, max_lost: int) -> None:
+        self.current.return_value = dataclasses.replace(self.settings, JOB_MAX_LOST=max_lost)
+        self.model.max_lost = max_lost
         self.queue = DelayQueue(self.queue.name, max_attempts=max_attempts)
         if counts_lost:
             self.queue._engine = CountingEngine(conf.prefix(), "queue", self.queue.name)
@@ -498,7 +504,13 @@ PLANTS: dict[str, Plant] = {
         "if state.status == 'r' and max_lost > 0 then",
         "if state.status == 'r' then",
     ),
-    "lost jobs are not held": ("jobs_claim", "if state.lost > 0 then", "if false then"),
+    "lost jobs are not held": ("_records", "return state.lost > 1 or", "return false and"),
+    "jobs are held after their first loss": (
+        "_records",
+        "return state.lost > 1 or",
+        "return state.lost > 0 or",
+    ),
+    "the last start of a job is not held": ("_records", "or (state.lost == 1 and max_lost == 2)", ""),
     "release of a held job takes back an attempt": (
         "_records",
         "if state.status ~= 'r' then",

@@ -239,13 +239,25 @@ class TestLeases:
 
 
 class TestLostWorkers:
-    """A task whose worker was lost runs alone in its process."""
+    """A task that has lost two workers runs alone in its process."""
 
-    def lose(self, result: jobs.Any) -> None:
-        """Start the task, as a worker that is lost then."""
-        [leased] = engine().claim(["default"], 1, 1, worker="lost").jobs
-        assert leased.lease.id == result.id
-        until(lambda: counts() == [1, 0, 0, 0])
+    def lose(self, result: jobs.Any, times: int = 2) -> None:
+        """Start the task, as workers that are lost then."""
+        for _ in range(times):
+            [leased] = engine().claim(["default"], 1, 1, worker="lost").jobs
+            assert leased.lease.id == result.id
+            until(lambda: counts() == [1, 0, 0, 0])
+
+    def test_after_its_first_loss_it_runs_beside_others(self) -> None:
+        lost = jobs.note.enqueue("lost")
+        self.lose(lost, times=1)
+        busy = jobs.wait.using(priority=10).enqueue()
+        with at_work(concurrency=2):
+            until(lambda: "waits" in jobs.notes)
+            assert ended(lost).status == ended(jobs.note.enqueue("after")).status == SUCCESSFUL
+            jobs.go.set()
+            assert ended(busy).status == SUCCESSFUL
+        assert jobs.notes == ["waits", "lost", "after"]
 
     def test_it_waits_for_the_others_which_start_no_more(self) -> None:
         lost = jobs.note.enqueue("lost")
@@ -261,23 +273,26 @@ class TestLostWorkers:
             jobs.go.set()
             assert {ended(one).status for one in (first, lost, *after)} == {SUCCESSFUL}
         assert jobs.notes == ["waits", "lost", "after", "after", "after"]
-        assert (lost.attempts, lost.worker_ids) == (2, ["lost", runner.id])
-        assert [error.exception_class.__name__ for error in lost.errors] == ["LeaseLost"]
+        assert (lost.attempts, lost.worker_ids) == (3, ["lost", "lost", runner.id])
+        assert [error.exception_class.__name__ for error in lost.errors] == ["LeaseLost"] * 2
 
     def test_its_wait_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """After a wait in vain, an idle worker gets it, and the lanes of the busy one claim others."""
-        monkeypatch.setattr(alone, "FIRST_WAIT", 0.2)
+        monkeypatch.setattr(alone, "MAX_PAUSE", 0.2)
+        monkeypatch.setattr(alone, "FIRST_DELAY", 0.05)
         lost = jobs.note.enqueue("lost")
         self.lose(lost)
         busy = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=2) as runner:
             until(lambda: state(lost).status == "h")
             until(lambda: counts()[1] == 1)  # released with a delay
-            assert (state(lost).attempts, state(lost).lost) == (1, 1)
+            assert (state(lost).attempts, state(lost).lost) == (2, 2)
             assert ended(jobs.note.enqueue("other")).status == SUCCESSFUL
-            until(lambda: runner._starts._waits.get(lost.id, 0) >= 0.8)  # the second wait was longer
+            tries = runner._starts._tries[lost.id]
+            until(lambda: tries.in_vain >= 3)
+            assert tries.pause == 0  # only the first try kept the other lanes waiting
             with at_work() as idle:
-                assert ended(lost).worker_ids == ["lost", idle.id]
+                assert ended(lost).worker_ids == ["lost", "lost", idle.id]
             jobs.go.set()
             assert ended(busy).status == SUCCESSFUL
         assert jobs.notes == ["waits", "other", "lost"]
@@ -289,7 +304,7 @@ class TestLostWorkers:
         jobs.wait.using(priority=10).enqueue()
         with Lock("order:7", timeout=60), at_work(concurrency=2):
             until(lambda: counts()[1] == 1)
-            assert (state(lost).attempts, jobs.notes) == (1, ["waits"])
+            assert (state(lost).attempts, jobs.notes) == (2, ["waits"])
             jobs.go.set()
 
     def test_its_module_is_imported_in_the_attempt(
@@ -304,12 +319,13 @@ class TestLostWorkers:
         server().hset(keys().jobs, lost.id, stored.replace(b"tests.tasks.jobs", b"exits_in_attempt"))
         self.lose(lost)
         burst()
-        assert (state(lost).status, state(lost).attempts) == ("d", 2)
+        assert (state(lost).status, state(lost).attempts) == ("d", 3)
 
     def test_several_run_one_after_the_other(self, caplog: pytest.LogCaptureFixture) -> None:
         results = [jobs.sleep.enqueue(0.05) for _ in range(3)]
-        engine().claim(["default"], 3, 1)
-        until(lambda: counts() == [3, 0, 0, 0])
+        for _ in range(2):
+            engine().claim(["default"], 3, 1)
+            until(lambda: counts() == [3, 0, 0, 0])
         with caplog.at_level("INFO"):  # Django logs each start and end of a task
             burst(concurrency=3)
         assert [ended(one).status for one in results] == [SUCCESSFUL] * 3
@@ -327,30 +343,52 @@ class TestLostWorkers:
             jobs.go.set()
             assert ended(first).status == SUCCESSFUL  # a second stop would release it
         assert (jobs.notes, runner.done, counts()) == (["waits"], 1, [1, 0, 0, 0])
-        assert (state(lost).attempts, state(lost).lost) == (1, 1)
+        assert (state(lost).attempts, state(lost).lost) == (2, 2)
 
     def test_lost_attempts_are_not_failures(self) -> None:
         lost = jobs.fail_three_times.using(max_attempts=2).enqueue()
         self.lose(lost)
         burst()
-        assert (state(lost).status, state(lost).attempts, state(lost).failures) == ("w", 2, 1)
+        assert (state(lost).status, state(lost).attempts, state(lost).failures) == ("w", 3, 1)
 
     @pytest.mark.timing
-    def test_task_that_kills_its_worker_takes_no_others_with_it(
-        self, settings: Settings, tmp_path: Path
+    @pytest.mark.parametrize(("max_lost", "shared"), [(2, 1), (3, 2)])
+    def test_task_that_kills_its_worker_takes_others_with_it_twice_at_most(
+        self, max_lost: int, shared: int, settings: Settings, tmp_path: Path
     ) -> None:
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_LOST": 2}
+        """Never so often that they are dead: once, if JOB_MAX_LOST is 2."""
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_LOST": max_lost}
         marker = tmp_path / "begun"
         marker.touch()
         others = [jobs.pid_after.enqueue(str(marker), 0.3) for _ in range(3)]
         killer = jobs.kill_worker_after.using(max_attempts=10).enqueue(str(marker), 3)
-        for _ in range(2):
+        for kills in range(max_lost):
             with forked(lambda: burst(concurrency=4, lease=1.0).done == 4) as ended_well:
                 assert not ended_well()
             until(lambda: counts()[2] == 0)
+            if kills + 1 < shared:  # let it kill this worker when the others run again
+                killer.refresh()
+                marker.write_text("")
         burst(concurrency=4)
         assert [ended(one).status for one in (*others, killer)] == [SUCCESSFUL] * 3 + [FAILED]
-        assert [len(one.errors) for one in (*others, killer)] == [1, 1, 1, 2]
+        assert [len(one.errors) for one in (*others, killer)] == [*[shared] * 3, max_lost]
+
+    def test_it_starts_beside_others_if_no_worker_is_idle_for_long(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """But one at a time: it can't take another with it that has lost two workers, too."""
+        monkeypatch.setattr(alone, "MAX_TRIES", 0)
+        monkeypatch.setattr(alone, "FIRST_DELAY", 0.05)
+        lost = [jobs.wait.enqueue() for _ in range(2)]
+        for _ in range(2):
+            engine().claim(["default"], 2, 1)
+            until(lambda: counts() == [2, 0, 0, 0])
+        busy = jobs.wait.using(priority=10).enqueue()
+        with at_work(concurrency=3):
+            until(lambda: len(jobs.notes) == 2 and counts()[1] == 1)
+            assert sorted(state(one).status for one in lost) == ["r", "w"]
+            jobs.go.set()
+            assert [ended(one).status for one in (busy, *lost)] == [SUCCESSFUL] * 3
 
 
 @pytest.mark.timing

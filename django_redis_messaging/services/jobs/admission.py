@@ -32,6 +32,8 @@ class Admission:
         self._unsettled = 0
         #: lanes that run a job alone, or wait for that
         self._exclusive = 0
+        #: whether a lane runs a job that must run alone, or at least beside no other of its kind
+        self._runs_suspect = False
         self._closed = False
 
     def enter(self, *, wait: bool) -> bool:
@@ -85,12 +87,26 @@ class Admission:
                 self._wait(left)
             may_start = not self._is_busy and not self._closed
             self._inside += 1
+            self._runs_suspect = self._runs_suspect or may_start
         try:
             yield may_start
         finally:
             with self._lock:
                 self._exclusive -= 1
+                self._runs_suspect = self._runs_suspect and not may_start
                 self._changed.notify_all()
+
+    @contextmanager
+    def beside(self) -> Iterator[bool]:
+        """As `alone`, but other jobs may run in this block, except those that must run alone."""
+        with self._lock:
+            may_start = not self._runs_suspect and not self._closed
+            self._runs_suspect = self._runs_suspect or may_start
+        try:
+            yield may_start
+        finally:
+            with self._lock:
+                self._runs_suspect = self._runs_suspect and not may_start
 
     @property
     def _is_busy(self) -> bool:

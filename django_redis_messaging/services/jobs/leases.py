@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ...core.steps import batched
 
-#: status of a job that was claimed after a lease of it had expired, before its attempt is started
+#: status of a job that was claimed after two leases of it had expired, before its attempt is started
 HELD = "h"
 
 
