@@ -27,7 +27,8 @@
 -- ARGV  5 request window: ms
 -- ARGV  6 limits, as in _leases.lua
 -- ARGV  7 whether a dead job is cancelled, too: 1 or 0
--- Returns 1, also to a repeat; 0 if the job has started, has ended, or doesn't exist
+-- Returns 1, also to a repeat; 0 if the job has started, has ended, or doesn't exist; with nothing done, the payload of
+-- a job that waits in another queue
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
 local records, queue = records_at(KEYS), queue_at(KEYS, 9)
 local requests = {KEYS[7], KEYS[8]}
@@ -43,6 +44,9 @@ local state = read_state(records, id)
 local removed = 0
 if state and state.status == 'w' then
   removed = remove_waiting(queue, id)
+  if removed == 0 then
+    return redis.call('HGET', records.jobs, id)
+  end
 elseif state and state.status == 'd' and with_dead then
   removed = redis.call('ZREM', queue.dead, id)
 end

@@ -21,13 +21,16 @@
 -- ARGV  1 id
 -- ARGV  2 delay in ms, or @ and a moment in ms
 -- ARGV  3 line for the log of attempts
--- Returns 1, or 0 if the job doesn't wait any more, or doesn't exist
+-- Returns 1; 0 if the job doesn't wait any more, or doesn't exist; with nothing done, the payload of a job that waits
+-- in another queue
 local records, queue = records_at(KEYS), queue_at(KEYS, 9)
 local id, delay, line = ARGV[1], ARGV[2], ARGV[3]
 id = resolve_alias(records, id)
 local state = read_state(records, id)
-if not state or state.status ~= 'w' or remove_waiting(queue, id) == 0 then
+if not state or state.status ~= 'w' then
   return 0
+elseif remove_waiting(queue, id) == 0 then
+  return redis.call('HGET', records.jobs, id)
 end
 local us = microseconds()
 local now = math.floor(us / 1000)

@@ -58,6 +58,10 @@ class TaskEngine(Engine):
 
     counts_lost = True
 
+    def queue_of(self, payload: bytes) -> str:
+        """The queue of a call."""
+        return records.queue_name(payload)
+
 
 @functools.lru_cache(maxsize=256)
 def _engine(alias: str, prefix: str, max_results: int, result_ttl: int) -> TaskEngine:
@@ -264,15 +268,17 @@ class RedisBackend(BaseTaskBackend):
 
     def _cancel(self, task: Task, result_id: str) -> Steps[bool]:
         ttl = self.result_ttl_of(task)
-        return self.engine.cancel(task.queue_name, result_id, ttl=ttl, line=records.CANCELLED)
+        queue = yield from self.engine.cancel(task.queue_name, result_id, ttl=ttl, line=records.CANCELLED)
+        return queue is not None
 
     def _reschedule(self, task: Task, result_id: str, run_after: datetime) -> Steps[bool]:
         moment = _at(run_after)
         line = records.rescheduled(run_after)
-        done = yield from self.engine.reschedule(task.queue_name, result_id, moment, line)
-        if done:
-            yield from self._register(task.queue_name, moment)
-        return done
+        queue = yield from self.engine.reschedule(task.queue_name, result_id, moment, line)
+        if queue is None:
+            return False
+        yield from self._register(queue, moment)
+        return True
 
     def _register(self, queue: str, delay: int | str) -> Steps[None]:
         """Register a queue until a job is due, if QUEUES allows any."""

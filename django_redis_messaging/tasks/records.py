@@ -122,6 +122,11 @@ def _stored_exceptions(task: Task, kinds: Sequence[type[BaseException]]) -> list
     return [exceptions.path(kind) for kind in kinds]
 
 
+def queue_name(payload: bytes) -> str:
+    """The queue of a stored call."""
+    return str(payloads.loads_all([payload])[0][1])
+
+
 def run_after(payload: bytes) -> float:
     """The run_after of a stored call, in ms since the epoch; 0 for none."""
     after: float | None = payloads.loads_all([payload])[0][2]

@@ -87,7 +87,7 @@ class RedisTask(Task):
         return await self._backend.aenqueue_many(self, list(calls))
 
     def cancel(self, result_id: str) -> bool:
-        """Cancel a call that has not started: its result is FAILED then."""
+        """Cancel a call that has not started, in whichever queue it waits: its result is FAILED then."""
         return self._backend.cancel(self, result_id)
 
     async def acancel(self, result_id: str) -> bool:

@@ -38,6 +38,7 @@ from django_redis_messaging.tasks.compat import (
     task_enqueued,
     task_finished,
 )
+from tests.conftest import Call
 from tests.services.conftest import messaging_alias
 
 from . import jobs
@@ -81,6 +82,11 @@ def run_to_end(*results: TaskResult) -> list[str]:
 def count_waiting() -> int:
     """Number of ready or delayed jobs in all queues."""
     return sum(sum(engine().stats(queue)[:2]) for queue in backend().queue_names)
+
+
+def counts(queue: str = "default") -> list[int]:
+    """Number of ready, delayed, leased and dead jobs."""
+    return engine().stats(queue)[:4]
 
 
 def stored_keys() -> set[str]:
@@ -726,10 +732,44 @@ class TestCancelAndReschedule:
         with pytest.raises(error):
             await jobs.noop.areschedule(result.id, moment)
 
-    def test_cancel_requires_the_queue_of_the_task(self) -> None:
+    async def test_id_leads_to_the_queue_in_which_the_task_waits(self, call: Call) -> None:
+        moment = timezone.now() + timedelta(hours=1)
+        result = await call(jobs.noop.using(queue_name="other"), "enqueue")
+        assert await call(jobs.noop, "reschedule", result.id, moment)
+        await call(result, "refresh")
+        assert result.task.run_after == moment
+        assert counts("other") == [0, 1, 0, 0]
+        assert await call(jobs.noop, "cancel", result.id)
+        await call(result, "refresh")
+        assert (result.status, counts("other")) == (FAILED, [0, 0, 0, 0])
+        assert not await call(jobs.noop, "cancel", result.id)
+        assert not await call(jobs.noop, "reschedule", result.id, moment)
+
+    def test_duplicate_in_another_queue_cancels_and_reschedules_the_original(self) -> None:
+        first = jobs.unique_echo.enqueue()
+        second = jobs.unique_echo.using(queue_name="other").enqueue()
+        assert second.id == first.id
+        assert second.reschedule(timezone.now() + timedelta(hours=1))
+        assert counts() == [0, 1, 0, 0]
+        assert second.cancel()
+        assert counts() == counts("other") == [0, 0, 0, 0]
+
+    def test_duplicate_after_a_commit_leads_to_the_original(self) -> None:
+        first = jobs.unique_echo.enqueue()
+        key, payload = jobs.unique_echo.unique_key([], {}), records.payload(jobs.unique_echo, [], {})
+        job = Push("0late", payload, 0, 0, 3, key)
+        engine().push("other", "", [job], max_aliases=1)
+        assert jobs.unique_echo.using(queue_name="other").cancel("0late")
+        first.refresh()
+        assert first.status == FAILED
+
+    def test_rescheduling_registers_the_queue_in_which_the_task_waits(self, settings: Settings) -> None:
+        """Until the new moment: the poller must not forget the queue before."""
+        settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
         result = jobs.noop.using(queue_name="other").enqueue()
-        assert not jobs.noop.cancel(result.id)
-        assert jobs.noop.using(queue_name="other").cancel(result.id)
+        moment = timezone.now() + timedelta(days=100)
+        assert jobs.noop.reschedule(result.id, moment)
+        assert server().zscore(keys().queues, "other") >= moment.timestamp() * 1000
 
 
 class TestDead:

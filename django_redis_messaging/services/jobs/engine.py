@@ -73,6 +73,10 @@ class Engine:
         self.keys = JobKeys(prefix, kind, value)
         self._result_limits = max_results, result_ttl
 
+    def queue_of(self, payload: bytes) -> str:
+        """The queue of a job, if its payload says so; empty for an engine of one queue."""
+        return ""
+
     def push(
         self, queue: str, request_id: str, jobs: Sequence[Push], *, max_aliases: int = 0
     ) -> Steps[tuple[int, list[str]]]:
@@ -159,16 +163,25 @@ class Engine:
 
     def cancel(
         self, queue: str, job_id: str, *, ttl: int = 0, line: str = "", dead: bool = False
-    ) -> Steps[bool]:
+    ) -> Steps[str | None]:
         """Take out a job that has not started; with `dead`, a dead one, too. With a `ttl` (ms), the
-        cancellation is its result."""
+        cancellation is its result. Returns its queue: `queue`, or another one in which it waits; None if it
+        has started, has ended, or doesn't exist."""
         words = (job_id, ttl, line, request(None), window(), self._limits(), int(dead))
-        return bool((yield Script("jobs_cancel", self.keys.queue(queue).with_records, words)))
+        return (yield from self._change_waiting("jobs_cancel", queue, words))
 
-    def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[bool]:
-        """Change when a waiting job is due."""
-        keys = self.keys.queue(queue).with_records
-        return bool((yield Script("jobs_reschedule", keys, (job_id, delay, line))))
+    def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[str | None]:
+        """Change when a waiting job is due. Returns its queue, as `cancel`."""
+        return (yield from self._change_waiting("jobs_reschedule", queue, (job_id, delay, line)))
+
+    def _change_waiting(self, script: str, queue: str, words: Sequence[Argument]) -> Steps[str | None]:
+        """Call a script about a job that waits, most likely in `queue`; if it waits in another one, call it
+        for that. Returns the queue, or None."""
+        reply = yield Script(script, self.keys.queue(queue).with_records, words)
+        if isinstance(reply, bytes):
+            queue = self.queue_of(reply) or queue
+            reply = yield Script(script, self.keys.queue(queue).with_records, words)
+        return queue if reply == 1 else None
 
     def get(self, job_id: str) -> Steps[JobRecord | None]:
         """The record of a job, or None."""

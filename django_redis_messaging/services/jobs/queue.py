@@ -101,7 +101,8 @@ class DelayQueue(LeaseQueue):
     @operation
     def cancel(self, job_id: str) -> Steps[bool]:
         """Delete a job that waits or is dead. False if it runs or doesn't exist."""
-        return (yield from self._engine.cancel(ONLY_QUEUE, checked(job_id, "job_id"), dead=True))
+        found = yield from self._engine.cancel(ONLY_QUEUE, checked(job_id, "job_id"), dead=True)
+        return found is not None
 
     acancel = asynchronous(cancel)
 
@@ -110,9 +111,10 @@ class DelayQueue(LeaseQueue):
         """Make a waiting job ready after `delay`. False if it doesn't wait."""
         wait = milliseconds(delay, "delay")
         done = yield from self._engine.reschedule(ONLY_QUEUE, checked(job_id, "job_id"), wait)
-        if done:
-            yield from self._register(wait)
-        return done
+        if done is None:
+            return False
+        yield from self._register(wait)
+        return True
 
     areschedule = asynchronous(reschedule)
 
