@@ -1,7 +1,8 @@
 """Tasks as jobs: the stored form of a call, and the result that is read back.
 
 A job's log has a line for each event: R and the return value, E and the fields of an error, L and the number
-of an attempt whose lease expired, A and a new run_after, C for a cancellation.
+of an attempt whose lease expired, A and a new run_after, C for a cancellation, U and the time (ms) at which a
+worker found the task unknown.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _STATUS = {
 }
 #: the log line of a cancellation
 CANCELLED = "C"
+#: the first character of the log line of a task that a worker found unknown
+UNKNOWN = "U"
 #: fields beyond Django's that the worker needs, with their defaults
 _DEFAULTS = {
     "timeout": Default.TIMEOUT,
@@ -125,12 +128,6 @@ def _stored_exceptions(task: Task, kinds: Sequence[type[BaseException]]) -> list
 def queue_name(payload: bytes) -> str:
     """The queue of a stored call."""
     return str(payloads.loads_all([payload])[0][1])
-
-
-def run_after(payload: bytes) -> float:
-    """The run_after of a stored call, in ms since the epoch; 0 for none."""
-    after: float | None = payloads.loads_all([payload])[0][2]
-    return (after or 0.0) * 1000
 
 
 def returned(value: Any) -> str:

@@ -83,7 +83,7 @@ class Runner:
             result, needs = self._read(running.leased)
             guard = None if needs is None else self._guards.guard(needs, result.task)
         except records.UnknownTask as error:
-            return settle_unknown(running, error)
+            return settle_unknown(self._backend, running, error)
         except BaseException as error:  # of an unreadable task, or of a module that exits when it is imported
             return running.settled(Outcome.DEAD, line=records.failed(error))
         if guard is None:

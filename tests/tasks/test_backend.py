@@ -1026,25 +1026,67 @@ class TestForeignJobs:
         assert run_to_end(result) == [SUCCESSFUL]
         assert (result.attempts, result.errors) == (1, [])
 
-    @pytest.mark.parametrize("run_after", [False, True])
-    def test_unknown_tasks_are_retried_less_and_less(self, run_after: bool) -> None:
-        after = round(time.time()) + 3600 if run_after else None
-        job_id = push_raw(f'["tests.tasks.jobs.renamed","default",{json.dumps(after)},[],{{}},{{}}]')
+    def claim_unknown(self) -> Settlement:
+        """Claim a job of an unknown task; the settlement of its lease."""
         [leased] = engine().claim(["default"], 1, 60_000).jobs
-        since = after * 1000 if after else leased.state.pushed
+        running = RunningJob(leased, asyncio.run)
+        return unknown.settle_unknown(backend(), running, records.UnknownTask("renamed"))
 
-        def settled_after(seconds: float) -> Settlement:
-            state = leased.state._replace(last=since + round(seconds * 1000))
-            running = RunningJob(leased._replace(state=state), asyncio.run)
-            return unknown.settle_unknown(running, records.UnknownTask("renamed"))
-
-        ages = (0.0, 1, 2, 40, 1000, 3599, 3600)
-        assert [settled_after(age)[1:3] for age in ages] == [
-            *[(Outcome.RELEASE, ms) for ms in (1000, 1000, 2000, 40_000, 60_000, 60_000)],
+    def test_unknown_tasks_are_retried_less_and_less(self) -> None:
+        job_id = push_raw('["tests.tasks.jobs.renamed","default",null,[],{},{}]')
+        found: list[tuple[Outcome, int]] = []
+        for age in (0, 1, 2, 40, 1000, 3599, 3600):
+            if age:
+                assert engine().reschedule("default", job_id, 0)
+                server().hset(keys().log, job_id, f"U{server_ms() - age * 1000}")
+            settlement = self.claim_unknown()
+            found.append((settlement.outcome, round(settlement.ms / 1000)))
+            assert engine().settle(settlement)
+        assert found == [
+            *[(Outcome.RELEASE, seconds) for seconds in (1, 1, 2, 40, 60, 60)],
             (Outcome.DEAD, 0),
         ]
-        assert engine().settle(settled_after(3600))
         assert [dead.id for dead in engine().dead("default", 10)] == [job_id]
+
+    @pytest.mark.parametrize("before", ["backlog", "rescheduled", "lost", "redriven"])
+    def test_unknown_tasks_are_retried_for_an_hour_whatever_happened_before(
+        self, before: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It counts from the claim that found the task unknown, not from the moment at which it was due."""
+        job_id = push_raw('["tests.tasks.jobs.renamed","default",null,[],{},{}]', max_attempts=3)
+        hours_ago = server_ms() - 7_200_000
+        if before == "backlog":
+            fields = server().hget(keys().states, job_id).split(b" ")
+            fields[7] = fields[10] = b"%d" % hours_ago
+            server().hset(keys().states, job_id, b" ".join(fields))
+        elif before == "rescheduled":
+            # the records of the push and of the new moment are both old
+            assert engine().reschedule("default", job_id, f"@{hours_ago}", "A1")
+        elif before == "lost":
+            engine().claim(["default"], 1, 1, worker="lost")
+            until(lambda: counts() == [1, 0, 0, 0])
+        else:
+            with monkeypatch.context() as later:
+                later.setattr(unknown, "UNKNOWN_TASK_WINDOW", 0)
+                burst()
+            assert engine().redrive("default", None) == 1
+        burst()
+        assert counts() == [0, 1, 0, 0], "released"
+        assert engine().reschedule("default", job_id, 0)
+        server().hset(keys().log, job_id, f"U{server_ms() - 3_600_000}")
+        burst()
+        assert counts() == [0, 0, 0, 1]
+
+    def test_unknown_task_is_released_if_its_log_cannot_be_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> Any:
+            raise Unavailable("down")
+
+        push_raw('["tests.tasks.jobs.renamed","default",null,[],{},{}]')
+        monkeypatch.setattr(Engine, "get", fail)
+        assert not burst().failed
+        assert counts() == [0, 1, 0, 0]
 
     @pytest.mark.parametrize("stored", ["task", "retry_on"])
     def test_only_modules_of_the_site_are_imported(
