@@ -147,6 +147,30 @@ class TestLost:
         assert engine().settle(leased.lease.settled(Outcome.RELEASE))
         assert (record("a").state.status, record("a").state.attempts) == ("w", 2)
 
+    def test_jobs_of_a_claim_whose_reply_was_lost_are_released_uncounted(self) -> None:
+        for number in range(3):
+            push(f"{number}", max_attempts=1)
+        engine().push("other", "", [Push("other", '["x"]', 0, 0, 1)])
+        engine().claim(["q", "other"], 2, LEASE, worker="w", token="lost")
+        kept = claim()
+        engine().claim(["other"], 1, LEASE, worker="w", token="lost-too")
+        assert kept is not None
+        assert engine().return_claims(["q", "other"], ["lost", "lost-too", "never sent"]) == 3
+        assert engine().return_claims(["q", "other"], ["lost", "lost-too", "never sent"]) == 0
+        assert [engine().stats(queue)[:3] for queue in ("q", "other")] == [[2, 0, 1], [1, 0, 0]]
+        for one in ("0", "1", "other"):
+            state = record(one).state
+            assert (state.status, state.attempts, state.lost, state.workers) == ("w", 0, 0, [])
+            assert (state.first, state.last, record(one).log) == (0, 0, b"")
+        assert engine().settle(kept.lease.settled(Outcome.DONE))
+
+    def test_held_job_of_a_claim_whose_reply_was_lost_keeps_its_attempts(self) -> None:
+        push("a")
+        lose(2)
+        engine().claim(["q"], 1, LEASE, worker="w", token="lost")
+        assert engine().return_claims(["q"], ["lost"]) == 1
+        assert (record("a").state.attempts, record("a").state.lost) == (2, 2)
+
     def test_redrive_starts_anew(self) -> None:
         push("a", max_attempts=1)
         lose()

@@ -133,6 +133,27 @@ class TestLimits:
         assert sorted(jobs.notes) == [0, 1, 2, 3, 4]
         assert counts() == [0, 1, 0, 0]
 
+    @pytest.mark.parametrize("server_is", ["stopped", "frozen"])
+    @pytest.mark.timing
+    def test_burst_fails_when_redis_does_not_reply(
+        self, server_is: str, own_server: EmbeddedServer, settings: Settings
+    ) -> None:
+        """After COMMAND_DEADLINE, however it fails. Whoever started it waits for its end."""
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 0.5}
+        runner = worker(burst=True, concurrency=2)
+        if server_is == "stopped":
+            own_server.stop()
+        else:
+            own_server.freeze()
+        try:
+            with running(runner.run, runner.stop) as thread:
+                thread.join(PATIENCE / 4)
+                assert not thread.is_alive()
+        finally:
+            if server_is == "frozen":
+                own_server.thaw()
+        assert runner.failed
+
     def test_worker_ends_after_max_tasks(self) -> None:
         for number in range(5):
             jobs.note.enqueue(number)

@@ -46,6 +46,11 @@ def check_attempts(value: int, what: str) -> int:
     return integer(value, what, minimum=1, maximum=MAX_ATTEMPTS)
 
 
+def new_token() -> str:
+    """A token of new leases."""
+    return os.urandom(6).hex()
+
+
 class Push(NamedTuple):
     """A job to be pushed, in the order in which jobs_push.lua takes it."""
 
@@ -107,18 +112,26 @@ class Engine:
         lease: int,
         *,
         worker: str = "-",
+        token: str = "",
         min_age: int = 0,
         settlements: Sequence[Settlement] = (),
     ) -> Steps[Claimed]:
         """Settle leases, do what is due by time, and lease up to `count` jobs for `lease` ms (0: the jobs are
-        deleted at once). A lost reply is not requested again: its jobs come back when their leases end."""
+        deleted at once). A lost reply is not requested again: its jobs come back when their leases end, or
+        with `return_claims`. `token` identifies the claim; empty: a new one."""
         numbers = {queue: number for number, queue in enumerate(queues, 1)}
-        words: list[Argument] = [os.urandom(6).hex(), worker, lease, count, min_age, self._limits()]
+        words: list[Argument] = [token or new_token(), worker, lease, count, min_age, self._limits()]
         for one in settlements:
             words += (numbers[one.lease.queue], *one.words)
         keys = [*self.keys.records, *(key for queue in queues for key in self.keys.queue(queue).all)]
         reply = yield Script("jobs_claim", keys, words, once=True)
         return parse_claim(reply, queues)
+
+    def return_claims(self, queues: Sequence[str], tokens: Sequence[str]) -> Steps[int]:
+        """Release the jobs of claims whose replies were lost, uncounted. Returns how many."""
+        keys = [*self.keys.records, *(key for queue in queues for key in self.keys.queue(queue).all)]
+        released: int = yield Script("jobs_return", keys, (self._limits(), *tokens))
+        return released
 
     def sweep(self, queues: Sequence[str]) -> Steps[float | None]:
         """Do what is due by time; returns the seconds until something is due, or None."""

@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
 
+from ... import conf
 from ...core.operations import perform
-from ...errors import MessagingError
+from ...errors import MessagingError, OutcomeUnknown
 from .engine import Engine
 from .leases import Settlement
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Outage:
+    """Failures of a lane to reach Redis, in a row."""
+
+    failures: int = 0
+    #: whether a request was sent without a reply: it may have been applied
+    unanswered: bool = False
+    #: whether it has lasted for COMMAND_DEADLINE
+    is_long: bool = False
+    _began: float = field(default_factory=monotonic)
+
+    def add(self, error: MessagingError) -> None:
+        """Add a failure."""
+        self.failures += 1
+        is_unknown = isinstance(error, OutcomeUnknown)
+        self.unanswered = self.unanswered or is_unknown
+        # other errors are raised after retries for so long, or no retry helps
+        self.is_long = not is_unknown or monotonic() - self._began >= conf.current().COMMAND_DEADLINE
 
 
 class Settler:
@@ -20,8 +43,8 @@ class Settler:
         self._engine = engine
         self._using = using
 
-    def settle(self, settlement: Settlement) -> None:
-        """Settle a lease; raises MessagingError."""
+    def settle(self, settlement: Settlement, *, is_repeat: bool = False) -> None:
+        """Settle a lease; raises MessagingError. `is_repeat`: it may have been settled before."""
         follow_up = settlement.follow_up
         if follow_up is None:
             applied: int | None = perform(self._using, self._engine.settle(settlement))
@@ -29,13 +52,13 @@ class Settler:
             applied = perform(self._using, self._engine.settle_and_push(settlement, follow_up))
             if applied:
                 follow_up.pushed(applied)
-        if applied is not None and not applied:
+        if applied is not None and not applied and not is_repeat:
             log_lost_lease(settlement)
 
-    def try_settle(self, settlement: Settlement) -> bool:
+    def try_settle(self, settlement: Settlement, *, is_repeat: bool) -> bool:
         """Settle a lease; returns False if that has to be repeated."""
         try:
-            self.settle(settlement)
+            self.settle(settlement, is_repeat=is_repeat)
         except MessagingError:
             return False
         return True

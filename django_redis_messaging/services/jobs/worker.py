@@ -26,15 +26,16 @@ from ...errors import MessagingError, OutcomeUnknown
 from .admission import Admission
 from .alone import LoneStarts
 from .combining import Claim, Combiner
-from .engine import POLL_INTERVAL, Engine
+from .engine import POLL_INTERVAL, Engine, new_token
 from .event_loop import EventLoop
 from .heartbeat import Heartbeat
 from .leases import Claimed, LeasedJob, Outcome, Settlement
 from .limits import DEFAULT_LIMITS, Limits
+from .lost_claims import LostClaims
 from .order import QueueOrder
 from .pages import PAGE
 from .running import NotStarted, RunningJob, RunningJobs
-from .settling import Settler, log_lost_lease, log_unsettled
+from .settling import Outage, Settler, log_lost_lease, log_unsettled
 from .wakeups import Wakeups
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class Worker:
         self._limits = limits
         self._combiner = Combiner(self._exchange)
         self._settler = Settler(engine, using)
+        self._lost_claims = LostClaims(engine, using, self._order.queues, limits.lease)
         #: True: stop; False: a lane ended. Not an Event, whose set() in a signal handler could deadlock.
         self._signals: SimpleQueue[bool] = SimpleQueue()
         self._stopping = threading.Event()
@@ -115,6 +117,7 @@ class Worker:
         self._ended.set()
         with deadline(conf.current().COMMAND_DEADLINE):  # for all that follows, should Redis not reply
             self._release_running()
+            self._release_lost_claims()
         with deadline(LAST_DEADLINE):
             self._heartbeat.stop()  # before remove_worker(): a later heartbeat would add the worker again
             self._join_idle_lanes()
@@ -170,29 +173,30 @@ class Worker:
     def _run_lane(self) -> None:
         """Settle, claim, run, until stopped."""
         settlement: Settlement | None = None
-        failures = 0
+        outage: Outage | None = None
         while True:
             try:
                 if self._stopping.is_set():
                     if settlement is not None:
-                        self._settler.settle(settlement)
+                        self._settler.settle(settlement, is_repeat=_was_sent(outage))
                     return
-                claim = self._claim(settlement)
+                claim = self._claim(settlement, outage)
                 if settlement is not None:
                     self._admission.settled()
-                settlement, failures = None, 0
+                settlement = outage = None
                 if claim is None or claim.job is None:
                     self._busy.discard(threading.current_thread())
             except MessagingError as error:
-                failures += 1
-                if settlement is not None and self._settler.try_settle(settlement):
+                outage = outage or Outage()
+                outage.add(error)
+                if settlement and self._settler.try_settle(settlement, is_repeat=outage.unanswered):
                     self._admission.settled()
                     settlement = None
                 if self._ended.is_set():
                     if settlement is not None:
                         log_unsettled([settlement], error)
                     return
-                self._pause(failures, error)
+                self._pause(outage, error)
                 continue
             if claim is None:
                 continue
@@ -204,18 +208,25 @@ class Worker:
             else:
                 self._wakeups.wait(claim.due_in)
 
-    def _pause(self, failures: int, error: MessagingError) -> None:
-        """Wait before the next attempt to reach Redis."""
-        seconds = backoff(failures)
+    def _pause(self, outage: Outage, error: MessagingError) -> None:
+        """Wait before the next attempt to reach Redis. A burst ends instead: its caller expects that."""
+        if self._limits.burst and outage.is_long and not self._stopping.is_set():
+            logger.error("Claiming jobs failed; stopping: %s", error)
+            self._fail()
+            return
+        seconds = backoff(outage.failures)
         logger.warning("Claiming jobs failed, retrying in %.1f s: %s", seconds, error)
         until = self._ended if self._stopping.is_set() else self._stopping
         until.wait(seconds)
 
-    def _claim(self, settlement: Settlement | None) -> Claim | None:
+    def _claim(self, settlement: Settlement | None, outage: Outage | None) -> Claim | None:
         """Settle the last job and claim the next; None if it only settled, or the worker stops. Without a job
         to settle, wait until one may be claimed."""
+        is_repeat = _was_sent(outage)
         if settlement is not None and settlement.follow_up is not None:
-            self._settler.settle(settlement)  # alone: a claim has no keys for the queue of the other job
+            self._settler.settle(
+                settlement, is_repeat=is_repeat
+            )  # alone: a claim has no keys for the queue of the other job
             return None
         admitted = self._admission.enter(wait=settlement is None)
         if settlement is None and not admitted:
@@ -227,15 +238,23 @@ class Worker:
         finally:
             if admitted and not has_job:
                 self._admission.leave(started=False)
-        if settlement is not None and not claim.settled:
+        if settlement is not None and not claim.settled and not is_repeat:
             log_lost_lease(settlement)
         return claim if admitted else None
 
     def _exchange(self, settlements: Sequence[Settlement], count: int) -> Claimed:
         lease = round(self._limits.lease * 1000)
         queues = self._order.next() if count else self._order.queues
-        steps = self._engine.claim(queues, count, lease, worker=self.id, settlements=settlements)
-        claimed = perform(self._using, steps)
+        if self._lost_claims:
+            self._lost_claims.release()
+        token = new_token()
+        steps = self._engine.claim(queues, count, lease, worker=self.id, token=token, settlements=settlements)
+        try:
+            claimed = perform(self._using, steps)
+        except OutcomeUnknown:
+            if count:
+                self._lost_claims.add(token)
+            raise
         self._heartbeat.consumed = True
         return claimed
 
@@ -280,6 +299,11 @@ class Worker:
                     log_unsettled(settlements, error)
                     return
 
+    def _release_lost_claims(self) -> None:
+        with suppress(MessagingError):  # without a release, they come back when their leases end
+            if self._lost_claims:
+                self._lost_claims.release()
+
     def _join_idle_lanes(self) -> None:
         """Wait a moment for lanes that run nothing: a lane that has just claimed a job releases it."""
         ends = monotonic() + min(POLL_INTERVAL, time_left())
@@ -287,3 +311,8 @@ class Worker:
         for lane in list(self._lanes):
             if lane.ident not in busy:
                 lane.join(max(ends - monotonic(), 0))
+
+
+def _was_sent(outage: Outage | None) -> bool:
+    """Whether a settlement may have been applied before."""
+    return outage is not None and outage.unanswered
