@@ -1,4 +1,7 @@
-"""The clients that send steps to Redis: one for each process and alias, one for each event loop and alias."""
+"""The clients that send steps to Redis: one for each process and alias, one for each event loop and alias.
+
+Renewals of leases have clients of their own, so that they never queue for a connection behind busy callers.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,29 @@ from .sockets import Address
 from .steps import Command, Script, Step
 from .worlds import ASYNCIO, BLOCKING, run
 
-__all__ = ["Client", "aclose", "aperform", "blocking", "close", "execute", "perform", "running", "server_of"]
+__all__ = [
+    "Client",
+    "aclose",
+    "aperform",
+    "aperform_renewal",
+    "blocking",
+    "close",
+    "execute",
+    "perform",
+    "perform_renewal",
+    "running",
+    "server_of",
+]
 
 T = TypeVar("T")
 
 _blocking: dict[str, Client] = {}
-_running: dict[tuple[str, int], tuple[asyncio.AbstractEventLoop, Client, AsyncGenerator[None, None]]] = {}
+#: blocking clients that only renew leases
+_renewing: dict[str, Client] = {}
+#: by alias, id of the loop, and whether they only renew leases
+_running: dict[
+    tuple[str, int, bool], tuple[asyncio.AbstractEventLoop, Client, AsyncGenerator[None, None]]
+] = {}
 _inherited: list[object] = []
 
 
@@ -42,6 +62,17 @@ async def aperform(using: str, steps: Generator[Step, Any, T]) -> T:
     return await running(using).perform(steps)
 
 
+def perform_renewal(using: str, steps: Generator[Step, Any, T]) -> T:
+    """`perform` for the renewal of a lease, on a connection that other operations don't use."""
+    client = _renewing.get(using) or _renewing.setdefault(using, Client(using, BLOCKING))
+    return run(client.perform, steps)
+
+
+async def aperform_renewal(using: str, steps: Generator[Step, Any, T]) -> T:
+    """`aperform` for the renewal of a lease, on a connection that other operations don't use."""
+    return await running(using, renews=True).perform(steps)
+
+
 def server_of(using: str, step: Command | Script) -> Address | None:
     """The server to which the blocking client sends a step now; None: the alias's server."""
     return blocking(using).endpoint.route(step)
@@ -55,10 +86,10 @@ def blocking(alias: str) -> Client:
         return _blocking.setdefault(alias, Client(alias, BLOCKING))
 
 
-def running(alias: str) -> Client:
-    """The client of an alias for the running event loop."""
+def running(alias: str, *, renews: bool = False) -> Client:
+    """The client of an alias for the running event loop. `renews`: the one that only renews leases."""
     loop = asyncio.get_running_loop()
-    found = _running.get((alias, id(loop)))
+    found = _running.get((alias, id(loop), renews))
     if found is not None and found[0] is loop:
         return found[1]
     for key, (other, *_) in list(_running.items()):
@@ -68,7 +99,7 @@ def running(alias: str) -> Client:
     closing = _closing(client)
     with suppress(StopIteration):
         closing.asend(None).send(None)  # runs to its yield, without a suspension
-    _running[alias, id(loop)] = (loop, client, closing)
+    _running[alias, id(loop), renews] = (loop, client, closing)
     return client
 
 
@@ -84,7 +115,7 @@ async def _closing(client: Client) -> AsyncGenerator[None, None]:
 
 def close() -> None:
     """Close the idle blocking connections; the next call opens new ones."""
-    for client in list(_blocking.values()):
+    for client in (*_blocking.values(), *_renewing.values()):
         client.connections.close()
 
 
@@ -100,6 +131,7 @@ async def aclose() -> None:
 
 def _discard_all() -> None:
     _blocking.clear()
+    _renewing.clear()
     _running.clear()
 
 
@@ -114,7 +146,7 @@ def _discard_inherited() -> None:
 def _reset(*, setting: str, **_: object) -> None:
     if setting not in {conf.NAME, "CACHES"}:
         return
-    for client in list(_blocking.values()):
+    for client in (*_blocking.values(), *_renewing.values()):
         client.connections.close(retire=True)
     for loop, client, _closing in list(_running.values()):
         with suppress(RuntimeError):  # the loop is closed

@@ -16,7 +16,7 @@ from .endpoints import QUERY_TIMEOUT, Endpoint, dial
 from .retry import NotSent
 from .sockets import Address
 from .waiting import Pending, PendingWaits
-from .worlds import World
+from .worlds import BlockingSignal, LoopSignal, World
 
 #: seconds; a connection that was idle for longer is closed instead of used
 MAX_IDLE = 60.0
@@ -24,11 +24,24 @@ MAX_IDLE = 60.0
 UNCHECKED_IDLE = 0.1
 
 
+class _Queued:
+    """A caller that waits for a connection."""
+
+    __slots__ = ("given", "signal")
+
+    def __init__(self, signal: BlockingSignal | LoopSignal) -> None:
+        self.signal = signal
+        #: the connection that was handed over
+        self.given: Any = None
+
+
 class Connections:
     """The connections of one alias: blocking ones, shared by all threads, or those of one event loop.
 
-    At most `max_connections` (from the CACHES entry) are open to a server; a caller that needs another one is
-    queued until its deadline. The hot path takes no lock: `list.pop` and `list.append` are atomic.
+    At most `max_connections` (from the CACHES entry) are open to a server. A caller that needs another one is
+    queued until its deadline; the first in line gets the next connection that is given back, or opens a new
+    one after one was closed. While no caller is queued, the hot path takes no lock: `list.pop` and
+    `list.append` are atomic.
     """
 
     def __init__(self, endpoint: Endpoint, world: World) -> None:
@@ -39,9 +52,10 @@ class Connections:
         #: by the server's address
         self._idle: defaultdict[Address | None, list[Any]] = defaultdict(list)
         self._open: defaultdict[Address | None, WeakSet[Any]] = defaultdict(WeakSet)
-        self._opening = threading.RLock()
-        #: queued callers by server: an event each, set when a connection may be free
-        self._queues: defaultdict[Address | None, deque[Any]] = defaultdict(deque)
+        #: the queued callers, first come first served; has only servers for which callers are queued
+        self._queues: dict[Address | None, deque[_Queued]] = {}
+        #: held while connections are counted or handed over, never during I/O; signal handlers may re-enter
+        self._lock = threading.RLock()
         self._retired = False
         #: seconds; replaces the driver's health check, and needs no round trip: a connection that is due
         #: for a check is replaced by a new one
@@ -68,16 +82,26 @@ class Connections:
         """An idle connection or a new one, within `seconds`; raises NotSent."""
         ends = monotonic() + seconds
         try:
-            while True:
+            connection = self.take_idle(address, fresh=fresh)
+            if connection is None and await self.reclaim():
                 connection = self.take_idle(address, fresh=fresh)
-                if connection is not None:
-                    return connection
-                if await self.reclaim():
-                    continue
-                connection = self._reserve(address)
-                if connection is not None:
-                    return await self._open_new(connection, ends)
-                await self._wait_for_vacancy(address, ends)
+            if connection is None:
+                connection = await self._prepare(await self._queue_up(address, ends), ends, fresh=fresh)
+            return connection
+        except RedisError as error:
+            raise NotSent from error
+
+    async def take_for_wait(self, address: Address | None, seconds: float) -> Any:
+        """A connection that a wait may occupy, or None: a quarter of them, at least one, is reserved for
+        calls. Raises NotSent."""
+        ends = monotonic() + seconds
+        await self.reclaim()
+        with self._lock:  # many threads may begin to wait at the same time
+            if address in self._queues or not self._may_wait(address):
+                return None
+            connection = self.take_idle(address, fresh=True) or self._find_free(address)
+        try:
+            return connection and await self._prepare(connection, ends, fresh=True)
         except RedisError as error:
             raise NotSent from error
 
@@ -89,7 +113,7 @@ class Connections:
         idle = self._idle[connection.address]
         idle.append(connection)
         if self._queues:
-            self._wake_next(connection.address)
+            self._serve(connection.address)
         try:
             if now - idle[0].idle_since > self._max_idle:
                 self.close_one(idle.pop(0))
@@ -103,6 +127,7 @@ class Connections:
             self.close_one(pending.connection)
             return
         self.waits.keep(pending)
+        self._serve(pending.connection.address)
         await self.reclaim()
 
     async def reclaim(self) -> bool:
@@ -141,11 +166,11 @@ class Connections:
                 self.close_one(other)
 
     def close_one(self, connection: Any) -> None:
-        """Close a connection; a queued caller may open another one."""
+        """Close a connection; the first queued caller may open another one."""
         connection.close()
-        with self._opening:
+        with self._lock:
             self._open[connection.address].discard(connection)
-        self._wake_next(connection.address)
+            self._serve(connection.address)
 
     def close(self, *, retire: bool = False) -> None:
         """Close the idle connections and those of pending waits. `retire`: also close those in use when they
@@ -160,8 +185,8 @@ class Connections:
         """Close the connections to servers that are not among the `current` ones, unless a call uses them."""
         for address in list(self._open):
             if address is not None and address not in current:
-                while self._close_wait(address):
-                    pass
+                while (pending := self.waits.take_any(address)) is not None:
+                    self.close_one(pending.connection)
                 self._close_idle(address)
 
     def _close_idle(self, address: Address | None) -> None:
@@ -170,22 +195,97 @@ class Connections:
             while True:
                 self.close_one(idle.pop())
 
-    def may_wait(self, address: Address | None) -> bool:
-        """Whether a wait may occupy a connection: a quarter of them, at least one, is reserved for calls."""
+    def _may_wait(self, address: Address | None) -> bool:
         limit = self._endpoint.max_connections
         in_use = len(self._open[address]) - len(self._idle[address]) - self.waits.number_at(address)
         return in_use < limit - max(1, limit // 4)
 
+    async def _queue_up(self, address: Address | None, ends: float) -> Any:
+        """Wait in line for a connection, which may be one to open; raises MaxConnectionsError."""
+        queued = _Queued(self._world.signal())
+        try:
+            with self._lock:
+                self._queues.setdefault(address, deque()).append(queued)
+                self._serve(address)
+            if queued.given is None:
+                await queued.signal.wait(ends - monotonic())
+            self._leave(address, queued)
+        except BaseException:  # interrupted, maybe after a connection was handed over
+            self._leave(address, queued)
+            if queued.given is not None:
+                self._pass_on(queued.given)
+            raise
+        if queued.given is None:
+            raise MaxConnectionsError(
+                f"all {self._endpoint.max_connections} connections are in use (max_connections)"
+            )
+        return queued.given
+
+    def _leave(self, address: Address | None, queued: _Queued) -> None:
+        """Leave the queue; from now on, nothing is handed over to this caller."""
+        with self._lock:
+            queue = self._queues.get(address)
+            if queued.given is None and queue is not None:
+                with suppress(ValueError):
+                    queue.remove(queued)
+                if not queue:
+                    del self._queues[address]
+
+    def _serve(self, address: Address | None) -> None:
+        """Hand the connections that are free to the queued callers, in the order of their arrival."""
+        with self._lock:
+            queue = self._queues.get(address)
+            while queue:
+                first = queue[0]
+                # One that has a connection already: an interrupt ended the previous call at this point.
+                first.given = first.given or self._find_free(address)
+                if first.given is None:
+                    return
+                first.signal.set()
+                with suppress(ValueError):  # a signal handler has done it
+                    queue.remove(first)
+            self._queues.pop(address, None)
+
+    def _find_free(self, address: Address | None) -> Any:
+        """An idle connection, or one to open; closes that of a wait that no caller needs now if there are too
+        many. None if all are in use."""
+        with suppress(IndexError):  # a running caller took the last one
+            if self._idle[address]:
+                return self._idle[address].pop()
+        if len(self._open[address]) < self._endpoint.max_connections:
+            return self._reserve(address)
+        pending = self.waits.take_any(address) if self.waits else None
+        return None if pending is None else self._replace(pending.connection)
+
     def _reserve(self, address: Address | None) -> Any:
-        """A connection that is not open yet; None if the maximum is reached."""
-        with self._opening:
-            if self._is_full(address):
-                return None
+        """A connection that is not open yet, but counts."""
+        with self._lock:
             connection = self._world.connection(address)
             self._open[address].add(connection)
         return connection
 
-    async def _open_new(self, connection: Any, ends: float) -> Any:
+    def _replace(self, connection: Any) -> Any:
+        """Close a connection and reserve another one for the same caller."""
+        connection.close()
+        with self._lock:
+            self._open[connection.address].discard(connection)
+            return self._reserve(connection.address)
+
+    def _pass_on(self, connection: Any) -> None:
+        """Make a connection that was handed over available to the next caller."""
+        if self._retired or _is_unopened(connection):
+            self.close_one(connection)
+        else:
+            self._idle[connection.address].append(connection)
+            self._serve(connection.address)
+
+    async def _prepare(self, connection: Any, ends: float, *, fresh: bool) -> Any:
+        """Open a connection that is not open yet, and replace one that can't be used."""
+        if not _is_unopened(connection):
+            is_current = connection.credentials == self._endpoint.credentials
+            if is_current and not (fresh and connection.is_broken):
+                return connection
+            connection = self._replace(connection)
         try:
             connection.credentials = self._endpoint.credentials
             await dial(self._world, self._endpoint, connection, ends - monotonic())
@@ -194,41 +294,7 @@ class Connections:
             raise
         return connection
 
-    async def _wait_for_vacancy(self, address: Address | None, ends: float) -> None:
-        """Wait until a connection is given back or closed; raises MaxConnectionsError."""
-        event, queue = self._world.event(), self._queues[address]
-        queue.append(event)
-        try:
-            # Check again: a change before the event was queued did not set it.
-            if not self._idle[address] and self._is_full(address) and not self._close_wait(address):
-                await self._world.wait(event, ends - monotonic())
-            if monotonic() >= ends:
-                raise MaxConnectionsError(
-                    f"all {self._endpoint.max_connections} connections are in use (max_connections)"
-                )
-        except BaseException:
-            _leave(queue, event)
-            self._wake_next(address)  # this caller may have consumed a wake-up
-            raise
-        _leave(queue, event)
 
-    def _close_wait(self, address: Address | None) -> bool:
-        """Close the connection of a wait that no caller needs now; returns whether one was found."""
-        pending = self.waits.take_any(address)
-        if pending is not None:
-            self.close_one(pending.connection)
-        return pending is not None
-
-    def _is_full(self, address: Address | None) -> bool:
-        return len(self._open[address]) >= self._endpoint.max_connections
-
-    def _wake_next(self, address: Address | None) -> None:
-        queue = self._queues.get(address)
-        if queue:
-            with suppress(IndexError):  # another thread took the last one
-                queue.popleft().set()
-
-
-def _leave(queue: deque[Any], event: Any) -> None:
-    with suppress(ValueError):
-        queue.remove(event)
+def _is_unopened(connection: Any) -> bool:
+    """Whether a connection that is not in use was never opened."""
+    return not connection.idle_since

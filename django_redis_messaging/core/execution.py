@@ -214,10 +214,10 @@ class Client:
 
     async def _start_wait(self, step: Wait, redirect: Address | None) -> Pending | None:
         address = redirect or self.endpoint.route(step)
-        if not self.connections.may_wait(address):
-            return None
         seconds = self.endpoint.default_reply_timeout
-        connection = await self.connections.take(address, seconds, fresh=True)
+        connection = await self.connections.take_for_wait(address, seconds)
+        if connection is None:
+            return None
         if redirect:
             await self._sender.use(connection, connection.exchange, [ASKING], seconds)
         return await self._send_wait(connection, step)

@@ -37,9 +37,11 @@ __all__ = [
     "Service",
     "Steps",
     "aperform",
+    "aperform_renewal",
     "asynchronous",
     "operation",
     "perform",
+    "perform_renewal",
 ]
 
 T = TypeVar("T")
@@ -116,6 +118,23 @@ async def aperform(using: str, steps: Steps[T]) -> T:
         return await clients.aperform(using, steps)
     with observers.timed(_name_of(steps)):
         return await clients.aperform(using, steps)
+
+
+def perform_renewal(using: str, steps: Steps[T]) -> T:
+    """`perform` for the renewal of a lease: it has a connection of its own, so that it doesn't wait while all
+    others are in use."""
+    if not observers.enabled():
+        return clients.perform_renewal(using, steps)
+    with observers.timed(_name_of(steps)):
+        return clients.perform_renewal(using, steps)
+
+
+async def aperform_renewal(using: str, steps: Steps[T]) -> T:
+    """The async version of `perform_renewal`."""
+    if not observers.enabled():
+        return await clients.aperform_renewal(using, steps)
+    with observers.timed(_name_of(steps)):
+        return await clients.aperform_renewal(using, steps)
 
 
 def _name_of(steps: Steps[Any]) -> str:

@@ -3,16 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar, cast
 
 from .sockets import AsyncConnection, BlockingConnection
 
 A = TypeVar("A")
 T = TypeVar("T")
+
+
+class BlockingSignal:
+    """Wakes one thread. Unlike that of an Event, its `set` may be called in a signal handler."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """End the wait, now or later."""
+        self._items.put(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until it is set, or for this many seconds."""
+        with suppress(Empty):
+            self._items.get(timeout=max(seconds, 0))
+
+
+class LoopSignal:
+    """Wakes one task of the running event loop."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def set(self) -> None:
+        """End the wait, now or later."""
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until it is set, or for this many seconds."""
+        timer = self._future.get_loop().call_later(seconds, self.set)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
 
 
 class World(NamedTuple):
@@ -25,9 +65,7 @@ class World(NamedTuple):
     connection: type[BlockingConnection] | type[AsyncConnection]
     done: Callable[[Any], Awaitable[Any]]
     sleep: Callable[[float], Awaitable[None]]
-    event: Callable[[], threading.Event | asyncio.Event]
-    #: waits until an event is set, or for this many seconds
-    wait: Callable[[Any, float], Awaitable[None]]
+    signal: Callable[[], BlockingSignal | LoopSignal]
 
 
 async def _done(result: T) -> T:
@@ -38,22 +76,12 @@ async def _sleep(seconds: float) -> None:
     time.sleep(seconds)  # noqa: ASYNC251  (the blocking world: its coroutines run outside of event loops)
 
 
-async def _wait(event: threading.Event, seconds: float) -> None:
-    event.wait(seconds)
-
-
-async def _await(event: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-
-
 def _identity(awaitable: Awaitable[T]) -> Awaitable[T]:
     return awaitable
 
 
-BLOCKING = World(BlockingConnection, _done, _sleep, threading.Event, _wait)
-ASYNCIO = World(AsyncConnection, _identity, asyncio.sleep, asyncio.Event, _await)
+BLOCKING = World(BlockingConnection, _done, _sleep, BlockingSignal)
+ASYNCIO = World(AsyncConnection, _identity, asyncio.sleep, LoopSignal)
 
 
 def run(function: Callable[[A], Coroutine[Any, Any, T]], argument: A) -> T:

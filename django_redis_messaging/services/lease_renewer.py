@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 from ..core.clients import server_of
-from ..core.operations import Script, Steps, perform
+from ..core.operations import Script, Steps, perform_renewal
 from ..core.retry import deadline, no_retries_when
 from ..core.sockets import Address
 from ..core.steps import batched
@@ -196,7 +196,7 @@ class LeaseRenewer:
         sent_at = monotonic()
         try:
             with deadline(seconds), no_retries_when(lambda: not any(one.is_active for one in leases)):
-                replies = perform(self._using, self._extend(leases))
+                replies = perform_renewal(self._using, self._extend(leases))
         except (Unavailable, OutcomeUnknown) as error:
             self._handle_failure(leases, error)
             return False

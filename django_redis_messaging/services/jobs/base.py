@@ -100,11 +100,14 @@ class LeaseQueue(Service):
     @operation
     def extend(self, job: Job, lease: Duration) -> Steps[bool]:
         """Make the lease end `lease` seconds from now, if that is later. False if it is lost."""
+        return (yield from self._extend(job, lease))
+
+    aextend = asynchronous(extend)
+
+    def _extend(self, job: Job, lease: Duration) -> Steps[bool]:
         length = milliseconds(lease, "lease", minimum=1)
         [in_force] = yield from self._engine.extend([self._lease(job)], length)
         return in_force
-
-    aextend = asynchronous(extend)
 
     def _settle(self, job: Job, outcome: Outcome, ms: int = 0, line: str = "") -> Steps[bool | None]:
         return self._engine.settle(self._lease(job).settled(outcome, ms, line))

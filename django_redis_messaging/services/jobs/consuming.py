@@ -6,11 +6,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
 from ... import conf
 from ...core.backoff import backoff
+from ...core.operations import aperform_renewal, perform_renewal
 from ...core.retry import no_retries_when
 from ...errors import ConfigurationError, InvalidArgument, MessagingError
 from ..arguments import Stop
@@ -83,7 +85,7 @@ def _run(queue: LeaseQueue, job: Job, callables: Mapping[str, Callable[..., Any]
         return
     function, args = call
     try:
-        with Renewal(lambda: queue.extend(job, lease), lease / 3, job.id):
+        with Renewal(partial(_renew, queue, job, lease), lease / 3, job.id):
             result = function(*args)
             if inspect.iscoroutine(result):
                 result.close()
@@ -105,7 +107,7 @@ async def _arun(
         return
     function, args = call
     try:
-        async with AsyncRenewal(lambda: queue.aextend(job, lease), lease / 3, job.id):
+        async with AsyncRenewal(partial(_arenew, queue, job, lease), lease / 3, job.id):
             if _is_coroutine_function(function):
                 result = function(*args)
             else:  # in a thread: it may block, and the lease must be extended meanwhile
@@ -117,6 +119,14 @@ async def _arun(
         await queue.aretry(job, retry_delay(job.attempts))
     else:
         _log_lost_lease(job, await queue.aack(job))
+
+
+def _renew(queue: LeaseQueue, job: Job, lease: float) -> bool:
+    return perform_renewal(queue._using, queue._extend(job, lease))
+
+
+async def _arenew(queue: LeaseQueue, job: Job, lease: float) -> bool:
+    return await aperform_renewal(queue._using, queue._extend(job, lease))
 
 
 def _is_coroutine_function(function: Callable[..., Any]) -> bool:

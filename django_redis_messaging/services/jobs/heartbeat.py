@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 
-from ...core.operations import perform
+from ...core.operations import perform_renewal
 from ...core.retry import time_left
 from ...errors import MessagingError
 from ..renewing import Renewal
@@ -76,7 +76,7 @@ class Heartbeat:
         if not kept:
             return
         leases = [running.leased.lease for running in kept]
-        in_force = perform(self._using, self._engine.extend(leases, round(self._lease * 1000)))
+        in_force = perform_renewal(self._using, self._engine.extend(leases, round(self._lease * 1000)))
         self._running.mark_lost([one for one, kept_on in zip(kept, in_force, strict=True) if not kept_on])
 
     def report(self) -> None:
@@ -90,6 +90,6 @@ class Heartbeat:
             running=len(self._running),
             done=self._done(),
         )
-        now = perform(self._using, beat)
+        now = perform_renewal(self._using, beat)
         self._started = self._started or now
         self.consumed = False
