@@ -25,7 +25,7 @@ for at = 2, #ARGV do
 end
 local now = milliseconds()
 -- Leases of a queue that are searched: the jobs of further ones come back when their leases end.
-local MAX_LEASES = 5000
+local MAX_LEASES = 1000
 
 local released = 0
 for at = 9, #KEYS, 5 do
