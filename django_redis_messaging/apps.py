@@ -2,6 +2,7 @@
 
 from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, register
+from django.db.backends.signals import connection_created
 from django.utils.translation import gettext_lazy as _
 
 
@@ -14,10 +15,13 @@ class MessagingConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks
+        from .core import runs
         from .web import following
         from .web.live import signing_out
 
         register(_check_tasks, checks.TAG)
+        # most tests begin with a database connection: processes that they start then take part in the run
+        connection_created.connect(runs.notice, dispatch_uid="django_redis_messaging.runs")
         if apps.is_installed("django.contrib.auth"):
             following.connect()
             signing_out.connect()

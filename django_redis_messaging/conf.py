@@ -16,7 +16,7 @@ from django.core.signals import setting_changed
 from .errors import ConfigurationError
 
 NAME = "REDIS_MESSAGING"
-#: maps each PREFIX that the settings say to the one in use; None: as it is. The pytest plugin sets it.
+#: maps each PREFIX that the settings say to the one in use, another one in tests; core/runs.py sets it
 prefix_hook: Callable[[str], str] | None = None
 
 
@@ -37,6 +37,9 @@ class Settings:
     #: {"replicas": n, "timeout": seconds}: how many replicas must confirm each write within this time, or
     #: OutcomeUnknown is raised; None: none
     DURABILITY: Mapping[str, float] | None = None
+    #: {"SERVER": "private"}: tests use a server that is started for them; {"SERVER": "configured"}: those of
+    #: CACHES, with a prefix of their own; None: private
+    TEST: Mapping[str, str] | None = None
     #: dotted path of a callable (operation, seconds, outcome), called after each operation
     OBSERVE: str | None = None
 

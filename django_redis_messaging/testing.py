@@ -1,111 +1,53 @@
-"""A pytest plugin for the tests of sites that use this app. It is active once the app is installed, and has
-no effect until a test or another fixture uses one of its fixtures:
+"""For the tests of sites that use this app. See docs/testing.md.
 
-    @pytest.fixture(autouse=True)
-    def own_prefix(messaging_prefix):
-        "Each test has its own keys, on a private server of the test run."
-
-    def test_hello():
-        chat = Chat.create("ann", ["bob"], "Hello!")
-        assert Inbox("bob").unread() == 1
-
-Every django-redis entry of CACHES leads to the private server, each to a database of its own. With
-pytest-xdist, each worker has its own server. `messaging_server = configured` in pytest's ini file (or
-`-o messaging_server=configured`) uses the servers of CACHES instead.
-
-pytest imports this module at each start, in other projects too. So it imports nothing else of the package;
-the fixtures do.
+Nothing is needed to keep tests away from the site's server: see core/runs.py. The mixin isolates the tests of
+a class from each other; with pytest, the fixture `messaging_prefix` does the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import pytest
+from . import conf, isolation
 
 if TYPE_CHECKING:
-    from .core.embedded import EmbeddedServer
-    from .isolation import Prefix, Redirection
-
-#: values of the ini option
-PRIVATE, CONFIGURED = "private", "configured"
+    from unittest import TestCase as _Base
+else:
+    _Base = object  # the classes that it is mixed into are subclasses of unittest.TestCase
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register the ini option."""
-    parser.addini(
-        "messaging_server",
-        "Redis for tests of django-redis-messaging: private (started for the run) or configured (CACHES)",
-        default=PRIVATE,
-    )
+class MessagingTestMixin(_Base):
+    """Each test of the class has its own keys, which are removed after it, and all django-redis aliases lead
+    to the private server of the test run, each to a database of its own. It comes before Django's class:
 
+        class WelcomeTests(MessagingTestMixin, TestCase):
+            def test_welcome(self):
+                Chat.create("support", ["ann"], "Welcome!")
 
-@pytest.fixture(scope="session")
-def messaging_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedServer | None]:
-    """The private server of this test run, or None if the configured one is used."""
-    from .core.embedded import EmbeddedServer
-    from .isolation import DATABASES
+    What setUpClass and setUpTestData write has the site's prefix; it ends with the run.
 
-    choice = pytestconfig.getini("messaging_server")
-    if choice == CONFIGURED:
-        yield None
-    elif choice == PRIVATE:
-        with EmbeddedServer(options={"databases": DATABASES}) as server:
-            yield server
-    else:
-        raise pytest.UsageError(f"messaging_server must be {PRIVATE} or {CONFIGURED}, not {choice!r}.")
+    A test fails if it ends without its prefix, or with an alias that leads to the server of the site.
+    """
 
+    #: the beginning of all keys of the test
+    messaging_prefix = ""
+    _redirection: ClassVar[isolation.Redirection | None]
 
-@pytest.fixture(scope="session")
-def messaging_redirection(messaging_server: EmbeddedServer | None) -> Iterator[Redirection | None]:
-    """The redirection of CACHES to the private server, or None if the configured one is used."""
-    from .isolation import Redirection
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls._redirection = cls.enterClassContext(isolation.redirected())
+        super().setUpClass()
 
-    if messaging_server is None:
-        yield None
-    else:
-        with Redirection(messaging_server.url) as redirection:
-            yield redirection
+    def __call__(self, *args: Any, **kwds: Any) -> Any:
+        # not in setUp: Django's fixtures are loaded before
+        run = isolation.current_run()
+        self.messaging_prefix = run.new_prefix()
+        self.addCleanup(self._end_isolation, run)
+        with run.prefix.instead(self.messaging_prefix):
+            return super().__call__(*args, **kwds)
 
-
-@pytest.fixture(scope="session")
-def messaging_settings(messaging_redirection: Redirection | None) -> Iterator[Prefix]:
-    """Let CACHES and the prefix be those of this test run, whatever a test changes in the settings."""
-    from .isolation import Prefix
-
-    with Prefix() as prefix:
-        yield prefix
-
-
-@pytest.fixture
-def messaging_alias(messaging_settings: Prefix) -> str:
-    """The CACHES alias that the test uses. Override it to run tests on several servers."""
-    from . import conf
-
-    return conf.alias()
-
-
-@pytest.fixture
-def messaging_prefix(
-    messaging_redirection: Redirection | None, messaging_settings: Prefix, messaging_alias: str
-) -> Iterator[str]:
-    """The beginning of all keys of this test, which are removed afterwards. The test fails if it ends without
-    this prefix or if an alias leads to the server of the site."""
-    from .isolation import new_prefix, remove_keys
-
-    prefix = new_prefix()
-    with messaging_settings.instead(prefix):
-        _check(messaging_settings, messaging_redirection)
-        yield prefix
-        _check(messaging_settings, messaging_redirection)
-    aliases = {messaging_alias}.union(messaging_redirection.aliases() if messaging_redirection else ())
-    for alias in aliases:
-        remove_keys(alias, prefix)
-
-
-def _check(prefix: Prefix, redirection: Redirection | None) -> None:
-    """Fail if the isolation of tests has been lost."""
-    problems = prefix.problems() + (redirection.problems() if redirection else [])
-    if problems:
-        pytest.fail("\n".join(problems), pytrace=False)
+    def _end_isolation(self, run: isolation.Run) -> None:
+        isolation.remove_all(self.messaging_prefix, [conf.alias()], self._redirection)
+        lost = isolation.problems(run.prefix, self._redirection)
+        if lost:
+            self.fail(lost)

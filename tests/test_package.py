@@ -50,10 +50,15 @@ RUN_CODE_OF_DJANGO = {
 }
 
 
+#: modules for the tests of sites
+TESTING = ("isolation", "pytest_plugin", "testing")
+
+
 @pytest.mark.versions
 class TestImport:
     def test_import_needs_no_settings_and_no_network(self) -> None:
-        wanted = [NAME, f"{NAME}.conf", f"{NAME}.testing", *modules("core", "services", "checks")]
+        outside = [f"{NAME}.{name}" for name in ("conf", *TESTING)]
+        wanted = [NAME, *outside, *modules("core", "services", "checks")]
         program = f"""
 import socket
 def refuse(*args): raise AssertionError("an import opens a connection")
@@ -267,9 +272,9 @@ class TestLayers:
     """Imports point downwards only: commands, web and tasks use services, services use core."""
 
     above: dict[str, tuple[str, ...]] = {  # noqa: RUF012
-        "core": ("services", "web", "tasks", "management", "templatetags", "checks", "testing", "urls"),
-        "services": ("web", "tasks", "management", "templatetags", "checks", "testing", "urls"),
-        "checks": ("services", "web", "tasks", "management", "templatetags", "testing", "urls"),
+        "core": ("services", "web", "tasks", "management", "templatetags", "checks", "urls", *TESTING),
+        "services": ("web", "tasks", "management", "templatetags", "checks", "urls", *TESTING),
+        "checks": ("services", "web", "tasks", "management", "templatetags", "urls", *TESTING),
     }
 
     @pytest.mark.parametrize("layer", above)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -16,9 +15,13 @@ from django.conf import settings
 from django.test import override_settings
 from django_redis import get_redis_connection
 
-from django_redis_messaging import Chat, Inbox, conf, isolation
+from django_redis_messaging import Chat, Inbox, conf
+from django_redis_messaging.core import runs
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.isolation import Prefix, Redirection, remove_keys
+from django_redis_messaging.core.endpoints import endpoint
+from django_redis_messaging.core.primaries import remove_keys
+from django_redis_messaging.core.runs import layers
+from django_redis_messaging.isolation import Prefix, Redirection, Run
 
 SETTINGS = """
     import os
@@ -315,7 +318,7 @@ def test_remove_keys_removes_only_keys_with_the_prefix(own_prefix: str) -> None:
     for key in (f"{odd}:1", f"{odd}:2", f"{odd}", f"{own_prefix}:xaa\\:1"):
         client.set(key, "1")
 
-    assert remove_keys("messaging", odd) == 2
+    assert remove_keys(endpoint("messaging"), odd) == 2
     assert client.exists(odd, f"{own_prefix}:xaa\\:1") == 2
 
 
@@ -324,52 +327,38 @@ def test_remove_keys_works_in_batches(own_prefix: str, monkeypatch: pytest.Monke
     client = get_redis_connection("messaging")
     for number in range(10):
         client.set(f"{own_prefix}:{number}", "1")
-    assert remove_keys("messaging", own_prefix) == 10
-    assert remove_keys("messaging", own_prefix) == 0
+    assert remove_keys(endpoint("messaging"), own_prefix) == 10
+    assert remove_keys(endpoint("messaging"), own_prefix) == 0
 
 
-def test_prefix_of_a_test_replaces_that_of_the_site() -> None:
-    [*_, of_site] = isolation._layers(conf.NAME)
-    site, prefix = {"PREFIX": "site"}, Prefix()
+def test_prefix_of_a_test_replaces_that_of_the_site(messaging_settings: Prefix) -> None:
+    [*_, of_site] = layers(conf.NAME)
+    site, prefix = {"PREFIX": "site"}, messaging_settings
     # the end of the override lets the app read its settings anew, so it must come last
-    with override_settings(REDIS_MESSAGING=site), mock.patch.dict(of_site, site), nothing_hooked(), prefix:
-        assert conf.prefix() == "site"
-        with prefix.instead("inner"):
-            assert [prefix("site"), prefix("messaging"), prefix("tenant")] == [
-                "inner",
-                "inner",
-                "inner:tenant",
-            ]
-            assert [prefix("inner"), prefix("inner:tenant"), prefix("")] == ["inner", "inner:tenant", ""]
-            with prefix.instead("innermost"):
-                assert conf.prefix() == "innermost"
-            assert conf.prefix() == "inner"
-            with override_settings(REDIS_MESSAGING={"PREFIX": lambda: "tenant"}):
-                assert conf.prefix() == "inner:tenant"
-        assert prefix("tenant") == "tenant"
-    assert conf.prefix_hook is not prefix
-
-
-@contextmanager
-def nothing_hooked() -> Iterator[None]:
-    """Restore this run's prefix at the end."""
-    before = conf.prefix_hook
-    try:
-        yield
-    finally:
-        conf.prefix_hook = before
+    with override_settings(REDIS_MESSAGING=site), mock.patch.dict(of_site, site), prefix.instead("inner"):
+        assert conf.prefix() == "inner"
+        assert [prefix("site"), prefix("messaging"), prefix("tenant")] == ["inner", "inner", "inner:tenant"]
+        assert [prefix("inner"), prefix("inner:tenant"), prefix("")] == ["inner", "inner:tenant", ""]
+        with prefix.instead("innermost"):
+            assert conf.prefix() == "innermost"
+        assert conf.prefix() == "inner"
+        with override_settings(REDIS_MESSAGING={"PREFIX": lambda: "tenant"}):
+            assert conf.prefix() == "inner:tenant"
 
 
 def test_entries_are_restored_at_the_end() -> None:
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://elsewhere.invalid:1/0"}
+    own = {**entry, "LOCATION": "redis://started.invalid:2/0"}
     other = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
     before = {alias: {**values} for alias, values in settings.CACHES.items()}
-    with override_settings(CACHES={"messaging": entry, "default": other}):
-        with Redirection("unix:///private.sock?db=0") as redirection:
+    told = {"url": "unix:///private.sock?db=0", "servers": [("elsewhere.invalid", 1)]}
+    with override_settings(CACHES={"messaging": entry, "own": own, "default": other}):
+        with Redirection(Run({**runs.NOTHING, **told}, is_own=False)) as redirection:
             assert settings.CACHES["messaging"]["LOCATION"] == "unix:///private.sock?db=0"
+            assert settings.CACHES["own"] is own
             assert settings.CACHES["default"] is other
             assert redirection.aliases() == ["messaging"]
-        assert {"messaging": entry, "default": other} == settings.CACHES
+        assert {"messaging": entry, "own": own, "default": other} == settings.CACHES
     assert before == settings.CACHES
 
 

@@ -18,6 +18,7 @@ Only in `check --deploy`:
     messaging.W014  middleware that protects the pages is missing
     messaging.W015  a Redis on another machine is reached without TLS
     messaging.W016  a Redis on another machine needs no password
+    messaging.W022  the process takes part in a run of tests
 
 Only `check --deploy` queries the server:
 
@@ -39,18 +40,21 @@ from .caches import check_alias
 from .deployment import check_middleware, check_transport
 from .handlers import check_flags, check_handlers
 from .login import check_login_url
+from .runs import begin_run, check_variable
 from .server import check_server
 from .settings import check_settings
 from .topology import check_topology
 
 TAG = "messaging"
 
+register(begin_run, TAG)
 register(check_settings, TAG)
 register(check_alias, TAG)
 register(check_handlers, TAG)
 register(check_login_url, TAG)
 register(check_middleware, TAG, deploy=True)
 register(check_transport, TAG, deploy=True)
+register(check_variable, TAG, deploy=True)
 register(check_server, TAG, deploy=True)
 register(check_topology, TAG, deploy=True)
 register(check_flags, TAG, deploy=True)

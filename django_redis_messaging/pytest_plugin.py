@@ -1,0 +1,122 @@
+"""A pytest plugin for the tests of sites that use this app. It is active once the app is installed.
+
+It begins the run of tests (core/runs.py), as soon as Django's test environment is set up, and has fixtures
+that isolate tests from each other:
+
+    @pytest.fixture(autouse=True)
+    def own_prefix(messaging_prefix):
+        "Each test has its own keys."
+
+    def test_hello():
+        chat = Chat.create("ann", ["bob"], "Hello!")
+        assert Inbox("bob").unread() == 1
+
+pytest imports this module at each start, in other projects too. So it imports nothing else of the package;
+the fixtures do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .core.embedded import EmbeddedServer
+    from .isolation import Prefix, Redirection
+
+#: the ini option: private, configured, or empty: what the setting TEST says
+chosen = ""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the ini option."""
+    parser.addini(
+        "messaging_server",
+        "Redis for tests of django-redis-messaging: private (started for the run) or configured (CACHES); "
+        "default: what the setting TEST says",
+        default="",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the ini option."""
+    global chosen
+    chosen = config.getini("messaging_server")
+    if chosen not in {"", "private", "configured"}:
+        raise pytest.UsageError(f"messaging_server must be private or configured, not {chosen!r}.")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def messaging_run(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Begin the run before the first test, so that processes that a test starts take part in it."""
+    if request.config.pluginmanager.has_plugin("django"):
+        request.getfixturevalue("django_test_environment")
+    registry = getattr(sys.modules.get("django.apps"), "apps", None)
+    if registry is None or not registry.ready or not registry.is_installed("django_redis_messaging"):
+        yield
+        return
+    from .core import runs
+
+    runs.current()
+    yield
+    runs.end()
+
+
+@pytest.fixture(scope="session")
+def messaging_server(messaging_run: None) -> EmbeddedServer | None:
+    """The private server of this test run, or None if the configured one is used."""
+    from .isolation import current_run
+
+    return current_run().server
+
+
+@pytest.fixture(scope="session")
+def messaging_redirection(messaging_server: EmbeddedServer | None) -> Iterator[Redirection | None]:
+    """The redirection of CACHES to the private server, or None if the configured one is used."""
+    from .isolation import redirected
+
+    with redirected() as redirection:
+        yield redirection
+
+
+@pytest.fixture(scope="session")
+def messaging_settings(messaging_redirection: Redirection | None) -> Prefix:
+    """Let CACHES and the prefix be those of this test run, whatever a test changes in the settings."""
+    from .isolation import current_run
+
+    return current_run().prefix
+
+
+@pytest.fixture
+def messaging_alias(messaging_settings: Prefix) -> str:
+    """The CACHES alias that the test uses. Override it to run tests on several servers."""
+    from . import conf
+
+    return conf.alias()
+
+
+@pytest.fixture
+def messaging_prefix(
+    messaging_redirection: Redirection | None, messaging_settings: Prefix, messaging_alias: str
+) -> Iterator[str]:
+    """The beginning of all keys of this test, which are removed afterwards. The test fails if it ends without
+    this prefix or if an alias leads to the server of the site."""
+    from .isolation import current_run, remove_all
+
+    prefix = current_run().new_prefix()
+    with messaging_settings.instead(prefix):
+        _check(messaging_settings, messaging_redirection)
+        yield prefix
+        _check(messaging_settings, messaging_redirection)
+    remove_all(prefix, [messaging_alias], messaging_redirection)
+
+
+def _check(prefix: Prefix, redirection: Redirection | None) -> None:
+    """Fail if the isolation of tests has been lost."""
+    from .isolation import problems
+
+    if lost := problems(prefix, redirection):
+        pytest.fail(lost, pytrace=False)
