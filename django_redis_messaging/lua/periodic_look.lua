@@ -1,5 +1,5 @@
 -- Reads up to which moment the occurrences of periodic tasks have been handled. Those of a new task are handled up
--- to now, and so are those of a task whose moment is far in the future: the clock was wrong then. A changed schedule
+-- to now, and so are those of a task whose moment is in the future: the clock was ahead then. A changed schedule
 -- applies from the moment at which the poller that has it began.
 --
 -- uses _periodic.lua
@@ -12,7 +12,8 @@
 local periodic = KEYS[1]
 local began = tonumber(ARGV[1])
 local FIRST, FIELDS = 2, 2
-local MAX_AHEAD = 3600000 -- ms
+-- ms. Up to so far in the future, the clock may be that of another server, after a failover: then nothing is repeated.
+local MAX_AHEAD = 10000
 local now = milliseconds()
 local reply = {now}
 for at = FIRST, #ARGV, FIELDS do
@@ -22,7 +23,7 @@ for at = FIRST, #ARGV, FIELDS do
   if not stored or stored > now + MAX_AHEAD then
     handled = now
   elseif known ~= schedule then
-    handled = math.max(stored, began > 0 and began or now)
+    handled = math.max(stored, began > 0 and math.min(began, now) or now)
   end
   if handled ~= stored or known ~= schedule then
     write_periodic(periodic, name, handled, schedule, enqueued)

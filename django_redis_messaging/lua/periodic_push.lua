@@ -1,9 +1,11 @@
--- Enqueues an occurrence of a periodic task, unless it has been handled. It is left out if it was missed, or if
--- another job has its unique key.
+-- Enqueues an occurrence of a periodic task, unless it has been handled. It is left out if it was missed, if it is the
+-- one that was enqueued last, or if another job has its unique key. One that was enqueued before while the clock was
+-- ahead is enqueued again, under the same id, when it has ended.
 --
 -- uses _periodic.lua
 -- uses _queue.lua
 -- uses _records.lua
+-- uses _results.lua
 -- uses _time.lua
 --
 -- KEYS  1 jobs
@@ -42,13 +44,20 @@ if handled and moment <= handled then
   return 0
 end
 local missed = max_age > 0 and now - moment >= max_age
-if missed or (unique ~= '' and unique_holder(records, unique)) or redis.call('HEXISTS', records.states, id) == 1 then
+local known = read_state(records, id)
+local is_enqueued = moment == enqueued or (known and not has_ended(known))
+if missed or is_enqueued or (unique ~= '' and unique_holder(records, unique)) then
   write_periodic(periodic, name, moment, schedule, enqueued)
   return 0
 end
 local waiting = count_waiting(queue) + 1
 if waiting > max_waiting then
   return -waiting
+end
+if known then
+  redis.call('ZREM', queue.dead, id)
+  redis.call('ZREM', records.finished, id)
+  delete_job(records, id)
 end
 write_periodic(periodic, name, moment, schedule, moment)
 add_job(records, id, payload, new_state(digits(now), digits(now), priority, max_attempts, unique))

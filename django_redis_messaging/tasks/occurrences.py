@@ -60,7 +60,7 @@ def enqueue_due(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[f
     words = [word for one in tasks for word in (one.name, one.fingerprint)]
     try:
         now, *handled = yield Script("periodic_look", [key], [_began.get(key, 0), *words])
-        _began.setdefault(key, now)
+        _began[key] = min(_began.get(key, now), now)  # the clock may have been set back since
         for one, since in zip(tasks, handled, strict=True):
             moment = one.schedule.latest(since, now)
             if moment is not None:

@@ -22,6 +22,8 @@ from ..services.arguments import Duration, milliseconds
 MIN_INTERVAL = 1000
 #: ms; the parts of a long time that are searched for its last occurrence, one after the other
 SPANS = (3_600_000, 86_400_000, 32 * 86_400_000)
+#: ms; no zone changes its offset twice within this time (Morocco does so within five weeks)
+MAX_STEP = 7 * 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -119,6 +121,8 @@ class Cron:
 
     def next(self, after: int) -> int | None:
         """The first occurrence after a moment; None if there is none within 50 years."""
+        if self._follows_clock:
+            return self._next_by_clock(after)
         simulator, _ = _cronsim()
         local = (_EPOCH + timedelta(milliseconds=after)).astimezone(self.zone)
         for found in simulator(self.expression, local):
@@ -126,6 +130,46 @@ class Cron:
             if ms > after:  # in a repeated hour, the simulator may begin with the first pass
                 return ms
         return None
+
+    @property
+    def _follows_clock(self) -> bool:
+        minute, hour, *_ = self.expression.split()
+        return minute.startswith("*") or hour.startswith("*")
+
+    def _next_by_clock(self, after: int) -> int | None:
+        """Search the times between two clock changes, which have one offset from UTC, one after the other:
+        the simulator leaves out occurrences after a change by half an hour."""
+        simulator, _ = _cronsim()
+        while True:
+            offset = self._offset(after + 1)
+            local = (_EPOCH + timedelta(milliseconds=after + offset)).replace(tzinfo=None)
+            found = next(simulator(self.expression, local), None)
+            if found is None:
+                return None
+            ms: int = (found.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) - offset
+            change = self._clock_change(after + 1, ms)
+            if change is None:
+                return ms
+            after = change - 1
+
+    def _clock_change(self, since: int, until: int) -> int | None:
+        """The first moment after `since`, and not after `until`, at which the offset changes, or None."""
+        offset = self._offset(since)
+        while since < until:
+            end = min(since + MAX_STEP, until)
+            if self._offset(end) == offset:
+                since = end
+                continue
+            while end - since > 1:
+                middle = (since + end) // 2
+                since, end = (middle, end) if self._offset(middle) == offset else (since, middle)
+            return end
+        return None
+
+    def _offset(self, moment: int) -> int:
+        """The offset from UTC at a moment: ms."""
+        offset = (_EPOCH + timedelta(milliseconds=moment)).astimezone(self.zone).utcoffset()
+        return 0 if offset is None else offset // timedelta(milliseconds=1)
 
     def latest(self, since: int, until: int) -> int | None:
         """The last occurrence after `since` that is not after `until`, or None."""

@@ -52,6 +52,7 @@ DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test begins as a process that has just started."""
     monkeypatch.setattr(occurrences, "_began", {})
+    jobs.notes.clear()
 
 
 def ms(text: str, zone: ZoneInfo = BERLIN) -> int:
@@ -107,11 +108,22 @@ class TestClockChanges:
             "01:00+01", "01:00+01", "02:00+02",
         ]  # fmt: skip
 
-    @pytest.mark.parametrize("cron", ["30 2 * * *", "15 1-3 * * *", "*/40 1-2 * * *", "0,30 2,3 * * *"])
-    @pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25"])
-    def test_all_pollers_agree_wherever_they_begin(self, cron: str, day: str) -> None:
-        schedule = Cron(cron, "Europe/Berlin")
-        first, last, every = ms(f"{day}T00:00"), ms(f"{day}T06:00"), [0]
+    @pytest.mark.parametrize(
+        "cron",
+        ["30 2 * * *", "15 1-3 * * *", "*/40 1-2 * * *", "0,30 2,3 * * *", "15 */2 * * *", "*/10 2 * * *"],
+    )
+    @pytest.mark.parametrize(
+        ("zone", "day"),
+        [
+            ("Europe/Berlin", "2026-03-29"),
+            ("Europe/Berlin", "2026-10-25"),
+            ("Australia/Lord_Howe", "2026-04-05"),  # set back by half an hour
+            ("Australia/Lord_Howe", "2026-10-04"),
+        ],
+    )
+    def test_all_pollers_agree_wherever_they_begin(self, cron: str, zone: str, day: str) -> None:
+        schedule, local = Cron(cron, zone), ZoneInfo(zone)
+        first, last, every = ms(f"{day}T00:00", local), ms(f"{day}T06:00", local), [0]
         while (following := schedule.next(every[-1] or first)) and following <= last:
             every.append(following)
         for moment in range(first, last, 7 * MINUTE):
@@ -119,6 +131,35 @@ class TestClockChanges:
             assert not after or schedule.next(moment) == after[0]
             before = [one for one in every if first < one <= moment]
             assert schedule.latest(first, moment) == (before[-1] if before else None)
+
+    @pytest.mark.parametrize(
+        ("cron", "autumn", "spring"),
+        [
+            ("15 */2 * * *", ["00:15+1100", "02:15+1030", "04:15+1030"], ["00:15+1030", "04:15+1100"]),
+            (
+                "*/20 1 * * *",
+                ["01:00+1100", "01:20+1100", "01:40+1100", "01:40+1030"],
+                ["01:00+1030", "01:20+1030", "01:40+1030"],
+            ),
+            (
+                "*/20 2 * * *",
+                ["02:00+1030", "02:20+1030", "02:40+1030"],
+                ["02:40+1100"],
+            ),
+        ],
+    )
+    def test_change_by_half_an_hour(self, cron: str, autumn: list[str], spring: list[str]) -> None:
+        """At 02:00, the clocks of Lord Howe Island are set back to 01:30, or forward to 02:30."""
+        zone = ZoneInfo("Australia/Lord_Howe")
+        for day, expected in (("2026-04-05", autumn), ("2026-10-04", spring)):
+            found, after = [], ms(f"{day}T00:00", zone) - 1
+            while (after := Cron(cron, zone.key).next(after) or 0) < ms(f"{day}T05:00", zone):
+                found.append(f"{datetime.fromtimestamp(after / 1000, zone):%H:%M%z}")
+            assert found == expected
+
+    def test_far_occurrence_after_many_clock_changes(self) -> None:
+        schedule = Cron("*/30 * 29 2 *", "Europe/Berlin")
+        assert schedule.next(ms("2096-03-01T00:00")) == ms("2104-02-29T00:00")
 
 
 class TestSchedules:
@@ -217,6 +258,16 @@ def handle_until(moment: int) -> None:
         server().hset(keys().periodic, one.name, f"{moment} {one.fingerprint} 0")
 
 
+def handled() -> int:
+    """Up to which moment the occurrences of the only periodic task are handled: ms."""
+    return perform(backend().using, read(backend(), tasks_of(backend())))[1][0].handled
+
+
+def counts() -> list[int]:
+    """Number of ready, delayed, leased and dead jobs."""
+    return engine().stats("default")[:4]
+
+
 def enqueued() -> list[str]:
     """The ids of the jobs, in the order of their due times."""
     return sorted(id_.decode() for id_ in server().hkeys(keys().states))
@@ -307,12 +358,67 @@ class TestOccurrences:
 
     def test_clock_that_was_ahead_stops_no_task_for_long(self) -> None:
         periodic(every=timedelta(days=1))(jobs.noop)
-        handle_until(server_ms() + 5 * MINUTE)
+        for ahead in (MINUTE, 30 * MINUTE, DAY):
+            handle_until(server_ms() + ahead)
+            poll()
+            assert handled() <= server_ms()
+
+    def test_small_difference_of_clocks_repeats_nothing(self) -> None:
+        """As after a failover to a server whose clock is a little behind."""
+        periodic(every=timedelta(days=1))(jobs.noop)
+        handle_until(moment := server_ms() + 9000)
         poll()
-        assert perform(backend().using, read(backend(), tasks_of(backend())))[1][0].handled > server_ms()
-        handle_until(server_ms() + DAY)
+        assert handled() == moment
+
+    def enqueue_at(self, now: int) -> int:
+        """Do a round as if the server's clock showed this moment; returns when an occurrence was enqueued."""
+        round_ = enqueue_due(backend(), tasks_of(backend()))
+        since = execute(backend().using, next(round_))[1]
+        pushed: int = execute(backend().using, round_.send([now, since]))
+        return pushed
+
+    def test_occurrences_that_were_enqueued_while_the_clock_was_ahead_are_enqueued_again(self) -> None:
+        """Otherwise, a frequent task would not run until all those are over."""
+        periodic(every=60)(jobs.note_attempt)
+        first = (server_ms() // MINUTE + 30) * MINUTE
+        for early in (first, first + MINUTE):
+            assert self.enqueue_at(early)
+            burst()
         poll()
-        assert perform(backend().using, read(backend(), tasks_of(backend())))[1][0].handled <= server_ms()
+        assert handled() <= server_ms()
+        assert self.enqueue_at(first)
+        assert counts() == [1, 0, 0, 0]
+        poll()
+        assert not self.enqueue_at(first), "it waits"
+        burst()
+        assert jobs.notes == [occurrence_id(jobs.note_attempt.module_path, one) for one in (
+            first, first + MINUTE, first,
+        )]  # fmt: skip
+        assert server().zcard(keys().finished) == server().hlen(keys().states) == 2
+
+    def test_last_occurrence_is_not_repeated_when_the_clock_is_set_back(self) -> None:
+        """A task that runs once a day must not run twice."""
+        periodic(every=timedelta(days=1))(jobs.noop.using(result_ttl=0))
+        midnight = (server_ms() // DAY + 1) * DAY
+        assert self.enqueue_at(midnight)
+        burst()
+        poll()
+        assert not self.enqueue_at(midnight)
+        poll()
+        assert self.enqueue_at(midnight + DAY)
+
+    def test_poller_that_began_before_the_clock_was_set_back_does_not_stop_a_changed_schedule(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        periodic(cron="0 0 * * *", tz="Europe/Berlin")(jobs.noop)
+        monkeypatch.setitem(occurrences._began, keys().periodic, server_ms() + 2 * HOUR)
+        name, moment = NOOP, server_ms() - 10 * DAY
+        for _ in range(2):  # an old poller runs beside it, and stores its own schedule again
+            server().hset(keys().periodic, name, f"{moment} 00000000 0")
+            poll()
+            assert handled() <= server_ms()
+        began = occurrences._began[keys().periodic]
+        assert handled() == began, "the later round doesn't leave out what was due since the first one"
 
     @pytest.mark.parametrize(("began", "count"), [(0, 0), (20 * DAY, 1)])
     def test_changed_schedule_applies_from_the_deployment_on(
