@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
 from .. import conf
@@ -22,6 +22,8 @@ Duration = float | timedelta
 MAX_ITEMS = 1000
 #: ms; the maximum of a duration, 100 years, keeps all timestamps in the range of exact floats
 MAX_DURATION = 100 * 366 * 86_400_000
+#: the moments that can be read back in every time zone
+MIN_MOMENT, MAX_MOMENT = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 
 
 class Stop(Protocol):
@@ -91,7 +93,20 @@ def timestamp_ms(value: datetime | None, what: str) -> int:
         raise TypeError(f"{what} must be an aware datetime or None, not {type(value).__name__}.")
     if value.tzinfo is None:
         raise InvalidArgument(f"{what} is a naive datetime: give it a time zone, as timezone.now() has.")
-    return int(value.timestamp() * 1000)
+    return int(timestamp(value, what) * 1000)
+
+
+def timestamp(value: datetime, what: str) -> float:
+    """Convert a datetime to seconds since the epoch, if it is one that can be read back."""
+    try:
+        seconds = value.timestamp()
+    except (ValueError, OverflowError):  # such as datetime.max, in a local time zone
+        seconds = math.inf
+    if not MIN_MOMENT.timestamp() <= seconds <= MAX_MOMENT.timestamp():
+        raise InvalidArgument(
+            f"{what} must be between {MIN_MOMENT.date()} and {MAX_MOMENT.date()}, not {value}."
+        )
+    return seconds
 
 
 def request(request_id: str | None) -> str:

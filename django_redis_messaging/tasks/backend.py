@@ -19,7 +19,7 @@ from ..core.keys import checked_prefix
 from ..core.operations import Steps, aperform, perform
 from ..core.retry import deadline
 from ..errors import InvalidArgument, OutcomeUnknown, Unavailable
-from ..services.arguments import milliseconds, request, window
+from ..services.arguments import milliseconds, request, timestamp, window
 from ..services.jobs.engine import Engine, Push, check_attempts
 from ..services.jobs.leases import JobRecord
 from ..services.jobs.pages import pages
@@ -119,6 +119,11 @@ class RedisBackend(BaseTaskBackend):
 
     def validate_task(self, task: Task) -> None:
         """Raise InvalidTask if the task can't be enqueued."""
+        if task.run_after is not None:
+            try:
+                _at(task.run_after)
+            except (TypeError, InvalidArgument) as error:
+                raise InvalidTask(str(error)) from error
         super().validate_task(task)
         if isinstance(task, RedisTask):
             try:
@@ -310,4 +315,4 @@ def _at(run_after: datetime) -> str:
         raise TypeError(f"run_after must be a datetime, not {type(run_after).__name__}.")
     if settings.USE_TZ and run_after.tzinfo is None:
         raise InvalidArgument("run_after must be aware, as django.utils.timezone.now() is.")
-    return f"@{max(math.ceil(run_after.timestamp() * 1000), 0)}"
+    return f"@{max(math.ceil(timestamp(run_after, 'run_after') * 1000), 0)}"

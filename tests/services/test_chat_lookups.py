@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, NotAMember
+from django_redis_messaging import Chat, InvalidArgument, NotAMember
+from django_redis_messaging.services import arguments
 
 
 @pytest.fixture
@@ -111,6 +112,12 @@ class TestReaderInChanges:
         assert chat.changes("cat", after=0).muted_until is None
         chat.mute("bob", datetime.now(UTC) - timedelta(seconds=1))
         assert chat.changes("bob", after=0).muted_until is None
+
+    def test_mute_until_a_moment_that_cannot_be_read_back(self, chat: Chat) -> None:
+        with pytest.raises(InvalidArgument, match="until must be between"):
+            chat.mute("bob", datetime.max.replace(tzinfo=UTC))
+        chat.mute("bob", arguments.MAX_MOMENT)
+        assert chat.changes("bob", after=0).muted_until == arguments.MAX_MOMENT
 
     def test_typists_without_the_reader(self, chat: Chat) -> None:
         chat.typing("bob")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.conf import settings
@@ -25,7 +26,8 @@ from pytest_django import Settings
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.steps import batched
-from django_redis_messaging.errors import LimitExceeded, TaskCancelled, Unavailable
+from django_redis_messaging.errors import InvalidArgument, LimitExceeded, TaskCancelled, Unavailable
+from django_redis_messaging.services import arguments
 from django_redis_messaging.services.jobs.engine import Engine, Push
 from django_redis_messaging.services.jobs.leases import Outcome, Settlement
 from django_redis_messaging.services.jobs.running import RunningJob
@@ -722,6 +724,36 @@ class TestCancelAndReschedule:
         assert await one.acancel() and await asyncio.to_thread(two.cancel)
         assert [(await backend().aget_result(each.id)).status for each in (one, two)] == [FAILED, FAILED]
 
+    @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+    @pytest.mark.parametrize("extreme", [datetime.max, datetime.min])
+    async def test_moments_that_cannot_be_read_back_are_rejected(self, extreme: datetime, zone: str) -> None:
+        moment = extreme.replace(tzinfo=ZoneInfo(zone))
+        result = await jobs.noop.aenqueue()
+        for rejected, error in (
+            (lambda: jobs.noop.using(run_after=moment), InvalidTask),
+            (lambda: jobs.noop.reschedule(result.id, moment), InvalidArgument),
+            (lambda: result.reschedule(moment), InvalidArgument),
+        ):
+            with pytest.raises(error, match="run_after must be between"):
+                rejected()
+        with pytest.raises(InvalidArgument, match="run_after must be between"):
+            await result.areschedule(moment)
+        assert counts() == [1, 0, 0, 0]
+
+    def test_extreme_moments_are_read_back(self) -> None:
+        for moment in (arguments.MIN_MOMENT, arguments.MAX_MOMENT):
+            result = jobs.noop.using(run_after=moment).enqueue()
+            result.refresh()
+            assert result.task.run_after == moment
+            assert result.reschedule(moment)
+            result.refresh()
+            assert result.task.run_after == moment
+
+    @pytest.mark.parametrize("value", [5, timedelta(hours=1), "tomorrow"])
+    def test_run_after_must_be_a_datetime(self, value: Any) -> None:
+        with pytest.raises(InvalidTask, match="run_after must be a datetime, not"):
+            jobs.noop.using(run_after=value)
+
     @pytest.mark.parametrize(
         ("moment", "error"), [(datetime(2100, 1, 1), ValueError), (5, TypeError), (None, TypeError)]
     )
@@ -1255,6 +1287,13 @@ class TestTimeZones:
             moments = before, each.enqueued_at, each.started_at, each.last_attempted_at, each.finished_at
             assert list(moments) == sorted(moments)
             assert all(timezone.is_aware(moment) is use_tz for moment in moments)
+
+    def test_moments_that_cannot_be_read_back_are_rejected(self, use_tz: bool) -> None:
+        for moment in (datetime.max, datetime.min):
+            with pytest.raises(InvalidTask, match="run_after must be"):
+                jobs.noop.using(run_after=moment)
+            with pytest.raises(InvalidArgument, match="run_after must be"):
+                jobs.noop.reschedule("0" * 32, moment)
 
     def test_stored_and_enqueued_results_are_equal(self, use_tz: bool) -> None:
         moment = timezone.now() + timedelta(hours=1, microseconds=1)
