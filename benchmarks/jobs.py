@@ -123,7 +123,7 @@ def polling(rounds: int, count: int = 100) -> list[list[str]]:
         time.sleep(0.002)  # not timed: until they are due
 
     due()
-    *_, last = delay_queues()  # the queue that was registered last is the last one
+    *_, last = delay_queues(queue._using)  # the queue that was registered last is the last one
     contest = Contest(f"promote {count} due jobs", rounds)
     contest.add(PING, driver().ping)
     contest.add("sweep", lambda: perform(last.using, last.steps()), prepare=due)

@@ -33,16 +33,16 @@ EXPIRIES = """
 import time
 from pathlib import Path
 from django_redis_messaging import on_expiry
-from django_redis_messaging.services.polling import Round, register
+from django_redis_messaging.services.polling import Round, default_alias, register
 
 @on_expiry("order")
 def unpaid(expired):
     Path(expired.payload["marker"]).write_text(expired.name)
     time.sleep(expired.payload["seconds"])
 
-@register
-def rounds():
-    return [Round("broken", "messaging", broken)]
+@register(default_alias)
+def rounds(using):
+    return [Round("broken", using, broken)]
 
 def broken():
     if Path({switch!r}).exists():

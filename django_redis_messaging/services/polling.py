@@ -2,7 +2,7 @@
 
 Every claim does what is due in its queues, so a queue with a running consumer needs no poller. A queue
 without one does: for expired leases, due jobs and expired results. Other capabilities register their own
-rounds here.
+rounds here. Each CACHES alias has a thread, so that a server that is down delays nothing at others.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from time import monotonic
 from typing import NamedTuple
 
 from .. import conf
+from ..core.failures import LoopGuard
 from ..core.keys import current_prefix
 from ..core.operations import Steps, perform
-from ..core.retry import no_retries_when
+from ..core.retry import deadline, no_retries_when
 from ..core.steps import batched
 from ..errors import InvalidArgument, MessagingError
 from .jobs.base import ONLY_QUEUE
@@ -34,12 +35,14 @@ from .jobs.registry import check_registration, registrations
 
 logger = logging.getLogger(__name__)
 
-#: commands per second that an idle poller sends at most: with many queues its interval is longer
+#: commands per second that an idle poller sends to an alias at most: with many queues its interval is longer
 MAX_RATE = 2.0
 #: seconds between two scripts for a queue in which more is due than one script does
 BACKLOG_INTERVAL = 0.05
 #: seconds added to a due time: the clocks of server and client run at slightly different speeds
 CLOCK_MARGIN = 0.002
+#: seconds that a round or a listing may take: a part of a Cluster that is down delays the others at most so
+DEADLINE = 2.0
 #: seconds that a running script gets to finish after stop()
 STOP_TIMEOUT = 0.5
 #: queues of one slot that one script sweeps
@@ -59,23 +62,34 @@ class Round(NamedTuple):
     min_interval: float = POLL_INTERVAL
 
 
-Listing = Callable[[], Iterable[Round]]
+#: lists the rounds at an alias
+Listing = Callable[[str], Iterable[Round]]
+Aliases = Callable[[], Iterable[str]]
 
-_registered: list[Listing] = []
-
-
-def register(listing: Listing) -> Listing:
-    """Make every poller do the rounds that a function lists; the function is called again and again. Usable
-    as a decorator."""
-    if listing not in _registered:
-        _registered.append(listing)
-    return listing
+#: for each listing, what names the aliases to call it with
+_registered: dict[Listing, Aliases] = {}
 
 
-@register
-def delay_queues() -> Iterable[Round]:
+def register(aliases: Aliases) -> Callable[[Listing], Listing]:
+    """Make every poller do the rounds that the decorated function lists for each of these aliases; it is
+    called again and again, in the thread of the alias."""
+
+    def decorate(listing: Listing) -> Listing:
+        _registered[listing] = aliases
+        return listing
+
+    return decorate
+
+
+def default_alias() -> list[str]:
+    """The alias of capabilities that don't choose one."""
+    return [conf.alias()]
+
+
+@register(default_alias)
+def delay_queues(using: str) -> Iterable[Round]:
     """One round for each registered delay queue."""
-    using, prefix = conf.alias(), current_prefix()
+    prefix = current_prefix()
     registry = queues_key(prefix)
     names, old = perform(using, registrations(registry))
     for name in names:
@@ -128,55 +142,87 @@ class Poller:
         self._is_stopped = False
         # not an Event, whose set() in a signal handler could deadlock with its own wait()
         self._ended: SimpleQueue[None] = SimpleQueue()
-        self._wake: SimpleQueue[None] = SimpleQueue()
-        self._schedule: list[tuple[float, int, _Scheduled]] = []
-        self._numbers = itertools.count()
-        self._rounds: dict[Listing, dict[Hashable, _Scheduled]] = {}
+        self._parts: list[AliasPoller] = []
 
     def stop(self) -> None:
         """End, without waiting for Redis. Safe in a signal handler."""
         self._is_stopped = True
-        self._wake.put(None)
+        for part in self._parts:
+            part.wake()
         self._ended.put(None)
 
     def run(self) -> None:
         """Poll until stopped. A round for which Redis fails is logged, and repeated later. Any other error is
         logged and ends the poller: then `failed` is true."""
-        # A thread that can be abandoned: a call to a Redis that does not reply lasts for many seconds.
-        thread = threading.Thread(target=copy_context().run, args=(self._poll,), name="poller", daemon=True)
-        thread.start()
+        threads: list[threading.Thread] = []
+        with self._guard():
+            by_alias, stopped = _listings_by_alias(), lambda: self._is_stopped
+            self._parts = [AliasPoller(using, by_alias[using], stopped) for using in by_alias]
+            # Threads that can be abandoned: a call to a Redis that doesn't reply lasts for seconds.
+            for part in self._parts:
+                target, name = partial(copy_context().run, self._poll, part), f"poller of {part.using}"
+                threads.append(threading.Thread(target=target, name=name, daemon=True))
+                threads[-1].start()
         while True:
             # bounded, since a signal that arrives just before the wait doesn't end it
             with suppress(Empty):
                 self._ended.get(timeout=POLL_INTERVAL)
                 break
-        thread.join(STOP_TIMEOUT)
+        ends = monotonic() + STOP_TIMEOUT
+        for thread in threads:
+            thread.join(max(ends - monotonic(), 0))
 
-    def _poll(self) -> None:
-        try:
-            with no_retries_when(lambda: self._is_stopped):
-                self._do_all()
-        except BaseException:  # SystemExit too: its thread would end without an error
-            logger.exception("The poller failed; stopping.")
-            self.failed = True
-        finally:
-            self._ended.put(None)
+    def _poll(self, part: AliasPoller) -> None:
+        with self._guard():
+            part.run()
 
-    def _do_all(self) -> None:
-        """Do each round when it is due."""
-        for listing in _registered:
-            self._rounds[listing] = {}
+    def _guard(self) -> LoopGuard:
+        return LoopGuard(logger, "The poller failed; stopping.", on_failure=self._fail)
+
+    def _fail(self) -> None:
+        self.failed = True
+        self.stop()
+
+
+def _listings_by_alias() -> dict[str, list[Listing]]:
+    found: dict[str, list[Listing]] = {}
+    for listing, aliases in _registered.items():
+        for using in dict.fromkeys(aliases()):
+            found.setdefault(using, []).append(listing)
+    return found
+
+
+class AliasPoller:
+    """Does the rounds at one alias, in the thread that calls `run`."""
+
+    def __init__(self, using: str, listings: Iterable[Listing], is_stopped: Callable[[], bool]) -> None:
+        self.using = using
+        self._is_stopped = is_stopped
+        #: has an item once the poller is stopped
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._schedule: list[tuple[float, int, _Scheduled]] = []
+        self._numbers = itertools.count()
+        self._rounds: dict[Listing, dict[Hashable, _Scheduled]] = {one: {} for one in listings}
+
+    def wake(self) -> None:
+        """End a pause. Safe in a signal handler."""
+        self._wake.put(None)
+
+    def run(self) -> None:
+        """Do each round when it is due, until the poller is stopped."""
+        for listing in self._rounds:
             self._add(_Scheduled(partial(self._list, listing)), 0)
-        while not self._is_stopped:
-            pause = self._schedule[0][0] - monotonic()
-            if pause > 0:
-                with suppress(Empty):
-                    self._wake.get(timeout=pause)
-                continue
-            _, _, item = heapq.heappop(self._schedule)
-            if item.is_listed:
-                interval = self._interval(item.do(), item.min_interval)
-                self._add(item, monotonic() + interval)
+        with no_retries_when(self._is_stopped):
+            while not self._is_stopped():
+                pause = self._schedule[0][0] - monotonic()
+                if pause > 0:
+                    with suppress(Empty):
+                        self._wake.get(timeout=pause)
+                    continue
+                _, _, item = heapq.heappop(self._schedule)
+                if item.is_listed:
+                    interval = self._interval(item.do(), item.min_interval)
+                    self._add(item, monotonic() + interval)
 
     def _add(self, item: _Scheduled, due: float) -> None:
         heapq.heappush(self._schedule, (due, next(self._numbers), item))
@@ -192,9 +238,11 @@ class Poller:
     def _list(self, listing: Listing) -> None:
         """Add new rounds to the schedule, and remove those that are not listed any more."""
         try:
-            found = {one.key: one for one in itertools.takewhile(lambda _: not self._is_stopped, listing())}
+            with deadline(DEADLINE):
+                listed = itertools.takewhile(lambda _: not self._is_stopped(), listing(self.using))
+                found = {one.key: one for one in listed}
         except MessagingError as error:
-            self._failed("Listing queues failed, retrying at the next poll: %s", error)
+            self._failed("Listing queues of %r failed, retrying at the next poll: %s", error)
             return
         known = self._rounds[listing]
         for key in known.keys() - found.keys():
@@ -207,13 +255,14 @@ class Poller:
 
     def _do(self, one: Round) -> float | None:
         try:
-            return perform(one.using, one.steps())
+            with deadline(DEADLINE):
+                return perform(one.using, one.steps())
         except MessagingError as error:
-            self._failed("Polling a queue failed, retrying at the next poll: %s", error)
+            self._failed("Polling a queue of %r failed, retrying at the next poll: %s", error)
             return None
 
     def _failed(self, text: str, error: MessagingError) -> None:
         if isinstance(error, InvalidArgument):  # such as PREFIX: no retry helps
             raise error
-        if not self._is_stopped:
-            logger.warning(text, error)
+        if not self._is_stopped():
+            logger.warning(text, self.using, error)

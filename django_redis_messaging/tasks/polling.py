@@ -25,22 +25,31 @@ def never_enqueued() -> list[PeriodicTask]:
     return [one for one in all_periodic_tasks() if one.task.backend not in ours]
 
 
-@register
-def periodic_tasks() -> Iterable[Round]:
+def aliases() -> list[str]:
+    """The CACHES aliases of the backends."""
+    return [backend.using for backend in our_backends()]
+
+
+def _backends_at(using: str) -> list[RedisBackend]:
+    return [backend for backend in our_backends() if backend.using == using]
+
+
+@register(aliases)
+def periodic_tasks(using: str) -> Iterable[Round]:
     """One round for each backend that has periodic tasks."""
-    for backend in our_backends():
+    for backend in _backends_at(using):
         if found := tasks_of(backend):
             key, steps = backend.engine.keys.periodic, partial(enqueue_due, backend, found)
             # not once a second: with its own duration added, that skips an occurrence of every=1 at times
-            yield Round(key, backend.using, steps, min_interval=0)
+            yield Round(key, using, steps, min_interval=0)
 
 
-@register
-def tasks() -> Iterable[Round]:
+@register(aliases)
+def tasks(using: str) -> Iterable[Round]:
     """One round for each page of a backend's queues: QUEUES, or if that is empty, those that something was
     enqueued to."""
-    for backend in our_backends():
-        using, engine = backend.using, backend.engine
+    for backend in _backends_at(using):
+        engine = backend.engine
         if not backend.queue_names:
             yield from rounds_of_slot(using, engine, engine.keys.queues)
         for page in batched(backend.queue_names, PAGE):

@@ -245,7 +245,7 @@ class TestInvalidInput:
 
 def poll() -> float | None:
     """Do the poller's only round over timers."""
-    [one] = timers_round()
+    [one] = timers_round(conf.alias())
     return perform(one.using, one.steps())
 
 
@@ -275,7 +275,7 @@ class TestPolling:
         assert server().zscore(key, "cart") > server_ms() - 10_000
 
     def test_without_timers_there_is_no_round(self) -> None:
-        assert list(timers_round()) == []
+        assert list(timers_round(conf.alias())) == []
 
 
 class TestCrashes:

@@ -21,12 +21,11 @@ from django.core.checks import ERROR, WARNING
 from django.core.management import CommandError, call_command
 from pytest_django import Settings
 
-from django_redis_messaging import ConfigurationError, InvalidArgument, Unavailable
+from django_redis_messaging import ConfigurationError, InvalidArgument, Unavailable, conf
 from django_redis_messaging.core.clients import execute
 from django_redis_messaging.core.operations import Steps, perform
 from django_redis_messaging.management import loops
-from django_redis_messaging.services import polling as polling_module
-from django_redis_messaging.services.polling import Poller
+from django_redis_messaging.services.polling import AliasPoller
 from django_redis_messaging.tasks import occurrences, periodic
 from django_redis_messaging.tasks import polling as tasks_polling
 from django_redis_messaging.tasks.compat import BaseTaskBackend, task_enqueued
@@ -507,7 +506,8 @@ class TestOccurrences:
 
 def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds take 3 ms, so rounds once a second would leave out one second in 333."""
-    poller, schedule = Poller(), Every(1)
+    schedule = Every(1)
+    poller = AliasPoller(conf.alias(), [tasks_polling.periodic_tasks], lambda: clock.now > 1700.5)
     clock = Clock(poller, monkeypatch)
     found: list[int | None] = []
 
@@ -515,15 +515,12 @@ def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: pytest.MonkeyPa
         began = int(clock.now * 1000)
         found.append(schedule.latest(found[-1] or 0 if found else 0, began))
         clock.now += 0.003
-        if clock.now > 1700:
-            poller.stop()
         return (schedule.next(began) - began) / 1000
         yield
 
     periodic(every=1)(jobs.noop)
     monkeypatch.setattr(tasks_polling, "enqueue_due", enqueue)
-    monkeypatch.setattr(polling_module, "_registered", [tasks_polling.periodic_tasks])
-    poller._do_all()
+    poller.run()
     assert [one for one in found if one] == list(range(1_000_000, 1_700_001, 1000))
     assert len(found) < 1000
 

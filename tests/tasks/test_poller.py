@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from queue import Empty
 
 import pytest
@@ -26,7 +28,7 @@ from django_redis_messaging.services.jobs import registry as registry_module
 from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys, queues_key
 from django_redis_messaging.services.jobs.registry import check_registration, registered_queues
-from django_redis_messaging.services.polling import Poller, Round
+from django_redis_messaging.services.polling import AliasPoller, Poller, Round, default_alias
 from tests.engines import Performed
 
 from . import jobs
@@ -229,7 +231,7 @@ def test_poller_survives_an_outage(
         DelayQueue("q").push("job", delay=0.1)
         until(lambda: stored(of("q")) == (1, 0, 0))
         own_server.kill()
-        until(lambda: "Listing queues failed" in caplog.text and "Polling a queue failed" in caplog.text)
+        until(lambda: "Listing queues of" in caplog.text and "Polling a queue of" in caplog.text)
         own_server.start()
         DelayQueue("q").push("job", delay=0.1)
         until(lambda: stored(of("q")) == (2, 0, 0))
@@ -247,10 +249,10 @@ def test_stopped_poller_abandons_its_round_and_starts_no_other(
         begun.append(number)
         return (yield from engine().engine.sweep(["default"]))
 
-    def rounds() -> list[Round]:
-        return [Round(number, conf.alias(), partial(sweep, number)) for number in range(2)]
+    def rounds(using: str) -> list[Round]:
+        return [Round(number, using, partial(sweep, number)) for number in range(2)]
 
-    monkeypatch.setattr(polling_module, "_registered", [rounds])
+    monkeypatch.setattr(polling_module, "_registered", {rounds: default_alias})
     DelayQueue("q").stats()  # opens a connection
     own_server.freeze() if state == "frozen" else own_server.stop()
     try:
@@ -261,14 +263,41 @@ def test_stopped_poller_abandons_its_round_and_starts_no_other(
     finally:
         if state == "frozen":
             own_server.thaw()
-    until(lambda: "poller" not in {thread.name for thread in threading.enumerate()})
+    until(lambda: not [one for one in threading.enumerate() if one.name.startswith("poller")])
     assert begun == [0]
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("dead", ["listing", "round"])
+def test_a_server_that_does_not_reply_delays_no_other_alias(
+    dead: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[float] = []
+
+    def sweep(using: str) -> Steps[float | None]:
+        if using == conf.alias():
+            done.append(time.monotonic())
+        return (yield from engine().engine.sweep(["default"]))
+
+    def rounds(using: str) -> Iterator[Round]:
+        if using == "hanging" and dead == "listing":
+            perform(using, engine().engine.sweep(["default"]))
+        yield Round("sweep", using, partial(sweep, using))
+
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        location = f"redis://127.0.0.1:{hanging.getsockname()[1]}/0"
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
+        settings.CACHES = {**settings.CACHES, "hanging": entry}
+        monkeypatch.setattr(polling_module, "_registered", {rounds: lambda: ["hanging", conf.alias()]})
+        with polling():
+            until(lambda: len(done) > 4)
+    assert max(later - earlier for earlier, later in pairwise(done)) < 3
 
 
 class Clock:
     """A clock that only the waits of a poller and its rounds move forward."""
 
-    def __init__(self, poller: Poller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, poller: AliasPoller, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.5
         monkeypatch.setattr(polling_module, "monotonic", lambda: self.now)
         monkeypatch.setattr(poller, "_wake", self)
@@ -291,15 +320,16 @@ def test_backlog_is_worked_off_faster(
     results = {f"r{number}": expires for number in range(2000 + kept)}
     server().hset(keys().states, mapping=dict.fromkeys(results, "s"))
     server().zadd(keys().finished, results)
-    clock = Clock(poller := Poller(), monkeypatch)
+    is_over = False
 
-    def rounds() -> Iterator[Round]:
-        if server().zcard(keys().finished) == kept or clock.now > 1100:
-            poller.stop()
-        yield Round("tasks", conf.alias(), partial(backend().engine.sweep, ["default"]))
+    def rounds(using: str) -> Iterator[Round]:
+        nonlocal is_over
+        is_over = server().zcard(keys().finished) == kept or clock.now > 1100
+        yield Round("tasks", using, partial(backend().engine.sweep, ["default"]))
 
-    monkeypatch.setattr(polling_module, "_registered", [rounds])
-    poller._do_all()
+    poller = AliasPoller(conf.alias(), [rounds], lambda: is_over)
+    clock = Clock(poller, monkeypatch)
+    poller.run()
     assert server().hlen(keys().states) == kept
     assert clock.now < 1000.5 + 20 * 0.05 + 2
 
@@ -308,10 +338,10 @@ def test_backlog_is_worked_off_faster(
 def test_poller_that_fails_logs_it_and_sets_the_exit_code(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def rounds() -> list[Round]:
+    def rounds(using: str) -> list[Round]:
         raise error
 
-    monkeypatch.setattr(polling_module, "_registered", [rounds])
+    monkeypatch.setattr(polling_module, "_registered", {rounds: default_alias})
     monkeypatch.setattr(loops, "at_signals", lambda stop: None)
     with pytest.raises(CommandError, match="The poller ended by an error; see the log"):
         call_command("run_poller", verbosity=0)
