@@ -18,7 +18,7 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.isolation import Prefix, close_connections
 from django_redis_messaging.tasks import periodic
 
-from . import gate
+from . import gate, postgresql
 from .topologies.servers import Servers
 
 #: calls an operation of an object by name
@@ -122,3 +122,16 @@ def playwright(playwright: Playwright) -> Playwright:
 @pytest.fixture(scope="session")
 def base_url() -> None:
     """Replace pytest-playwright's fixture, which uses a form that pytest has deprecated."""
+
+
+@pytest.fixture(scope="session")
+def postgresql_host() -> Iterator[str]:
+    """A PostgreSQL server, started for the first test that needs it. Only CI requires one."""
+    programs = postgresql.find_programs()
+    if "CI" not in os.environ:
+        pytest.importorskip("psycopg", exc_type=ImportError)
+        if programs is None:
+            pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    assert programs, "PostgreSQL is not installed, and CI runs all tests: apt-get install postgresql"
+    with postgresql.running_server(programs) as host:
+        yield host

@@ -16,11 +16,13 @@ from typing import Self
 
 
 def name_of(kind: type) -> str:
-    """The qualified name of a class, or a name that was found in its place."""
+    """The qualified name of a class, or a name that was found in its place; without lone surrogates, which
+    UTF-8 can't encode."""
     try:
-        return f"{kind.__qualname__}"
+        name = f"{kind.__qualname__}"
     except BaseException:
-        return f"{type.__dict__['__name__'].__get__(kind)}"
+        name = f"{type.__dict__['__name__'].__get__(kind)}"
+    return name.encode(errors="backslashreplace").decode()
 
 
 def describe(error: BaseException) -> str:
@@ -47,13 +49,15 @@ def format_traceback(error: BaseException) -> str:
     return f"{describe(error)}\n(The exception can't be formatted.)\n"
 
 
-def log_exception(logger: logging.Logger, error: BaseException, message: str, *args: object) -> None:
+def log_exception(
+    logger: logging.Logger, error: BaseException, message: str, *args: object, level: int = logging.ERROR
+) -> None:
     """`logger.exception`, for an exception that may be impossible to format; it raises nothing."""
     try:
-        logger.error(message, *args, exc_info=error)
+        logger.log(level, message, *args, exc_info=error)
     except BaseException:  # of a handler: the exception can't be formatted, or the handler is broken
         with suppress(BaseException):
-            logger.error(f"{message}\n%s", *args, format_traceback(error))
+            logger.log(level, f"{message}\n%s", *args, format_traceback(error))
 
 
 class LoopGuard:

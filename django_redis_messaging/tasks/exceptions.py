@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from ..core.failures import name_of
 from . import modules
 from .fields import is_exception
 
@@ -12,8 +13,14 @@ logger = logging.getLogger(__name__)
 
 
 def path(kind: type[BaseException]) -> str:
-    """Module and qualified name, which has dots for a nested class."""
-    return f"{kind.__module__}.{kind.__qualname__}"
+    """Module and qualified name, which has dots for a nested class. Both can be anything, so that the path
+    may lead nowhere."""
+    try:
+        module = f"{kind.__module__}"
+    except BaseException:
+        module = "unknown"
+    # a lone surrogate can't be stored
+    return f"{module}.{name_of(kind)}".encode(errors="backslashreplace").decode()
 
 
 def can_be_found(kind: type[BaseException]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from traceback import format_exception
 from typing import Any
 
 from django.conf import settings
@@ -17,6 +16,7 @@ from django.utils.module_loading import import_string
 
 from .. import conf
 from ..core import payloads
+from ..core.failures import format_traceback
 from ..errors import LimitExceeded
 from ..services.jobs.leases import JobRecord, State
 from . import exceptions, modules
@@ -137,20 +137,19 @@ def returned(value: Any) -> str:
 
 def failed(error: BaseException) -> str:
     """The log line of an exception."""
-    return "E" + payloads.dumps(list(_error_fields(error)))
+    return failure_line(task_error(error))
+
+
+def failure_line(error: TaskError) -> str:
+    """The log line of an exception, from what results show of it."""
+    return "E" + payloads.dumps([error.exception_class_path, error.traceback])
 
 
 def task_error(error: BaseException) -> TaskError:
     """An exception as results show it."""
-    path, trace = _error_fields(error)
-    return TaskError(exception_class_path=path, traceback=trace)
-
-
-def _error_fields(error: BaseException) -> tuple[str, str]:
-    trace = "".join(format_exception(error))
     # a lone surrogate, which UTF-8 can't encode, must not keep an error from being stored
-    trace = trace[-MAX_TRACEBACK:].encode(errors="backslashreplace").decode()
-    return exceptions.path(type(error)), trace
+    trace = format_traceback(error)[-MAX_TRACEBACK:].encode(errors="backslashreplace").decode()
+    return TaskError(exception_class_path=exceptions.path(type(error)), traceback=trace)
 
 
 def _limited(encoded: str, what: str) -> str:

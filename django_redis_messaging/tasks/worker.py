@@ -15,6 +15,9 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from ..core import payloads
+from ..core.failures import log_exception
+from ..services.jobs import databases, event_loop, interrupts
+from ..services.jobs import running as jobs_running
 from ..services.jobs import worker as jobs_worker
 from ..services.jobs.consuming import retry_delay
 from ..services.jobs.event_loop import EventLoopEnded
@@ -41,6 +44,9 @@ from .unknown import settle_unknown
 __all__ = ["Limits", "Worker"]
 
 logger = logging.getLogger(__name__)
+
+#: modules whose frames stand between the worker and a task
+_OWN_MODULES = (__name__, jobs_running.__name__, interrupts.__name__, event_loop.__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +108,7 @@ class Runner:
             return self._run(result, running, lock_fence)
 
     def _run(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
-        close_old_connections()
+        databases.prepare()
         try:
             return self._attempt(result, running, lock_fence)
         finally:
@@ -116,6 +122,7 @@ class Runner:
             line = records.returned(value)
             follow_up = prepare_follow_up(self._backend, result, value)
         except BaseException as error:  # SystemExit and KeyboardInterrupt end the attempt, not the lane
+            _remove_own_frames(error)
             return self._failed(result, running, error)
         object.__setattr__(result, "_return_value", value)
         object.__setattr__(result, "finished_at", timezone.now())
@@ -136,26 +143,37 @@ class Runner:
 
     def _failed(self, result: TaskResult, running: RunningJob, error: BaseException) -> Settlement:
         """Called while `error` is handled, so that receivers of the signal can log it."""
-        state, line = running.leased.state, records.failed(error)
         if running.released or isinstance(error, EventLoopEnded):
             return running.settled(Outcome.RELEASE)
+        state = running.leased.state
+        described = records.task_error(error)
+        line = records.failure_line(described)
         if isinstance(error, _retries(result.task)) and state.failures < state.max_attempts:
             return running.settled(Outcome.RETRY, round(retry_delay(state.failures) * 1000), line)
-        result.errors.append(records.task_error(error))
+        result.errors.append(described)
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "status", TaskResultStatus.FAILED)
         _send(task_finished, result, self._backend)
         return running.settled(Outcome.DEAD, line=line)
 
 
+def _remove_own_frames(error: BaseException) -> None:
+    """Remove from a traceback the frames between the worker and the task: formatting takes long, and it is
+    done here and again by each handler of the log."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OWN_MODULES:
+        trace = trace.tb_next
+    if trace is not None:
+        error.__traceback__ = trace
+
+
 def _send(signal: Signal, result: TaskResult, backend: RedisBackend) -> None:
     """Send a signal. Whatever a receiver raises is logged: the attempt doesn't depend on it."""
     try:
         signal.send_robust(type(backend), task_result=result)  # logs exceptions, but lets SystemExit pass
-    except BaseException:
-        logger.exception(
-            "A receiver of a signal of task id=%s failed; further ones were not called.", result.id
-        )
+    except BaseException as error:
+        message = "A receiver of a signal of task id=%s failed; further ones were not called."
+        log_exception(logger, error, message, result.id)
 
 
 def _retries(task: Task) -> tuple[type[BaseException], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -64,19 +63,6 @@ def disconnect() -> None:
     """Close the connection of this thread. The next database of this alias gets another one."""
     connections[ALIAS].close()
     del connections[ALIAS]
-
-
-@pytest.fixture(scope="session")
-def postgresql_host() -> Iterator[str]:
-    """A PostgreSQL server, started for the first test that needs it. Only CI requires one."""
-    programs = postgresql.find_programs()
-    if "CI" not in os.environ:
-        pytest.importorskip("psycopg", exc_type=ImportError)
-        if programs is None:
-            pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    assert programs, "PostgreSQL is not installed, and CI runs all tests: apt-get install postgresql"
-    with postgresql.running_server(programs) as host:
-        yield host
 
 
 @pytest.fixture

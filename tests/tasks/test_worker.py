@@ -22,7 +22,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Lock
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.jobs import alone, event_loop
+from django_redis_messaging.services.jobs import alone, databases, event_loop
 from django_redis_messaging.services.jobs import running as jobs_running
 from django_redis_messaging.services.jobs import worker as jobs_worker
 from django_redis_messaging.services.jobs.leases import Claimed, LeasedJob, Outcome, Settlement
@@ -252,7 +252,8 @@ class TestLeases:
         assert result.errors[0].exception_class.__name__ == "LeaseLost"
 
     def test_old_database_connections_are_closed_around_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(running_module, "close_old_connections", lambda: jobs.notes.append("closed"))
+        for module, name in ((databases, "prepare"), (running_module, "close_old_connections")):
+            monkeypatch.setattr(module, name, lambda: jobs.notes.append("closed"))
         jobs.note.enqueue("task")
         jobs.fail.enqueue()
         burst()

@@ -10,9 +10,11 @@ from typing import Any
 from django.db import close_old_connections
 
 from ...core import keys, payloads
+from ...core.failures import log_exception, name_of
 from ...core.operations import perform
 from ...errors import MessagingError, TaskTimeout
 from ...handlers import Expired, TimerHandler, title
+from ..jobs import databases
 from ..jobs.consuming import retry_delay
 from ..jobs.event_loop import EventLoopEnded
 from ..jobs.leases import LeasedJob, Outcome, Settlement
@@ -57,7 +59,7 @@ class Firing:
             return running.settled(Outcome.RELEASE, delay)
         due_at = to_datetime(leased.state.moment)
         expired = Expired(name, namespace, payload, job_id, leased.lease.fence, due_at)
-        close_old_connections()
+        databases.prepare()
         try:
             _call(self._handlers[namespace], expired, running)
         except BaseException as error:  # SystemExit too: a lane that ended would start no more timers
@@ -82,16 +84,18 @@ def _failed(handler: TimerHandler, running: RunningJob, error: BaseException) ->
     if running.released or isinstance(error, EventLoopEnded):
         return running.settled(Outcome.RELEASE)
     leased = running.leased
-    reason = type(error).__name__
+    reason = name_of(type(error))
     if isinstance(error, TaskTimeout) and running.overdue >= 0:
         reason = f"{reason}: took longer than {handler.timeout} s"
-    logger.warning(
+    log_exception(
+        logger,
+        error,
         "Timer id=%s of %r: %s failed in attempt %d.",
         leased.lease.id,
         leased.lease.queue,
         title(handler.function),
         leased.state.attempts,
-        exc_info=error,
+        level=logging.WARNING,
     )
     line = _failure(f"{title(handler.function)}: {reason}")
     return running.settled(Outcome.RETRY, round(retry_delay(leased.state.failures) * 1000), line)

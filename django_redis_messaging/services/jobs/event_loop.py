@@ -14,6 +14,9 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
 from ...core import clients
+from ...core.failures import LoopGuard, log_exception
+from ...errors import TaskTimeout
+from . import databases
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +41,7 @@ class SyncThread(ThreadSensitiveContext):
 
     #: closes the connections after the last call; not done: a call still runs there, though its coroutine
     #: has ended
-    closing: asyncio.Future[None] | None = None
+    closing: asyncio.Future[list[str]] | None = None
     #: whether it may have open database connections before the first call of a coroutine
     has_connections = False
 
@@ -89,9 +92,12 @@ class EventLoop:
         finally:
             self._running.discard(running)
             self._check_abandoned()
-        if error is not None:
-            raise error
-        return value
+        try:
+            if error is not None:
+                raise error
+            return value
+        finally:
+            del error  # its traceback refers to this frame
 
     def close(self) -> None:
         """Stop the loop, after cancelling what still runs there."""
@@ -145,12 +151,11 @@ class EventLoop:
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        try:
+        message = "The event loop ended by an unexpected error; its coroutines are abandoned."
+        with LoopGuard(logger, message, on_failure=self._fail):
             while not self._closing:
                 self._run_until_stopped(loop)
-        except BaseException:
-            logger.exception("The event loop ended by an unexpected error; its coroutines are abandoned.")
-            self._fail()
+        if self._failed:
             loop.close()
 
     def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -175,30 +180,50 @@ async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any])
     exception of an asyncio task, SystemExit and KeyboardInterrupt would end the event loop."""
     SyncToAsync.thread_sensitive_context.set(sync_thread)
     if sync_thread.has_connections:
-        await _close_old_connections(sync_thread)
+        await _close_connections(sync_thread)
+    value, error = None, None
     try:
-        return await coroutine, None
+        value = await coroutine
     except asyncio.CancelledError:
+        await _end_calls(sync_thread)
         raise
-    except BaseException as error:
-        return None, error
-    finally:
-        if sync_thread.has_started:
-            sync_thread.closing = asyncio.ensure_future(_close_old_connections(sync_thread))
-            await asyncio.wait([sync_thread.closing], timeout=ABANDONED_AFTER)
-
-
-async def _close_old_connections(sync_thread: SyncThread) -> None:
+    except BaseException as raised:
+        error = raised
+    left_open = await _end_calls(sync_thread, interrupted=isinstance(error, TaskTimeout))
     try:
-        sync_thread.has_connections = await sync_to_async(_close_and_count)() > 0
-    except Exception:
-        logger.exception("Closing old database connections failed.")
+        return value, databases.left_open(left_open) if left_open and error is None else error
+    finally:
+        del error  # its traceback refers to this frame
 
 
-def _close_and_count() -> int:
-    """Close the connections of this thread that are too old or broken; returns how many are left."""
+async def _end_calls(sync_thread: SyncThread, *, interrupted: bool = False) -> list[str]:
+    """Wait for the calls that a coroutine has left in its thread, for a moment, and close its connections
+    there: all if it was `interrupted`. Returns the databases in which it left a transaction open."""
+    if not sync_thread.has_started:
+        return []
+    sync_thread.closing = asyncio.ensure_future(_close_connections(sync_thread, interrupted=interrupted))
+    await asyncio.wait([sync_thread.closing], timeout=ABANDONED_AFTER)
+    return [] if sync_thread.abandoned else sync_thread.closing.result()
+
+
+async def _close_connections(sync_thread: SyncThread, *, interrupted: bool = False) -> list[str]:
+    try:
+        left_open, count = await sync_to_async(_close_and_count)(interrupted)
+    except Exception as error:
+        log_exception(logger, error, "Closing database connections failed.")
+        return []
+    sync_thread.has_connections = count > 0
+    return left_open
+
+
+def _close_and_count(interrupted: bool) -> tuple[list[str], int]:
+    """Close the connections of this thread that are too old, broken or in a transaction, or all; returns the
+    databases of those in a transaction, and how many connections are left."""
+    left_open = databases.roll_back()
+    if interrupted:
+        databases.discard_all()
     close_old_connections()
-    return sum(one.connection is not None for one in connections.all(initialized_only=True))
+    return left_open, sum(one.connection is not None for one in connections.all(initialized_only=True))
 
 
 async def _end(loop: asyncio.AbstractEventLoop) -> None:

@@ -72,7 +72,7 @@ class Heartbeat:
 
     def keep_leases(self) -> None:
         """Extend the leases of running jobs."""
-        kept = self._running.with_leases(self._lease)
+        kept = self._running.with_leases()
         if not kept:
             return
         leases = [running.leased.lease for running in kept]

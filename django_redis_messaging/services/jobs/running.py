@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -13,6 +12,8 @@ from time import monotonic
 from typing import Any
 
 from ...errors import TaskTimeout
+from . import databases
+from .interrupts import INTERRUPT_INTERVAL, AttemptInterrupted, InterruptibleCall, was_caused_by
 from .leases import HELD, LeasedJob, Outcome, Settlement
 
 logger = logging.getLogger(__name__)
@@ -55,10 +56,8 @@ class RunningJob:
     lease_lost: bool = False
     #: whether the worker released the job because the worker ends
     released: bool = False
-    #: prevents a timeout from being raised after the call
-    _guard: threading.Lock = field(default_factory=threading.Lock)
-    _is_calling: bool = False
-    _timed_out: bool = False
+    #: the call, if it has a timeout
+    _interruptible: InterruptibleCall | None = None
 
     def settled(self, outcome: Outcome, ms: int = 0, line: str = "") -> Settlement:
         """The job's lease with its outcome."""
@@ -88,47 +87,115 @@ class RunningJob:
         if self.released or self.lease_lost:  # another worker may have the job by now
             raise NotStarted(None)
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether a call was interrupted in this thread: anything may be half done there."""
+        return self._interruptible is not None and self._interruptible.interrupts > 0
+
+    @property
+    def seconds_to_interrupt(self) -> float | None:
+        """Seconds until a call has to be interrupted; None: never."""
+        call = self._interruptible
+        seconds = None if call is None else call.seconds_to_interrupt
+        return None if seconds is None else max(-self.overdue, seconds)
+
     def call(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Call a function; after `timeout` seconds, TaskTimeout is raised in it."""
-        with self._guard:
-            self._count_from_now(timeout)
-            self._is_calling = True
-        if timeout is not None and timeout < IDLE_INTERVAL:
-            self.on_short_timeout()
+        """Call a function. After `timeout` seconds it is interrupted, by an exception that `except Exception`
+        does not catch, and again each second until it ends; then this raises TaskTimeout. Raises
+        TransactionManagementError if the function left a transaction open."""
+        self._count_from_now(timeout)
+        call = None if timeout is None else InterruptibleCall(timeout)
         try:
-            return function()
+            value = function() if call is None else self._call_within(call, function)
         finally:
-            with self._guard:
-                self._is_calling = False
+            left_open = databases.roll_back()
+            if call is not None and call.interrupts:
+                databases.discard_all()
+        if left_open:
+            raise databases.left_open(left_open)
+        return value
+
+    def _call_within(self, call: InterruptibleCall, function: Callable[[], Any]) -> Any:
+        self._interruptible = call
+        if call.seconds < IDLE_INTERVAL:
+            self.on_short_timeout()
+        value, error = call.run(function)
+        if error is None:
+            return value
+        try:
+            if call.interrupts and was_caused_by(error, AttemptInterrupted):
+                raise _timed_out(error, call.seconds)
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
 
     def call_async(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
-        """Run a coroutine; after `timeout` seconds it is cancelled, and this raises TaskTimeout."""
+        """Run a coroutine. After `timeout` seconds it is cancelled, and again each second until it ends; then
+        this raises TaskTimeout."""
         self._count_from_now(timeout)
-        return self.run_coroutine(_within(coroutine, timeout))
+        if timeout is not None:
+            coroutine = _within(coroutine, timeout, self._log_interrupt)
+        return self.run_coroutine(coroutine)
 
     def _count_from_now(self, timeout: float | None) -> None:
         self.started, self.timeout = monotonic(), timeout
 
     def interrupt(self) -> None:
-        """Raise TaskTimeout in the thread that calls, once. A call that waits inside the system notices when
-        it returns from there."""
-        with self._guard:
-            if self._is_calling and not self._timed_out:
-                self._timed_out = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self.thread), ctypes.py_object(TaskTimeout)
-                )
+        """Interrupt the call in its thread, unless that was done within the last second."""
+        call = self._interruptible
+        if call is not None and call.interrupt():
+            self._log_interrupt(call.interrupts)
+
+    def _log_interrupt(self, number: int) -> None:
+        if number > 1 and number & (number - 1) == 0:  # less and less often
+            logger.warning(
+                "Job id=%s still runs %.1f s after its timeout; interrupted %d times.",
+                self.leased.lease.id,
+                self.overdue,
+                number,
+            )
 
 
-async def _within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
-    limit = asyncio.timeout(seconds)
+def _timed_out(error: BaseException, seconds: float) -> TaskTimeout:
+    """What is recorded of an interrupted call that raised `error`."""
+    timeout = TaskTimeout(f"The call took longer than {seconds:g} s.")
+    if isinstance(error, AttemptInterrupted):
+        return timeout.with_traceback(error.__traceback__)
+    timeout.__cause__ = error
+    return timeout
+
+
+async def _within(
+    coroutine: Coroutine[Any, Any, Any], seconds: float, on_interrupt: Callable[[int], object]
+) -> Any:
+    # a task of its own: a cancellation that the coroutine doesn't notice ends with it
+    call = asyncio.ensure_future(_outcome(coroutine))
+    interrupts, pause = 0, seconds
+    while not (await asyncio.wait([call], timeout=pause))[0]:
+        interrupts, pause = interrupts + 1, INTERRUPT_INTERVAL
+        call.cancel()
+        on_interrupt(interrupts)
+    if call.cancelled():  # before it began
+        coroutine.close()
+        raise TaskTimeout(f"The call took longer than {seconds:g} s.")
+    value, error = call.result()
     try:
-        async with limit:
-            return await coroutine
-    except TimeoutError as error:
-        if limit.expired():
+        if error is None:
+            return value
+        if interrupts and was_caused_by(error, asyncio.CancelledError):
             raise TaskTimeout(f"The call took longer than {seconds:g} s.") from error
-        raise
+        raise error
+    finally:
+        del error  # its traceback refers to this frame
+
+
+async def _outcome(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """The result of a coroutine, and what it raised. As the exception of an asyncio task, SystemExit would
+    end the event loop."""
+    try:
+        return await coroutine, None
+    except BaseException as error:
+        return None, error
 
 
 class RunningJobs:
@@ -161,13 +228,13 @@ class RunningJobs:
         """Seconds until a timeout may have to be handled."""
         if not self._jobs:
             return IDLE_INTERVAL
-        due = [-job.overdue for job in self if job.timeout is not None and job.overdue < 0]
+        due = [seconds for job in self if (seconds := job.seconds_to_interrupt) is not None]
         return max(min([TIMEOUT_INTERVAL, *due]), MIN_INTERVAL)
 
-    def with_leases(self, length: float) -> list[RunningJob]:
-        """The jobs whose leases must be extended by `length` seconds. Left out: released ones, and those that
-        should have timed out long ago."""
-        return [job for job in self if job.overdue < length and not job.released]
+    def with_leases(self) -> list[RunningJob]:
+        """The jobs whose leases must be extended: as long as they run, even after their timeouts. Released
+        ones are left out."""
+        return [job for job in self if not job.released]
 
     def mark_lost(self, jobs: Iterable[RunningJob]) -> None:
         """Mark jobs whose leases were lost, unless they have ended by now."""

@@ -14,21 +14,27 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from time import monotonic
 
 from ... import conf
 from ...core.backoff import backoff
+from ...core.failures import LoopGuard
 from ...core.operations import perform
 from ...core.retry import deadline, time_left
 from ...core.steps import batched
 from ...errors import MessagingError, OutcomeUnknown
+from . import databases
 from .admission import Admission
 from .alone import LoneStarts
 from .combining import Claim, Combiner
+from .contexts import create_backends
+from .ending import end_process
 from .engine import POLL_INTERVAL, Engine, new_token
 from .event_loop import EventLoop
 from .heartbeat import Heartbeat
+from .interrupts import find_held_locks
 from .leases import Claimed, LeasedJob, Outcome, Settlement
 from .limits import DEFAULT_LIMITS, Limits
 from .lost_claims import LostClaims
@@ -88,6 +94,8 @@ class Worker:
         self._lanes: set[threading.Thread] = set()
         #: those that run a job, or have to settle one
         self._busy: set[threading.Thread] = set()
+        #: those whose job was interrupted: another thread goes on in their place
+        self._interrupted: set[threading.Thread] = set()
 
     @property
     def done(self) -> int:
@@ -104,10 +112,7 @@ class Worker:
         self._heartbeat.start()
         self._read_signal(0)
         closes = monotonic() + (self._limits.max_time or math.inf)
-        for number in range(self._limits.concurrency):
-            lane = threading.Thread(target=self._guard, name=f"lane {number}", daemon=True)
-            self._lanes.add(lane)
-        for lane in list(self._lanes):
+        for lane in [self._new_lane(f"lane {number}") for number in range(self._limits.concurrency)]:
             lane.start()
         self._supervise(closes, self._stopping.is_set)
         self._begin_stop()
@@ -122,10 +127,8 @@ class Worker:
             self._heartbeat.stop()  # before remove_worker(): a later heartbeat would add the worker again
             self._join_idle_lanes()
         self._event_loop.close()
-        with (
-            deadline(LAST_DEADLINE / 2),
-            suppress(MessagingError),
-        ):  # without a heartbeat it counts as ended, too
+        # without a heartbeat it counts as ended, too
+        with deadline(LAST_DEADLINE / 2), suppress(MessagingError):
             perform(self._using, self._engine.remove_worker(self.id))
 
     def _supervise(self, ends: float, has_ended: Callable[[], bool]) -> None:
@@ -152,17 +155,48 @@ class Worker:
         self._stopping.set()
         self._admission.close()
 
-    def _guard(self) -> None:
+    def _new_lane(self, name: str, settlement: Settlement | None = None) -> threading.Thread:
+        """A thread that has to be started: a lane, whose last job has still to be settled like this."""
+        lane = threading.Thread(target=self._guard, args=(settlement,), name=name, daemon=True)
+        self._lanes.add(lane)
+        if settlement is not None:
+            self._busy.add(lane)
+        return lane
+
+    def _guard(self, settlement: Settlement | None) -> None:
         """Run a lane. An unexpected error ends the whole worker, so that its supervisor notices."""
+        lane = threading.current_thread()
         try:
-            self._run_lane()
-        except BaseException:  # SystemExit too: the other lanes must not go on as if nothing had happened
-            logger.exception("%s of worker %s failed; stopping.", threading.current_thread().name, self.id)
-            self._fail()
+            with LoopGuard(
+                logger, "%s of worker %s failed; stopping.", lane.name, self.id, on_failure=self._fail
+            ):
+                create_backends()
+                self._run_lane(settlement)
+                databases.discard_all()
         finally:
-            self._lanes.discard(threading.current_thread())
-            self._busy.discard(threading.current_thread())
+            self._lanes.discard(lane)
+            self._busy.discard(lane)
             self._signals.put(False)
+
+    def _replace_lane(self, settlement: Settlement | None) -> None:
+        """Go on in a new thread: the job of this one was interrupted, so that anything may be half done in
+        it. If it holds locks, for which other threads would wait forever, end the process."""
+        self._interrupted.discard(threading.current_thread())
+        if locks := find_held_locks():
+            end_process(f"Worker {self.id}", locks, lambda: self._release_all(settlement))
+        lane = self._new_lane(threading.current_thread().name, settlement)
+        try:
+            lane.start()
+        except BaseException:
+            self._lanes.discard(lane)
+            self._busy.discard(lane)
+            raise
+
+    def _release_all(self, settlement: Settlement | None) -> None:
+        """Settle the job of this lane, and release those of the others."""
+        if settlement is not None:
+            self._settler.try_settle(settlement, is_repeat=False)
+        self._release_running()
 
     def _fail(self) -> None:
         """End because of an unexpected error, which was logged."""
@@ -170,9 +204,8 @@ class Worker:
         self._begin_stop()
         self._signals.put(False)
 
-    def _run_lane(self) -> None:
+    def _run_lane(self, settlement: Settlement | None) -> None:
         """Settle, claim, run, until stopped."""
-        settlement: Settlement | None = None
         outage: Outage | None = None
         while True:
             try:
@@ -203,6 +236,8 @@ class Worker:
             if claim.job is not None:
                 self._busy.add(threading.current_thread())
                 settlement = self._run_job(claim.job)
+                if threading.current_thread() in self._interrupted:
+                    return self._replace_lane(settlement)
             elif self._limits.burst:
                 return  # other lanes go on while they find jobs
             else:
@@ -224,9 +259,8 @@ class Worker:
         to settle, wait until one may be claimed."""
         is_repeat = _was_sent(outage)
         if settlement is not None and settlement.follow_up is not None:
-            self._settler.settle(
-                settlement, is_repeat=is_repeat
-            )  # alone: a claim has no keys for the queue of the other job
+            # alone: a claim has no keys for the queue of the other job
+            self._settler.settle(settlement, is_repeat=is_repeat)
             return None
         admitted = self._admission.enter(wait=settlement is None)
         if settlement is None and not admitted:
@@ -266,11 +300,14 @@ class Worker:
         self._running.add(running)
         settlement: Settlement | None = None
         try:
-            settlement = self._attempt(running)
+            # what it changes in its context, such as the language, ends with it
+            settlement = copy_context().run(self._attempt, running)
         except NotStarted as reason:
             settlement = reason.settlement
         finally:
             self._running.discard(running)
+            if running.was_interrupted:
+                self._interrupted.add(threading.current_thread())
             was_called = running.started is not None
             self._admission.leave(started=was_called, unsettled=settlement is not None)
             if was_called and self._limits.reached(self.done):

@@ -1,0 +1,407 @@
+"""Interrupted attempts: what a timeout may leave half done."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import queue
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+from pytest_django import DjangoDbBlocker
+
+from django_redis_messaging.services.jobs import databases, interrupts
+from django_redis_messaging.services.jobs.worker import Worker
+from django_redis_messaging.tasks import task
+from django_redis_messaging.tasks.compat import TaskResultStatus
+from tests.processes import PATIENCE, Start, commands
+
+from .. import postgresql
+from . import jobs
+from .working import at_work, burst, ended, engine, state, until
+
+SUCCESSFUL, FAILED = TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
+#: the alias of the database that the tasks write to
+ALIAS = "attempts"
+
+
+@pytest.fixture(autouse=True)
+def reset_jobs() -> Iterator[None]:
+    jobs.notes.clear()
+    jobs.go.clear()
+    yield
+    jobs.go.set()
+
+
+@pytest.fixture
+def database(
+    request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> Iterator[None]:
+    """A database with one table, whose connections are kept: SQLite, or PostgreSQL."""
+    if getattr(request, "param", "sqlite") == "postgresql":
+        entry: dict[str, Any] = {
+            "ENGINE": "django.db.backends.postgresql",
+            "HOST": request.getfixturevalue("postgresql_host"),
+            "USER": postgresql.USER,
+            "NAME": postgresql.USER,
+            "OPTIONS": {},
+        }
+    else:
+        entry = {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(tmp_path / "attempts.sqlite3"),
+            "OPTIONS": {"timeout": PATIENCE},
+        }
+    connections.settings[ALIAS] = connections.settings["default"] | entry | {"CONN_MAX_AGE": 60}
+    with django_db_blocker.unblock():
+        execute("CREATE TABLE written (number integer)")
+        yield
+        execute("DROP TABLE written")
+        connections[ALIAS].close()
+    del connections[ALIAS]
+    del connections.settings[ALIAS]
+
+
+def execute(statement: str, *values: int) -> None:
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute(statement, values)
+
+
+def written() -> list[int]:
+    """The numbers that other connections see."""
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT number FROM written ORDER BY number")
+        return [number for (number,) in cursor.fetchall()]
+
+
+@task(timeout=60)
+def write_after_transactions(number: int) -> None:
+    """Write a number, after some transactions, as an import has."""
+    for _ in range(20):
+        with transaction.atomic(using=ALIAS):
+            pass
+    with transaction.atomic(using=ALIAS):
+        execute("INSERT INTO written VALUES (%s)", number)
+
+
+@task
+def write(number: int) -> None:
+    execute("INSERT INTO written VALUES (%s)", number)
+
+
+@task
+def write_without_commit(number: int) -> None:
+    transaction.set_autocommit(False, using=ALIAS)
+    execute("INSERT INTO written VALUES (%s)", number)
+
+
+@task
+async def async_write_without_commit(number: int) -> None:
+    await sync_to_async(write_without_commit.func)(number)
+
+
+@task
+def leave_atomic_block(number: int) -> None:
+    transaction.atomic(using=ALIAS).__enter__()
+    execute("INSERT INTO written VALUES (%s)", number)
+
+
+@task
+def begin_behind_django() -> None:
+    """Leave the state of an interrupt between BEGIN and Django's own note of it."""
+    execute("BEGIN")
+    raise ValueError("between BEGIN and the note")
+
+
+@task(timeout=0.1)
+def ignore_exceptions() -> str:
+    """Go on after each exception, until the test ends the task."""
+    try:
+        while not jobs.go.is_set():
+            with suppress(Exception):
+                jobs.go.wait(0.01)
+    finally:
+        jobs.notes.append("finally")
+    return "done"
+
+
+@task(timeout=0.1)
+def resist() -> str:
+    """Note each interrupt, and go on until the test ends the task."""
+    while not jobs.go.is_set():
+        try:
+            jobs.go.wait(0.01)
+        except BaseException:
+            jobs.notes.append(time.monotonic())
+    return "done"
+
+
+@task(timeout=0.1)
+async def async_resist() -> str:
+    while not jobs.go.is_set():
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            jobs.notes.append(time.monotonic())
+    return "done"
+
+
+@task(timeout=0.1)
+def raise_another() -> None:
+    try:
+        jobs.sleep.func(20)
+    except BaseException:
+        raise LookupError("the connection is in use") from None
+
+
+@task
+def note_thread() -> None:
+    thread = threading.current_thread()
+    jobs.notes.append((thread.name, thread.native_id))
+
+
+@contextmanager
+def interrupting(runner: Worker, seconds: float) -> Iterator[None]:
+    """Interrupt most calls of a worker in this block, each at a random moment of its first `seconds`."""
+    chance, stop = random.Random(7), threading.Event()
+
+    def interrupt() -> None:
+        seen: Any = None
+        while not stop.wait(0.0002):
+            for job in runner._running:
+                if job is not seen and job.started is not None:
+                    seen = job
+                    stop.wait(chance.random() * seconds)
+                    job.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.fixture
+def few_objects() -> Iterator[None]:
+    """Hide the objects of the tests from the search for locks, which would take 50 ms each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.promise
+@pytest.mark.timing
+@pytest.mark.usefixtures("few_objects")
+# an interrupt between the opening of a connection and its assignment
+@pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("interrupts", [200, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
+def test_interrupted_attempts_take_no_rows_of_others_with_them(
+    database: None, interrupts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    # captured tracebacks would keep half-open connections
+    caplog.set_level(logging.CRITICAL, "django.tasks")
+    interrupted = successful = number = 0
+    lost: list[int] = []
+    errors: set[str] = set()
+    while interrupted < interrupts:
+        results = {}
+        for _ in range(min(interrupts, 500)):
+            results[number] = write_after_transactions.enqueue(number)
+            number += 1
+        with at_work(concurrency=2) as runner, interrupting(runner, 0.004):
+            for result in results.values():
+                ended(result)
+        assert not runner.failed
+        rows = set(written())
+        for one, result in results.items():
+            interrupted += result.status == FAILED
+            successful += result.status == SUCCESSFUL
+            if result.status == SUCCESSFUL and one not in rows:
+                lost.append(one)
+        errors |= {error.exception_class.__name__ for one in results.values() for error in one.errors}
+    sys.stdout.write(f"{interrupted} interrupted, {successful} successful, not committed: {len(lost)}\n")
+    assert lost == []
+    assert successful > 0
+    assert errors == {"TaskTimeout"}
+
+
+class TestSwallowed:
+    def test_except_exception_does_not_catch_the_interrupt(self) -> None:
+        result = ignore_exceptions.enqueue()
+        with at_work():
+            errors = ended(result).errors
+        assert [error.exception_class.__name__ for error in errors] == ["TaskTimeout"]
+        assert "took longer than 0.1 s" in errors[0].traceback
+        assert "ignore_exceptions" in errors[0].traceback  # where it was interrupted
+        assert jobs.notes == ["finally"]
+
+    def test_what_is_raised_because_of_the_interrupt_is_a_timeout(self) -> None:
+        result = raise_another.enqueue()
+        burst()
+        [error] = ended(result).errors
+        assert error.exception_class.__name__ == "TaskTimeout"
+        assert "the connection is in use" in error.traceback
+
+    @pytest.mark.timing
+    @pytest.mark.parametrize("resisting", [resist, async_resist])
+    def test_who_resists_is_interrupted_each_second_and_keeps_the_lease(
+        self, resisting: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        result = resisting.enqueue()
+        with at_work(lease=0.6):
+            until(lambda: len(jobs.notes) == 3)
+            assert engine().claim(["default"], 1, 60_000, worker="other").jobs == []
+            jobs.go.set()
+            assert ended(result).status == SUCCESSFUL
+        pauses = [after - before for before, after in zip(jobs.notes, jobs.notes[1:], strict=False)]
+        assert all(0.9 < pause < 3 for pause in pauses)
+        assert "still runs 1." in caplog.text and "interrupted 2 times" in caplog.text
+        assert state(result).attempts == 1
+
+
+class TestLane:
+    def test_an_interrupted_thread_is_not_used_again(self) -> None:
+        note_thread.enqueue()
+        interrupted = jobs.sleep.using(timeout=0.1).enqueue(20)
+        note_thread.enqueue()
+        runner = burst()
+        first, second = jobs.notes
+        assert first[0] == second[0] == "lane 0"
+        assert first[1] != second[1]
+        assert ended(interrupted).status == FAILED
+        assert (runner.failed, runner.done) == (False, 3)
+
+    def test_a_drain_waits_until_the_interrupted_attempt_is_settled(self) -> None:
+        result = jobs.sleep.using(timeout=0.3).enqueue(20)
+        with at_work() as runner:
+            until(lambda: state(result).status == "r")
+            runner.stop()
+            until(lambda: not runner._lanes)
+        assert (state(result).status, runner.done) == ("d", 1)
+
+    def test_no_interrupt_is_raised_after_the_call(self) -> None:
+        """The other thread is about to interrupt when the call ends."""
+        for _ in range(300):
+            call = interrupts.InterruptibleCall(1)
+            ending = threading.Event()
+
+            def interrupt(call: Any = call, ending: Any = ending) -> None:
+                ending.wait()
+                call.interrupt()
+
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            value, error = call.run(lambda ending=ending: ending.set() or 7)
+            for _ in range(100):
+                len([])  # an interrupt would be raised here
+            thread.join()
+            assert value == 7 or isinstance(error, interrupts.AttemptInterrupted)
+
+
+@pytest.mark.usefixtures("database")
+class TestTransactions:
+    @pytest.mark.parametrize("leave", [write_without_commit, async_write_without_commit, leave_atomic_block])
+    def test_attempt_that_leaves_one_open_fails(self, leave: Any) -> None:
+        result, after = leave.enqueue(1), write.enqueue(2)
+        burst()
+        [error] = ended(result).errors
+        assert error.exception_class.__name__ == "TransactionManagementError"
+        assert "left a transaction open in database 'attempts'" in error.traceback
+        assert ended(after).status == SUCCESSFUL
+        assert written() == [2]
+
+    def test_no_attempt_begins_in_one_that_was_left(self) -> None:
+        begin_behind_django.enqueue()
+        result = write.enqueue(2)
+        burst()
+        assert ended(result).status == SUCCESSFUL
+        assert written() == [2]
+
+    def test_connections_are_closed_at_the_driver(self) -> None:
+        connection = connections[ALIAS]
+        connection.ensure_connection()
+        driver = connection.connection
+        with transaction.atomic(using=ALIAS):
+            execute("INSERT INTO written VALUES (1)")
+            databases.discard(connection)
+            with pytest.raises(connection.Database.ProgrammingError):
+                driver.execute("SELECT 1")
+            assert connections[ALIAS] is not connection
+            assert written() == []
+
+
+#: locks that tasks of another process leave held
+left = {"lock": threading.RLock(), "queue": queue.Queue[int]()}
+
+
+@task(timeout=0.2)
+def keep_lock_of_the_log() -> None:
+    handler = logging.StreamHandler()
+    logging.getLogger().addHandler(handler)
+    handler.acquire()
+    jobs.sleep.func(20)
+
+
+@task(timeout=0.2)
+def keep_own_lock() -> None:
+    left["lock"].acquire()
+    jobs.sleep.func(20)
+
+
+@task(timeout=0.2)
+def keep_lock_of_a_queue() -> None:
+    left["queue"].mutex.acquire()
+    jobs.sleep.func(20)
+
+
+@task(timeout=0.2)
+def keep_garbage() -> None:
+    """Hold a lock that nobody else can reach."""
+    lock: Any = threading.RLock()
+    cycle: list[Any] = [lock]
+    cycle.append(cycle)
+    lock.acquire()
+    jobs.sleep.func(20)
+
+
+@pytest.mark.timing
+class TestLocks:
+    """A lock that an interrupted thread still holds would block other threads forever."""
+
+    @pytest.fixture
+    def start(self) -> Iterator[Start]:
+        with commands() as start:
+            yield start
+
+    @pytest.mark.parametrize("keep", [keep_lock_of_the_log, keep_own_lock, keep_lock_of_a_queue])
+    def test_the_worker_ends_with_an_error(self, keep: Any, start: Start) -> None:
+        other, result = jobs.pid_after.enqueue("/dev/null", 60), keep.enqueue()
+        process = start("run_worker", "--concurrency", "2", "--lease", "60")
+        until(lambda: state(result).status != "w")
+        began = time.monotonic()
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert time.monotonic() - began < 10
+        assert process.returncode == 1
+        assert "left locks held" in errors
+        assert (state(result).status, state(other).status) == ("d", "w")  # released for other workers
+
+    def test_garbage_does_not_end_it(self, start: Start) -> None:
+        result, after = keep_garbage.enqueue(), jobs.noop.enqueue()
+        process = start("run_worker", "--concurrency", "1", "--burst")
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, ended(result).status, ended(after).status) == (0, FAILED, SUCCESSFUL)
+        assert "locks" not in errors
