@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from django.utils import translation
 from pytest_django import Settings
 
 from django_redis_messaging import Expired, Expiry
@@ -13,6 +14,13 @@ from .asking import change, server, server_ms, until
 from .listening import SOON, Received, jobs, listening, real_key, remaining_keys, wait_until_past
 
 pytestmark = pytest.mark.timing
+
+
+class Unprintable:
+    """Its representation ends the process."""
+
+    def __repr__(self) -> str:
+        raise SystemExit(3)
 
 
 class TestFiring:
@@ -56,6 +64,20 @@ class TestFiring:
         Expiry("order").start("17", SOON)
         with listening({"order": handler}):
             until(lambda: received)
+
+    def test_state_that_a_handler_leaves_is_not_seen_by_the_next(self) -> None:
+        languages: list[str] = []
+
+        def handler(expired: Expired) -> None:
+            languages.append(translation.get_language())
+            translation.activate("de")
+            raise ValueError("its exception can't be formatted", Unprintable())
+
+        for name in ("1", "2"):
+            Expiry("order").start(name, SOON)
+        with listening({"order": handler}, concurrency=1):
+            until(lambda: len(languages) == 2)
+        assert languages == ["en-us", "en-us"]
 
     def test_functions_that_return_a_coroutine(self) -> None:
         """For example, decorated coroutine functions: the coroutine is awaited."""

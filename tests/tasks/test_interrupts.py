@@ -207,7 +207,9 @@ def few_objects() -> Iterator[None]:
 @pytest.mark.usefixtures("few_objects")
 # an interrupt between the opening of a connection and its assignment
 @pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("interrupts", [200, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "interrupts", [200, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
 def test_interrupted_attempts_take_no_rows_of_others_with_them(
     database: None, interrupts: int, caplog: pytest.LogCaptureFixture
