@@ -165,12 +165,6 @@ local function has_attempts_left(state, max_lost)
   return state.attempts - state.lost < state.max_attempts
 end
 
--- Whether a job may have ended its workers: two of its leases have expired, or one, if the next would be the last. A
--- first loss has other causes nearly always (a deploy, another job of that worker).
-local function is_suspect(state, max_lost)
-  return state.lost > 1 or (state.lost == 1 and max_lost == 2)
-end
-
 -- Counts a lease that expired, unless the attempt had not started.
 local function count_expired(state, max_lost)
   if state.status == 'r' and max_lost > 0 then

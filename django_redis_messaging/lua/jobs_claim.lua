@@ -86,9 +86,10 @@ local function take_old(queue, count, before)
 end
 
 -- Leases a job, or deletes it where no lease is wanted; returns its state as text. A job that may have ended its
--- workers is held: jobs_begin.lua starts it.
+-- workers is held, and jobs_begin.lua starts it: two of its leases have expired, or one, if the next would be the last.
+-- A first loss nearly always has another cause: a deploy, or another job of that worker.
 local function lease_job(queue, id, state)
-  if is_suspect(state, limits.lost) then
+  if state.lost > 1 or (state.lost == 1 and limits.lost == 2) then
     state.status = 'h'
   else
     count_attempt(state, new_lease.worker, now)
