@@ -82,8 +82,9 @@ class Endpoint:
         if self.service is not None:
             managed = self._pool.sentinel_manager.sentinels
             self.sentinels = [self._target(one.connection_pool) for one in managed]
+        is_private = self.run is not None and (private or self.run.serves(settings.CACHES[alias]))
         #: how many replicas must confirm each write; the private server of tests has none
-        self.durability = durability.configured() if private is None else None
+        self.durability = None if is_private else durability.configured()
         #: pools of the other nodes of the Cluster that LOCATION names
         self._others = [] if private or is_driver_cluster or self.service else _other_pools(alias)
         self._timeout: float | None = self._options.get("socket_timeout")

@@ -174,7 +174,11 @@ class Run:
         if self.is_own:
             return True
         entry = settings.CACHES.get(conf.alias())
-        return self.is_of_site(entry) or servers_of(entry) == servers_of({"LOCATION": self.url})
+        return self.is_of_site(entry) or self.serves(entry)
+
+    def serves(self, entry: object) -> bool:
+        """Whether an entry of CACHES leads to the private server."""
+        return bool(self.url) and servers_of(entry) == servers_of({"LOCATION": self.url})
 
     @property
     def aliases(self) -> list[str]:
