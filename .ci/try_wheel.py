@@ -1,15 +1,21 @@
 """Uses the installed wheel in a new site. Runs in the directory of the site; any failure is an exception."""
 
+from __future__ import annotations
+
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from django_redis_messaging.core.embedded import EmbeddedServer
 
 SETTINGS = """
 import os
 INSTALLED_APPS += ["django_redis_messaging"]
 ALLOWED_HOSTS = ["testserver"]
 LOGIN_URL = "/admin/login/"
+REDIS_MESSAGING = {"FOLLOW_USERS": True}
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
     "messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["SITE_REDIS"]},
@@ -18,6 +24,27 @@ CACHES = {
 URLS = """
 from django.urls import include
 urlpatterns += [path("messages/", include("django_redis_messaging.urls"))]
+"""
+TESTS = """
+from django.contrib.auth.models import User
+from django.test import TestCase, TransactionTestCase
+from django_redis_messaging import Chat, Inbox, Mailbox, notify
+
+
+class DeletingTests(TransactionTestCase):
+    reset_sequences = True
+
+    def test_user_1(self):
+        user = User.objects.create_user("ann")
+        Chat.create(str(user.pk), ["2"], "Hello")
+        self.assertEqual(Inbox("2").unread(), 1)
+        user.delete()
+
+
+class NotifyingTests(TestCase):
+    def test_notify(self):
+        notify("2", "Hello")
+        self.assertEqual(Mailbox("2").unread(), 1)
 """
 
 
@@ -66,9 +93,26 @@ def use_the_pages() -> None:
     expect(shipped and any(Path(shipped[0]).iterdir()), "the static files are missing")
 
 
+def test_the_site(server: EmbeddedServer) -> None:
+    """Run tests of the site, serially and in parallel, which must leave its server alone, or need none."""
+    Path("shop", "tests.py").write_text(TESTS, encoding="utf-8")
+    runs = [["manage.py", "test"], ["manage.py", "test", "--parallel", "2"]]
+    if importlib.util.find_spec("pytest"):
+        runs += [["-m", "pytest", "shop/tests.py"], ["-m", "pytest", "-n", "2", "shop/tests.py"]]
+    with server.client() as client:
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        for words in runs:
+            subprocess.run([sys.executable, "-W", "error", *words], check=True, capture_output=True)  # noqa: S603
+            expect(
+                before == {key: client.dump(key) for key in client.scan_iter()}, f"{words} changed its data"
+            )
+    server.stop()
+    for words in runs:
+        subprocess.run([sys.executable, "-W", "error", *words], check=True, capture_output=True)  # noqa: S603
+
+
 def main() -> None:
     import django_redis_messaging
-    from django_redis_messaging.core.embedded import EmbeddedServer
 
     expect("site-packages" in django_redis_messaging.__file__, "the repository was imported instead")
     add_the_app()
@@ -83,6 +127,8 @@ def main() -> None:
         django.setup()
         use_the_services()
         use_the_pages()
+        test_the_site(server)
 
 
-main()
+if __name__ == "__main__":  # a spawned process imports this module
+    main()
