@@ -25,7 +25,7 @@ SCRIPT = f"""
 (
     "$1/initdb" -D "$2/data" -U {USER} -A trust -E UTF8 --locale=C --no-sync --no-instructions &&
         exec "$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c fsync=off -c full_page_writes=off \
-            -c synchronous_commit=off -c shared_buffers=8MB -c max_connections=30
+            -c synchronous_commit=off -c shared_buffers=8MB -c max_connections=100
 ) </dev/null >"$2/log" 2>&1 &
 read -r _
 kill -INT $!
