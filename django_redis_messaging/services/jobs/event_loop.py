@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 #: seconds that coroutines get to end when they are cancelled
 CLOSING_TIMEOUT = 5.0
+#: seconds that a loop that failed gets to log why
+FAILURE_TIMEOUT = 1.0
 #: seconds after which a call of `sync_to_async` that outlived its coroutine is no longer waited for
 ABANDONED_AFTER = 0.5
 #: threads of such calls that run at a time, at most; with more, the event loop fails
@@ -101,9 +103,12 @@ class EventLoop:
 
     def close(self) -> None:
         """Stop the loop, after cancelling what still runs there."""
-        if self._started is None or self._failed:
+        if self._started is None:
             return
         loop, thread = self._started
+        if self._failed:
+            thread.join(FAILURE_TIMEOUT)
+            return
         try:
             asyncio.run_coroutine_threadsafe(_end(loop), loop).result(CLOSING_TIMEOUT)
         except TimeoutError:
