@@ -383,6 +383,14 @@ class TestTransactions:
             assert written() == []
 
 
+@pytest.mark.django_db
+def test_the_transaction_of_a_test_case_is_left_alone() -> None:
+    connection = connections["default"]
+    databases.prepare()
+    assert databases.roll_back() == []
+    assert connections["default"] is connection and connection.in_atomic_block
+
+
 #: locks that tasks of another process leave held
 left = {"lock": threading.RLock(), "queue": queue.Queue[int]()}
 
