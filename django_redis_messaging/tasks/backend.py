@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from functools import partial
-from time import monotonic
 from typing import Any
 
 from django.conf import settings
@@ -17,15 +16,14 @@ from django.core.checks import CheckMessage
 from .. import conf
 from ..core.keys import checked_prefix
 from ..core.operations import Steps, aperform, perform
-from ..core.retry import deadline
-from ..errors import InvalidArgument, OutcomeUnknown, Unavailable
+from ..errors import InvalidArgument
 from ..services.arguments import milliseconds, request, timestamp, window
 from ..services.jobs.engine import Engine, Push, check_attempts
 from ..services.jobs.leases import JobRecord
 from ..services.jobs.pages import pages
 from ..services.jobs.registry import register_queue, registered_queues
 from . import records
-from .commits import COMMIT_DEADLINE, REPEATED_DEADLINE, log_unsent, send_on_commit
+from .commits import COMMIT_DEADLINE, Calls, send_on_commit
 from .compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -83,7 +81,7 @@ class RedisBackend(BaseTaskBackend):
         self.queue_names = list(params.get("QUEUES", ["default"]))
         self.chosen = {**OPTIONS, **self.options}
         #: when enqueueing after a commit failed last; monotonic
-        self._failed_at = -COMMIT_DEADLINE
+        self.failed_at = -COMMIT_DEADLINE
 
     @property
     def using(self) -> str:
@@ -227,44 +225,40 @@ class RedisBackend(BaseTaskBackend):
         )
 
     def _send_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:
-        if not send_on_commit(self._on_commit(task), partial(self._send_committed, prepared)):
+        if not send_on_commit(self._on_commit(task), Calls(self, prepared)):
             for page in pages(prepared, _payload):
                 perform(self.using, self._push(page))
                 for result, _ in page:
                     task_enqueued.send(type(self), task_result=result)
 
     async def _asend_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:
-        if send_on_commit(self._on_commit(task), partial(self._send_committed, prepared)):
+        if send_on_commit(self._on_commit(task), Calls(self, prepared)):
             return
         for page in pages(prepared, _payload):
             await aperform(self.using, self._push(page))
             for result, _ in page:
                 await task_enqueued.asend(type(self), task_result=result)
 
-    def _send_committed(self, prepared: Sequence[Prepared]) -> None:
-        """Send calls after a commit. An error is logged, not raised: the transaction is committed, and other
-        functions that wait for the commit must run."""
-        has_failed = monotonic() - self._failed_at < COMMIT_DEADLINE
-        try:
-            for page in pages(prepared, _payload):
-                with deadline(REPEATED_DEADLINE if has_failed else COMMIT_DEADLINE):
-                    perform(self.using, self._push(page, MAX_ALIASES))
-                for result, _ in page:
-                    task_enqueued.send_robust(type(self), task_result=result)
-        except Exception as error:
-            if isinstance(error, Unavailable | OutcomeUnknown):
-                self._failed_at = monotonic()
-            log_unsent([result for result, _ in prepared], error)
+    def send_committed(
+        self, prepared: Sequence[Prepared], limited: Callable[[RedisBackend], AbstractContextManager[None]]
+    ) -> None:
+        """Send calls of one queue after a commit. `limited` limits the time of each round trip."""
+        for page in pages(prepared, _payload):
+            with limited(self):
+                perform(self.using, self._push(page, MAX_ALIASES))
+            for result, _ in page:
+                task_enqueued.send_robust(type(self), task_result=result)
 
     def _push(self, page: Sequence[Prepared], max_aliases: int = 0) -> Steps[None]:
         """Push the jobs of one page, complete their results, and register their queue."""
         queue = page[0][0].task.queue_name
+        mixed = page if max_aliases else page[:1]  # else all are calls of one task
         # the ids are new: if their records outlive all repeats, no request id is needed
-        request_id = "" if self._outlives_repeats(page[0][0].task) else request(None)
+        request_id = "" if all(self._outlives_repeats(one.task) for one, _ in mixed) else request(None)
         jobs = [job for _, job in page]
         pushed, ids = yield from self.engine.push(queue, request_id, jobs, max_aliases=max_aliases)
         _complete(page, pushed, ids)
-        yield from self._register(queue, jobs[0].delay)
+        yield from self._register(queue, max((job.delay for _, job in mixed), key=_due))
 
     def _outlives_repeats(self, task: Task) -> bool:
         """Whether the record of a call is kept for as long as its push may be repeated, however it ends."""
@@ -294,6 +288,11 @@ class RedisBackend(BaseTaskBackend):
         if record is None:
             raise TaskResultDoesNotExist(result_id)
         return records.result(self.alias, record)
+
+
+def _due(delay: int | str) -> int:
+    """When a job is due, as `_at` writes it: ms; 0: at once."""
+    return int(delay[1:]) if isinstance(delay, str) else delay
 
 
 def _payload(prepared: Prepared) -> str:

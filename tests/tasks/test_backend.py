@@ -9,7 +9,9 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,7 +20,7 @@ import pytest
 from django.conf import settings
 from django.core.checks import CheckMessage
 from django.db import transaction
-from django.test import override_settings
+from django.test import TestCase, override_settings
 from django.utils import timezone
 from django.utils.connection import ConnectionDoesNotExist
 from pytest_django import Settings
@@ -32,6 +34,7 @@ from django_redis_messaging.services.jobs.engine import Engine, Push
 from django_redis_messaging.services.jobs.leases import Outcome, Settlement
 from django_redis_messaging.services.jobs.running import RunningJob
 from django_redis_messaging.tasks import RedisTask, modules, records, task, unknown
+from django_redis_messaging.tasks.backend import TaskEngine
 from django_redis_messaging.tasks.compat import (
     InvalidTask,
     TaskResult,
@@ -582,6 +585,83 @@ class TestCommits:
         assert f"{results[299].id} and 10 more" in record.getMessage()
         assert count_waiting() == 200
 
+    def test_calls_of_a_transaction_are_sent_together(
+        self, configure: Configure, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        configure(ENQUEUE_ON_COMMIT=True)
+        sizes: list[int] = []
+        push = TaskEngine.push
+
+        def counting(engine: TaskEngine, queue: str, request_id: str, pushed: Any, **options: Any) -> Any:
+            sizes.append(len(pushed))
+            return push(engine, queue, request_id, pushed, **options)
+
+        monkeypatch.setattr(TaskEngine, "push", counting)
+        later = timezone.now() + timedelta(hours=1)
+        with transaction.atomic():
+            with transaction.atomic():
+                results = [jobs.echo.enqueue(1)]
+            results += [jobs.echo.enqueue(number) for number in range(2, 100)]
+            others = [jobs.noop.using(queue_name="other", run_after=later).enqueue() for _ in range(250)]
+            results.append(jobs.unique_echo.enqueue(100))
+        assert sizes == [100, 200, 50]
+        assert all(one.enqueued_at for one in (*results, *others))
+        burst()
+        done = [backend().get_result(each.id) for each in results]
+        assert [one.args[0] for one in done] == list(range(1, 101))
+        starts = [one.started_at for one in done]
+        assert starts == sorted(starts)
+
+    def test_what_a_savepoint_rolled_back_is_not_sent_with_others(self, configure: Configure) -> None:
+        configure(ENQUEUE_ON_COMMIT=True)
+
+        def enqueue(number: int, *, fails: bool) -> None:
+            with suppress(KeyError), transaction.atomic():
+                jobs.echo.enqueue(number)
+                with transaction.atomic():
+                    jobs.echo.enqueue(number + 1)
+                jobs.echo.enqueue(number + 2)
+                if fails:
+                    raise KeyError
+
+        with recording_signals() as signals, transaction.atomic():
+            jobs.echo.enqueue(1)
+            enqueue(10, fails=True)
+            enqueue(20, fails=False)
+            jobs.echo.enqueue(2)
+            enqueue(30, fails=True)
+        assert [backend().get_result(one.id).args[0] for one in signals] == [1, 20, 21, 22, 2]
+        assert count_waiting() == 5
+
+    def test_the_order_among_other_functions_is_kept(self, configure: Configure) -> None:
+        configure(ENQUEUE_ON_COMMIT=True)
+        waiting: list[int] = []
+        with transaction.atomic():
+            for _ in range(2):
+                jobs.noop.enqueue()
+                jobs.noop.enqueue()
+                transaction.on_commit(lambda: waiting.append(count_waiting()))
+            transaction.on_commit(lambda: jobs.noop.enqueue())
+            transaction.on_commit(lambda: waiting.append(count_waiting()))
+        assert waiting == [2, 4, 5]
+
+    def test_a_full_queue_refuses_only_the_calls_above_its_limit(
+        self, configure: Configure, settings: Settings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        configure(ENQUEUE_ON_COMMIT=True)
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_WAITING": 5}
+        with transaction.atomic():
+            first = [jobs.noop.enqueue() for _ in range(3)]
+            many = jobs.noop.enqueue_many([([], {})] * 3)
+            last = [jobs.noop.enqueue() for _ in range(3)]
+            other = jobs.noop.using(queue_name="other").enqueue()
+        enqueued = [one.enqueued_at is not None for one in (*first, *many, *last, other)]
+        assert enqueued == [True] * 3 + [False] * 3 + [True] * 2 + [False, True]
+        assert [one.getMessage()[:45] for one in caplog.records] == [
+            "3 calls of tests.tasks.jobs.noop were not enq",
+            "1 calls of tests.tasks.jobs.noop were not enq",
+        ]
+
     def test_invalid_arguments_are_rejected_before_commit(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
         with transaction.atomic():
@@ -595,6 +675,18 @@ class TestCommits:
         assert (await jobs.noop.aenqueue()).enqueued_at is not None
         assert all(each.enqueued_at for each in await jobs.noop.aenqueue_many([([], {})]))
         assert count_waiting() == 2
+
+
+@pytest.mark.django_db
+def test_captured_functions_send_the_calls_of_their_block_alone() -> None:
+    earlier = jobs.noop.enqueue_on_commit(using="default").enqueue()
+    for number in (1, 2):
+        with TestCase.captureOnCommitCallbacks(execute=True) as callbacks:
+            results = [jobs.noop.enqueue_on_commit(using="default").enqueue() for _ in range(3)]
+        assert len(callbacks) == 3
+        assert all(one.enqueued_at for one in results)
+        assert count_waiting() == 3 * number
+    assert earlier.enqueued_at is None
 
 
 @pytest.mark.timing
@@ -1242,7 +1334,7 @@ class TestUnavailable:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 60}
-        monkeypatch.setattr("django_redis_messaging.tasks.backend.COMMIT_DEADLINE", 0.5)
+        monkeypatch.setattr("django_redis_messaging.tasks.commits.COMMIT_DEADLINE", 0.5)
         fragile.stop()
         committed: list[str] = []
         with transaction.atomic():
@@ -1253,11 +1345,33 @@ class TestUnavailable:
         assert time.monotonic() - began < 30, "a commit waits for one deadline, and a short one"
         assert committed == ["before", "after"]
         assert [result.enqueued_at for result in results] == [None] * 3
-        logged = [record.getMessage() for record in caplog.records]
-        assert all("1 calls of tests.tasks.jobs.noop" in line for line in logged)
-        assert [result.id in line for result, line in zip(results, logged, strict=True)] == [True] * 3
+        [logged] = [record.getMessage() for record in caplog.records]
+        assert "3 calls of tests.tasks.jobs.noop were not enqueued" in logged
+        assert all(result.id in logged for result in results)
         fragile.start()
         assert count_waiting() == 0
+
+    @pytest.mark.timing
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("between", [False, True], ids=["together", "with others between"])
+    def test_a_commit_waits_for_a_frozen_server_once(
+        self, between: bool, fragile: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("django_redis_messaging.tasks.commits.COMMIT_DEADLINE", 0.5)
+        count_waiting()  # opens a connection
+        fragile.freeze()
+        committed: list[int] = []
+        try:
+            with transaction.atomic():
+                for number in range(100):
+                    jobs.noop.enqueue_on_commit().enqueue()
+                    if between:
+                        transaction.on_commit(partial(committed.append, number))
+                began = time.monotonic()
+            assert time.monotonic() - began < 1.5
+        finally:
+            fragile.thaw()
+        assert committed == list(range(100 if between else 0))
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
