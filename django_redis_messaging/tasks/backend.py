@@ -23,7 +23,7 @@ from ..services.jobs.leases import JobRecord
 from ..services.jobs.pages import pages
 from ..services.jobs.registry import register_queue, registered_queues
 from . import records
-from .commits import COMMIT_DEADLINE, Calls, send_on_commit
+from .commits import COMMIT_DEADLINE, Calls, Prepared, Sender, send_on_commit
 from .compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -46,9 +46,6 @@ SHARD = "0"
 MIN_RESULTS = 100_000
 #: ids, given out before a commit, that may stand for one call that has their unique key
 MAX_ALIASES = 30
-
-#: a call that is about to be enqueued
-Prepared = tuple[TaskResult, Push]
 
 
 class TaskEngine(Engine):
@@ -240,7 +237,7 @@ class RedisBackend(BaseTaskBackend):
                 await task_enqueued.asend(type(self), task_result=result)
 
     def send_committed(
-        self, prepared: Sequence[Prepared], limited: Callable[[RedisBackend], AbstractContextManager[None]]
+        self, prepared: Sequence[Prepared], limited: Callable[[Sender], AbstractContextManager[None]]
     ) -> None:
         """Send calls of one queue after a commit. `limited` limits the time of each round trip."""
         for page in pages(prepared, _payload):
@@ -313,5 +310,5 @@ def _at(run_after: datetime) -> str:
     if not isinstance(run_after, datetime):
         raise TypeError(f"run_after must be a datetime, not {type(run_after).__name__}.")
     if settings.USE_TZ and run_after.tzinfo is None:
-        raise InvalidArgument("run_after must be aware, as django.utils.timezone.now() is.")
+        raise InvalidArgument("run_after must be an aware datetime. Use django.utils.timezone.now().")
     return f"@{max(math.ceil(timestamp(run_after, 'run_after') * 1000), 0)}"

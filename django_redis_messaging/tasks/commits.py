@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -16,10 +16,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ..core.failures import describe, log_exception
 from ..core.retry import deadline
 from ..errors import LimitExceeded, MessagingError, OutcomeUnknown, Unavailable
+from ..services.jobs.engine import Push
 from .compat import TaskResult
-
-if TYPE_CHECKING:
-    from .backend import Prepared, RedisBackend
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +29,30 @@ REPEATED_DEADLINE = 0.1
 MAX_LOGGED_IDS = 100
 
 
+#: a call that is not enqueued yet: its result, and its job
+Prepared = tuple[TaskResult, Push]
+
+
+class Sender(Protocol):
+    """RedisBackend, as a commit sees it."""
+
+    #: alias in TASKS
+    alias: str
+    #: moment of the last failure to send after a commit: monotonic
+    failed_at: float
+
+    @property
+    def using(self) -> str: ...
+
+    def send_committed(
+        self, prepared: Sequence[Prepared], limited: Callable[[Sender], AbstractContextManager[None]]
+    ) -> None: ...
+
+
 class Calls(NamedTuple):
     """The calls of one enqueue(), or of one enqueue_many()."""
 
-    backend: RedisBackend
+    backend: Sender
     prepared: Sequence[Prepared]
 
     @property
@@ -132,7 +150,7 @@ class _Commit(threading.local):
         self._spent.clear()
 
     @contextmanager
-    def limited(self, backend: RedisBackend) -> Iterator[None]:
+    def limited(self, backend: Sender) -> Iterator[None]:
         """A block that sends to the Redis of a backend; raises Unavailable if the time is over."""
         using, began = backend.using, monotonic()
         whole = REPEATED_DEADLINE if began - backend.failed_at < COMMIT_DEADLINE else COMMIT_DEADLINE

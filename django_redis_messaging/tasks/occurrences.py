@@ -18,7 +18,8 @@ from ..core.operations import Script, Steps
 from ..errors import InvalidArgument, MessagingError
 from ..services.jobs.registry import register_queue
 from . import records
-from .backend import SHARD, Prepared, RedisBackend
+from .backend import SHARD, RedisBackend
+from .commits import Prepared
 from .compat import task_enqueued
 from .periodic import PeriodicTask, periodic_tasks
 
