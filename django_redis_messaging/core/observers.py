@@ -25,6 +25,7 @@ from django.utils.module_loading import import_string
 
 from .. import conf
 from ..errors import ConfigurationError
+from .failures import log_exception
 
 logger = logging.getLogger(__name__)
 
@@ -100,9 +101,9 @@ def timed(operation: str) -> Iterator[None]:
 def _call(observer: Observer, operation: str, seconds: float, outcome: str) -> None:
     try:
         observer(operation, seconds, outcome)
-    except Exception:
+    except Exception as error:
         # The operation is over: a failing observer must not change its result.
-        logger.exception("The observer %r failed.", observer)
+        log_exception(logger, error, "The observer %r failed.", observer)
 
 
 def _reset(*, setting: str, **_: object) -> None:

@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 from ..core.clients import server_of
+from ..core.failures import LoopGuard, describe, log_exception
 from ..core.operations import Script, Steps, perform_renewal
 from ..core.retry import deadline, no_retries_when
 from ..core.sockets import Address
@@ -109,17 +110,15 @@ class RenewedLease:
         """Stop renewing, and report that the lease is lost."""
         if self.is_active:
             self.end()
-            logger.warning("The lease of %r was lost: another client may hold it now.", self.name)
             if self._on_lost is not None:
                 # not in this thread: other leases have to be renewed meanwhile
                 name, report = f"lost lease of {self.name}", partial(self._report, self._on_lost)
                 threading.Thread(target=report, name=name, daemon=True).start()
+            logger.warning("The lease of %r was lost: another client may hold it now.", self.name)
 
     def _report(self, on_lost: Callable[[], object]) -> None:
-        try:
+        with LoopGuard(logger, "The on_lost callback of %r failed.", self.name):
             on_lost()
-        except Exception:
-            logger.exception("The on_lost callback of %r failed.", self.name)
 
 
 class LeaseRenewer:
@@ -152,10 +151,8 @@ class LeaseRenewer:
     def _run(self) -> None:
         while True:
             self._wait()
-            try:
+            with LoopGuard(logger, "Renewing leases failed; continuing at the next interval."):
                 self._renew_due()
-            except Exception:  # the thread must not end
-                logger.exception("Renewing leases failed; continuing at the next interval.")
 
     def _wait(self) -> None:
         """Wait until a lease is due."""
@@ -218,7 +215,7 @@ class LeaseRenewer:
         return replies
 
     def _handle_failure(self, leases: Sequence[RenewedLease], error: Exception) -> None:
-        now, trace = monotonic(), None if isinstance(error, MessagingError) else error
+        now = monotonic()
         for lease in leases:
             lease.due = now + RETRY * lease.interval
             if lease.valid_until <= now:
@@ -226,8 +223,11 @@ class LeaseRenewer:
         active = [one for one in leases if one.is_active]
         if active:
             pause = min(one.due for one in active) - now
-            message = "Renewing the lease of %s failed, retrying in %.1f s: %s"
-            logger.warning(message, _names(active), pause, error, exc_info=trace)
+            message, names = "Renewing the lease of %s failed, retrying in %.1f s: %s", _names(active)
+            if isinstance(error, MessagingError):
+                logger.warning(message, names, pause, error)
+            else:
+                log_exception(logger, error, message, names, pause, describe(error))
 
 
 _renewers: dict[str, LeaseRenewer] = {}

@@ -6,9 +6,12 @@ import logging
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
+
+from ..core.failures import LoopGuard
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +81,11 @@ class LoopGroup:
 
     def _run_loop(self, name: str) -> None:
         loop = self._loops[name]
+        message, fail = "The %s failed; stopping the other loops.", partial(self.failed.append, name)
         try:
-            loop.run()
-        except BaseException:  # SystemExit too: its thread would end without an error
-            logger.exception("The %s failed; stopping the other loops.", name)
-            self.failed.append(name)
-        else:
-            if getattr(loop, "failed", False):
-                self.failed.append(name)
+            with LoopGuard(logger, message, name, on_failure=fail):
+                loop.run()
+                if getattr(loop, "failed", False):
+                    fail()
         finally:
             self._events.put(name)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Self
 
+from ..core.failures import describe, log_exception
 from ..core.retry import no_retries_when, without_deadline
 from ..errors import MessagingError
 
@@ -61,6 +62,8 @@ class Renewal:
                 except MessagingError as error:
                     if not self._stopped.is_set():
                         _log_failure(self._name, self._interval, error)
+                except BaseException as error:  # SystemExit too: the thread must not end
+                    _log_failure(self._name, self._interval, error)
                 self._pause = max(started + self._interval - monotonic(), 0.0)
         if self.lost and not self._stopped.is_set():
             _log_loss(self._name)
@@ -101,14 +104,18 @@ class AsyncRenewal:
             started = monotonic()
             try:
                 self.lost = not await self._renew()
-            except MessagingError as error:
+            except Exception as error:
                 _log_failure(self._name, self._interval, error)
             pause = max(started + self._interval - monotonic(), 0.0)
         _log_loss(self._name)
 
 
-def _log_failure(name: str, interval: float, error: MessagingError) -> None:
-    logger.warning("Renewing the lease of %r failed, retrying in %.1f s: %s", name, interval, error)
+def _log_failure(name: str, interval: float, error: BaseException) -> None:
+    message = "Renewing the lease of %r failed, retrying in %.1f s: %s"
+    if isinstance(error, MessagingError):
+        logger.warning(message, name, interval, error)
+    else:
+        log_exception(logger, error, message, name, interval, describe(error))
 
 
 def _log_loss(name: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import conf
+from ..core.failures import log_exception
 from ..core.operations import Script, Steps
 from ..errors import InvalidArgument, MessagingError
 from ..services.jobs.registry import register_queue
@@ -91,8 +92,9 @@ def _enqueue(backend: RedisBackend, one: PeriodicTask, moment: int) -> Steps[Non
     """Enqueue an occurrence, unless that has been done."""
     try:
         result, job = _prepared(backend, one, moment)
-    except Exception:  # such as one of a function of the task that returns its unique key
-        logger.exception("Enqueueing the periodic task %s failed, retrying at the next poll.", one.name)
+    except Exception as error:  # such as one of a function of the task that returns its unique key
+        message = "Enqueueing the periodic task %s failed, retrying at the next poll."
+        log_exception(logger, error, message, one.name)
         return
     queue, limit = one.task.queue_name, conf.current().JOB_MAX_WAITING
     keys = [*backend.engine.keys.queue(queue).with_records, backend.engine.keys.periodic]

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from ...core.backoff import backoff
+from ...core.failures import log_exception
 from ...errors import ConfigurationError, InvalidArgument, MessagingError
 from ..arguments import Stop
 from .base import ChannelReader
@@ -104,15 +105,14 @@ class Progress:
         """Record that Redis is available."""
         self._failures = 0
 
-    def log_handler_failure(self, call: Call, attempt: int) -> float | None:
+    def log_handler_failure(self, call: Call, attempt: int, error: Exception) -> float | None:
         """Log that a call raised; returns the seconds until the next attempt, None after the last one."""
         what = f"event {call.args[0].id}" if call.args else "missed events"
         pause = None if attempt >= self.callbacks.attempts else _pause(attempt)
-        logger.error(
-            "Handling %s of channel %r failed, attempt %d of %d: %s.",
+        log_exception(
+            logger, error, "Handling %s of channel %r failed, attempt %d of %d: %s.",
             what, self.channel.channel, attempt, self.callbacks.attempts,
             "giving up" if pause is None else f"retrying in {pause:.1f} s",
-            exc_info=True,
         )  # fmt: skip
         return pause
 
@@ -176,8 +176,8 @@ def _call(progress: Progress, call: Call, stop: Stop) -> bool:
         try:
             call.function(*call.args)
             return True
-        except Exception:
-            pause = progress.log_handler_failure(call, attempt)
+        except Exception as error:
+            pause = progress.log_handler_failure(call, attempt, error)
         if pause is None:
             return True
         _sleep(stop, pause)
@@ -249,8 +249,8 @@ async def _acall(progress: Progress, call: Call, stop: Stop) -> bool:
             if inspect.isawaitable(result):
                 await result
             return True
-        except Exception:
-            pause = progress.log_handler_failure(call, attempt)
+        except Exception as error:
+            pause = progress.log_handler_failure(call, attempt, error)
         if pause is None:
             return True
         await _asleep(stop, pause)

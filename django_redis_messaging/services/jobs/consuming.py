@@ -12,6 +12,7 @@ from typing import Any
 
 from ... import conf
 from ...core.backoff import backoff
+from ...core.failures import log_exception
 from ...core.operations import aperform_renewal, perform_renewal
 from ...core.retry import no_retries_when
 from ...errors import ConfigurationError, InvalidArgument, MessagingError
@@ -90,9 +91,11 @@ def _run(queue: LeaseQueue, job: Job, callables: Mapping[str, Callable[..., Any]
             if inspect.iscoroutine(result):
                 result.close()
                 raise TypeError(f"{function!r} returned a coroutine: use awork, which awaits it.")
-    except Exception:
-        _log_failure(job)
-        queue.retry(job, retry_delay(job.attempts))
+    except Exception as error:
+        try:
+            queue.retry(job, retry_delay(job.attempts))
+        finally:
+            _log_failure(job, error)
     else:
         _log_lost_lease(job, queue.ack(job))
 
@@ -114,9 +117,11 @@ async def _arun(
                 result = await asyncio.to_thread(function, *args)
             if inspect.isawaitable(result):
                 await result
-    except Exception:
-        _log_failure(job)
-        await queue.aretry(job, retry_delay(job.attempts))
+    except Exception as error:
+        try:
+            await queue.aretry(job, retry_delay(job.attempts))
+        finally:
+            _log_failure(job, error)
     else:
         _log_lost_lease(job, await queue.aack(job))
 
@@ -162,8 +167,9 @@ def _outage(queue: LeaseQueue, error: MessagingError, failures: int, stop: Stop)
         yield min(left, STOP_INTERVAL)
 
 
-def _log_failure(job: Job) -> None:
-    logger.exception("Job %r of queue %r failed in attempt %d.", job.id, job.queue, job.attempts)
+def _log_failure(job: Job, error: Exception) -> None:
+    message = "Job %r of queue %r failed in attempt %d."
+    log_exception(logger, error, message, job.id, job.queue, job.attempts)
 
 
 def _log_lost_lease(job: Job, acked: bool | None) -> None:

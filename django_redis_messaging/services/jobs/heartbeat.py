@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 
+from ...core.failures import log_exception
 from ...core.operations import perform_renewal
 from ...core.retry import time_left
 from ...errors import MessagingError
@@ -63,11 +64,11 @@ class Heartbeat:
         except MessagingError as error:
             if not self._ending:
                 logger.warning("Heartbeat failed, retrying in %.1f s: %s", self._lease / 3, error)
-        except Exception:
+        except BaseException as error:  # SystemExit too: the thread must not end
             if not self._failed:
-                logger.exception("The heartbeat of worker %s failed; stopping.", self._worker)
                 self._failed = True
                 self._on_failure()
+                log_exception(logger, error, "The heartbeat of worker %s failed; stopping.", self._worker)
         return True
 
     def keep_leases(self) -> None:

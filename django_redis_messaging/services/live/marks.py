@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, NamedTuple
 
+from ...core.failures import log_exception
 from ...core.retry import without_deadline
 from ...errors import MessagingError
 
@@ -95,5 +96,5 @@ class Marks:
         except MessagingError as error:
             logger.warning("Reading %s %r for live streams failed, retrying: %s", *resource, error)
             self.later(RETRY_PAUSE, resource, *what)
-        except Exception:  # the other resources must be read
-            logger.exception("Reading %s %r for live streams failed.", *resource)
+        except Exception as error:  # the other resources must be read
+            log_exception(logger, error, "Reading %s %r for live streams failed.", *resource)
