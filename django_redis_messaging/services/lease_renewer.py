@@ -231,7 +231,7 @@ class LeaseRenewer:
 
 
 _renewers: dict[str, LeaseRenewer] = {}
-_creating = threading.Lock()
+_creating = threading.RLock()
 
 
 def _renewer(using: str) -> LeaseRenewer:
@@ -253,7 +253,7 @@ def _discard_inherited() -> None:
     # A forked child has none of its parent's threads, and holds none of its parent's locks.
     global _creating
     _renewers.clear()
-    _creating = threading.Lock()
+    _creating = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_discard_inherited)
