@@ -327,7 +327,7 @@ class TestLane:
     def test_a_drain_waits_until_the_interrupted_attempt_is_settled(self) -> None:
         result = jobs.sleep.using(timeout=0.3).enqueue(20)
         with at_work() as runner:
-            until(lambda: state(result).status == "r")
+            until(lambda: any(job.started is not None for job in runner._running))
             runner.stop()
             until(lambda: not runner._lanes)
         assert (state(result).status, runner.done) == ("d", 1)
