@@ -1,7 +1,6 @@
 """A pytest plugin for the tests of sites that use this app. It is active once the app is installed.
 
-It begins the run of tests (core/runs.py), as soon as Django's test environment is set up, and has fixtures
-that isolate tests from each other:
+The whole session is a run of tests (core/runs.py). Fixtures isolate tests from each other:
 
     @pytest.fixture(autouse=True)
     def own_prefix(messaging_prefix):
@@ -29,6 +28,10 @@ if TYPE_CHECKING:
 
 #: the ini option: private, configured, or empty: what the setting TEST says
 chosen = ""
+#: whether a session runs in this process
+is_running = False
+#: the options of the sessions that run in this process: one may run another one
+_sessions: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,27 +45,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the ini option."""
-    global chosen
-    chosen = config.getini("messaging_server")
-    if chosen not in {"", "private", "configured"}:
-        raise pytest.UsageError(f"messaging_server must be private or configured, not {chosen!r}.")
+    """Read the ini option. From now on, no call reaches the server of the site."""
+    option = config.getini("messaging_server")
+    if option not in {"", "private", "configured"}:
+        raise pytest.UsageError(f"messaging_server must be private or configured, not {option!r}.")
+    _sessions.append(option)
+    _update()
+
+
+def pytest_unconfigure() -> None:
+    """End the run of tests with the outermost session."""
+    if not _sessions:  # its option was not valid
+        return
+    runs = sys.modules.get("django_redis_messaging.core.runs")
+    if len(_sessions) == 1 and runs is not None:
+        runs.end()
+    _sessions.pop()
+    _update()
+
+
+def _update() -> None:
+    global chosen, is_running
+    chosen, is_running = (_sessions[-1], True) if _sessions else ("", False)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def messaging_run(request: pytest.FixtureRequest) -> Iterator[None]:
+def messaging_run(request: pytest.FixtureRequest) -> None:
     """Begin the run before the first test, so that processes that a test starts take part in it."""
     if request.config.pluginmanager.has_plugin("django"):
         request.getfixturevalue("django_test_environment")
     registry = getattr(sys.modules.get("django.apps"), "apps", None)
     if registry is None or not registry.ready or not registry.is_installed("django_redis_messaging"):
-        yield
         return
     from .core import runs
 
     runs.current()
-    yield
-    runs.end()
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,15 @@ a class from each other; with pytest, the fixture `messaging_prefix` does the sa
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import conf, handlers, isolation
 from .core import runs
-from .errors import ConfigurationError
+from .errors import ConfigurationError, InvalidArgument
 from .services.expiries import Expiry
 from .services.jobs.limits import Limits
 from .services.listening.listener import Listener
@@ -64,8 +68,9 @@ class MessagingTestMixin(_Base):
 
 
 def fire(timers: Expiry, name: str) -> bool:
-    """Make a timer due now and call its handler, as `run_listener` does: in another thread. False if there is
-    no such timer. Raises ConfigurationError if its namespace has no handler.
+    """Make a timer due now and call its handler, as `run_listener` does: in another thread, after those of
+    other timers of the namespace that are due. False if there is no such timer. Raises what the handler
+    raises, and ConfigurationError if the namespace has no handler.
 
         fire(Expiry("order"), "17")
     """
@@ -75,10 +80,45 @@ def fire(timers: Expiry, name: str) -> bool:
         raise ConfigurationError(
             f"The timers {timers.namespace!r} have no handler: register one (@on_expiry)."
         )
+    if timers._using != conf.alias():
+        raise InvalidArgument(f"timers must use the alias {conf.alias()!r}, as listeners do.")
     if not timers.extend(name, 0.001):
         return False
-    listener = Listener(
-        {timers.namespace: handler}, (), Limits(concurrency=1, max_tasks=1, max_time=FIRING_TIMEOUT)
-    )
-    listener.run()
-    return listener.done > 0
+    calls = _Calls(handler)
+    recording = replace(handler, function=calls.call)
+    while name not in calls.errors:
+        limits = Limits(concurrency=1, max_tasks=1, max_time=FIRING_TIMEOUT)
+        listener = Listener({timers.namespace: recording}, (), limits)
+        listener.run()
+        if not listener.done:
+            return False
+    if (error := calls.errors[name]) is not None:
+        raise error
+    return True
+
+
+class _Calls:
+    """The calls of a handler: what each raised, by the name of the timer."""
+
+    def __init__(self, handler: handlers.TimerHandler) -> None:
+        self.errors: dict[str, BaseException | None] = {}
+        self._handler = handler
+
+    def call(self, expired: handlers.Expired) -> Any:
+        """Call the handler; a coroutine is awaited by the listener."""
+        with self._recorded(expired.name):
+            result = self._handler.function(expired)
+        return self._awaited(expired.name, result) if iscoroutine(result) else result
+
+    async def _awaited(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+        with self._recorded(name):
+            await coroutine
+
+    @contextmanager
+    def _recorded(self, name: str) -> Iterator[None]:
+        self.errors[name] = None
+        try:
+            yield
+        except BaseException as error:
+            self.errors[name] = error
+            raise

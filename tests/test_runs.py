@@ -17,8 +17,6 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 
 from .processes import ROOT
 
-pytestmark = pytest.mark.versions
-
 SITE = ROOT / "tests" / "site"
 #: what is to be run, and the words that say that all tests passed
 MANAGE = ["manage.py", "test", "--noinput", "site_tests"]
@@ -80,6 +78,7 @@ def run(server: EmbeddedServer) -> Iterator[Run]:
     assert content(server) == before
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("words", "environment"),
     [
@@ -138,18 +137,51 @@ def test_an_invalid_setting_leads_to_no_server(run: Run) -> None:
 
 def test_outside_of_tests_the_server_of_the_site_is_used(run: Run) -> None:
     assert "unread: 1" in run("reading.py")
-    assert "unread: 1, 0, 1" in run("reading.py", "setup")
+    assert "unread: 1, 0, 0" in run("reading.py", "setup")
     assert "no issues" in run("manage.py", "check", "--tag", "messaging")
 
 
-def test_the_variable_of_a_run_that_has_ended_leads_to_no_server(run: Run) -> None:
-    told = {runs.VARIABLE: run("reading.py", "variable").split("variable: ")[1].strip()}
+def test_the_variable_of_a_run_that_has_ended_leads_to_no_server(run: Run, tmp_path: Path) -> None:
+    variable = {runs.VARIABLE: run("reading.py", "variable").split("variable: ")[1].strip()}
     expected = f"{runs.VARIABLE} names a run of tests that has ended: unset it."
-    assert expected in run("reading.py", code=1, **told)
-    assert "messaging.W022" in run("manage.py", "check", "--deploy", "--tag", "messaging", **told)
-    assert "is not valid: unset it" in run("reading.py", code=1, **{runs.VARIABLE: "{"})
+    assert expected in run("reading.py", code=1, **variable)
+    assert "messaging.W022" in run("manage.py", "check", "--deploy", "--tag", "messaging", **variable)
+    (tmp_path / "run.json").write_text("{")
+    assert "is not valid: unset it" in run(
+        "reading.py", code=1, **{runs.VARIABLE: str(tmp_path / "run.json")}
+    )
 
 
+def test_settings_without_a_module_are_those_of_a_site_too(run: Run) -> None:
+    """settings.configure() and a test runner."""
+    assert "Ran 1 test" in run("configured.py")
+
+
+def test_a_thread_that_a_test_leaves_does_not_reach_the_site(run: Run) -> None:
+    assert "refused" in run("leaving.py")
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["-p", "no:django", "-c", os.devnull, "--confcutdir", "."]], ids=["django", "plain"]
+)
+def test_calls_at_collection_and_without_pytest_django(run: Run, options: list[str]) -> None:
+    assert "1 passed" in run(*PYTEST, *options, "collecting.py")
+
+
+def test_processes_of_a_server_of_forks_have_the_prefix_of_their_test(run: Run) -> None:
+    assert "OK" in run("manage.py", "test", "--noinput", "forkserver_tests")
+
+
+def test_a_call_within_the_start_of_the_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a signal handler: the run does not exist yet, and the site must not be used."""
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "_run", None)
+        patch.setattr(runs, "_changing", True)
+        with pytest.raises(RuntimeError, match="being started"):
+            runs.current()
+
+
+@pytest.mark.versions
 def test_internals_of_django_are_as_they_were() -> None:
     """core/runs.py reads the criterion of setup_test_environment() and the number of a parallel process."""
     assert hasattr(django.test.utils._TestState, "saved_data")

@@ -351,9 +351,9 @@ def test_entries_are_restored_at_the_end() -> None:
     own = {**entry, "LOCATION": "redis://started.invalid:2/0"}
     other = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
     before = {alias: {**values} for alias, values in settings.CACHES.items()}
-    told = {"url": "unix:///private.sock?db=0", "servers": [("elsewhere.invalid", 1)]}
+    state = {"url": "unix:///private.sock?db=0", "servers": [("elsewhere.invalid", 1)]}
     with override_settings(CACHES={"messaging": entry, "own": own, "default": other}):
-        with Redirection(Run({**runs.NOTHING, **told}, is_own=False)) as redirection:
+        with Redirection(Run({**runs.EMPTY_STATE, **state})) as redirection:
             assert settings.CACHES["messaging"]["LOCATION"] == "unix:///private.sock?db=0"
             assert settings.CACHES["own"] is own
             assert settings.CACHES["default"] is other

@@ -22,6 +22,9 @@ from .worlds import BlockingSignal, LoopSignal, World
 MAX_IDLE = 60.0
 #: seconds; a connection that was idle for longer is checked before use: the server may have closed it
 UNCHECKED_IDLE = 0.1
+#: seconds after which a queued caller looks for a connection itself: the thread that gave one back may have
+#: been interrupted before it handed it over
+QUEUE_INTERVAL = 1.0
 
 
 class _Queued:
@@ -54,7 +57,7 @@ class Connections:
         self._open: defaultdict[Address | None, WeakSet[Any]] = defaultdict(WeakSet)
         #: the queued callers, first come first served; has only servers for which callers are queued
         self._queues: dict[Address | None, deque[_Queued]] = {}
-        #: held while connections are counted or handed over, never during I/O; signal handlers may re-enter
+        #: held while connections are counted or handed over, never while waiting; signal handlers re-enter
         self._lock = threading.RLock()
         self._retired = False
         #: seconds; replaces the driver's health check, and needs no round trip: a connection that is due
@@ -202,13 +205,17 @@ class Connections:
 
     async def _queue_up(self, address: Address | None, ends: float) -> Any:
         """Wait in line for a connection, which may be one to open; raises MaxConnectionsError."""
-        queued = _Queued(self._world.signal())
+        queued, is_new = _Queued(self._world.signal()), True
         try:
-            with self._lock:
-                self._queues.setdefault(address, deque()).append(queued)
-                self._serve(address)
-            if queued.given is None:
-                await queued.signal.wait(ends - monotonic())
+            while queued.given is None and (is_new or monotonic() < ends):
+                with self._lock:
+                    queue = self._queues.setdefault(address, deque())
+                    if is_new or queued not in queue:
+                        queue.append(queued)
+                    self._serve(address)
+                is_new = False
+                if queued.given is None:
+                    await queued.signal.wait(min(ends - monotonic(), QUEUE_INTERVAL))
             self._leave(address, queued)
         except BaseException:  # interrupted, maybe after a connection was handed over
             self._leave(address, queued)

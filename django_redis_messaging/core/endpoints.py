@@ -229,8 +229,10 @@ async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float
     if endpoint.run is not runs.current():
         raise ConfigurationError(
             f"A client of CACHES[{endpoint.alias!r}] can't be used any more, since the test environment was "
-            "set up or torn down after it was made: make it anew."
+            "set up after it was created: create it again."
         )
+    if endpoint.run is not None:
+        endpoint.run.check()
     ends = monotonic() + seconds
     address, sentinel = connection.address, None
     if address is None and isinstance(endpoint.router, Sentinel):

@@ -1,16 +1,18 @@
 """Which server a run of tests uses: never that of the site.
 
-While Django's test environment is set up (`setup_test_environment()`, which each test runner calls), all
-calls of this app go to a private server, which ends with the run; or, with {"SERVER": "configured"} in the
-setting TEST, to the servers of CACHES, with a prefix of the run's own, whose keys are removed at its end. An
-alias whose entry names servers that the site's settings don't know stays as it is: a test may start its own.
+During a run of tests, all calls of this app go to a private server, which ends with the run; or, with
+{"SERVER": "configured"} in the setting TEST, to the servers of CACHES, with a prefix of the run's own, whose
+keys are removed at its end. An alias whose entry names servers that the site's settings don't know stays as
+it is: a test may start its own.
 
-Django announces the test environment to nobody, so `current()` looks for it: whenever an object is made, a
-connection is opened, or, if Django's module of test utilities is loaded, a client is looked up. Sites don't
-load it, so there the last costs the look-up of a name in a dict.
+The pytest plugin marks its whole session as a run. Elsewhere a run begins with Django's test environment
+(`setup_test_environment()`, which each test runner calls). Django sends no signal then, so `current()` checks
+it: whenever an object is created, a connection is opened, or, if Django's module of test utilities is loaded,
+a client is looked up. Sites don't load it, so there the last costs the look-up of a name in a dict.
 
-Processes that run tests in parallel have a run each. Other processes that a test starts use the same run:
-forked ones have it in memory, others are told by an environment variable.
+A process that has run tests never uses the servers of the site again: a thread that a test has left could
+still call this app. Processes that run tests in parallel have a run each. Other processes that a test starts
+use the same run: an environment variable names the file that describes it.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import atexit
 import json
 import os
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 from django.dispatch import Signal
@@ -32,7 +35,6 @@ from django.dispatch import Signal
 from .. import conf
 from ..errors import ConfigurationError
 from .entries import Server, is_django_redis, servers_of
-from .watching import exists
 
 if TYPE_CHECKING:
     from .embedded import EmbeddedServer
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 UTILS = "django.test.utils"
 #: the module of pytest's option
 PLUGIN = "django_redis_messaging.pytest_plugin"
-#: environment variable that tells processes which a test starts what the run uses, as JSON
+#: environment variable with the path of the file that describes the run, for processes that a test starts
 VARIABLE = "REDIS_MESSAGING_TEST_RUN"
 #: values of the setting
 PRIVATE, CONFIGURED = "private", "configured"
@@ -98,32 +100,37 @@ class Prefix:
 class Run:
     """What a run of tests uses instead of the servers of the site."""
 
-    def __init__(self, told: Mapping[str, Any], *, is_own: bool) -> None:
+    def __init__(self, state: Mapping[str, Any], *, file: str = "", is_own: bool = False) -> None:
+        #: the file that describes the run
+        self.file = file
         #: begun by this process, or by the one from which it was forked
         self.is_own = is_own
+        self.has_ended = False
         self.worker = worker()
         #: the process that began the run, and ends it
-        self.pid: int = told["pid"]
+        self.pid: int = state["pid"]
         #: LOCATION of the private server
-        self.url: str = told["url"]
+        self.url: str = state["url"]
         #: why no call is possible
-        self.error: str = told["error"]
+        self.error: str = state["error"]
         #: with the servers of CACHES: what all prefixes begin with
-        self.root: str = told["root"]
-        self.prefix = Prefix(self, told["prefix"])
+        self.root: str = state["root"]
+        self.prefix = Prefix(self, state["prefix"])
         self.server: EmbeddedServer | None = None
-        self._databases: dict[str, int] = dict(told["databases"])
-        self._servers: set[Server] = {(host, port) for host, port in told["servers"]}
-        self._before: str | None = None
+        self._databases: dict[str, int] = dict(state["databases"])
+        self._servers: set[Server] = {(host, port) for host, port in state["servers"]}
+        self._variable_before: str | None = None
 
     @classmethod
     def begin(cls, outer: Run | None) -> Self:
         """Begin a run in this process; `outer`: the one of the process that started it. An error is raised
         when a call is made: tests without calls need no server."""
-        self = cls({**NOTHING, "pid": os.getpid()}, is_own=True)
-        self._before = os.environ.get(VARIABLE)
+        descriptor, file = tempfile.mkstemp(prefix="messaging-run-", suffix=".json")
+        os.close(descriptor)
+        self = cls({**EMPTY_STATE, "pid": os.getpid()}, file=file, is_own=True)
+        self._variable_before = os.environ.get(VARIABLE)
         entries = of_site("CACHES")
-        self._servers = {server for entry in entries.values() for server in _redis_servers(entry)}
+        self._servers = {server for entry in entries.values() for server in servers_of(entry)}
         try:
             for alias in (conf.alias(), *entries):
                 self._databases.setdefault(alias, len(self._databases))
@@ -134,6 +141,7 @@ class Run:
         except (ConfigurationError, OSError) as error:
             self.error = str(error)
         self.publish()
+        os.environ[VARIABLE] = file
         atexit.register(end)
         return self
 
@@ -156,16 +164,19 @@ class Run:
 
     def end(self) -> None:
         """End a run that this process began: stop the private server, or remove the keys of the run."""
-        if not self.is_own or self.pid != os.getpid():
+        if not self.is_own or self.has_ended or self.pid != os.getpid():
             return
         if self.root:
             ending.send(self)
         if self.server is not None:
             self.server.close()
-        if self._before is None:
+        self.has_ended = True
+        with suppress(FileNotFoundError):
+            os.unlink(self.file)
+        if self._variable_before is None:
             os.environ.pop(VARIABLE, None)
         else:
-            os.environ[VARIABLE] = self._before
+            os.environ[VARIABLE] = self._variable_before
 
     @property
     def has_site(self) -> bool:
@@ -192,17 +203,26 @@ class Run:
     def location(self, alias: str) -> str | None:
         """Where an alias leads instead of the servers of its entry; None: they are used.
 
-        Raises ConfigurationError if the entry leads to the site and the run has no server.
+        Raises ConfigurationError if the entry leads to the site and the run has no server, or has ended.
         """
+        self.check()
         if not self.is_of_site(settings.CACHES.get(alias)):
             return None
         if self.error:
             raise ConfigurationError(self.error)
-        if self._is_over():
+        return self.database(alias) if self.url else None
+
+    def check(self) -> None:
+        """Raise ConfigurationError if the run has ended."""
+        if self.is_own:
+            if self.has_ended:
+                raise ConfigurationError(
+                    "The tests of this process have ended; it can't use the servers of the site any more."
+                )
+        elif not os.path.exists(self.file):
             raise ConfigurationError(
                 f"The environment variable {VARIABLE} names a run of tests that has ended: unset it."
             )
-        return self.database(alias) if self.url else None
 
     def database(self, alias: str) -> str:
         """The LOCATION of an alias's database on the private server."""
@@ -231,10 +251,10 @@ class Run:
                 )
 
     def publish(self) -> None:
-        """Tell processes that are started from now on."""
-        if not self.is_own:
+        """Describe the run to processes that are started from now on."""
+        if not self.is_own or self.pid != os.getpid():
             return
-        told = {
+        state = {
             "pid": self.pid,
             "url": self.url,
             "error": self.error,
@@ -243,16 +263,14 @@ class Run:
             "databases": self._databases,
             "servers": sorted(self._servers),
         }
-        os.environ[VARIABLE] = json.dumps(told)
-
-    def _is_over(self) -> bool:
-        if self.is_own:
-            return False
-        return not (os.path.exists(unquote(urlsplit(self.url).path)) if self.url else exists(self.pid))
+        new = f"{self.file}.{threading.get_ident()}"
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump(state, file)
+        os.replace(new, self.file)  # a process that starts now reads either state, and not half of one
 
 
-#: the form of what processes that a test starts are told
-NOTHING: Mapping[str, Any] = {
+#: the form of the file that describes a run
+EMPTY_STATE: Mapping[str, Any] = {
     "pid": 0,
     "url": "",
     "error": "",
@@ -264,10 +282,12 @@ NOTHING: Mapping[str, Any] = {
 
 
 def is_active() -> bool:
-    """Whether Django's test environment is set up in this process."""
-    utils: Any = sys.modules.get(UTILS)
+    """Whether this process runs tests: a session of pytest, or Django's test environment is set up."""
+    if getattr(sys.modules.get(PLUGIN), "is_running", False):
+        return True
+    utils: Any = sys.modules.get(UTILS)  # another thread may be importing it
     # Django's own criterion, in setup_test_environment()
-    return utils is not None and hasattr(utils._TestState, "saved_data")
+    return hasattr(getattr(utils, "_TestState", None), "saved_data")
 
 
 def worker() -> int:
@@ -277,13 +297,14 @@ def worker() -> int:
 
 
 def current() -> Run | None:
-    """The run of tests to which this process belongs; None outside of tests. Begins or ends the run if the
-    test environment was set up or torn down since."""
+    """The run of tests to which this process belongs; None outside of tests. Begins the run if the test
+    environment was set up since."""
     if _is_outdated():
         with _lock:
-            if _is_outdated() and not _changing:
-                # in a process of a parallel run, the old run is that of its parent
-                _replace(Run.begin if is_active() else lambda old: _inherited)
+            if _is_outdated():
+                if _changing:  # a signal handler, or a destructor
+                    raise RuntimeError("The run of tests is being started: call again later.")
+                _replace(Run.begin)  # in a process of a parallel run, the old run is that of its parent
     return _run
 
 
@@ -303,19 +324,19 @@ def prefix_in_use(configured: str) -> str:
 
 
 def end() -> None:
-    """End the run of this process, if it began one. If the test environment is still set up, the next call
-    begins another run."""
+    """End the run of this process, if it began one. From now on, calls raise ConfigurationError, unless the
+    process belongs to an outer run; if the test environment is still set up, they begin another run."""
     atexit.unregister(end)
     with _lock:
-        if _run is not None and _run.is_own:
-            _replace(lambda old: _inherited)
+        if _run is not None and _run.is_own and not _run.has_ended:
+            _replace(lambda old: _inherited or old)
 
 
 def layers(name: str) -> Iterator[dict[str, Any]]:
     """A setting in each override in effect, the latest first, and at last in the settings of the site."""
     found: Any = settings.CACHES  # this loads the settings
     holder: Any = vars(settings)["_wrapped"]
-    while holder is not None:
+    while holder is not None and not isinstance(holder, ModuleType):  # Django's own defaults
         found = vars(holder).get(name)
         if isinstance(found, dict):
             yield found
@@ -324,14 +345,15 @@ def layers(name: str) -> Iterator[dict[str, Any]]:
 
 def of_site(name: str) -> dict[str, Any]:
     """A setting below all overrides."""
-    return next(reversed([*layers(name)]), {})
+    found: dict[str, Any] = next(reversed([*layers(name)]), getattr(settings, name, {}))
+    return found if isinstance(found, dict) else {}
 
 
 def _is_outdated() -> bool:
     run = _run
-    if is_active():
-        return run is None or not run.is_own or run.worker != worker()
-    return run is not None and run.is_own
+    if run is None or not run.is_own or run.has_ended or run.worker != worker():
+        return is_active()
+    return False
 
 
 def _replace(make: Callable[[Run | None], Run | None]) -> None:
@@ -369,26 +391,41 @@ def is_valid(setting: Any) -> bool:
     return isinstance(setting, Mapping) and dict(setting) in ({}, {"SERVER": PRIVATE}, {"SERVER": CONFIGURED})
 
 
-def _redis_servers(entry: object) -> set[Server]:
-    return servers_of(entry) if is_django_redis(entry) else set()
-
-
 def _new_name(root: str) -> str:
     name = f"test:{uuid.uuid4().hex[:12]}"
     return f"{root}:{name}" if root else name
 
 
-def _told() -> Run | None:
-    text = os.environ.get(VARIABLE)
+def _read_variable() -> Run | None:
+    """The run that the environment variable names."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return None
     try:
-        return Run(json.loads(text), is_own=False) if text else None
-    except (LookupError, TypeError, ValueError) as error:
+        with open(path, encoding="utf-8") as file:
+            return Run(json.load(file), file=path)
+    except FileNotFoundError:  # each call raises an error
+        return Run(EMPTY_STATE, file=path)
+    except (LookupError, OSError, TypeError, ValueError) as error:
         raise ConfigurationError(f"The environment variable {VARIABLE} is not valid: unset it.") from error
+
+
+def _refresh_forked() -> None:
+    """A forked child holds none of its parent's locks. The parent may be a server of forks, which has read
+    the state of an earlier test."""
+    global _lock, _changing, _inherited, _run
+    _lock, _changing = threading.RLock(), False
+    if _inherited is not None:
+        before, _inherited = _inherited, _read_variable()
+        _run = _inherited if _run is before else _run
 
 
 _lock = threading.RLock()
 _changing = False
 #: the run of the process that started this one
-_inherited = _told()
+_inherited = _read_variable()
 _run = _inherited
+os.register_at_fork(after_in_child=_refresh_forked)
 conf.prefix_hook = prefix_in_use
+if PLUGIN in sys.modules:
+    import django.test.utils  # noqa: F401  (from now on, each look-up of a client asks for the run)

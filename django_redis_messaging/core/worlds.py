@@ -48,11 +48,7 @@ class LoopSignal:
 
     async def wait(self, seconds: float) -> None:
         """Wait until it is set, or for this many seconds."""
-        timer = self._future.get_loop().call_later(seconds, self.set)
-        try:
-            await self._future
-        finally:
-            timer.cancel()
+        await asyncio.wait([self._future], timeout=max(seconds, 0))
 
 
 class World(NamedTuple):

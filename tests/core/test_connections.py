@@ -99,7 +99,7 @@ class TestOrder:
                 longest = max(longest, time.monotonic() - began)
 
         await asyncio.gather(*(run_on() for _ in range(1000)))
-        assert longest < 1
+        assert longest < 5  # before, some waited for as long as they were overtaken: to the deadline
 
     @pytest.mark.timing
     def test_more_threads_than_connections(self, limited: Callable[..., Things]) -> None:
@@ -113,7 +113,7 @@ class TestOrder:
             return longest
 
         with ThreadPoolExecutor(40) as threads:
-            assert max(threads.map(run_on, range(40))) < 1
+            assert max(threads.map(run_on, range(40))) < 5
 
     async def test_the_first_in_line_gets_what_is_given_back(self, limited: Callable[..., Things]) -> None:
         limited(1)
@@ -236,6 +236,9 @@ class TestNothingIsLost:
                     time.sleep(0.0002)
                     connections.give_back(taken)
 
+        connections = clients.blocking("messaging").connections
+        for opened in [run(partial(connections.take, None), 10.0) for _ in range(2)]:
+            connections.give_back(opened)
         with ThreadPoolExecutor(12) as threads:
             list(threads.map(take_and_give_back, range(12)))
         connections = clients.blocking("messaging").connections

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_django import Settings
+from redis.exceptions import ResponseError, TimeoutError
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients, keyspace
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.listening import channel
+from django_redis_messaging.services.listening import channel, flags
 
 from .asking import server, until
 from .listening import NOTIFY, Received, is_dispatcher, key_handler, listening
@@ -81,6 +83,43 @@ class TestConfigure:
             until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
             server().set(f"{site}a", 1)
             until(lambda: received)
+
+    def test_setting_that_gets_no_reply_is_repeated(
+        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        lost, original = [1], flags._call
+
+        def call(connection: Any, *words: str) -> Any:
+            if words[1] == "SET" and lost and lost.pop():
+                raise TimeoutError("no reply in time")
+            return original(connection, *words)
+
+        monkeypatch.setattr(flags, "_call", call)
+        server().config_set(NOTIFY, "")
+        received = Received()
+        with listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True):
+            until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
+            server().set(f"{site}a", 1)
+            until(lambda: received)
+        assert "Checking notify-keyspace-events failed, retrying" in caplog.text
+
+    def test_busy_server_is_asked_again(
+        self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        busy, original = [1], flags._call
+
+        def call(connection: Any, *words: str) -> Any:
+            if busy and busy.pop():
+                raise ResponseError("BUSY Redis is busy running a script.")
+            return original(connection, *words)
+
+        monkeypatch.setattr(flags, "_call", call)
+        server().config_set(NOTIFY, "")
+        with listening(key_events=[key_handler(f"{site}*", Received(), "set")], configure=True):
+            until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
+        assert "does not allow" not in caplog.text
 
     def test_flags_are_not_set_without_configure(self, site: str) -> None:
         server().config_set(NOTIFY, "")

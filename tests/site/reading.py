@@ -20,7 +20,6 @@ if sys.argv[1:]:
     if sys.argv[1] == "variable":
         print("variable:", os.environ["REDIS_MESSAGING_TEST_RUN"])  # noqa: T201
     teardown_test_environment()
-    found.append(inbox.unread())
-    assert "REDIS_MESSAGING_TEST_RUN" not in os.environ
+    found.append(inbox.unread())  # a process that has run tests does not return to the site
 if sys.argv[1:] != ["variable"]:
     print("unread:", ", ".join(map(str, found)))  # noqa: T201

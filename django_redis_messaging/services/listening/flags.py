@@ -11,6 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 from ...core import keyspace
 from ...core.endpoints import Endpoint, connect
 from ...core.primaries import Primary
+from ...core.retry import is_temporary
 from ...core.sockets import BlockingConnection
 from ...handlers import KeyHandler, title
 
@@ -50,6 +51,9 @@ class Flags:
                 self._connection = connect(self._endpoint, self._primary.address)
             self._check(self._connection)
         except ResponseError as error:
+            if is_temporary(error):
+                logger.warning("Checking %s failed, retrying in %g s: %s", SETTING, CHECK_INTERVAL, error)
+                return
             self._may_read = False
             logger.warning(
                 "The server does not allow CONFIG GET %s, so it can't be checked. Handlers of key events "
@@ -72,7 +76,6 @@ class Flags:
         current, before = _read(connection), self._known
         if current == before:
             return
-        self._known = current
         wanted = "".join(one.flags for one in self._handlers)
         if before is not None and keyspace.missing(current, wanted):
             logger.warning(
@@ -80,6 +83,7 @@ class Flags:
             )
         if self._configure and keyspace.missing(current, wanted) and self._set(connection, current, wanted):
             return
+        self._known = current
         self._log_missing(current)
 
     def _set(self, connection: BlockingConnection, current: str, wanted: str) -> bool:

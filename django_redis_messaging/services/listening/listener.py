@@ -124,6 +124,7 @@ class Events:
         self._token = os.urandom(9).hex()
         self._loop = EventLoop(self._fail)
         self._on_failure = on_failure
+        self._failing = threading.Lock()
         self._dispatchers: dict[Primary, Dispatcher] = {}
         self._drain = drain
         self._drained_by = math.inf
@@ -167,12 +168,11 @@ class Events:
 
     def _fail(self) -> None:
         """Stop, once, because a part of it ended by an unexpected error, which is logged."""
-        if self.failed:
-            return
-        self.failed = True
-        if not self._stopped:
+        with self._failing:
+            is_first, self.failed = not self.failed, True
+        if is_first and not self._stopped:  # a second stop would end the drain
             self.stop()
-        self._on_failure()
+            self._on_failure()
 
     def _run(self) -> None:
         with LoopGuard(logger, "Following the primaries failed; stopping.", on_failure=self._fail):

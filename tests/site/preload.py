@@ -1,0 +1,5 @@
+"""What a server of forks imports before it forks."""
+
+import django
+
+django.setup()
