@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -33,7 +34,7 @@ from django_redis_messaging.services import arguments
 from django_redis_messaging.services.jobs.engine import Engine, Push
 from django_redis_messaging.services.jobs.leases import Outcome, Settlement
 from django_redis_messaging.services.jobs.running import RunningJob
-from django_redis_messaging.tasks import RedisTask, modules, records, task, unknown
+from django_redis_messaging.tasks import RedisTask, commits, modules, records, task, unknown
 from django_redis_messaging.tasks.backend import TaskEngine
 from django_redis_messaging.tasks.compat import (
     InvalidTask,
@@ -662,6 +663,18 @@ class TestCommits:
             "1 calls of tests.tasks.jobs.noop were not enq",
         ]
 
+    def test_many_prompt_round_trips_do_not_use_up_the_time_of_a_commit(
+        self, configure: Configure, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        configure(ENQUEUE_ON_COMMIT=True)
+        clock = count(1000.0, 0.05)  # seconds that pass in each round trip
+        monkeypatch.setattr(commits, "monotonic", lambda: next(clock))
+        with transaction.atomic():
+            for _ in range(60):
+                jobs.noop.enqueue()
+                transaction.on_commit(lambda: None)  # so that each call needs a round trip
+        assert count_waiting() == 60
+
     def test_invalid_arguments_are_rejected_before_commit(self, configure: Configure) -> None:
         configure(ENQUEUE_ON_COMMIT=True)
         with transaction.atomic():
@@ -687,6 +700,10 @@ def test_captured_functions_send_the_calls_of_their_block_alone() -> None:
         assert all(one.enqueued_at for one in results)
         assert count_waiting() == 3 * number
     assert earlier.enqueued_at is None
+    with TestCase.captureOnCommitCallbacks() as callbacks:
+        results = [jobs.noop.enqueue_on_commit(using="default").enqueue() for _ in range(3)]
+    callbacks[0]()
+    assert all(one.enqueued_at for one in results)
 
 
 @pytest.mark.timing
