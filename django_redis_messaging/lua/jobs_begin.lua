@@ -1,4 +1,4 @@
--- Starts an attempt at a job that is held: it was claimed after two earlier leases of it had expired.
+-- Starts an attempt at a job that is held, as jobs_claim.lua holds those that may have ended their workers.
 --
 -- uses _records.lua
 -- uses _time.lua

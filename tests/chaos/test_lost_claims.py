@@ -9,6 +9,7 @@ import pytest
 from django_redis_messaging import conf
 from django_redis_messaging.core import scripts
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.services.jobs import lost_claims
 from django_redis_messaging.services.jobs.lost_claims import LostClaims
 from django_redis_messaging.tasks.compat import TaskResultStatus
 from tests.core.proxy import LossyProxy
@@ -80,6 +81,22 @@ def test_worker_that_stops_releases_them(lossy: LossyProxy) -> None:
     lossy.lose_next(then=stop)
     runner.run()
     assert (lossy.lost, state(result).status, state(result).attempts) == (1, "w", 0)
+
+
+def test_claim_that_is_lost_during_a_release_is_released_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[int] = []
+    claims = LostClaims(backend().engine, conf.alias(), ["default"], LONG)
+
+    def lose_another(*_: object) -> int:
+        released.append(1)
+        claims.add("another")
+        return 0
+
+    monkeypatch.setattr(lost_claims, "perform", lose_another)
+    claims.add("first")
+    claims.release()
+    claims.release()
+    assert len(released) == 2
 
 
 def test_claim_that_is_executed_late_is_released(lossy: LossyProxy) -> None:

@@ -22,10 +22,11 @@ from pytest_django import Settings
 
 from django_redis_messaging import Lock
 from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.jobs import alone, databases, event_loop
+from django_redis_messaging.errors import OutcomeUnknown, Unavailable
+from django_redis_messaging.services.jobs import alone, databases, event_loop, settling
 from django_redis_messaging.services.jobs import running as jobs_running
 from django_redis_messaging.services.jobs import worker as jobs_worker
-from django_redis_messaging.services.jobs.leases import Claimed, LeasedJob, Outcome, Settlement
+from django_redis_messaging.services.jobs.leases import Claimed, Lease, LeasedJob, Outcome, Settlement
 from django_redis_messaging.services.loop_group import LoopGroup
 from django_redis_messaging.tasks import guards
 from django_redis_messaging.tasks import worker as running_module
@@ -311,7 +312,7 @@ class TestLostWorkers:
             assert (state(lost).attempts, state(lost).lost) == (2, 2)
             assert ended(jobs.note.enqueue("other")).status == SUCCESSFUL
             tries = runner._starts._tries[lost.id]
-            until(lambda: tries.in_vain >= 3)
+            until(lambda: tries.failed_tries >= 3)
             assert tries.pause == 0  # only the first try kept the other lanes waiting
             with at_work() as idle:
                 assert ended(lost).worker_ids == ["lost", "lost", idle.id]
@@ -797,6 +798,25 @@ class TestAsync:
 
 @pytest.mark.timing
 class TestOutage:
+    def test_settlement_that_may_have_been_applied_is_repeated_as_such(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(settling, "perform", fail)
+        settlement = Lease("default", "id", 1, "token").settled(Outcome.DONE)
+        settler, outage = settling.Settler(backend().engine, backend().using), settling.Outage()
+        for error in (Unavailable(), OutcomeUnknown()):
+            assert not settler.try_settle(settlement, outage)
+            assert outage.unanswered == isinstance(error, OutcomeUnknown)
+
+    def test_worker_ends_while_a_lane_is_replaced(self) -> None:
+        """The thread that goes on in place of an interrupted one is not started yet."""
+        runner = worker()
+        runner._new_lane("lane 0")
+        runner._join_idle_lanes()
+
     def test_worker_continues_after_an_outage(self, own_server: EmbeddedServer, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 1.0}
         jobs.note.enqueue("before")

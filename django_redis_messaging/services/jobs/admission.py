@@ -33,7 +33,7 @@ class Admission:
         #: lanes that run a job alone, or wait for that
         self._exclusive = 0
         #: whether a lane runs a job that must run alone, or at least beside no other of its kind
-        self._runs_suspect = False
+        self._runs_isolated_job = False
         self._closed = False
 
     def enter(self, *, wait: bool) -> bool:
@@ -87,26 +87,26 @@ class Admission:
                 self._wait(left)
             may_start = not self._is_busy and not self._closed
             self._inside += 1
-            self._runs_suspect = self._runs_suspect or may_start
+            self._runs_isolated_job = self._runs_isolated_job or may_start
         try:
             yield may_start
         finally:
             with self._lock:
                 self._exclusive -= 1
-                self._runs_suspect = self._runs_suspect and not may_start
+                self._runs_isolated_job = self._runs_isolated_job and not may_start
                 self._changed.notify_all()
 
     @contextmanager
     def beside(self) -> Iterator[bool]:
         """As `alone`, but other jobs may run in this block, except those that must run alone."""
         with self._lock:
-            may_start = not self._runs_suspect and not self._closed
-            self._runs_suspect = self._runs_suspect or may_start
+            may_start = not self._runs_isolated_job and not self._closed
+            self._runs_isolated_job = self._runs_isolated_job or may_start
         try:
             yield may_start
         finally:
             with self._lock:
-                self._runs_suspect = self._runs_suspect and not may_start
+                self._runs_isolated_job = self._runs_isolated_job and not may_start
 
     @property
     def _is_busy(self) -> bool:

@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 #: seconds for which one job may keep the other lanes from claiming, in all its waits together
 MAX_PAUSE = 5.0
 #: seconds for which a job that could not be started is released, so that other workers can claim it; doubled
-#: with each try in vain, up to the maximum
+#: with each failed try, up to the maximum
 FIRST_DELAY, MAX_DELAY = 1.0, 60.0
-#: tries in vain, in about 10 minutes, after which a job is started beside others
+#: failed tries, in about 10 minutes, after which a job is started beside others
 MAX_TRIES = 15
 #: jobs that a worker remembers
 MAX_REMEMBERED = 1000
@@ -36,13 +36,13 @@ class _Tries:
 
     #: seconds for which it may still keep the other lanes waiting
     pause: float = field(default_factory=lambda: MAX_PAUSE)
-    #: tries in vain since it was started last
-    in_vain: int = 0
+    #: since it was started last
+    failed_tries: int = 0
 
     @property
     def delay(self) -> float:
         """Seconds until the next try."""
-        return float(min(FIRST_DELAY * 2 ** min(self.in_vain - 1, MAX_TRIES), MAX_DELAY))
+        return float(min(FIRST_DELAY * 2 ** min(self.failed_tries - 1, MAX_TRIES), MAX_DELAY))
 
 
 class LoneStarts:
@@ -72,7 +72,7 @@ class LoneStarts:
             if not may_start:
                 raise NotStarted(running.settled(Outcome.RELEASE, self._delay(leased.lease.id, tries)))
             running.leased = leased._replace(state=self._begin(running))
-            tries.in_vain = 0
+            tries.failed_tries = 0
             yield
 
     def _tries_of(self, job_id: str) -> _Tries:
@@ -83,7 +83,7 @@ class LoneStarts:
             return tries
 
     def _admitted(self, tries: _Tries) -> AbstractContextManager[bool]:
-        if tries.in_vain >= MAX_TRIES:
+        if tries.failed_tries >= MAX_TRIES:
             return self._admission.beside()
         return self._alone(tries)
 
@@ -114,7 +114,7 @@ class LoneStarts:
         """The delay (ms) of a job that could not be started."""
         if self._admission.is_closed:
             return 0
-        tries.in_vain += 1
+        tries.failed_tries += 1
         logger.info(
             "Job id=%s was not started, since other jobs run in this process; released for %.0f s.",
             job_id, tries.delay,

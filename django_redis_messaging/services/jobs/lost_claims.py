@@ -52,9 +52,14 @@ class LostClaims:
         if monotonic() < self._next_release:
             return
         tokens = list(self._tokens)
-        released = perform(self._using, self._engine.return_claims(self._queues, tokens))
+        # before the request: add() resets it for a claim that is lost meanwhile, in another lane
+        self._next_release = monotonic() + self._lease / 3
+        try:
+            released = perform(self._using, self._engine.return_claims(self._queues, tokens))
+        except BaseException:
+            self._next_release = 0.0
+            raise
         now = monotonic()
-        self._next_release = now + self._lease / 3
         for token in tokens:
             ends = min(self._tokens.get(token, now), now + self._lease)
             if ends > now:

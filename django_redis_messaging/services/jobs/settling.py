@@ -55,10 +55,13 @@ class Settler:
         if applied is not None and not applied and not is_repeat:
             log_lost_lease(settlement)
 
-    def try_settle(self, settlement: Settlement, *, is_repeat: bool) -> bool:
-        """Settle a lease; returns False if that has to be repeated."""
+    def try_settle(self, settlement: Settlement, outage: Outage) -> bool:
+        """Settle a lease in an outage; returns False if that has to be repeated."""
         try:
-            self.settle(settlement, is_repeat=is_repeat)
+            self.settle(settlement, is_repeat=outage.unanswered)
+        except OutcomeUnknown:
+            outage.unanswered = True
+            return False
         except MessagingError:
             return False
         return True

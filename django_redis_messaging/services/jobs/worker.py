@@ -195,7 +195,7 @@ class Worker:
     def _release_all(self, settlement: Settlement | None) -> None:
         """Settle the job of this lane, and release those of the others."""
         if settlement is not None:
-            self._settler.try_settle(settlement, is_repeat=False)
+            self._settler.try_settle(settlement, Outage())
         self._release_running()
 
     def _fail(self) -> None:
@@ -222,7 +222,7 @@ class Worker:
             except MessagingError as error:
                 outage = outage or Outage()
                 outage.add(error)
-                if settlement and self._settler.try_settle(settlement, is_repeat=outage.unanswered):
+                if settlement and self._settler.try_settle(settlement, outage):
                     self._admission.settled()
                     settlement = None
                 if self._ended.is_set():
@@ -346,7 +346,7 @@ class Worker:
         ends = monotonic() + min(POLL_INTERVAL, time_left())
         busy = {running.thread for running in self._running}
         for lane in list(self._lanes):
-            if lane.ident not in busy:
+            if lane.is_alive() and lane.ident not in busy:
                 lane.join(max(ends - monotonic(), 0))
 
 
