@@ -143,12 +143,12 @@ class Runner:
 
     def _failed(self, result: TaskResult, running: RunningJob, error: BaseException) -> Settlement:
         """Called while `error` is handled, so that receivers of the signal can log it."""
-        if running.released or isinstance(error, EventLoopEnded):
+        if running.released or issubclass(type(error), EventLoopEnded):
             return running.settled(Outcome.RELEASE)
         state = running.leased.state
         described = records.task_error(error)
         line = records.failure_line(described)
-        if isinstance(error, _retries(result.task)) and state.failures < state.max_attempts:
+        if issubclass(type(error), _retries(result.task)) and state.failures < state.max_attempts:
             return running.settled(Outcome.RETRY, round(retry_delay(state.failures) * 1000), line)
         result.errors.append(described)
         object.__setattr__(result, "finished_at", timezone.now())
@@ -160,11 +160,11 @@ class Runner:
 def _remove_own_frames(error: BaseException) -> None:
     """Remove from a traceback the frames between the worker and the task: formatting takes long, and it is
     done here and again by each handler of the log."""
-    trace = error.__traceback__
+    trace = sys.exc_info()[2]  # not by an attribute, which the class of the exception may override
     while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OWN_MODULES:
         trace = trace.tb_next
     if trace is not None:
-        error.__traceback__ = trace
+        BaseException.with_traceback(error, trace)
 
 
 def _send(signal: Signal, result: TaskResult, backend: RedisBackend) -> None:

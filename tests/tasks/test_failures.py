@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from django_redis_messaging.core.failures import format_traceback
+from django_redis_messaging.services.jobs.event_loop import EventLoop, EventLoopEnded, SyncThread
 from django_redis_messaging.services.jobs.running import NotStarted
 from django_redis_messaging.tasks import records, task
 from django_redis_messaging.tasks.compat import TaskResultStatus
 
 from . import jobs
-from .working import burst, ended
+from .working import PATIENCE, burst, ended
 
 
 class TextExits(Exception):
@@ -43,6 +45,41 @@ class NamelessKind(type):
 
 class Nameless(Exception, metaclass=NamelessKind):
     """See NamelessKind."""
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """Its attributes can't be set."""
+
+    code: int = 7
+
+
+class SettingExits(Exception):
+    """Setting an attribute ends the process."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise SystemExit(6)
+
+
+class AllAttributesExit(Exception):
+    """Reading any attribute ends the process."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit(5)
+
+
+class ClassExits(Exception):
+    """So isinstance() ends the process."""
+
+    @property
+    def __class__(self) -> Any:
+        raise SystemExit(4)
+
+
+class TracebackIsText(Exception):
+    """Its traceback is hidden."""
+
+    __traceback__ = "text"  # type: ignore[assignment]
 
 
 class DirExits:
@@ -110,6 +147,14 @@ def failing(name: str) -> Callable[[], BaseException]:
     return make
 
 
+#: exceptions whose attributes can't be used
+CLOSED: dict[str, Callable[[], BaseException]] = {
+    "frozen": Frozen,
+    "setting exits": SettingExits,
+    "all attributes exit": AllAttributesExit,
+    "class exits": ClassExits,
+    "traceback is text": TracebackIsText,
+}
 #: what tasks raise
 RAISED: dict[str, Callable[[], BaseException]] = {
     "syntax error with a wrong line": lambda: SyntaxError("x", ("f", 1, 1, 12345)),
@@ -133,6 +178,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
     "KeyboardInterrupt": KeyboardInterrupt,
     "memory": failing("memory"),
     "not started": lambda: NotStarted(None),
+    **CLOSED,
 }
 #: what tasks return
 RETURNED: dict[str, Callable[[], Any]] = {
@@ -152,6 +198,19 @@ def raise_unusual(name: str) -> None:
 
 
 @task
+async def async_raise_unusual(name: str) -> None:
+    raise RAISED[name]()
+
+
+@task(timeout=0.02)
+def raise_unusual_when_interrupted(name: str) -> None:
+    try:
+        jobs.sleep.func(20)
+    except BaseException:
+        raise RAISED[name]() from None
+
+
+@task
 def return_unusual(name: str) -> Any:
     return RETURNED[name]()
 
@@ -168,6 +227,11 @@ async def close_event_loop() -> None:
 
 CALLS = [
     *((raise_unusual, [name]) for name in RAISED),
+    *(
+        (raising, [name])
+        for raising in (async_raise_unusual, raise_unusual_when_interrupted)
+        for name in CLOSED
+    ),
     *((return_unusual, [name]) for name in RETURNED),
     (raise_cancelled, []),
     (jobs.async_raise_system_exit, []),
@@ -213,3 +277,25 @@ def test_a_failure_is_formatted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(formatted) == 1
     [error] = ended(result).errors
     assert "in fail" in error.traceback and "services/jobs" not in error.traceback
+
+
+def test_an_event_loop_that_fails_before_it_gets_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is closed when the thread of the coroutine, which saw it running, goes on."""
+    event_loop = EventLoop()
+    event_loop.run(asyncio.sleep(0))
+    sync_thread = event_loop._sync_thread
+
+    def fail() -> SyncThread:
+        assert event_loop._started is not None
+        loop, thread = event_loop._started
+        monkeypatch.setattr(event_loop, "_run_until_stopped", broken)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE)
+        return sync_thread()
+
+    def broken(loop: asyncio.AbstractEventLoop) -> None:
+        raise OSError("the selector is broken")
+
+    monkeypatch.setattr(event_loop, "_sync_thread", fail)
+    with pytest.raises(EventLoopEnded):
+        event_loop.run(asyncio.sleep(0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread
+import ctypes
 import gc
 import logging
 import queue
@@ -18,14 +20,17 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.cache import caches
 from django.db import connections, transaction
+from django.db.models.signals import ModelSignal, post_save
+from django.dispatch import Signal
 from pytest_django import DjangoDbBlocker, Settings
 
 from django_redis_messaging import Mailbox
 from django_redis_messaging.services.jobs import databases, interrupts
 from django_redis_messaging.services.jobs.worker import Worker
 from django_redis_messaging.tasks import task
-from django_redis_messaging.tasks.compat import TaskResultStatus
+from django_redis_messaging.tasks.compat import TaskResultStatus, task_started
 from tests.processes import PATIENCE, Start, commands
 
 from .. import postgresql
@@ -174,6 +179,26 @@ def raise_another() -> None:
         raise LookupError("the connection is in use") from None
 
 
+@task(timeout=0.1)
+def run_task_group() -> None:
+    """Be interrupted in a coroutine of a group: the group raises a group of exceptions."""
+
+    async def work() -> None:
+        jobs.sleep.func(20)
+
+    async def work_in_group() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(work())
+
+    asyncio.run(work_in_group())
+
+
+@task
+def count_queries() -> int:
+    execute("SELECT 1")
+    return len(connections[ALIAS].queries)
+
+
 @task
 def note_thread() -> None:
     thread = threading.current_thread()
@@ -288,12 +313,16 @@ class TestSwallowed:
         assert "ignore_exceptions" in errors[0].traceback  # where it was interrupted
         assert jobs.notes == ["finally"]
 
-    def test_what_is_raised_because_of_the_interrupt_is_a_timeout(self) -> None:
-        result = raise_another.enqueue()
+    @pytest.mark.parametrize(
+        ("raising", "cause"),
+        [(raise_another, "the connection is in use"), (run_task_group, "AttemptInterrupted")],
+    )
+    def test_what_is_raised_because_of_the_interrupt_is_a_timeout(self, raising: Any, cause: str) -> None:
+        result = raising.enqueue()
         burst()
         [error] = ended(result).errors
         assert error.exception_class.__name__ == "TaskTimeout"
-        assert "the connection is in use" in error.traceback
+        assert cause in error.traceback
 
     @pytest.mark.timing
     @pytest.mark.parametrize("resisting", [resist, async_resist])
@@ -370,6 +399,22 @@ class TestTransactions:
         assert ended(result).status == SUCCESSFUL
         assert written() == [2]
 
+    def test_without_autocommit_none_is_assumed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For a driver that can't be asked."""
+        connection = connections[ALIAS]
+        monkeypatch.setattr(connection, "vendor", "other")
+        connection.ensure_connection()
+        for autocommit, left_open in [(False, []), (True, [ALIAS])]:
+            connection.set_autocommit(False)
+            monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", autocommit)
+            assert databases.discard_open_transactions() == left_open
+
+    def test_queries_are_recorded_for_each_attempt(self, settings: Settings) -> None:
+        settings.DEBUG = True
+        results = [count_queries.enqueue() for _ in range(2)]
+        burst()
+        assert [ended(result).return_value for result in results] == [1, 1]
+
     def test_connections_are_closed_at_the_driver(self) -> None:
         connection = connections[ALIAS]
         connection.ensure_connection()
@@ -387,7 +432,7 @@ class TestTransactions:
 def test_the_transaction_of_a_test_case_is_left_alone() -> None:
     connection = connections["default"]
     databases.prepare()
-    assert databases.roll_back() == []
+    assert databases.discard_open_transactions() == []
     assert connections["default"] is connection and connection.in_atomic_block
 
 
@@ -423,6 +468,81 @@ def keep_garbage() -> None:
     cycle.append(cycle)
     lock.acquire()
     jobs.sleep.func(20)
+
+
+class TestSearch:
+    @pytest.mark.parametrize(
+        "name", ["condition", "signal", "signal of a model", "local-memory cache", "thread pools"]
+    )
+    def test_held_locks_of_any_thread_are_found(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(interrupts, "LOCK_TIMEOUT", 0.1)
+        condition = threading.Condition(threading.Lock())
+        lock: Any = {
+            "condition": condition,
+            "signal": task_started.lock,
+            "signal of a model": post_save.lock,
+            "local-memory cache": caches["default"]._lock,  # type: ignore[attr-defined]
+            "thread pools": concurrent.futures.thread._global_shutdown_lock,
+        }[name]
+        with lock:
+            assert interrupts.find_held_locks() == [condition._lock if lock is condition else lock]  # type: ignore[attr-defined]
+        assert interrupts.find_held_locks() == []
+
+    @pytest.mark.parametrize("kind", [threading.Condition, Signal, ModelSignal])
+    def test_objects_that_are_being_made_are_left_out(
+        self, kind: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        half_built = kind.__new__(kind)
+        assert interrupts.find_held_locks() == []
+        assert caplog.text == ""
+        del half_built
+
+    def test_no_error_of_the_search_ends_the_worker(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Odd(Signal):
+            @property
+            def lock(self) -> None:
+                raise SystemExit(1)
+
+            @lock.setter
+            def lock(self, value: object) -> None: ...
+
+        odd = Odd()
+        assert interrupts.find_held_locks() == []
+        assert "Searching for locks that an interrupted call has left held failed." in caplog.text
+        del odd
+
+    @pytest.mark.timing
+    def test_a_lock_is_not_taken_for_held_while_c_code_keeps_the_gil(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(interrupts, "LOCK_TIMEOUT", 0.4)
+        held, searched = threading.Event(), threading.Event()
+        waiting, becomes_free = queue.Queue[int](), interrupts._becomes_free
+
+        def hold() -> None:
+            with waiting.mutex:
+                held.set()
+                ctypes.CDLL(None).usleep(100_000)  # then it needs the GIL to release the lock
+
+        def keep_gil() -> None:
+            searched.wait()
+            ctypes.PyDLL(None).usleep(800_000)
+
+        def search(*args: Any) -> bool:
+            searched.set()
+            return becomes_free(*args)
+
+        monkeypatch.setattr(interrupts, "_becomes_free", search)
+        threads = [threading.Thread(target=target) for target in (keep_gil, hold)]
+        for thread in threads:
+            thread.start()
+        held.wait()
+        assert interrupts.find_held_locks() == []
+        assert searched.is_set()
+        for thread in threads:
+            thread.join()
 
 
 @pytest.mark.timing

@@ -81,11 +81,11 @@ def _call(handler: TimerHandler, expired: Expired, running: RunningJob) -> None:
 
 
 def _failed(handler: TimerHandler, running: RunningJob, error: BaseException) -> Settlement:
-    if running.released or isinstance(error, EventLoopEnded):
+    if running.released or issubclass(type(error), EventLoopEnded):
         return running.settled(Outcome.RELEASE)
     leased = running.leased
     reason = name_of(type(error))
-    if isinstance(error, TaskTimeout) and running.overdue >= 0:
+    if issubclass(type(error), TaskTimeout) and running.overdue >= 0:
         reason = f"{reason}: took longer than {handler.timeout} s"
     log_exception(
         logger,

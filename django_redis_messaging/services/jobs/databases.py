@@ -11,7 +11,8 @@ import logging
 from contextlib import suppress
 from typing import Any
 
-from django.db import connections
+from django.conf import settings
+from django.db import connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
@@ -23,7 +24,9 @@ _PSYCOPG_IDLE = (0, 4)
 
 def prepare() -> None:
     """Before an attempt: close the connections of this thread that are too old or broken, and those in a
-    transaction."""
+    transaction; forget the queries that DEBUG has recorded, as before a request."""
+    if settings.DEBUG:
+        reset_queries()
     for connection in connections.all(initialized_only=True):
         if is_in_transaction(connection):
             logger.warning(
@@ -34,7 +37,7 @@ def prepare() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
-def roll_back() -> list[str]:
+def discard_open_transactions() -> list[str]:
     """After an attempt: throw away the connections of this thread that it left in a transaction; returns the
     aliases of their databases."""
     left = [one for one in connections.all(initialized_only=True) if is_in_transaction(one)]
@@ -43,7 +46,7 @@ def roll_back() -> list[str]:
     return [one.alias for one in left]
 
 
-def left_open(aliases: list[str]) -> TransactionManagementError:
+def open_transaction_error(aliases: list[str]) -> TransactionManagementError:
     """The error of an attempt that ended, but left transactions open in these databases."""
     return TransactionManagementError(
         f"The call returned, but left a transaction open in database {', '.join(map(repr, aliases))}; it was "
@@ -91,8 +94,10 @@ def _is_driver_in_transaction(connection: BaseDatabaseWrapper) -> bool:
         return bool(driver.in_transaction)
     if vendor == "postgresql":
         return driver.info.transaction_status not in _PSYCOPG_IDLE
-    if vendor == "mysql":
-        return not driver.get_autocommit()
     if vendor == "oracle" and hasattr(driver, "transaction_in_progress"):
         return bool(driver.transaction_in_progress)
+    if not connection.settings_dict["AUTOCOMMIT"]:
+        return False  # the other drivers only know whether autocommit is off, which it always is there
+    if vendor == "mysql":
+        return not driver.get_autocommit()
     return not connection.get_autocommit()

@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ...core.failures import LoopGuard
@@ -24,7 +25,8 @@ def end_process(name: str, locks: Sequence[Any], release: Callable[[], object]) 
     calls `release` before, and logs why: this thread can acquire its own locks, but others could be held."""
     faulthandler.dump_traceback_later(END_TIMEOUT, exit=True, file=STDERR)  # needs no lock and no Python code
     why = f"{name}: an interrupted call left locks held, which other threads would wait for: {locks[:3]}"
-    os.write(STDERR, f"{why}; exiting.\n".encode(errors="backslashreplace"))
+    with suppress(OSError):  # it may be closed
+        os.write(STDERR, f"{why}; exiting.\n".encode(errors="backslashreplace"))
     with LoopGuard(logger, "Releasing the jobs of %s failed.", name), deadline(END_TIMEOUT / 2):
         release()
     with LoopGuard(logger, "Logging failed."):

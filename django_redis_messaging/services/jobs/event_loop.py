@@ -84,8 +84,7 @@ class EventLoop:
         if self._failed:
             coroutine.close()
             raise EventLoopEnded
-        loop = self._started_loop()
-        running = asyncio.run_coroutine_threadsafe(_outcome(self._sync_thread(), coroutine), loop)
+        running = self._submit(coroutine)
         self._running.add(running)
         try:
             if self._failed:
@@ -100,6 +99,18 @@ class EventLoop:
             return value
         finally:
             del error  # its traceback refers to this frame
+
+    def _submit(self, coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Ended]:
+        loop = self._started_loop()
+        outcome = _outcome(self._sync_thread(), coroutine)
+        try:
+            return asyncio.run_coroutine_threadsafe(outcome, loop)
+        except RuntimeError:  # the loop is closed
+            outcome.close()
+            coroutine.close()
+            if self._failed:  # meanwhile
+                raise EventLoopEnded from None
+            raise
 
     def close(self) -> None:
         """Stop the loop, after cancelling what still runs there."""
@@ -194,9 +205,11 @@ async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any])
         raise
     except BaseException as raised:
         error = raised
-    left_open = await _end_calls(sync_thread, interrupted=isinstance(error, TaskTimeout))
+    left_open = await _end_calls(sync_thread, interrupted=issubclass(type(error), TaskTimeout))
     try:
-        return value, databases.left_open(left_open) if left_open and error is None else error
+        if left_open and error is None:
+            error = databases.open_transaction_error(left_open)
+        return value, error
     finally:
         del error  # its traceback refers to this frame
 
@@ -224,7 +237,7 @@ async def _close_connections(sync_thread: SyncThread, *, interrupted: bool = Fal
 def _close_and_count(interrupted: bool) -> tuple[list[str], int]:
     """Close the connections of this thread that are too old, broken or in a transaction, or all; returns the
     databases of those in a transaction, and how many connections are left."""
-    left_open = databases.roll_back()
+    left_open = databases.discard_open_transactions()
     if interrupted:
         databases.discard_all()
     close_old_connections()

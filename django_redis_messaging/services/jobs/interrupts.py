@@ -1,29 +1,35 @@
 """Calls that another thread can interrupt, and what an interrupt leaves behind.
 
 CPython raises an interrupt between two instructions of the thread, wherever that is: also after a lock was
-acquired and before the block that releases it. So the thread of an interrupted call is not used again, and
+acquired and before the block that releases it. Python 3.11 to 3.13 raise none between `with lock:` and its
+block, later versions do (CPython issue 148874). So the thread of an interrupted call is not used again, and
 before it ends it looks for locks that it still holds: other threads would wait for them forever.
 """
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import ctypes
 import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from django.core.cache.backends import locmem
 from django.dispatch import Signal
+
+from ...core.failures import LoopGuard
 
 #: seconds between two interrupts of a call that goes on
 INTERRUPT_INTERVAL = 1.0
 #: seconds for which a lock of a kind that is never held for long may be held by another thread
 LOCK_TIMEOUT = 2.0
-#: exceptions that led to an exception, of which so many are looked at
-MAX_CHAIN = 100
+#: tries in that time: one alone could end while C code keeps all other threads from running
+LOCK_TRIES = 20
+
+logger = logging.getLogger(__name__)
 
 _RLock: Any = type(threading.RLock())
 _Lock: Any = type(threading.Lock())
@@ -112,52 +118,59 @@ def _set_pending(thread: int, kind: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 
 
-def was_caused_by(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether an exception is of this kind, or was raised while one of this kind was handled."""
-    found: BaseException | None = error
-    with suppress(BaseException):  # its attributes can be anything
-        for _ in range(MAX_CHAIN):
-            if found is None or isinstance(found, kind):
-                return found is not None
-            found = found.__cause__ or found.__context__
-    return False
-
-
 def find_held_locks() -> list[Any]:
     """The locks that this thread, which is about to end, still holds; and locks without an owner that stay
     held for LOCK_TIMEOUT, if they are of kinds that are held for some instructions only: of signals,
-    conditions and queues. Others without an owner are not found."""
+    conditions and queues, of local-memory caches and of thread pools. Others without an owner are not
+    found."""
+    # objects of all kinds are looked at, also half built ones
+    with LoopGuard(logger, "Searching for locks that an interrupted call has left held failed."):
+        return _find_held_locks()
+    return []
+
+
+def _find_held_locks() -> list[Any]:
     locks = list(_locks())
     if any(map(_is_own, locks)):
         del locks
         gc.collect()  # nobody waits for a lock that is garbage
         locks = list(_locks())
-    ends = monotonic() + LOCK_TIMEOUT
     own = {id(lock): lock for lock in locks if _is_own(lock)}
     others = {id(lock): lock for lock in locks if type(lock) is _Lock and lock.locked()}
-    return [*own.values(), *(lock for lock in others.values() if not _can_acquire(lock, ends))]
+    return [*own.values(), *_that_stay_held(list(others.values()))]
 
 
 def _locks() -> Iterator[Any]:
-    """The locks of this process: all that have an owner, and those of signals, conditions and queues."""
+    """The locks of this process: all that have an owner, and those that are held for some instructions."""
     yield logging._lock  # type: ignore[attr-defined]  # gc.freeze() may have hidden it and the next ones
     for handler in logging._handlerList:  # type: ignore[attr-defined]
         yield getattr(handler(), "lock", None)
+    yield getattr(concurrent.futures.thread, "_global_shutdown_lock", None)
+    yield from list(getattr(locmem, "_locks", {}).values())
     for one in gc.get_objects():
         kind = type(one)
         if kind is _RLock:
             yield one
         elif kind is threading.Condition:  # a queue.Queue has some, with its own lock
-            yield one._lock
-        elif kind is Signal:
-            yield one.lock
+            yield getattr(one, "_lock", None)  # None: another thread is just making it
+        elif issubclass(kind, Signal):
+            yield getattr(one, "lock", None)
 
 
 def _is_own(lock: Any) -> bool:
     return type(lock) is _RLock and lock._is_owned()
 
 
-def _can_acquire(lock: Any, ends: float) -> bool:
+def _that_stay_held(locks: list[Any]) -> list[Any]:
+    """Those of these locks that stay held for LOCK_TIMEOUT. Each try lets other threads run: if C code keeps
+    Python's global lock for longer than that, their holders can release them afterwards."""
+    for _ in range(LOCK_TRIES):
+        ends = monotonic() + LOCK_TIMEOUT / LOCK_TRIES
+        locks = [lock for lock in locks if not _becomes_free(lock, ends)]
+    return locks
+
+
+def _becomes_free(lock: Any, ends: float) -> bool:
     acquired: bool = lock.acquire(timeout=max(ends - monotonic(), 0))
     if acquired:
         lock.release()

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import TaskTimeout
 from . import databases
-from .interrupts import INTERRUPT_INTERVAL, AttemptInterrupted, InterruptibleCall, was_caused_by
+from .interrupts import INTERRUPT_INTERVAL, AttemptInterrupted, InterruptibleCall
 from .leases import HELD, LeasedJob, Outcome, Settlement
 
 logger = logging.getLogger(__name__)
@@ -108,11 +108,11 @@ class RunningJob:
         try:
             value = function() if call is None else self._call_within(call, function)
         finally:
-            left_open = databases.roll_back()
+            left_open = databases.discard_open_transactions()
             if call is not None and call.interrupts:
                 databases.discard_all()
         if left_open:
-            raise databases.left_open(left_open)
+            raise databases.open_transaction_error(left_open)
         return value
 
     def _call_within(self, call: InterruptibleCall, function: Callable[[], Any]) -> Any:
@@ -123,7 +123,7 @@ class RunningJob:
         if error is None:
             return value
         try:
-            if call.interrupts and was_caused_by(error, AttemptInterrupted):
+            if call.interrupts:
                 raise _timed_out(error, call.seconds)
             raise error
         finally:
@@ -159,7 +159,7 @@ class RunningJob:
 def _timed_out(error: BaseException, seconds: float) -> TaskTimeout:
     """What is recorded of an interrupted call that raised `error`."""
     timeout = TaskTimeout(f"The call took longer than {seconds:g} s.")
-    if isinstance(error, AttemptInterrupted):
+    if issubclass(type(error), AttemptInterrupted):
         return timeout.with_traceback(error.__traceback__)
     timeout.__cause__ = error
     return timeout
@@ -182,7 +182,7 @@ async def _within(
     try:
         if error is None:
             return value
-        if interrupts and was_caused_by(error, asyncio.CancelledError):
+        if interrupts:
             raise TaskTimeout(f"The call took longer than {seconds:g} s.") from error
         raise error
     finally:
