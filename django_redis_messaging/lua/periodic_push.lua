@@ -1,6 +1,7 @@
 -- Enqueues an occurrence of a periodic task, unless it has been handled. It is left out if it was missed, if it is the
 -- one that was enqueued last, or if another job has its unique key. One that was enqueued before while the clock was
--- ahead is enqueued again, under the same id, when it has ended.
+-- ahead is enqueued again, under the same id, when it has ended; not if it is dead in another queue, which the task had
+-- then: redriving or removing it there would change the new job.
 --
 -- uses _periodic.lua
 -- uses _queue.lua
@@ -39,6 +40,13 @@ local name, schedule, moment, max_age = ARGV[1], ARGV[2], tonumber(ARGV[3]), ton
 local max_waiting, id, payload = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local priority, max_attempts, unique = ARGV[8], ARGV[9], ARGV[10]
 local now = milliseconds()
+
+-- Whether the job is dead in another queue. One that was removed from the dead jobs is among the finished ones.
+local function is_dead_elsewhere(state)
+  return state and state.status == 'd' and not redis.call('ZSCORE', queue.dead, id)
+    and not redis.call('ZSCORE', records.finished, id)
+end
+
 local handled, _, enqueued = read_periodic(periodic, name)
 if handled and moment <= handled then
   return 0
@@ -46,7 +54,7 @@ end
 local missed = max_age > 0 and now - moment >= max_age
 local known = read_state(records, id)
 local is_enqueued = moment == enqueued or (known and not has_ended(known))
-if missed or is_enqueued or (unique ~= '' and unique_holder(records, unique)) then
+if missed or is_enqueued or is_dead_elsewhere(known) or (unique ~= '' and unique_holder(records, unique)) then
   write_periodic(periodic, name, moment, schedule, enqueued)
   return 0
 end

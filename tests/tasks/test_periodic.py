@@ -395,6 +395,23 @@ class TestOccurrences:
         )]  # fmt: skip
         assert server().zcard(keys().finished) == server().hlen(keys().states) == 2
 
+    @pytest.mark.parametrize("queue", ["default", "other"])
+    def test_one_that_is_dead_in_another_queue_is_not(
+        self, queue: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The new job would be among the dead jobs of the queue that the task had before."""
+        periodic(every=60)(jobs.fail.using(queue_name="other"))
+        first = (server_ms() // MINUTE + 30) * MINUTE
+        for early in (first, first + MINUTE):
+            assert self.enqueue_at(early)
+            burst()
+        poll()
+        monkeypatch.setattr(module, "_registered", {})
+        periodic(every=60)(jobs.fail.using(queue_name=queue))
+        assert bool(self.enqueue_at(first)) == (queue == "other")
+        assert len(engine().dead("other", 10)) == (1 if queue == "other" else 2)
+        assert counts() == [0, 0, 0, 0]
+
     def test_last_occurrence_is_not_repeated_when_the_clock_is_set_back(self) -> None:
         """A task that runs once a day must not run twice."""
         periodic(every=timedelta(days=1))(jobs.noop.using(result_ttl=0))
