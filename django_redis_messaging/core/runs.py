@@ -130,7 +130,8 @@ class Run:
         self = cls({**EMPTY_STATE, "pid": os.getpid()}, file=file, is_own=True)
         self._variable_before = os.environ.get(VARIABLE)
         entries = of_site("CACHES")
-        self._servers = {server for entry in entries.values() for server in servers_of(entry)}
+        named = {server for entry in entries.values() for server in servers_of(entry)}
+        self._servers = named - {("", 0)}  # of other backends, without a LOCATION
         try:
             for alias in (conf.alias(), *entries):
                 self._databases.setdefault(alias, len(self._databases))

@@ -524,7 +524,7 @@ class TestSearch:
         def hold() -> None:
             with waiting.mutex:
                 held.set()
-                ctypes.CDLL(None).usleep(100_000)  # then it needs the GIL to release the lock
+                searched.wait()  # then it needs the GIL to release the lock
 
         def keep_gil() -> None:
             searched.wait()
