@@ -1,10 +1,17 @@
--- Reads until when messages were mailed to a user in a digest, and the clock.
+-- Reads what a digest of a user needs to know about the user, and the clock.
 --
 -- reads only
 -- uses _time.lua
 --
--- KEYS  1 digest
--- Returns {now: ms, until: ms, or nil if there was none}
-local digest = KEYS[1]
+-- KEYS  1 digest: until when messages were mailed
+-- KEYS  2 choices: the user's choices
+-- KEYS  3 blocks: whom the user has blocked
+-- Returns {now: ms, until: ms, or nil if there was no digest, the choice "digests", or nil, blocked people}
+local digest, choices, blocks = KEYS[1], KEYS[2], KEYS[3]
 
-return {milliseconds(), redis.call('GET', digest)}
+return {
+  milliseconds(),
+  redis.call('GET', digest),
+  redis.call('HGET', choices, 'digests'),
+  redis.call('ZRANGE', blocks, 0, -1),
+}

@@ -1,4 +1,4 @@
-"""What users want others to see of them."""
+"""What users have chosen: what others see of them, and whether they want digests."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ class Choice(NamedTuple):
     """Whether others see that the user is online."""
     receipts: bool = True
     """Whether others see what the user has read."""
+    digests: bool = True
+    """Whether unread messages are mailed to the user, if the site does that."""
 
 
 class Choices(Service):
-    """What users let others see: everything, unless they have chosen otherwise.
+    """What users let others see, and whether they want digests: all of it, unless they have chosen otherwise.
 
     >>> choices = Choices()
     >>> choices.choose("ann", receipts=False)
-    Choice(online=True, receipts=False)
+    Choice(online=True, receipts=False, digests=True)
     >>> choices.get("ann")
-    Choice(online=True, receipts=False)
+    Choice(online=True, receipts=False, digests=True)
     >>> choices.hiding_reading(["ann", "bob"])
     {'ann'}
     """
@@ -42,10 +44,17 @@ class Choices(Service):
     aget = asynchronous(get)
 
     @operation
-    def choose(self, user: str, *, online: bool | None = None, receipts: bool | None = None) -> Steps[Choice]:
+    def choose(
+        self,
+        user: str,
+        *,
+        online: bool | None = None,
+        receipts: bool | None = None,
+        digests: bool | None = None,
+    ) -> Steps[Choice]:
         """Change the choices that are given; returns all. Who doesn't want to be seen online is not from then
         on, in any process."""
-        keys, given = self._keys(user), {"online": online, "receipts": receipts}
+        keys, given = self._keys(user), {"online": online, "receipts": receipts, "digests": digests}
         changed = [(what, flag(value, what)) for what, value in given.items() if value is not None]
         arguments = [part for pair in changed for part in pair]
         return _make((yield Script("choices_set", [keys.choices, keys.online], arguments)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.keys import tag
+from ..core.keys import FORMAT, tag
 
 
 class UserKeys:
@@ -39,7 +39,8 @@ class UserKeys:
 
     @property
     def choices(self) -> str:
-        """HASH "online" or "receipts" → "0" if others may not see it, else "1". Deleted by forget()."""
+        """HASH "online" or "receipts" → "0" if others may not see it, else "1"; "digests" → "0" if the user
+        wants none, else "1". Deleted by forget()."""
         return self.tag + ":choices"
 
     @property
@@ -63,3 +64,9 @@ class UserKeys:
         """STRING ms until which unread messages were mailed to the user. Expires 30 days after the latest
         digest; deleted by forget()."""
         return self.tag + ":digest"
+
+
+def digest_run_key(prefix: str) -> str:
+    """STRING primary key of the last user of a run of send_digests that has not ended. Expires 30 days after
+    the latest run."""
+    return f"{prefix}:{FORMAT}:{{digests}}:run"

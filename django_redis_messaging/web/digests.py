@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta, tzinfo
+from email.policy import Policy
+from typing import Any
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.conf import settings
 from django.core.mail import EmailMultiAlternatives
+from django.core.signing import BadSignature, Signer
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
-from django.utils import translation
+from django.utils import timezone, translation
+from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .. import conf
-from ..errors import ChatNotFound, ConfigurationError, InvalidArgument, NotAMember
-from ..services.chats import Chat, ChatSummary, Message
-from ..services.digests import DigestRecord
-from ..services.inboxes import Inbox
+from ..core.keys import current_prefix
+from ..errors import ConfigurationError, InvalidArgument
+from ..services.chats import Message
+from ..services.digests import DigestInbox, DigestRecord, UnreadChat
 from .identity import Identity
 from .people import people
-from .presentation import chat_rows, one_line
+from .presentation import EXCERPT_LENGTH, ChatRow, chat_rows
+from .texts import unlinked, visible_text
 
-#: chats of a user that are examined, those with the latest activity
-MAX_CHATS = 200
-#: chats in a page of them
-_PAGE_SIZE = 50
 #: chats in a digest; others are counted
 MAX_SHOWN_CHATS = 20
 #: messages of a chat whose text is shown, the latest
 MAX_EXCERPTS = 3
-#: messages of a chat that are examined, the latest
-MAX_MESSAGES = 100
-#: reads of a chat, each of which returns 256 KiB at most
-_MAX_READS = 4
+#: characters of a name, and of a chat's title
+MAX_NAME_LENGTH = 60
+MAX_TITLE_LENGTH = 80
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The beginning of a message: texts of users, without links and in one line."""
+
+    name: str
+    text: str
+    #: in the time zone of the recipient
+    sent_at: datetime
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DigestChat:
     """A chat in a digest."""
 
-    title: str
+    #: the names of the others; of a group with a title, that it is one, and the title
+    heading: str
     url: str
     #: messages that are in the digest
     count: int
-    #: (name of the sender, beginning of the text) of the latest of them, the oldest first
-    excerpts: Sequence[tuple[str, str]]
+    #: the latest of them, the oldest first
+    excerpts: Sequence[Excerpt]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,13 +80,6 @@ class Digest:
     def more(self) -> int:
         """Number of chats that are not shown."""
         return self.chat_count - len(self.chats)
-
-
-class _Period(NamedTuple):
-    """The period in which the messages of a digest were sent, after `since`."""
-
-    since: datetime
-    until: datetime
 
 
 class Site:
@@ -115,107 +122,131 @@ def _checked_host(base: str) -> str:
 
 
 def find_digest(identity: Identity, member: str, site: Site) -> Digest | None:
-    """The digest of a user, in the active language: messages by others in chats that are not muted, unread
-    for DIGEST_AFTER, and not in an earlier digest. None if there are none. Changes nothing."""
-    if not Inbox(member).unread():
+    """The digest of a user, in the active language and time zone. None if there is none. Changes nothing.
+
+    It contains messages by others, except blocked ones, in chats that are not muted, unread for DIGEST_AFTER,
+    and not in an earlier digest. Users who have chosen so get none.
+    """
+    inbox = DigestInbox(member)
+    if not inbox.unread():
         return None
-    now, since = DigestRecord(member).read()
-    period = _Period(since, now - timedelta(seconds=conf.current().DIGEST_AFTER))
-    found = [
-        (summary, messages)
-        for summary in _candidates(member, since)
-        if (messages := _find_unread(summary, member, period))
-    ]
+    state = DigestRecord(member).read()
+    if not state.wanted:
+        return None
+    until = state.now - timedelta(seconds=conf.current().DIGEST_AFTER)
+    found = inbox.find(state.since, until, hidden=state.blocked, latest=MAX_EXCERPTS)
     if not found:
         return None
     return Digest(
         member=member,
         chats=_shown_chats(identity, member, site, found[:MAX_SHOWN_CHATS]),
-        message_count=sum(len(messages) for _, messages in found),
+        message_count=sum(chat.summary.unread for chat in found),
         chat_count=len(found),
-        until=period.until,
+        until=until,
     )
 
 
-def _candidates(member: str, since: datetime) -> Iterator[ChatSummary]:
-    """Chats with unread messages, of those with activity after `since`."""
-    after = None
-    for _ in range(MAX_CHATS // _PAGE_SIZE):
-        page = Inbox(member).chats(limit=_PAGE_SIZE, after=after)
-        for summary in page:
-            if summary.active_at <= since:
-                return
-            if summary.unread and not summary.muted:
-                yield summary
-        if len(page) < _PAGE_SIZE:
-            return
-        after = page[-1].cursor
-
-
-def _find_unread(summary: ChatSummary, member: str, period: _Period) -> list[Message]:
-    """The unread messages by others that were sent in the period, of the latest MAX_MESSAGES."""
-    if summary.last_message is None:
-        return []
-    chat, found = Chat(summary.chat_id), []
-    after: str | int = max(summary.last_message.id - MAX_MESSAGES, 0)
-    for _ in range(_MAX_READS):
-        try:
-            news = chat.changes(member, after=after, limit=MAX_MESSAGES)
-        except (ChatNotFound, NotAMember):  # deleted or left since the list was read
-            return []
-        found += [
-            message
-            for message in news.messages
-            if message.id > news.read_id
-            and message.sender != member
-            and not message.deleted
-            and period.since < message.sent_at <= period.until
-        ]
-        if not news.has_more:
-            break
-        after = news.cursor
-    return found
-
-
 def _shown_chats(
-    identity: Identity, member: str, site: Site, found: Sequence[tuple[ChatSummary, list[Message]]]
+    identity: Identity, member: str, site: Site, found: Sequence[UnreadChat]
 ) -> list[DigestChat]:
-    """The chats with their titles and excerpts; the names of all senders are fetched together."""
-    latest = [messages[-MAX_EXCERPTS:] for _, messages in found]
-    senders = {message.sender for messages in latest for message in messages}
-    labels = {person.id: " ".join(person.label.split()) for person in people(identity, senders)}
-    rows = chat_rows([summary for summary, _ in found], identity=identity, me=member)
+    """The chats with their headings and excerpts; the names of all senders are fetched together."""
+    senders = {message.sender for chat in found for message in chat.latest}
+    names = {person.id: unlinked(person.label, MAX_NAME_LENGTH) for person in people(identity, senders)}
+    rows = chat_rows([chat.summary for chat in found], identity=identity, me=member)
     return [
         DigestChat(
-            title=" ".join(row.title.split()),
+            heading=_heading(row),
             url=site.url("room", row.id),
-            count=len(messages),
-            excerpts=[(labels[message.sender], one_line(message)) for message in shown],
+            count=row.summary.unread,
+            excerpts=[_excerpt(message, names) for message in chat.latest],
         )
-        for row, (_, messages), shown in zip(rows, found, latest, strict=True)
+        for row, chat in zip(rows, found, strict=True)
     ]
 
 
+def _excerpt(message: Message, names: dict[str, str]) -> Excerpt:
+    text = unlinked(message.body[: EXCERPT_LENGTH * 2], EXCERPT_LENGTH)
+    return Excerpt(names[message.sender], text, timezone.localtime(message.sent_at))
+
+
+def _heading(row: ChatRow) -> str:
+    """Who or what a chat is. A title is quoted, since it can be anything: also the name of another person."""
+    title = unlinked(row.title, MAX_TITLE_LENGTH)
+    if not visible_text(row.summary.title):
+        return title
+    if row.companion:
+        return _("%(name)s, “%(title)s”") % {"name": unlinked(row.companion, MAX_NAME_LENGTH), "title": title}
+    return _("Group “%(title)s”") % {"title": title}
+
+
 def make_mail(digest: Digest, address: str, site: Site) -> EmailMultiAlternatives:
-    """The mail with the digest, in the active language: as plain text and as HTML."""
+    """The mail with the digest, in the active language: as plain text and as HTML. One click in the mail
+    program stops further ones (RFC 8058)."""
     subject = ngettext(
         "%(count)s unread message on %(site)s", "%(count)s unread messages on %(site)s", digest.message_count
     )
     subject %= {"count": digest.message_count, "site": site.host}
+    unsubscribe = site.url("unsubscribe", unsubscribe_token(digest.member))
     context = {
         "digest": digest,
         "site": site,
         "subject": subject,
+        "unsubscribe": unsubscribe,
         "language": translation.get_language(),
         "direction": "rtl" if translation.get_language_bidi() else "ltr",
+        "time_zone": timezone.get_current_timezone_name(),
     }
     name = "django_redis_messaging/digest"
     text = render_to_string(f"{name}.txt", context)
-    mail = EmailMultiAlternatives(subject, text, to=[address], headers={"Auto-Submitted": "auto-generated"})
+    headers = {
+        "Auto-Submitted": "auto-generated",
+        "List-Unsubscribe": _UnfoldedHeader(f"<{unsubscribe}>"),
+        "List-Unsubscribe-Post": "List-Unsubscribe=One-Click",
+    }
+    mail = EmailMultiAlternatives(subject, text, to=[address], headers=headers)
     mail.attach_alternative(render_to_string(f"{name}.html", context), "text/html")
     return mail
+
+
+class _UnfoldedHeader(str):
+    """A List-Unsubscribe header in one line. Python would encode a URL longer than a line (RFC 2047), which
+    mail programs don't decode there."""
+
+    name = "List-Unsubscribe"
+
+    def fold(self, *, policy: Policy[Any]) -> str:
+        return f"{self.name}: {self}{policy.linesep}"
+
+
+def unsubscribe_token(member: str) -> str:
+    """A text with which anybody can stop the digests of this user, and do nothing else."""
+    return _signer().sign_object(member)
+
+
+def member_of_token(token: str) -> str | None:
+    """The id for which `unsubscribe_token` made this text; None if it made no such text."""
+    try:
+        member: str = _signer().unsign_object(token)
+    except BadSignature:
+        return None
+    return member
+
+
+def _signer() -> Signer:
+    # Tenants have different prefixes, but can have users with equal ids.
+    return Signer(salt=f"django_redis_messaging.digests:{current_prefix()}")
 
 
 def language_of(identity: Identity, user: Any) -> str:
     """The language of a user's mails; that of the site if the identity returns none."""
     return identity.language(user) or str(settings.LANGUAGE_CODE)
+
+
+def time_zone_of(identity: Identity, user: Any) -> tzinfo:
+    """The time zone of a user's mails; that of the site if the identity returns none, or an unknown one."""
+    name = identity.time_zone(user)
+    try:
+        return ZoneInfo(name) if name else timezone.get_default_timezone()
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        _logger.warning("Unknown time zone %r of %r, using that of the site.", name, identity.member_id(user))
+        return timezone.get_default_timezone()

@@ -83,11 +83,15 @@ class Identity:
         return str(getattr(user, user.get_email_field_name(), None) or "")
 
     def wants_digest(self, user: Any) -> bool:
-        """Whether unread messages are mailed to the user: see `manage.py send_digests`."""
+        """Whether unread messages are mailed to the user, who can stop it: see `manage.py send_digests`."""
         return True
 
     def language(self, user: Any) -> str:
         """The language of mails to the user, such as "de"; "" for that of the site."""
+        return ""
+
+    def time_zone(self, user: Any) -> str:
+        """The time zone of times in mails to the user, such as "Europe/Berlin"; "" for that of the site."""
         return ""
 
     def _key(self, member: str) -> Any:

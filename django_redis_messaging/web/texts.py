@@ -10,6 +10,7 @@ from unicodedata import category
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 #: characters of a message's text in one piece of HTML; longer texts have a page of their own
@@ -38,6 +39,23 @@ _TRAILING = ".,;:!?)]}*_'\""
 _BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
 #: embeddings, overrides, isolates and marks: they change the order in which the characters are displayed
 _BIDI_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+#: what mail programs show as links, besides domains: a scheme, a host of Windows, an IPv4 address
+_MAIL_LINK = re.compile(
+    r"(?:\b[a-z][a-z0-9+.-]{0,30}:[/\\]|\b(?:www\.|mailto:|tel:|sms:|callto:|sip:)|\\\\)\S*[\w/]"
+    r"|\d{1,3}(?:\.\d{1,3}){3}(?:\S*[\w/])?",
+    re.IGNORECASE,
+)
+#: dots as in domains, but not those of numbers: full stops, then other characters that domains allow as dots
+_INNER_DOT = re.compile(
+    r"(?<=\S)(?:(?<!\d)\.(?=[\w\u200c\u200d])|(?<=\d)\.(?=[^\W\d])|[\u2024\u3002\ufe52\uff0e\uff61](?=[a-z0-9]))",
+    re.IGNORECASE,
+)
+#: categories of control characters, of invisible ones, and of halves of characters; except those that join
+#: letters and emoji
+_INVISIBLE = {"Cc", "Cf", "Cs"}
+_JOINERS = "\u200c\u200d"
+#: quotation marks with which a text could seem to end
+_QUOTATION_MARKS = dict.fromkeys(map(ord, '"“”„‟«»「」『』〝〞\uff02'), "'")
 
 
 def without_bidi_controls(text: str) -> str:
@@ -60,6 +78,19 @@ def visible_text(text: str) -> str:
     cleaned = without_bidi_controls(text)
     is_visible = any(category(each)[0] in "LNPS" and each not in _BLANKS for each in cleaned)
     return cleaned if is_visible else ""
+
+
+def unlinked(text: str, length: int) -> str:
+    """A user's text for a mail, where it is quoted: one line of at most `length` characters, without
+    invisible ones, and without anything that a mail program shows as a link.
+
+    >>> unlinked('Pay at\\nhttps://evil.example/x or evil.example: "now"', 60)
+    "Pay at [link] or evil. example: 'now'"
+    """
+    shown = [each for each in text if each.isspace() or each in _JOINERS or category(each) not in _INVISIBLE]
+    line = " ".join("".join(shown).split())[: 4 * length]  # more may only be a link
+    line = _MAIL_LINK.sub(lambda match: _("[link]"), line)
+    return Truncator(_INNER_DOT.sub(r"\g<0> ", line).translate(_QUOTATION_MARKS)).chars(length)
 
 
 def body_html(body: str, *, mentions: Sequence[str] = ()) -> SafeString:

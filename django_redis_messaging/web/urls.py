@@ -27,6 +27,7 @@ urlpatterns = [
     path("blocks/block/", views.BlockView.as_view(), name="block"),
     path("blocks/unblock/", views.UnblockView.as_view(), name="unblock"),
     path("choices/", views.ChoicesView.as_view(), name="choices"),
+    path("digests/<str:token>/", views.UnsubscribeView.as_view(), name="unsubscribe"),
     path("notifications/", views.NotificationsView.as_view(), name="notifications"),
     path("notifications/feed/", views.NotificationsFeedView.as_view(), name="notifications_feed"),
     path("notifications/bell/", views.BellView.as_view(), name="bell"),

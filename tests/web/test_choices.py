@@ -1,4 +1,4 @@
-"""What others see of a user: whether they are online, and what they have read."""
+"""What a user has chosen: what others see of them, and whether they want digests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from django_redis_messaging import Choices, live
+from django_redis_messaging.web.identity import Identity
 
 from .conftest import Room
 
@@ -70,17 +71,33 @@ class TestPage:
         assert page.count('type="checkbox"') == page.count(" checked") == 2
         answer = client.post(reverse("messaging:choices"), {"receipts": "on"})
         assert (answer.status_code, answer["Location"]) == (302, reverse("messaging:blocks"))
-        assert choices.get(room.id("member")) == (False, True)
+        assert choices.get(room.id("member")) == (False, True, True)
         assert client.get(reverse("messaging:blocks")).content.decode().count(" checked") == 1
         answer = room.client("member", json=True).post(reverse("messaging:choices"))
-        assert answer.json() == {"online": False, "receipts": False}
+        assert answer.json() == {"online": False, "receipts": False, "digests": True}
 
     def test_only_what_the_site_shows(self, room: Room, settings: Settings) -> None:
         client, choices = room.client("member"), Choices()
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "READ_RECEIPTS": False}
         client.post(reverse("messaging:choices"))
-        assert choices.get(room.id("member")) == (False, True)
+        assert choices.get(room.id("member")) == (False, True, True)
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "PRESENCE_MAX_MEMBERS": 0}
         page = client.get(reverse("messaging:blocks")).content.decode()
         assert 'type="checkbox"' not in page
         assert "What others see" not in page
+
+    def test_digests_are_a_choice_if_the_site_mails_them_to_the_user(
+        self, room: Room, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "DIGEST_BASE_URL": "https://example.com"}
+        client, choices = room.client("member"), Choices()
+        choices.choose(room.id("member"), online=False, digests=False)
+        page = client.get(reverse("messaging:blocks")).content.decode()
+        assert page.count('type="checkbox"') == 3
+        assert page.count(" checked") == 1
+        client.post(reverse("messaging:choices"), {"digests": "on"})
+        assert choices.get(room.id("member")) == (False, False, True)
+        monkeypatch.setattr(Identity, "wants_digest", lambda self, user: user.username != "member")
+        assert 'name="digests"' not in client.get(reverse("messaging:blocks")).content.decode()
+        client.post(reverse("messaging:choices"), {"online": "on"})
+        assert choices.get(room.id("member")) == (True, False, True)

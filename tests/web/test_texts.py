@@ -14,6 +14,7 @@ from django_redis_messaging.web.texts import (
     is_cut,
     markup,
     split,
+    unlinked,
     without_bidi_controls,
 )
 
@@ -205,3 +206,36 @@ def test_code_is_neither_folded_nor_split_in_the_middle() -> None:
     assert folded.endswith("end</details>")
     long = "x" * (MAX_SHOWN_LENGTH - 10) + "\n" + code + "end"
     assert split(long) == ["x" * (MAX_SHOWN_LENGTH - 10) + "\n" + code, "end"]
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("See https://evil.example/a?b=c, now", "See [link], now"),
+        ("HTTP:/evil.example ftp://evil x-y.z+1://evil", "[link] [link] [link]"),
+        ("(www.evil.example/a)", "([link])"),
+        ("mailto:a@evil.example tel:+49123 sms:1", "[link] [link] [link]"),
+        (r"\\evil\share", "[link]"),
+        ("10.0.0.1 and 10.0.0.1:80/login.", "[link] and [link]."),
+        ("evil.example/login", "evil. example/login"),
+        ("ann@evil.example", "ann@evil. example"),
+        ("evil\u200b.\u00adexample, evil.\u200dexample", "evil. example, evil. \u200dexample"),
+        ("163.com 1and1.de www2.évil.fr", "163. com 1and1. de www2. évil. fr"),
+        ("evil\u3002com evil\uff0ecom", "evil\u3002 com evil\uff0e com"),
+        ("1.5 million, 3.14; wait... what? Yes. No", "1.5 million, 3.14; wait... what? Yes. No"),
+        ("你好。再见", "你好。再见"),
+        ("a\r\nb\x00\x1b[31m\u2028c\td", "a b[31m c d"),
+        (f"{RLO}gpj{PDI}", "gpj"),
+        ("\U0001f468\u200d\U0001f469", "\U0001f468\u200d\U0001f469"),
+        ('"“”„«»「」', "'" * 8),
+        ("<b>&amp;", "<b>&amp;"),
+        ("x" * 41, "x" * 39 + "…"),
+    ],
+)
+def test_texts_in_mails_have_no_links(written: str, shown: str) -> None:
+    assert unlinked(written, 40) == shown
+
+
+def test_unlinking_long_texts_is_fast() -> None:
+    for text in ("a." * 5_000, "a+" * 5_000, "1." * 5_000, "\\" * 10_000, ":/" * 5_000):
+        assert len(unlinked(text, 100)) <= 100

@@ -3,7 +3,7 @@
 from .actions import AckView, DeleteMessageView, EditView, SendView, SessionView, TypingView
 from .blocks import BlocksView, BlockView, UnblockView
 from .chats import ChatsFeedView, ChatsView
-from .choices import ChoicesView
+from .choices import ChoicesView, UnsubscribeView
 from .contacts import ContactsView, ForgetContactView, PersonView, SuggestView
 from .details import (
     AddView,
@@ -65,4 +65,5 @@ __all__ = [
     "SuggestView",
     "TypingView",
     "UnblockView",
+    "UnsubscribeView",
 ]

@@ -20,7 +20,7 @@ BLOCKS_PER_PAGE = 50
 
 
 class BlocksView(MessagingPage):
-    """The blocked people, each with a button to unblock them, and what others see of the user."""
+    """The blocked people, each with a button to unblock them, and what the user has chosen."""
 
     template_name = "django_redis_messaging/blocks.html"
     tab = "contacts"
@@ -32,7 +32,7 @@ class BlocksView(MessagingPage):
             {
                 "blocked": blocked,
                 "more": first + BLOCKS_PER_PAGE if has_more else None,
-                "offered": offered(),
+                "offered": offered(self.active_identity, request.user),
                 "choice": Choices().get(self.me),
             }
         )
