@@ -35,7 +35,7 @@ end
 -- bytes of JSON of the body in an excerpt
 local EXCERPT = 512
 -- what may be read from all chats: entries, and their bytes; of at least one chat one entry is read
-local remaining, remaining_bytes = 2000, 4 * MAX_BYTES
+local remaining, remaining_bytes = 1000, 4 * MAX_BYTES
 local now = milliseconds()
 
 -- Returns the first id from `first` on that was sent after `ms`.

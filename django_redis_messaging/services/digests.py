@@ -109,7 +109,7 @@ class DigestInbox(Inbox):
         are not muted; the chats with the latest activity first.
 
         Deleted messages, and those by the users in `hidden`, don't count. Each script reads 100 chats, but
-        examines at most 2000 messages or 1 MiB, and returns at most `latest` excerpts of a chat. After
+        examines at most 1000 messages or 1 MiB, and returns at most `latest` excerpts of a chat. After
         MAX_SCRIPTS, the messages that are left count without being examined.
         """
         chats, entries, newest = yield from self._read_index()
