@@ -13,6 +13,7 @@ from playwright.sync_api import Page, Route, expect
 from django_redis_messaging import Chat, notify
 from django_redis_messaging.services.blocks import Blocks
 from django_redis_messaging.services.contacts import RecentContacts
+from django_redis_messaging.web.digests import unsubscribe_token
 
 #: resolves once all modules of the page have run
 MODULES = (
@@ -228,6 +229,11 @@ def person(page: Page, world: World) -> None:
 @state
 def blocks(page: Page, world: World) -> None:
     visit_page(page, "blocks")
+
+
+@state
+def unsubscribe(page: Page, world: World) -> None:
+    visit_page(page, "unsubscribe", unsubscribe_token(str(world.alice.pk)))
 
 
 @state

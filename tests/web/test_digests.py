@@ -347,11 +347,12 @@ class TestUnsubscribing:
     def link(self, mail: Any) -> str:
         """The link in the header, as a mail program reads it."""
         found = re.search(
-            rb"^List-Unsubscribe: <(https://example\.com/\S+)>\r?$", as_sent(mail), re.MULTILINE
+            rb"^List-Unsubscribe:\s+<(https://example\.com/\S+)>\r?$", as_sent(mail), re.MULTILINE
         )
         assert found, as_sent(mail)
         return found[1].decode().removeprefix(BASE)
 
+    @pytest.mark.versions
     def test_one_click_stops_the_digests_of_this_user(
         self, chat: Chat, people: dict[str, User], mailoutbox: list[Any]
     ) -> None:
@@ -564,6 +565,16 @@ class TestFailures:
             send_digests()
         assert recipients(mailoutbox) == ["bob", "u0", "u1", "u2", "u3", "u4"]
 
+    def test_a_killed_run_is_continued_behind_its_last_batch(
+        self, many: Chat, people: dict[str, User], settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(digest_mailing, "BATCH", 2)
+        monkeypatch.setattr(Mailing, "_record", lambda *_, **options: None)  # as if the process were killed
+        change(settings, IDENTITY=f"{__name__}.Defective")
+        with pytest.raises(RuntimeError):
+            send_digests()
+        assert DigestRun().read() == id_of(people, "bob")
+
     def test_a_position_that_is_no_key_is_ignored(self, many: Chat, mailoutbox: list[Any]) -> None:
         DigestRun().save("not a number")
         assert send_digests().mailed == 7
@@ -641,6 +652,7 @@ def test_a_run_that_loses_its_lock_ends(
     mailing = Mailing(found=lose)
     assert mailing.run() is False
     assert len(mailoutbox) == 1
+    assert DigestRun().read() is None, "another run may have begun"
 
 
 def test_a_signal_stops_it_after_the_current_user(
