@@ -123,7 +123,10 @@ def test_what_is_unread_is_mailed_once(chat: Chat, people: dict[str, User], mail
     assert re.search(rf"\nAnn, “Trip <b>” \(1\)\n  Ann, \S.*: “See <this>”\n  {url}\n", mail.body)
     ((html, kind),) = mail.alternatives
     assert kind == "text/html" and "<strong><bdi>Ann</bdi></strong>, " in html
-    assert "“See &lt;this&gt;”" in html and "<h2><bdi>Ann, “Trip &lt;b&gt;”</bdi> (1)</h2>" in html
+    assert (
+        "“See &lt;this&gt;”" in html
+        and '<h2 style="font-size: 1em"><bdi>Ann, “Trip &lt;b&gt;”</bdi> (1)</h2>' in html
+    )
     assert f'<a href="{url}">Open this chat</a>' in html
     output_of("send_digests")
     assert len(mailoutbox) == 1
@@ -168,7 +171,7 @@ def test_the_hooks_of_the_identity(
     (mail,) = mailoutbox
     assert mail.to == ["bob@hooks.example"]
     assert mail.subject == "2 ungelesene Nachrichten auf example.com"
-    assert '<html lang="de" dir="ltr">' in mail.alternatives[0][0]
+    assert '<html lang="de" dir="ltr" ' in mail.alternatives[0][0]
 
 
 def test_times_are_those_of_the_recipient(
