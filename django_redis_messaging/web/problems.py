@@ -83,6 +83,11 @@ TOO_MANY_CHATS = Answer(
 )
 #: for streams that the server does not offer, or not now: the client polls
 NOT_LIVE = Answer(501, "not_live", _("This server doesn't push changes. Poll for them."))
+STREAM_ONLY = Answer(
+    406,
+    "stream_only",
+    _("Changes are sent as an event stream. Accept text/event-stream, or poll the feeds."),
+)
 TOO_MANY_STREAMS = Answer(
     429, "too_many_streams", _("You have this open too often. Close some windows."), STREAMS_RETRY
 )

@@ -1,14 +1,15 @@
-"""Live streams over HTTP: server-sent events under a real ASGI server, and the long poll."""
+"""Live streams over HTTP: server-sent events under a real ASGI server."""
 
 from __future__ import annotations
 
 import http.client
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
+from itertools import count
+from time import monotonic
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 import pytest
 from django.contrib.auth.models import User
@@ -18,8 +19,10 @@ from django.test import override_settings
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Choices, notify
+from django_redis_messaging.services.live import Known, Presence
 from django_redis_messaging.web import identity as identities
-from django_redis_messaging.web.live import sending
+from django_redis_messaging.web.fitting import MAX_BYTES
+from django_redis_messaging.web.live import rendering, sending
 from django_redis_messaging.web.live.access import Access
 
 from .conftest import client_of
@@ -81,6 +84,49 @@ class TestEvents:
         chat.send(str(ann.pk), "Two")
         with EventSource(site, bob, room=chat.id, after="0", last_id=source.last_id) as source:
             assert [one["body"] for one in source.until("room")["messages"]] == ["Two"]
+
+    def test_the_last_event_adds_no_rooms(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
+        ann, bob = people
+        other = Chat.create(str(ann.pk), [str(bob.pk)], "Not followed")
+        last_id = urlencode({"room": [other.id, chat.id], "after": ["0", "0"]}, doseq=True)
+        with EventSource(site, bob, room=chat.id, last_id=last_id) as source:
+            assert source.until("room")["messages"]
+            other.send(str(ann.pk), "Not followed, either")
+            chat.send(str(ann.pk), "Two")
+            source.until("room", lambda data: data["messages"])
+            assert all(data["chat"] == chat.id for name, data in source.seen if name == "room")
+            assert parse_qs(source.last_id)["room"] == [chat.id]
+
+    def test_each_gets_what_its_feed_has(
+        self, site: Site, people: tuple[User, User], person: Callable[..., User]
+    ) -> None:
+        """Whatever is rendered once for several members: an owner may delete messages, who joined later can't
+        see what is quoted, and nobody's name is in the title that they see."""
+        ann, bob = people
+        others = [person(name) for name in ("cat", "dan", "eve")]
+        *ids, eve = [str(user.pk) for user in (bob, *others)]
+        titled = Chat.create(str(ann.pk), ids, "One", title="Trip")
+        titled.set_role(str(ann.pk), ids[1], "owner")
+        untitled = Chat.create(str(ann.pk), [*ids, eve], "One")
+        titled.join(eve, by=str(ann.pk))
+        readers = [bob, *others]
+        with ExitStack() as stack:
+            rooms = [titled.id, untitled.id]
+            sources = [stack.enter_context(EventSource(site, one, room=rooms, html=1)) for one in readers]
+            for source in sources:
+                while len(source.seen) < 4:
+                    source.next()
+            for chat in (titled, untitled):
+                chat.send(str(ann.pk), "Two", reply_to=1)
+                for user, source in zip(readers, sources, strict=True):
+                    client = client_of(user)
+                    polled = client.get(f"/messages/chats/{chat.id}/feed/?after=1&html=1").json()
+                    room = source.until("room", lambda data: data["messages"])
+                    assert [room[part] for part in ("messages", "title")] == [
+                        polled[part] for part in ("messages", "title")
+                    ]
+                    [row] = source.until("chats", lambda data: not data["complete"])["chats"]
+                    assert row == client.get("/messages/feed/?html=1").json()["chats"][0]
 
     def test_who_is_removed_gets_nothing_after(
         self, site: Site, people: tuple[User, User], chat: Chat
@@ -185,6 +231,61 @@ class TestEvents:
             assert source.until("bell")
 
 
+class TestBounds:
+    """What is rendered at once, in bytes and in time."""
+
+    @pytest.fixture
+    def long_chat(self, people: tuple[User, User], chat: Chat) -> Chat:
+        """20 messages, the first of them edited: together 270 KiB of HTML."""
+        links = " ".join(f"https://a.example/{number}" for number in range(100))
+        for _ in range(19):
+            chat.send(str(people[0].pk), links)
+        chat.edit(str(people[0].pk), 1, links)
+        return chat
+
+    def test_the_rest_follows(self, site: Site, people: tuple[User, User], long_chat: Chat) -> None:
+        with EventSource(site, people[1], room=long_chat.id, after="0", html=1) as source:
+            first, second = source.until("room"), source.until("room")
+        for part in (first, second):
+            size = len(json.dumps([part["messages"], part["changed"]], ensure_ascii=False).encode())
+            assert size <= MAX_BYTES
+        assert [one["id"] for one in first["messages"] + second["messages"]] == list(range(1, 21))
+        assert (first["has_more"], second["has_more"]) == (True, False)
+        assert first["cursor"] == first["messages"][-1]["cursor"]
+        assert first["known"].startswith(first["cursor"])
+        assert second["since"][0] == first["messages"][-1]["id"]
+
+    def test_the_id_is_that_of_what_was_sent(
+        self, site: Site, people: tuple[User, User], long_chat: Chat
+    ) -> None:
+        known = Known(1, edits=0, events=0).encode()
+        parameters = {"room": long_chat.id, "after": known, "html": 1}
+        with EventSource(site, people[1], **parameters) as source:
+            first = source.until("room")
+            last_id = source.last_id
+        with EventSource(site, people[1], last_id=last_id, **parameters) as source:
+            second = source.until("room")
+        received = [one["id"] for part in (first, second) for one in part["messages"]]
+        assert received == list(range(2, 21))
+        assert [one["id"] for part in (first, second) for one in part["changed"]] == [1]
+
+    @pytest.mark.parametrize("streams", [1, 2])
+    def test_a_user_pauses_after_long_rendering(
+        self, site: Site, people: tuple[User, User], monkeypatch: pytest.MonkeyPatch, streams: int
+    ) -> None:
+        """As long as it took, times the number of the user's streams."""
+        monkeypatch.setattr(rendering, "thread_time", count(step=0.2).__next__)  # each takes 0.2 s
+        ann, bob = (str(user.pk) for user in people)
+        rooms = [Chat.create(ann, [bob], "One").id for _ in range(3)]
+        begun = monotonic()
+        with ExitStack() as stack:
+            for _ in range(streams):
+                source = stack.enter_context(EventSource(site, people[1], room=rooms))
+            for _ in rooms:
+                source.until("room")
+        assert monotonic() - begun >= 2 * 0.2 * streams
+
+
 class TestAccess:
     def test_the_user_of_the_session_is_read_again(self, people: tuple[User, User]) -> None:
         ann, _ = people
@@ -224,6 +325,9 @@ class TestRefusals:
             {"room": "x", "after": "nonsense"},
             {"room": "x", "after": "1.2.3.4.5"},
             {"room": "x", "after": "1.-2"},
+            {"room": "x", "after": "9" * 5000},
+            {"room": "x", "after": "1." + "9" * 5000},
+            {"room": "x", "last_id": "room=x&after=" + "9" * 5000},
             {"after": "1"},
             {"room": [str(number) for number in range(11)]},
         ],
@@ -244,52 +348,32 @@ class TestRefusals:
             with EventSource(site, bob) as other:
                 assert other.until("bell")
 
+    @pytest.mark.parametrize("accept", ["application/json", "*/*"])
+    def test_clients_that_do_not_accept_a_stream(
+        self, site: Site, people: tuple[User, User], accept: str
+    ) -> None:
+        with EventSource(site, people[0], headers={"Accept": accept}) as source:
+            assert source.response.status == 406
+            error = json.loads(source.response.read())["error"]
+            assert (error["code"], "poll the feeds" in error["message"]) == ("stream_only", True)
+            assert site.streams() == 0
+
+    def test_head_opens_no_stream(self, site: Site, people: tuple[User, User]) -> None:
+        cookie = f"sessionid={client_of(people[0]).cookies['sessionid'].value}"
+        headers = {"Cookie": cookie, "Accept": "text/event-stream"}
+        with closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=5)) as connection:
+            for query, status in (("", 200), ("?room=", 400)):
+                connection.request("HEAD", f"/messages/live/{query}", headers=headers)
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.status == status
+            connection.request("GET", "/messages/session/", headers=headers)  # nothing is in the way
+            assert connection.getresponse().status == 200
+        assert (site.streams(), Presence().online([str(people[0].pk)])) == (0, set())
+
     def test_switched_off(self, site: Site, people: tuple[User, User]) -> None:
         with override_settings(REDIS_MESSAGING={"LIVE": False}), EventSource(site, people[0]) as source:
             assert source.response.status == 501
 
     def test_wsgi(self, people: tuple[User, User]) -> None:
         assert client_of(people[0]).get("/messages/live/").json()["error"]["code"] == "not_live"
-
-
-class TestLongPoll:
-    def test_the_state_then_changes(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
-        ann, bob = people
-        cookie = cookie_of(bob)
-        first = poll(site, cookie, urlencode({"room": chat.id, "after": "0"}))
-        assert {event["event"] for event in first["events"]} == {"room", "chats", "bell"}
-        assert bodies(first) == ["One"]
-        with ThreadPoolExecutor() as threads:
-            waiting = threads.submit(poll, site, cookie, first["next"])
-            with pytest.raises(TimeoutError):
-                waiting.result(0.5)
-            chat.send(str(ann.pk), "Two")
-            second = waiting.result(5)
-        if not bodies(second):  # the list of chats came first
-            second = poll(site, cookie, second["next"])
-        assert bodies(second) == ["Two"]
-
-    def test_what_happens_between_two_polls(self, site: Site, people: tuple[User, User], chat: Chat) -> None:
-        ann, bob = people
-        cookie = cookie_of(bob)
-        first = poll(site, cookie, urlencode({"room": chat.id}))
-        other = Chat.create(str(ann.pk), [str(bob.pk)], "Hi")
-        second = poll(site, cookie, first["next"])
-        [chats] = [event["data"] for event in second["events"] if event["event"] == "chats"]
-        assert {row["id"] for row in chats["chats"]} == {chat.id, other.id}
-
-
-def cookie_of(user: User) -> str:
-    return f"sessionid={client_of(user).cookies['sessionid'].value}"
-
-
-def poll(site: Site, cookie: str, query: str) -> dict[str, Any]:
-    with closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=10)) as connection:
-        connection.request("GET", f"/messages/live/?{query}", headers={"Cookie": cookie})
-        answer: dict[str, Any] = json.loads(connection.getresponse().read())
-    return answer
-
-
-def bodies(answer: dict[str, Any]) -> list[str]:
-    rooms = [event["data"] for event in answer["events"] if event["event"] == "room"]
-    return [message["body"] for room in rooms for message in room["messages"]]

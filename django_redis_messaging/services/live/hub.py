@@ -53,6 +53,10 @@ class Hub:
         """How many streams are open."""
         return self._registry.size
 
+    def count_streams(self, user: str) -> int:
+        """How many of them are the user's."""
+        return len(self._registry.streams_of(user))
+
     async def admit(self, user: str) -> str:
         """The token of a new stream, with which the user is online; empty if there are too many."""
         token = secrets.token_urlsafe(9)

@@ -23,7 +23,7 @@ class Known(NamedTuple):
     '5f-3-1a.4..'
     >>> Known.parse("5f-3-1a.4..")
     Known(after='5f-3-1a', edits=4, moved=None, events=None)
-    >>> Known.parse("") == Known()
+    >>> Known.parse("") == Known.parse(Known().encode()) == Known()
     True
     """
 
@@ -48,14 +48,14 @@ class Known(NamedTuple):
         after, *numbers = text.split(".")
         if len(numbers) > len(cls._fields) - 1 or not all(map(_is_number, numbers)):
             raise InvalidArgument("A known position must be a cursor, and up to three numbers after dots.")
-        position = int(after) if after.isascii() and after.isdigit() else after
+        position = int(after) if after and _is_number(after, max_digits=len(str(END))) else after
         if after:
             parse_cursor(position, "after")
         return cls(position if after else END, *(int(number) if number else None for number in numbers))
 
 
-def _is_number(text: str) -> bool:
-    return not text or (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS)
+def _is_number(text: str, max_digits: int = _MAX_DIGITS) -> bool:
+    return not text or (text.isascii() and text.isdigit() and len(text) <= max_digits)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from time import thread_time
+from typing import Any, TypeVar
 
 from django.db import close_old_connections
 from django.http import HttpRequest
@@ -22,12 +24,16 @@ from ...services.live import (
     RoomChanged,
     RoomClosed,
 )
+from ...services.live.values import known_after
 from .. import bell
 from ..base import MessagingView
+from ..fitting import split
 from ..presentation import NAMES_IN_TITLE, chat_rows
 from ..texts import visible_text
 from ..views.chats import ChatsFeedView
 from ..views.feeds import RoomFeedView
+
+T = TypeVar("T")
 
 
 class Renderer:
@@ -40,53 +46,53 @@ class Renderer:
         self._html = bool(request.GET.get("html"))
         self._language = translation.get_language()
         self._zone = timezone.get_current_timezone()
+        #: seconds of CPU that rendering has taken; what other streams have rendered doesn't count
+        self.spent = 0.0
         #: what the JSON depends on besides the event
         self._variant = (self._html, self._language, str(self._zone), _place(request))
 
-    async def render(self, event: LiveEvent) -> tuple[str, str]:
-        """The name of an event and its JSON."""
+    async def render(self, event: LiveEvent) -> tuple[str, str, RoomChanged | None]:
+        """The name of an event, its JSON, and what doesn't fit into it: the next event."""
         match event:
             case RoomChanged():
-                return "room", await self._room(event)
+                return "room", *await self._room(event)
             case ChatsChanged():
-                return "chats", await self._chats(event)
+                return "chats", await self._chats(event), None
             case MailChanged():
-                return "bell", _dump(bell.as_json(event.status))
+                return "bell", _dump(bell.as_json(event.status)), None
             case PresenceChanged():
-                return "presence", self._localized(partial(_presence, event))
+                return "presence", self._localized(partial(_presence, event)), None
             case RoomClosed():
-                return "closed", _dump({"chat": event.chat_id})
+                return "closed", _dump({"chat": event.chat_id}), None
         raise TypeError(f"{type(event).__name__} has no JSON.")
 
-    async def _room(self, event: RoomChanged) -> str:
+    async def _room(self, event: RoomChanged) -> tuple[str, RoomChanged | None]:
         changes = event.changes
-        variant = _room_variant(changes, self._me)
-        shared = await self._once(event.shared, variant, partial(self._shared_room, changes))
+        variant = (event.since, _room_variant(changes, self._me))
+        shared, count = await self._once(event.shared, variant, partial(self._shared_room, changes))
+        part, rest = split(changes, count)
         own = {
-            "chat": changes.chat_id,
-            "known": event.known.encode(),
+            "chat": part.chat_id,
+            "known": known_after(part).encode(),
             "since": event.since.numbers(),
-            "read_id": changes.read_id,
-            "unread": changes.unread,
+            "read_id": part.read_id,
+            "unread": part.unread,
         }
-        return _joined(_dump(own), shared)
+        text = _joined(_dump(own), shared)
+        return text, replace(event, changes=rest, since=known_after(part)) if rest else None
 
-    def _shared_room(self, changes: Changes) -> str:
+    def _shared_room(self, changes: Changes) -> tuple[str, int]:
         view = RoomFeedView()
         self._set_up(view, chat_id=changes.chat_id)
-        data = view.changed(changes)
+        data, count = view.fitting_part(changes)
         del data["read_id"], data["unread"]
-        messages = {
-            "messages": view.as_json(changes.messages, changes),
-            "changed": view.as_json(changes.edited, changes),
-        }
-        return _dump({**data, **messages, "has_more": changes.has_more})
+        return _dump({"changed": [], **data}), count
 
     async def _chats(self, event: ChatsChanged) -> str:
         own = _dump({"complete": event.complete, "gone": event.gone})
         if event.complete:  # clients have the HTML already, or read the feed
             make = partial(self._rows, event.chats, html=False)
-            return _joined(own, await _in_thread(self._localized, make))
+            return _joined(own, await self._in_thread(make))
         rows = [
             await self._once(event.shared, _row_variant(chat, self._me), partial(self._row, chat))
             for chat in event.chats
@@ -110,15 +116,27 @@ class Renderer:
         view.setup(self._request, **kwargs)
         view.me, view.active_identity = self._me, self._identity
 
-    async def _once(self, shared: dict[Any, Any], variant: tuple[Any, ...], make: Callable[[], str]) -> str:
+    async def _once(self, shared: dict[Any, Any], variant: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What `make` returns; it is called once for all events with the same `shared` and variant."""
         key = (self._variant, variant)
         if key not in shared:
-            shared[key] = asyncio.ensure_future(_in_thread(self._localized, make))
-        text: str = await asyncio.shield(shared[key])  # a stream that ends must not take it from the others
-        return text
+            shared[key] = asyncio.ensure_future(self._in_thread(make))
+        made: T = await asyncio.shield(shared[key])  # a stream that ends must not take it from the others
+        return made
 
-    def _localized(self, make: Callable[[], str]) -> str:
+    async def _in_thread(self, make: Callable[[], T]) -> T:
+        return await asyncio.to_thread(self._with_fresh_connections, make)
+
+    def _with_fresh_connections(self, make: Callable[[], T]) -> T:
+        begun = thread_time()
+        close_old_connections()
+        try:
+            return self._localized(make)
+        finally:
+            close_old_connections()
+            self.spent += thread_time() - begun
+
+    def _localized(self, make: Callable[[], T]) -> T:
         with translation.override(self._language), timezone.override(self._zone):
             return make()
 
@@ -127,18 +145,6 @@ def _presence(event: PresenceChanged) -> str:
     count = len(event.online)
     text = ngettext("%(count)d online", "%(count)d online", count) % {"count": count} if count else ""
     return _dump({"chat": event.chat_id, "online": sorted(event.online), "text": text})
-
-
-async def _in_thread(function: Callable[[Callable[[], str]], str], make: Callable[[], str]) -> str:
-    return await asyncio.to_thread(_with_fresh_connections, function, make)
-
-
-def _with_fresh_connections(function: Callable[[Callable[[], str]], str], make: Callable[[], str]) -> str:
-    close_old_connections()
-    try:
-        return function(make)
-    finally:
-        close_old_connections()
 
 
 def _place(request: HttpRequest) -> tuple[Any, ...]:

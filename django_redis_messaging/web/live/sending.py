@@ -1,23 +1,23 @@
-"""Sends what changes for a user: as server-sent events, or in answer to a long poll."""
+"""Sends what changes for a user as server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
-import zlib
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 from urllib.parse import urlencode
 
 from ... import conf
-from ...services.live import Known, LiveEvent, PresenceChanged, RoomChanged, RoomClosed
+from ...services.live import Known, LiveEvent, RoomChanged, RoomClosed
 from ...services.live.hub import Hub
 from ...services.live.stream import Stream
 from ..base import MessagingView
+from ..fitting import MAX_BYTES
 from .access import Access, release_thread
 from .rendering import Renderer
 
@@ -32,15 +32,10 @@ ACCESS_INTERVAL = 60.0
 SIGN_OUT_TIME = 1.0
 #: seconds for which a client may take nothing of what was sent
 MAX_STALL = 60.0
-#: seconds that a long poll lasts without an event, and that it waits for the state
-LONG_POLL = 25.0
-STATE_TIMEOUT = 5.0
+#: seconds of CPU that a stream may take for rendering without a pause
+MAX_BURST = 0.01
 #: ms after which clients reconnect, at random: many may have lost the same server
 MIN_RETRY, MAX_RETRY = 500, 3000
-#: parts of the JSON of a room that are news …
-NEWS = ("messages", "changed", "events")
-#: … and of all events that tell whether the state is the same
-STATE = ("chat", "known", "typing", "read_id", "unread", "state")
 
 
 class EventSender:
@@ -67,18 +62,44 @@ class EventSender:
         async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
             yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311
             check_at = monotonic() + ACCESS_INTERVAL
+            events: deque[LiveEvent] = deque()
             while monotonic() < ends and not stream.is_ended:
-                events = await stream.take(min(HEARTBEAT, max(check_at - monotonic(), 0)))
+                if not events:
+                    events.extend(await stream.take(min(HEARTBEAT, max(check_at - monotonic(), 0))))
                 must_check = stream.must_check()
                 if must_check or monotonic() >= check_at:
                     if not await self._access.holds():
                         return
                     check_at = monotonic() + (SIGN_OUT_TIME if must_check else ACCESS_INTERVAL)
-                text = "".join([await self._format(event) for event in events])
-                del events  # many streams wait here
+                text = await self._next_text(stream, events)
                 with self._limited_stall(stream):
                     yield (text or "event: ping\ndata: {}\n\n").encode()
-                del text
+                del text  # many streams wait here
+                await self._pause()
+
+    async def _next_text(self, stream: Stream, events: deque[LiveEvent]) -> str:
+        """The text of the next events: of all, unless they are long, or rendering them takes long."""
+        text = ""
+        while events and len(text) < MAX_BYTES and self._renderer.spent < MAX_BURST:
+            event = events.popleft()
+            if isinstance(event, RoomChanged) and event.chat_id not in stream.rooms:
+                continue  # closed since the event was taken
+            name, data, rest = await self._renderer.render(event)
+            if isinstance(event, RoomChanged):
+                self._rooms[event.chat_id] = rest.since if rest else event.known
+            elif isinstance(event, RoomClosed):
+                self._rooms.pop(event.chat_id, None)
+            if rest:
+                events.append(rest)
+            text += f"event: {name}\nid: {urlencode(self._known)}\ndata: {data}\n\n"
+        return text
+
+    async def _pause(self) -> None:
+        """After long rendering, leave the CPU to other users for at least as long. All streams of a user
+        together get no larger share of it than one."""
+        if self._renderer.spent >= MAX_BURST:
+            await asyncio.sleep(self._renderer.spent * self._hub.count_streams(self._me))
+            self._renderer.spent = 0.0
 
     @contextmanager
     def _limited_stall(self, stream: Stream) -> Iterator[None]:
@@ -98,65 +119,8 @@ class EventSender:
         if task is not None:
             task.cancel()
 
-    async def poll(self, seen: str) -> dict[str, Any]:
-        """The answer to a long poll: the state with what is new, or, if it is what `seen` stands for, the
-        next events."""
-        await release_thread()
-        async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
-            events = [await self._as_json(event) for event in await self._state(stream)]
-            has_news = any(event["data"].get(part) for event in events for part in NEWS)
-            state = _fingerprint(events)
-            if state == seen and not has_news:
-                events = [await self._as_json(event) for event in await _take_lasting(stream, LONG_POLL)]
-                state = "" if events else state
-        return {"events": events, "next": urlencode([*self._known, ("seen", state)])}
-
-    async def _state(self, stream: Stream) -> list[LiveEvent]:
-        """The first event of each kind."""
-        events: list[LiveEvent] = []
-        ends = monotonic() + STATE_TIMEOUT
-        while len(events) < len(self._rooms) + 2 and monotonic() < ends:  # the list of chats, and the bell
-            events += await _take_lasting(stream, ends - monotonic())
-        return events
-
-    async def _format(self, event: LiveEvent) -> str:
-        name, data = await self._render(event)
-        return f"event: {name}\nid: {urlencode(self._known)}\ndata: {data}\n\n"
-
-    async def _as_json(self, event: LiveEvent) -> dict[str, Any]:
-        name, data = await self._render(event)
-        return {"event": name, "data": json.loads(data)}
-
-    async def _render(self, event: LiveEvent) -> tuple[str, str]:
-        if isinstance(event, RoomChanged):
-            self._rooms[event.chat_id] = event.known
-        elif isinstance(event, RoomClosed):
-            self._rooms.pop(event.chat_id, None)
-        return await self._renderer.render(event)
-
     @property
     def _known(self) -> list[tuple[str, str]]:
         """The parameters with which a later request continues."""
         rooms = [("room", chat_id) for chat_id in self._rooms]
         return [*rooms, *(("after", known.encode()) for known in self._rooms.values())]
-
-
-def _fingerprint(events: Sequence[dict[str, Any]]) -> str:
-    """Stands for the state that events describe."""
-    states = []
-    for event in events:
-        data = event["data"]
-        rows = [(row["id"], row["version"]) for row in data.get("chats", ())]
-        states.append([event["event"], [data.get(part) for part in STATE], rows])
-    return f"{zlib.crc32(json.dumps(sorted(states, key=str)).encode()):x}"
-
-
-async def _take_lasting(stream: Stream, seconds: float) -> list[LiveEvent]:
-    """Events, without those about who is online: a long poll would end with each of them."""
-    ends = monotonic() + seconds
-    while (left := ends - monotonic()) > 0:
-        taken = await stream.take(left)
-        events = [event for event in taken if not isinstance(event, PresenceChanged)]
-        if events:
-            return events
-    return []

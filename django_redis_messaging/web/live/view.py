@@ -1,4 +1,4 @@
-"""Changes as they happen: a stream of server-sent events, or a long poll."""
+"""Changes as they happen: a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.decorators import login_not_required
-from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.debug import sensitive_variables
@@ -26,6 +26,13 @@ from .access import Access, can_stream
 from .sending import EventSender
 from .shutdown import watch_signals
 
+HEADERS = {
+    "Content-Type": "text/event-stream",
+    # compressed or buffered, events would be late
+    "Content-Encoding": "identity",
+    "X-Accel-Buffering": "no",
+}
+
 
 @method_decorator(login_not_required, name="dispatch")
 class LiveView(MessagingView):
@@ -39,9 +46,8 @@ class LiveView(MessagingView):
     - `html` for HTML instead of texts, as in the feeds
     - `user` the member id for which the page was made: another user gets no stream
 
-    The header `Last-Event-ID` says up to where the client has received the chats. A request that doesn't
-    accept `text/event-stream` is a long poll: the answer is `{"events": [{"event", "data"}, …], "next"}`;
-    `next` are the parameters of the next request.
+    The header `Last-Event-ID` says up to where the client has received the chats. Clients that don't accept
+    `text/event-stream` poll the feeds.
     """
 
     json_only = True
@@ -64,23 +70,28 @@ class LiveView(MessagingView):
         self.access = Access(request, self.me, self.active_identity)
 
     async def get(self, request: HttpRequest) -> HttpResponseBase:
-        if request.GET.get("user", self.me) != self.me:
-            raise Problem(problems.OTHER_USER)
-        hub, rooms = hub_of(), self.rooms()
+        rooms = self.checked_rooms()
+        hub = hub_of()
         token = await hub.admit(self.me)
         if not token:
             raise Problem(problems.TOO_MANY_STREAMS)
         watch_signals()
         sender = EventSender(self, self.access, hub, rooms, token)
-        if "text/event-stream" not in request.headers.get("Accept", ""):
-            answer = await sender.poll(request.GET.get("seen", ""))
-            return JsonResponse(answer, json_dumps_params={"ensure_ascii": False})
-        return StreamingHttpResponse(
-            sender.stream(),
-            content_type="text/event-stream",
-            # compressed or buffered, events would be late
-            headers={"Content-Encoding": "identity", "X-Accel-Buffering": "no"},
-        )
+        return StreamingHttpResponse(sender.stream(), headers=HEADERS)
+
+    async def head(self, request: HttpRequest) -> HttpResponseBase:
+        """The headers of a stream, without one: it would be open, and count, with nobody to read it."""
+        self.checked_rooms()
+        return HttpResponse(headers=HEADERS)
+
+    def checked_rooms(self) -> dict[str, Known]:
+        """The chats to follow. Raises the Problem if the request can't be answered with a stream."""
+        if self.request.GET.get("user", self.me) != self.me:
+            raise Problem(problems.OTHER_USER)
+        rooms = self.rooms()
+        if "text/event-stream" not in self.request.headers.get("Accept", ""):
+            raise Problem(problems.STREAM_ONLY)
+        return rooms
 
     def rooms(self) -> dict[str, Known]:
         """The chats to follow, and what the client knows of them."""

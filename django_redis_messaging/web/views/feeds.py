@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -12,7 +13,7 @@ from ...errors import InvalidArgument
 from ...services.chats import Changes, Message, Page
 from ..base import MessagingView
 from ..conditional import conditional_json
-from ..fitting import fitting
+from ..fitting import fitting, split
 from ..params import INVALID_POSITION, get_checked_position, get_number, parse_id
 from ..presentation import MessageView, event_views
 from ..problems import Problem
@@ -63,7 +64,7 @@ class RoomFeedView(RoomMixin):
         window = self.window(state, position, limit=MESSAGES_PER_ANSWER)
         return {
             **self.room_state(state, window),
-            "messages": self.as_json(window.messages, state),
+            "messages": list(self.as_json(window.messages, state)),
             **self.heading(state),
             "seen": self.seen_of(state),
         }
@@ -71,7 +72,7 @@ class RoomFeedView(RoomMixin):
     def changes(self, after: str | int, **known: int | None) -> dict[str, Any]:
         """New and edited messages, and what else changed."""
         changes = self.chat.changes(self.me, after=after, limit=MESSAGES_PER_ANSWER, **known)
-        return {**self.changed(changes), **self.new_and_edited(changes)}
+        return self.fitting_part(changes)[0]
 
     def changed(self, changes: Changes) -> dict[str, Any]:
         """What changed besides the messages."""
@@ -91,31 +92,27 @@ class RoomFeedView(RoomMixin):
             data["seen"] = self.seen_text(changes.last_id, changes.last_sender, data["read"])
         return data
 
-    def new_and_edited(self, changes: Changes) -> dict[str, Any]:
-        """As many of the messages as fit into an answer, and where the next one begins."""
-        new = self.as_json(changes.messages, changes)
-        edited = self.as_json(changes.edited, changes)
-        found = fitting([*new, *edited])
-        messages, changed = found[: len(changes.messages)], found[len(changes.messages) :]
-        data: dict[str, Any] = {
-            "messages": messages,
-            "cursor": messages[-1]["cursor"] if messages else changes.cursor,
-            "edits": changes.edits,
-            "has_more": changes.has_more,
+    def fitting_part(self, changes: Changes) -> tuple[dict[str, Any], int]:
+        """As much of the changes as fits into an answer, and how many of the messages that are."""
+        new, edited = self.as_json(changes.messages, changes), self.as_json(changes.edited, changes)
+        found = fitting(chain(new, edited))
+        part, _ = split(changes, len(found))
+        changed = found[len(part.messages) :]
+        data = {
+            **self.changed(part),
+            "messages": found[: len(part.messages)],
+            "has_more": part.has_more,
         }
-        if len(found) < len(changes.messages) + len(changes.edited):
-            # Continue directly before the first one that did not fit.
-            first_left_out = changes.edit_numbers[len(changed)] if changes.edited else changes.edits + 1
-            data.update(has_more=True, edits=min(changes.edits, first_left_out - 1))
         if changed:
             data["changed"] = sorted(changed, key=lambda message: message["id"])
-        return data
+        return data, len(found)
 
     def older(self, before: str | int) -> dict[str, Any]:
         """The newest of the messages before a position, as many as fit into an answer."""
         page = self.chat.history(self.me, before=before, limit=MESSAGES_PER_ANSWER)
-        messages = fitting(reversed(self.as_json(page.messages, page)))[::-1]
-        return self.part(page, messages)
+        views = self.message_views(page.messages, owner=page.role == "owner")
+        messages = fitting(message_json(self, view) for view in reversed(views))
+        return self.part(page, messages[::-1])
 
     def newer(self, after: str | int) -> dict[str, Any]:
         """The oldest of the messages after a position, as many as fit into an answer."""
@@ -134,10 +131,10 @@ class RoomFeedView(RoomMixin):
             "reset": page.reset,
         }
 
-    def as_json(self, messages: Sequence[Message], read: Page | Changes) -> list[dict[str, Any]]:
-        """The messages with their labels."""
-        views = self.message_views(messages, owner=read.role == "owner")
-        return [message_json(self, view) for view in views]
+    def as_json(self, messages: Sequence[Message], read: Page | Changes) -> Iterator[dict[str, Any]]:
+        """The messages with their labels, rendered one by one."""
+        for view in self.message_views(messages, owner=read.role == "owner"):
+            yield message_json(self, view)
 
 
 def message_json(view: MessagingView, shown: MessageView) -> dict[str, Any]:
