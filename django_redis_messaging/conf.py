@@ -145,7 +145,9 @@ class Settings:
     SEARCH_RATE: int = 120
     #: maximum number of chat titles that a user changes in an hour
     RENAME_RATE: int = 60
-    #: whether the services count these uses, except searches, instead of the pages
+    #: maximum number of other changes by a user in a minute (roles, muting, choices); also of typing reports
+    CHANGE_RATE: int = 60
+    #: whether the services count these uses, except searches and other changes, instead of the pages
     RATES_IN_SERVICES: bool = False
     #: whether the pages get changes pushed, under ASGI; otherwise they poll
     LIVE: bool = True

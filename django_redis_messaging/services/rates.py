@@ -20,7 +20,11 @@ RATES: dict[str, tuple[str, float]] = {
     "create": ("CREATE_RATE", HOUR),
     "invite": ("INVITE_RATE", HOUR),
     "rename": ("RENAME_RATE", HOUR),
+    "change": ("CHANGE_RATE", MINUTE),
+    "typing": ("CHANGE_RATE", MINUTE),
 }
+#: actions that only the pages count
+COUNTED_BY_PAGES = frozenset({"search", "change", "typing"})
 #: above any limit
 _MAX_TIMES = 10**6
 

@@ -23,7 +23,7 @@ from ..core.retry import deadline
 from ..errors import InvalidArgument, MessagingError
 from ..services.chats import Chat
 from ..services.inboxes import Inbox
-from ..services.rates import Rate
+from ..services.rates import COUNTED_BY_PAGES, Rate
 from . import identity as identities
 from . import problems
 from .identity import Identity
@@ -89,7 +89,7 @@ class MessagingView(View):
 
     def count_use(self, action: str, times: int = 1) -> None:
         """Count what the user does, up to its rate. Raises RateExceeded."""
-        if action == "search" or not conf.current().RATES_IN_SERVICES:
+        if action in COUNTED_BY_PAGES or not conf.current().RATES_IN_SERVICES:
             Rate.of(self.me, action).require(times)
 
     def answer_to(self, error: MessagingError) -> Answer | None:

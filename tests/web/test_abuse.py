@@ -15,13 +15,26 @@ from django.utils.log import AdminEmailHandler
 from pytest_django import Settings
 
 from django_redis_messaging import Blocks, Chat, conf
+from django_redis_messaging.services import rates
 from django_redis_messaging.web.views.blocks import BLOCKS_PER_PAGE
 
 from .conftest import Room, client_of
 from .test_json import post
+from .test_roles import TABLE, ask
 
 #: the settings of all rates
-RATES = ("SEND_RATE", "EDIT_RATE", "CREATE_RATE", "INVITE_RATE", "SEARCH_RATE", "RENAME_RATE")
+RATES = tuple({setting for setting, _ in rates.RATES.values()})
+#: the POSTs without a rate, and why repeating them costs others nothing
+CAPPED = {
+    "ack": "a position only moves forward",
+    "read_notifications": "a notification is marked once",
+    "discard_notification": "a notification is discarded once",
+    "forget_contact": "a contact is forgotten once",
+    "unblock": "who is unblocked was blocked, which is counted",
+    "leave": "who left must be invited again, which is counted",
+    "remove": "who was removed must be invited again",
+    "delete": "a chat is deleted once",
+}
 
 
 def configure(settings: Settings, **changed: Any) -> None:
@@ -44,6 +57,8 @@ class TestRates:
             lambda: post(client, "send", chat, body="x"),
             lambda: post(client, "delete_message", chat, "2"),
             lambda: post(client, "rename", chat, title="x"),
+            lambda: post(client, "mute", chat, hours="1"),
+            lambda: post(client, "typing", chat),
             lambda: client.get(reverse("messaging:suggest"), {"q": "a"}),
             lambda: post(client, "new", to=room.id("staff"), title="x"),
         ]
@@ -56,6 +71,16 @@ class TestRates:
         assert code(post(client, "add", chat, to=room.id("outsider"))) == (429, "too_fast")
         # others are not affected
         assert post(room.client("member", json=True), "rename", chat, title="y").status_code == 200
+
+    @pytest.mark.parametrize("name", [name for name, method in TABLE if method == "post"])
+    def test_each_post_has_a_rate_or_a_cap(self, room: Room, settings: Settings, name: str) -> None:
+        configure(settings, **dict.fromkeys(RATES, 1))
+        role = "member" if name in ("edit", "delete_message") else "owner"
+        answers = [ask(room, role, name, "post", json=True) for _ in range(2)]
+        if name in CAPPED:
+            assert 429 not in [answer.status_code for answer in answers]
+        else:
+            assert code(answers[1]) == (429, "too_fast")
 
     def test_invitations_count_people_and_are_all_or_nothing(self, room: Room, settings: Settings) -> None:
         configure(settings, INVITE_RATE=2)

@@ -105,6 +105,7 @@ class TypingView(ChatMixin):
     """Records that the user is typing. A chat stores at most one entry for each member."""
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        self.count_use("typing")
         self.chat.typing(self.me)
         return self.done({}, "room", chat_id)
 

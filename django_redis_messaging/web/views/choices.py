@@ -30,6 +30,7 @@ class ChoicesView(MessagingView):
 
     def post(self, request: HttpRequest) -> HttpResponse:
         chosen = {what: what in request.POST for what in offered(self.active_identity, request.user)}
+        self.count_use("change")
         choice = Choices().choose(self.me, **chosen)
         return self.done(choice._asdict(), "blocks")
 

@@ -97,6 +97,7 @@ class MuteView(ChatMixin):
         hours = MUTE_HOURS.get(request.POST.get("hours", ""))
         if hours is None:
             raise problems.invalid(_("Choose how long to mute the chat."))
+        self.count_use("change")
         until = timezone.now() + timedelta(hours=hours) if hours else None
         self.chat.mute(self.me, until)
         return self.done({"until": until.isoformat() if until else None}, "room", chat_id)
@@ -109,6 +110,7 @@ class RoleView(ChatMixin):
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         role: Role = "owner" if request.POST.get("role") == "owner" else "member"
+        self.count_use("change")
         self.chat.set_role(self.me, request.POST.get("member", ""), role)
         return self.done({"role": role}, "details", chat_id)
 
