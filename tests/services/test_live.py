@@ -14,7 +14,7 @@ from pytest_django import Settings
 from django_redis_messaging import Chat, Choices, Inbox, Mailbox, live
 from django_redis_messaging.core.sockets import AsyncConnection
 from django_redis_messaging.services.live import looking
-from django_redis_messaging.services.live.hints import Hints
+from django_redis_messaging.services.live.hints import Hint, Hints
 from django_redis_messaging.services.live.hub import hub_of
 
 pytestmark = pytest.mark.asyncio
@@ -111,6 +111,16 @@ async def test_everything_comes_once_in_order_to_many(closing: None) -> None:
                 live.RoomChanged, lambda event: any(one.id == 60 for one in event.changes.messages)
             )
             assert reader.ids == list(range(1, 61))
+
+
+async def test_a_hub_that_closes_as_something_changes_reads_it_for_the_next_stream(closing: None) -> None:
+    chat, hub = await Chat.acreate("ann", ["bob"], "One"), hub_of()
+    async with following("bob") as reader:
+        await reader.until(live.ChatsChanged)
+        hub.receive(Hint("m", chat.id))
+        hub.close()  # before the task that reads has begun
+    async with following("bob", rooms=[chat.id]) as reader:
+        assert await reader.until(live.RoomChanged)
 
 
 async def test_nothing_after_leaving(closing: None) -> None:

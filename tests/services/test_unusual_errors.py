@@ -119,7 +119,7 @@ async def test_live_streams_read_other_resources(error: Exception) -> None:
     marks = Marks(reading.awaited)
     marks.user("ann")
     await asyncio.to_thread(until, lambda: reading.calls == 2)
-    assert all(not task.cancelled() for task in marks._tasks)
+    assert all(not task.cancelled() for task in marks._tasks.values())
 
 
 @pytest.mark.usefixtures("closing")

@@ -44,8 +44,8 @@ class Marks:
         self._read = read
         #: resource → what has changed in it
         self._marked: defaultdict[Resource, set[str]] = defaultdict(set)
-        self._reading: set[Resource] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: resource → the task that reads it
+        self._tasks: dict[Resource, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(MAX_READS)
         self._context = without_deadline()
 
@@ -61,11 +61,8 @@ class Marks:
     def add(self, resource: Resource, *what: str) -> None:
         """Mark a resource, and begin to read it, unless that is being done."""
         self._marked[resource].update(what)
-        if resource not in self._reading:
-            self._reading.add(resource)
-            task = self.start(self._read_while_marked(resource))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if resource not in self._tasks:
+            self._tasks[resource] = self.start(self._read_while_marked(resource))
 
     def later(self, seconds: float, resource: Resource, *what: str) -> None:
         """Mark a resource after a pause."""
@@ -77,8 +74,9 @@ class Marks:
 
     def clear(self) -> None:
         """Stop reading."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
+        self._tasks.clear()  # a task that is cancelled before it has begun would not remove itself
         self._marked.clear()
 
     async def _read_while_marked(self, resource: Resource) -> None:
@@ -88,7 +86,8 @@ class Marks:
                     await self._attempt(resource, self._marked.pop(resource))
                 await asyncio.sleep(READ_INTERVAL)
         finally:
-            self._reading.discard(resource)
+            if self._tasks.get(resource) is asyncio.current_task():
+                del self._tasks[resource]
 
     async def _attempt(self, resource: Resource, what: set[str]) -> None:
         try:
