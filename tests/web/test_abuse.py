@@ -166,6 +166,31 @@ class TestBrokenRequests:
         answer = post(room.client("owner", json=True), name, room.chat.id, number, body="x")
         assert code(answer) == (400, "invalid")
 
+    def test_numbers_of_any_length(self, room: Room) -> None:
+        """Python refuses to parse more than 4,300 digits."""
+        client, chat = room.client("owner", json=True), room.chat.id
+        number = "9" * 5000
+        feed = ("after", "before", "newer", "at", "edits", "moved", "events")
+        asked = [
+            *(("room_feed", [chat], name) for name in feed),
+            *(("room", [chat], name) for name in ("after", "before", "at", "edit", "reply")),
+            ("message", [chat, "2"], "from"), ("message", [chat, number], "from"),
+            ("search", [chat], "before"), ("suggest", [], "page"),
+            *((name, [], "after") for name in ("chats", "notifications")), ("blocks", [], "from"),
+        ]  # fmt: skip
+        for name, args, parameter in asked:
+            query = {parameter: number, "q": "x"}
+            assert client.get(reverse(f"messaging:{name}", args=args), query).status_code < 500
+        posted = {
+            "send": ([chat], {"body": "x", "reply_to": number}), "ack": ([chat], {"up_to": number}),
+            "edit": ([chat, number], {"body": "x"}), "delete_message": ([chat, number], {}),
+            "mute": ([chat], {"hours": number}), "discard_notification": ([], {"id": number}),
+        }  # fmt: skip
+        for name, (args, data) in posted.items():
+            assert code(post(client, name, *args, **data)) == (400, "invalid")
+        for field in ("id", "up_to"):
+            assert code(post(client, "read_notifications", **{field: number})) == (400, "invalid")
+
     def test_late_repeat_of_a_new_chat(self, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
         client = room.client("owner", json=True)
         data = {"to": room.id("staff"), "title": "Two", "request_id": "r1"}

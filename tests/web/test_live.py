@@ -358,12 +358,12 @@ class TestRefusals:
             assert (error["code"], "poll the feeds" in error["message"]) == ("stream_only", True)
             assert site.streams() == 0
 
-    def test_head_opens_no_stream(self, site: Site, people: tuple[User, User]) -> None:
+    def test_head_and_options_open_no_stream(self, site: Site, people: tuple[User, User]) -> None:
         cookie = f"sessionid={client_of(people[0]).cookies['sessionid'].value}"
         headers = {"Cookie": cookie, "Accept": "text/event-stream"}
         with closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=5)) as connection:
-            for query, status in (("", 200), ("?room=", 400)):
-                connection.request("HEAD", f"/messages/live/{query}", headers=headers)
+            for method, query, status in (("HEAD", "", 200), ("HEAD", "?room=", 400), ("OPTIONS", "", 200)):
+                connection.request(method, f"/messages/live/{query}", headers=headers)
                 answer = connection.getresponse()
                 answer.read()
                 assert answer.status == status
