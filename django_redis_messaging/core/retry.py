@@ -55,6 +55,8 @@ _DENIED = (
     driver.NoPermissionError,
     ssl.SSLCertVerificationError,
 )
+#: beginnings of the error replies to a new connection that retries can't fix: protected mode, and SELECT
+_REFUSED_TEXT = ("DENIED ", "DB index is out of range", "SELECT is not allowed")
 
 
 _is_cancelled: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda: False)
@@ -224,6 +226,9 @@ def denial_error(denial: BaseException) -> ConfigurationError:
             f"The certificate of the Redis server is not trusted: {reason}. Check ssl_ca_certs in the CACHES "
             "entry, and that the certificate has the name or address in its LOCATION."
         )
+    if str(denial).startswith(_REFUSED_TEXT):
+        reason = str(denial).partition(".")[0]  # that of protected mode goes on for 800 characters
+        return ConfigurationError(f"Redis refused the connection: {reason}. Check the CACHES entry.")
     return ConfigurationError(
         f"Redis rejected the user, password or permissions: {denial}. Check the CACHES entry and the ACL."
     )
@@ -237,6 +242,8 @@ def _is_answered(error: Exception) -> bool:
 def _denial(error: BaseException | None) -> BaseException | None:
     """The denial that caused `error`, or None."""
     while error is not None and not isinstance(error, _DENIED):
+        if isinstance(error, driver.ResponseError) and str(error).startswith(_REFUSED_TEXT):
+            break
         # of a failed handshake, the driver names no cause
         is_handshake = isinstance(error.__context__, ssl.SSLCertVerificationError)
         error = error.__context__ if is_handshake else error.__cause__

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from django_redis_messaging.core.ports import free_port
 from django_redis_messaging.errors import ConfigurationError
 from tests.conftest import Call
 from tests.core.conftest import Connect
-from tests.core.test_retry import frozen, takes
+from tests.core.test_retry import at_once, frozen, takes
 from tests.core.things import Things
 
 pytestmark = pytest.mark.usefixtures("closing")
@@ -71,6 +72,25 @@ class TestAliases:
         await things.aadd("a")
         with server.client(db=3) as there:
             assert there.get(things.key("a")) == b"2"
+
+    async def test_a_database_that_does_not_exist_is_a_clear_error(
+        self, call: Call, connect: Connect, server: EmbeddedServer
+    ) -> None:
+        things = connect(server.url.replace("db=0", "db=99"))
+        with at_once(), pytest.raises(ConfigurationError, match="DB index is out of range"):
+            await call(things, "add", "a")
+
+    async def test_protected_mode_is_a_clear_error(self, call: Call, connect: Connect) -> None:
+        own = "127.0.0.1"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+            probe.connect(("192.0.2.1", 9))  # sends nothing, but chooses the address of this machine
+            own = probe.getsockname()[0]
+        if own.startswith("127."):
+            pytest.skip("This machine has no address besides that of the loopback interface.")
+        with EmbeddedServer(options={"port": (port := free_port()), "bind": "0.0.0.0"}):  # noqa: S104
+            things = connect(f"redis://{own}:{port}?db=0")
+            with at_once(), pytest.raises(ConfigurationError, match="protected mode"):
+                await call(things, "add", "a")
 
     @pytest.mark.parametrize(
         "entry",

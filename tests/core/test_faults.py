@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.test import override_settings
 
 from django_redis_messaging import deadline
 from django_redis_messaging.core import clients
@@ -173,6 +175,49 @@ class TestLostReplyThenRefusal:
         assert await call(things, "clear", "a") == 0
         await call(things, "add", "a")
         assert await call(things, "clear", "a") == 1
+
+
+class TestRefusedConnection:
+    """A server accepts a connection before it refuses it."""
+
+    @pytest.fixture(params=["socket", "TCP"])
+    def full(
+        self, request: pytest.FixtureRequest, connect: Connect, private: EmbeddedServer, network: Network
+    ) -> Iterator[Any]:
+        """A client to change the server, which has no place for other clients. A name or password in LOCATION
+        would be sent first, so there is none."""
+        connect(private)
+        url = (private if request.param == "socket" else network).url
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
+        caches = {"default": entry, "messaging": entry}
+        prefix = settings.REDIS_MESSAGING["PREFIX"]
+        with (
+            private.client() as admin,
+            override_settings(CACHES=caches, REDIS_MESSAGING={"PREFIX": prefix, "COMMAND_DEADLINE": 0.3}),
+        ):
+            admin.ping()
+            admin.config_set("maxclients", 1)
+            yield admin
+
+    @pytest.mark.parametrize("once", [False, True])
+    async def test_nothing_was_applied(self, once: bool, call: Call, full: Any) -> None:
+        things = Things()
+        for _ in range(2):  # the kind of the server is not known, then it is
+            with takes(0.25, 2), pytest.raises(Unavailable, match="was not applied"):
+                await call(things, "add", "a", once=once)
+            full.config_set("maxclients", 100)
+            before = await call(things, "add", "a", once=once)
+            clients.close()
+            await clients.aclose()
+            full.config_set("maxclients", 1)
+        assert before == 2
+
+    async def test_calls_succeed_as_soon_as_there_is_place(self, call: Call, full: Any) -> None:
+        room = threading.Timer(0.1, lambda: full.config_set("maxclients", 100))
+        with override_settings(REDIS_MESSAGING={**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 20}):
+            room.start()
+            assert await call(Things(), "add", "a", once=True) == 1
+        room.join()
 
 
 class TestReset:

@@ -50,8 +50,7 @@ class AsyncConnection(Connection, asyncio.Protocol):
                     self._take_over(dialed)
                 provider = dialed.credential_provider
                 calls = handshake(dialed, provider and await provider.get_credentials_async())
-                if calls:
-                    raise_first_error(await self.exchange(calls, seconds))
+                raise_first_error(await self.exchange(calls, seconds))
         except BaseException as error:
             self._fail(error)
 

@@ -121,14 +121,18 @@ def _reply_error(connection: Callable[[], Connection | None], text: str) -> Exce
 
 
 def handshake(dialed: Any, credentials: Sequence[str] | None) -> list[Words]:
-    """The calls to send on a new connection; `credentials`: those of a provider."""
+    """The calls to send on a new connection, at least one; `credentials`: those of a provider.
+
+    A server that refuses a connection (maxclients, protected mode, a proxy without a backend) accepts it
+    first. Only the reply to a call that changes nothing tells this from a lost reply to the first operation.
+    """
     own = [word for word in (dialed.username, dialed.password) if word]
     calls: list[Words] = [("AUTH", *(credentials or own))] if credentials or own else []
     if dialed.client_name:
         calls.append(("CLIENT", "SETNAME", dialed.client_name))
     if dialed.db:
         calls.append(("SELECT", str(dialed.db)))
-    return calls
+    return calls or [("PING",)]
 
 
 def raise_first_error(replies: Replies) -> None:

@@ -56,8 +56,7 @@ class BlockingConnection(Connection):
                 self._socket, dialed._sock = dialed._sock, None
             provider = dialed.credential_provider
             calls = handshake(dialed, provider and provider.get_credentials())
-            if calls:
-                raise_first_error(self.exchange(calls, ends - monotonic()))
+            raise_first_error(self.exchange(calls, ends - monotonic()))
         except BaseException as error:
             self._fail(error)
 
