@@ -19,7 +19,8 @@
 -- ARGV  7 how long an idle channel is kept: ms
 -- ARGV  8 number of the first bucket given
 -- Returns "id-us-epoch" of the event, followed by + if the channel needs trimming. If nothing was published: 'none'
--- if the channel doesn't exist, or the number of the bucket that the caller has to give
+-- if the channel doesn't exist, the number of the bucket that the caller has to give, or for a repeat the first answer,
+-- a space, and the event if it is still stored
 local head, requests, wakeup, waiting = KEYS[1], {KEYS[2], KEYS[3]}, KEYS[4], KEYS[5]
 local payload, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local length, retention, max_length = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -33,8 +34,23 @@ local previous = tonumber(active)
 local moment = math.max(clock, previous + 1)
 local number = math.floor(moment / 1000 / length)
 local at = number - start
+
+-- Returns what a repeat gets.
+local function first_event(answer)
+  local id, us, first_epoch = string.match(answer, '^(%d+)%-(%d+)%-(%d+)')
+  local first_number = bucket_at(us, length)
+  local bucket = KEYS[6 + first_number - start]
+  if first_number < start or not bucket then
+    return first_number
+  end
+  local oldest = first_epoch == epoch and first_id(bucket)
+  local event = oldest and oldest <= tonumber(id) and redis.call('LINDEX', bucket, id - oldest)
+  return answer .. ' ' .. (event or '')
+end
+
 if at < 0 or at > #KEYS - 6 then
-  return number
+  local before = find_answer(request, requests, window, clock / 1000)
+  return before and first_event(before) or number
 end
 local bucket = KEYS[6 + at]
 local is_new = redis.call('LLEN', bucket) == 0
@@ -49,7 +65,7 @@ local id, us = digits(last + 1), digits(moment)
 local answer = id .. '-' .. us .. '-' .. epoch
 local before = record_answer_once(request, answer, requests, window, clock / 1000)
 if before then
-  return before
+  return first_event(before)
 end
 redis.call('RPUSH', bucket, '[' .. id .. ',' .. us .. ',' .. active .. ',' .. payload .. ']')
 redis.call('SET', head, id .. '-' .. us .. '-' .. epoch .. '-' .. first, 'PX', idle_ttl)

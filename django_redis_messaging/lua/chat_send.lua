@@ -21,7 +21,8 @@
 -- ARGV  6 maximum number of entries in a chat
 -- ARGV  7 maximum age of an entry: ms, 0 for none
 -- ARGV  8 maximum size of a chat's entries: bytes
--- Returns the value of newest, or 'no chat', 'no member', 'no message'
+-- Returns the value of newest, or 'no chat', 'no member', 'no message'; for a repeat, {the first answer, the entry if it
+-- is still stored}
 local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local requests, typing = {KEYS[5], KEYS[6]}, KEYS[7]
 local sender, request_id, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -44,6 +45,13 @@ local function sweep_own(first, last)
 end
 
 local chat = read_chat(newest)
+
+-- Returns what a repeat gets.
+local function first_message(answer)
+  local id, epoch = string.match(answer, '^(%d+)%-%d+%-%d+%-(%d+)')
+  return {answer, epoch == chat.epoch and redis.call('LINDEX', log, id - chat.last - 1)}
+end
+
 if not chat then
   return 'no chat'
 end
@@ -53,7 +61,8 @@ if not position then
 end
 if reply_to > chat.last then
   -- A repeat gets its first answer even if the message could not be sent now.
-  return find_answer(request, requests, window, milliseconds()) or 'no message'
+  local answer = find_answer(request, requests, window, milliseconds())
+  return answer and first_message(answer) or 'no message'
 end
 local id, stored = chat.last + 1, first_stored(log, chat.last)
 -- The new entry counts as read by its sender only if the sender has read all entries before it. Otherwise the
@@ -71,7 +80,7 @@ local entry, size = new_entry(ms, content, chat.total)
 local value = newest_value(id, ms, content, chat.epoch, chat.keep, chat.total + size, limits)
 local recorded = record_answer_once(request, value, requests, window, now)
 if recorded then
-  return recorded
+  return first_message(recorded)
 end
 
 publish_hint('m', newest)

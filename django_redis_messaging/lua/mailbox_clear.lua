@@ -2,6 +2,7 @@
 --
 -- uses _live.lua
 -- uses _mailbox.lua
+-- uses _requests.lua
 -- uses _time.lua
 -- uses _types.lua
 --
@@ -11,20 +12,28 @@
 -- KEYS  4 marked
 -- KEYS  5 groups
 -- KEYS  6 lost
--- ARGV  1 maximum number of mails in a mailbox
--- ARGV  2 maximum age of a mail: ms, 0 for none
--- Returns how many mails were removed
-local box = mailbox_at(KEYS)
-local limits = {length = tonumber(ARGV[1]), age = tonumber(ARGV[2])}
+-- KEYS  7 requests, first hash
+-- KEYS  8 requests, second hash
+-- ARGV  1 request id
+-- ARGV  2 request window: ms
+-- ARGV  3 maximum number of mails in a mailbox
+-- ARGV  4 maximum age of a mail: ms, 0 for none
+-- Returns how many mails were removed; for a repeat, the first answer
+local box, requests = mailbox_at(KEYS), {KEYS[7], KEYS[8]}
+local request, window = ARGV[1], tonumber(ARGV[2])
+local limits = {length = tonumber(ARGV[3]), age = tonumber(ARGV[4])}
 
+local now = milliseconds()
 local last, ms, epoch = read_newest(box)
-if not last then
-  return 0
+local recorded = find_answer(request, requests, window, now)
+if recorded or not last then
+  return tonumber(recorded or 0)
 end
-local excess, length = count_excess(box, milliseconds(), limits)
+local excess, length = count_excess(box, now, limits)
 check_types('ZCARD', box.marked, box.groups, box.lost)
 check_types('HLEN', box.mail)
 redis.call('UNLINK', box.order, box.mail, box.marked, box.groups, box.lost)
 redis.call('SET', box.newest, string.format('%.0f-%.0f-%s-%.0f', last, ms, epoch, last))
+record_answer(request, length - excess, requests, window, now)
 publish_hint('b', box.newest)
 return length - excess

@@ -20,7 +20,7 @@
 -- ARGV  4 group, or ''
 -- ARGV  5 maximum number of mails in a mailbox
 -- ARGV  6 maximum age of a mail: ms, 0 for none
--- Returns "id-ms-epoch-count"; for a repeat, the first answer
+-- Returns "id-ms-epoch-count"; for a repeat, {the first answer, the entry if it is still stored}
 local box, requests = mailbox_at(KEYS), {KEYS[7], KEYS[8]}
 local request, window, content, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6])}
@@ -50,7 +50,8 @@ local id, ms = last + 1, string.format('%.0f', math.max(now, active))
 local answer = id .. '-' .. ms .. '-' .. epoch .. '-' .. count
 local recorded = record_answer_once(request, answer, requests, window, now)
 if recorded then
-  return recorded
+  local first, first_epoch = string.match(recorded, '^(%d+)%-%d+%-(%d+)')
+  return {recorded, first_epoch == epoch and redis.call('HGET', box.mail, first)}
 end
 
 if count > 1 then

@@ -8,7 +8,7 @@ from .. import conf
 from ..core.keys import encoded, name, tag
 from ..core.operations import Script, Service, Steps, asynchronous, operation
 from ..errors import InvalidArgument, LimitExceeded, RateExceeded
-from .arguments import integer
+from .arguments import integer, request
 
 #: seconds
 MINUTE, HOUR = 60.0, 3600.0
@@ -30,8 +30,8 @@ _MAX_TIMES = 10**6
 
 
 def rate_key(prefix: str, user: str, action: str) -> str:
-    """LIST of ms: the server time of the user's latest uses of an action, as many as the limit of a period.
-    Expires a period after the latest use."""
+    """LIST of ms and token: the server time and the call of the user's latest uses of an action, as many as
+    the limit of a period. Expires a period after the latest use."""
     return f"{tag(prefix, 'user', user)}:rate:{encoded(action)}"
 
 
@@ -100,5 +100,5 @@ class Rate(Service):
             raise LimitExceeded(
                 f"{self._action} uses at once", limit=self._limit, actual=times, setting=self._setting
             )
-        wait = yield Script("rate_take", [self._key], [self._limit, self._period, times])
+        wait = yield Script("rate_take", [self._key], [self._limit, self._period, times, request(None)])
         return int(wait) / 1000

@@ -11,6 +11,7 @@ import pytest
 
 from django_redis_messaging import Chat, DelayQueue, Expiry, Inbox, Mailbox, NotPermitted, OutcomeUnknown
 from django_redis_messaging.core import scripts
+from django_redis_messaging.services.rates import Rate
 from tests.core.proxy import LossyProxy
 
 from ..conftest import Call
@@ -161,8 +162,13 @@ def queue_in_every_state() -> DelayQueue:
 
 def mailbox_with_mail() -> Mailbox:
     mailbox = Mailbox(f"ann-{next(numbers)}")
-    mailbox.send("hello")
+    for number in range(3):
+        mailbox.send(number)
     return mailbox
+
+
+def rate_of_two() -> Rate:
+    return Rate(f"ann-{next(numbers)}", "send", limit=2, period=3600)
 
 
 def expiry_with_timer() -> Expiry:
@@ -184,6 +190,9 @@ REPEATABLE: dict[str, tuple[Callable[[], Any], str, tuple[Any, ...], Any, Any]] 
     "redrive": (queue_in_every_state, "redrive", (), 2, 0),
     "redrive one": (queue_in_every_state, "redrive", (["dead"],), 1, 0),
     "purge": (queue_in_every_state, "purge", (), 5, 0),
+    "mark_read": (mailbox_with_mail, "mark_read", ([1, 2],), 2, 0),
+    "clear": (mailbox_with_mail, "clear", (), 3, 0),
+    "take of a rate": (rate_of_two, "take", (2,), 0.0, pytest.approx(3600, abs=60)),
 }
 
 

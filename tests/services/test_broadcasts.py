@@ -209,6 +209,17 @@ class TestRequests:
         assert channel.publish("x", request_id="r") == first
         assert payloads(channel.fetch()) == ["x", "y"]
 
+    def test_a_repeat_with_another_payload_gets_the_published_event(self, channel: Broadcast) -> None:
+        channel.publish("before")
+        first = channel.publish({"n": [1]}, request_id="r")
+        for _ in range(3):  # also if its bucket is not the current one
+            assert channel.publish("other", request_id="r") == first
+            next_bucket()
+            channel.publish("after")
+        lose(channel, 1)
+        assert channel.publish("other", request_id="r").id == first.id
+        assert payloads(channel.fetch()) == ["after"] * 3
+
     def test_another_channel_has_its_own_requests(self, channel: Broadcast) -> None:
         channel.publish("x", request_id="r")
         Broadcast("other").publish("x", request_id="r")

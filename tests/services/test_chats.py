@@ -105,6 +105,16 @@ def test_repeated_send_returns_the_first_answer() -> None:
     assert chat.send("ann", "a", data=[1], request_id="r2").id == 3
 
 
+def test_a_repeat_with_another_body_gets_the_stored_message() -> None:
+    chat = Chat.create("ann", ["bob"], "hi")
+    first = chat.send("ann", "a", data=[1], reply_to=1, request_id="r")
+    chat.send("bob", "b")
+    assert chat.send("ann", "other", reply_to=2, request_id="r") == first
+    assert chat.send("ann", "other", reply_to=99, request_id="r") == first
+    edited = chat.edit("ann", first.id, "edited")
+    assert chat.send("ann", "other", request_id="r") == edited
+
+
 def test_sends_without_request_id_are_separate_messages() -> None:
     chat = Chat.create("ann", ["bob"])
     assert ids(said(chat, "ann", "same", "same")) == [1, 2]

@@ -95,6 +95,16 @@ class TestSending:
         assert box.send("one", group="g", request_id="r") == first
         assert box.fetch().messages == []
 
+    def test_a_repeat_with_another_payload_gets_the_stored_mail(self, box: Mailbox) -> None:
+        first = box.send({"n": 1}, sender="bob", group="g", request_id="r")
+        assert box.send([2], sender="bob", request_id="r") == first
+        box.discard(first.id)
+        assert box.send([2], sender="bob", request_id="r").id == first.id
+        assert box.fetch().messages == []
+        server().delete(keys().newest, keys().order, keys().mail)  # another mailbox, with its own ids
+        box.send("of another epoch", sender="bob")
+        assert box.send([2], sender="bob", request_id="r").payload == [2]
+
     def test_request_ids_are_scoped_to_the_sender(self, box: Mailbox) -> None:
         for sender in ("bob", "cat", None):
             mails = [box.send(sender, sender=sender, request_id="r") for _ in range(2)]
@@ -525,10 +535,10 @@ TAKES: dict[str, tuple[Callable[[Mailbox], Any], str]] = {
     ),
     "fetch": (lambda box: box.fetch(), "newest order mail marked lost"),
     "ack": (lambda box: box.ack(2), "newest marked groups"),
-    "mark_read": (lambda box: box.mark_read([1]), "newest order mail marked groups"),
+    "mark_read": (lambda box: box.mark_read([1]), "newest order mail marked groups requests:0 requests:1"),
     "unread": (lambda box: box.unread(), "newest order mail marked fetched"),
     "discard": (lambda box: box.discard(1), "order mail marked groups"),
-    "clear": (lambda box: box.clear(), "newest order mail marked groups lost"),
+    "clear": (lambda box: box.clear(), "newest order mail marked groups lost requests:0 requests:1"),
 }
 
 

@@ -360,8 +360,8 @@ PLANTS: dict[str, Plant] = {
         "sent_ms == -1 and (not previous or mail_ms(box, previous) <= ms)",
         "false",
     ),
-    "marking keeps the group": ("mailbox_mark", "redis.call('ZREMRANGEBYSCORE', box.groups, id, id)", ""),
-    "expired mail can be marked": ("mailbox_mark", "tonumber(id) >= first and", ""),
+    "marking keeps the group": ("mailbox_mark", "'', unpack(groups_of(marks, from, to))", "''"),
+    "expired mail can be marked": ("mailbox_mark", "math.max(first, (acked or 0) + 1)", "(acked or 0) + 1"),
     "discarding keeps the group": (
         "mailbox_discard",
         "remove_ids(box, id, id)",

@@ -47,8 +47,8 @@ class Broadcast(ChannelReader):
         """Publish a payload that JSON can encode; waiting readers get it within milliseconds.
 
         Two calls with equal payloads publish two events. A repeat with the same `request_id` publishes
-        nothing and returns the first event. Request ids belong to the channel: put the user into an id that a
-        user has chosen.
+        nothing and returns the first event, as far as it is still stored. Request ids belong to the channel:
+        put the user into an id that a user has chosen.
 
         >>> Broadcast("prices").publish({"apple": 3}, request_id="import-17").id
         1
@@ -66,11 +66,15 @@ class Broadcast(ChannelReader):
             reply = yield Script("broadcast_publish", keys, (encoded, request_id, window(), *limits, number))
             if reply == b"none":
                 yield from self._open()
-            elif isinstance(reply, int):  # the current bucket by the server's clock
+            elif isinstance(reply, int):  # the bucket to give
                 number = reply
             else:
                 break
+        reply, is_repeat, first = reply.partition(b" ")
         published, us, epoch = map(int, reply.rstrip(b"+").split(b"-"))
+        if is_repeat:
+            stored = payloads.loads_all([first])[0] if first else (published, us, 0, payload)
+            return events(self._channel_id, epoch, [stored])[0]
         _offsets[self._using] = us - monotonic_ns() // 1000
         if reply.endswith(b"+"):
             yield from self._trim()

@@ -39,8 +39,8 @@ class Messages(Following):
         """Append a message.
 
         Every member receives it: ids are 1, 2, 3 … in one order. `data` is any JSON value. A repeat with
-        the same `request_id` sends nothing and returns the first answer. The message counts as read by the
-        sender only if the sender has read all messages before it.
+        the same `request_id` sends nothing and returns the first message, as far as it is still stored. The
+        message counts as read by the sender only if the sender has read all messages before it.
 
         >>> Chat.create("ann", ["bob"], chat_id="lunch").send("ann", "Pizza?").id
         1
@@ -59,8 +59,13 @@ class Messages(Following):
             self._keys.sending,
             (sender, request_id, window(), content, reply_to or 0, *limits()),
         )
+        first = None
+        if type(reply) is list:  # a repeat
+            reply, first = reply
         number, ms, nonce, epoch = map(int, self._checked(reply, sender).split(b"-")[:4])
         stored = [ms, nonce, 0, 0, 0, sender, body, reply_to, data, 0, 0]
+        if first is not None:
+            stored = payloads.loads_all([first])[0]
         return entries.make_message(self.id, epoch, number, stored)
 
     asend = asynchronous(send)

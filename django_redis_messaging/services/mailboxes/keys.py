@@ -51,18 +51,18 @@ class MailboxKeys:
 
     @property
     def requests(self) -> list[str]:
-        """Two HASHes sender NUL request id → first answer, used by turns, for one window each. Each expires
-        before its next turn."""
+        """Two HASHes sender NUL request id → first answer, used by turns, for one window each; also the id of
+        a call that marks or clears → how many. Each expires before its next turn."""
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @functools.cached_property
     def changing(self) -> list[str]:
-        """The keys for everything but sending, in the order of the scripts."""
+        """The keys of changes that need no request, in the order of the scripts."""
         return [self.newest, self.order, self.mail, self.marked, self.groups, self.lost]
 
     @functools.cached_property
     def sending(self) -> list[str]:
-        """The keys for sending, in the order of the script."""
+        """The keys for sending, marking and clearing, in the order of the scripts."""
         return [*self.changing, *self.requests]
 
     @functools.cached_property

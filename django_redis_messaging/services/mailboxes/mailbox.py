@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ... import conf
+from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument
@@ -53,8 +54,8 @@ class Mailbox(Service):
 
         A mail of a `group` replaces the unread mail of that group, and its `count` is one higher. A repeat
         with the same `request_id` by the same `sender` (None is a sender of its own) sends nothing and
-        returns the first answer. If the mailbox is full, the oldest mail is removed; check `status().full` to
-        avoid that.
+        returns the first mail, as far as it is still stored. If the mailbox is full, the oldest mail is
+        removed; check `status().full` to avoid that.
 
         >>> box = Mailbox("group-example")
         >>> box.send("1 new answer", group="topic-7").count, box.send("2 new answers", group="topic-7").count
@@ -74,8 +75,13 @@ class Mailbox(Service):
             self._keys.sending,
             (f"{sender or ''}\0{request(request_id)}", window(), content, group or "", *_limits()),
         )
+        first = None
+        if type(reply) is list:  # a repeat
+            reply, first = reply
         number, ms, epoch, times = map(int, reply.split(b"-"))
         entry = [ms, times, sender, group, as_stored(payload)]
+        if first is not None:
+            [entry] = payloads.loads_all([first])
         return make_mail(epoch, number, entry, read=False)
 
     asend = asynchronous(send)
@@ -145,7 +151,8 @@ class Mailbox(Service):
         checked = _checked_ids(ids)
         if not checked:
             return 0
-        return int((yield Script("mailbox_mark", self._keys.changing, (*_limits(), *checked))))
+        made = request(None)  # so that a repeat after a lost reply returns the first number
+        return int((yield Script("mailbox_mark", self._keys.sending, (made, window(), *_limits(), *checked))))
 
     amark_read = asynchronous(mark_read)
 
@@ -171,7 +178,8 @@ class Mailbox(Service):
     @operation
     def clear(self) -> Steps[int]:
         """Remove and ack all mail, read or not; returns how many mails were removed. Leaves no gap."""
-        return int((yield Script("mailbox_clear", self._keys.changing, _limits())))
+        args = (request(None), window(), *_limits())
+        return int((yield Script("mailbox_clear", self._keys.sending, args)))
 
     aclear = asynchronous(clear)
 
