@@ -6,8 +6,10 @@ The protocol is RESP2 with bytes, whatever the alias configures. The driver's ow
 from __future__ import annotations
 
 import functools
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator
+from threading import get_ident
 from time import monotonic
 from typing import Any, TypeVar, cast
 
@@ -29,7 +31,7 @@ from .retry import MIN_READING_TIME, seconds_allowed
 from .routing import Router, Sentinel, Unknown
 from .sockets import Address, BlockingConnection, Target, unusable_alias
 from .steps import Command, Script, Words
-from .worlds import BLOCKING, World, run
+from .worlds import BLOCKING, BlockingSignal, LoopSignal, World, run
 
 #: connection parameters that are ignored: this app sets the protocol, decoding and retries itself
 _IGNORED = {
@@ -48,6 +50,27 @@ _NOTIFICATIONS = ("maint", "oss_cluster_maint", "orig_")
 #: seconds to wait for the reply of one server where several can be queried
 QUERY_TIMEOUT = 1.0
 T = TypeVar("T")
+
+
+class Reading:
+    """A reading of the topology by one caller, for which others of the process wait."""
+
+    def __init__(self) -> None:
+        self.thread = get_ident()
+        self._waiting: list[BlockingSignal | LoopSignal] = []
+        self.has_ended = False
+
+    async def wait(self, signal: BlockingSignal | LoopSignal, seconds: float) -> None:
+        """Wait until it has ended, for this many seconds at most."""
+        self._waiting.append(signal)
+        if not self.has_ended:
+            await signal.wait(seconds)
+
+    def end(self) -> None:
+        """Wake those that wait."""
+        self.has_ended = True
+        for signal in self._waiting:
+            signal.set_from_any_thread()
 
 
 class Endpoint:
@@ -83,6 +106,8 @@ class Endpoint:
             managed = self._pool.sentinel_manager.sentinels
             self.sentinels = [self._target(one.connection_pool) for one in managed]
         is_private = self.run is not None and (private or self.run.serves(settings.CACHES[alias]))
+        #: the present reading of the topology by id of the process: a forked child takes part in none
+        self.readings: dict[int, Reading] = {}
         #: how many replicas must confirm each write; the private server of tests has none
         self.durability = None if is_private else durability.configured()
         #: pools of the other nodes of the Cluster that LOCATION names
@@ -267,9 +292,28 @@ def connect(endpoint: Endpoint, address: Address | None = None) -> BlockingConne
     return connection
 
 
-async def refresh_topology(world: World, endpoint: Endpoint, error: Exception) -> None:
-    """Read the topology after an error that may mean that it has changed. If no node replies, apply what a
-    MOVED error names."""
+async def refresh_topology(world: World, endpoint: Endpoint, error: Exception, known: Router) -> None:
+    """Read the topology after an error that may mean that it is no longer the `known` one; while another
+    caller of this process is reading it, wait for that one."""
+    process, own = os.getpid(), Reading()
+    reading = endpoint.readings.setdefault(process, own)
+    if reading is own:
+        try:
+            if endpoint.router is known:
+                await _read_topology(world, endpoint, error)
+        finally:
+            endpoint.readings.pop(process, None)
+            own.end()
+    elif world is BLOCKING and reading.thread == own.thread:  # this call has interrupted it
+        await _read_topology(world, endpoint, error)
+    else:
+        await reading.wait(world.signal(), endpoint.default_reply_timeout)
+        if not reading.has_ended:  # slow, or interrupted before it began: the next caller reads
+            endpoint.readings.pop(process, None)
+
+
+async def _read_topology(world: World, endpoint: Endpoint, error: Exception) -> None:
+    """If no node replies, apply what a MOVED error names."""
     known, seconds = endpoint.router, endpoint.default_reply_timeout
     found = await first_reply(world, endpoint.nodes(error), known.discovery, known.learn, seconds)
     if found is not None:

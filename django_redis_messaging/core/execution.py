@@ -156,7 +156,7 @@ class Client:
     async def _refresh_topology(self, error: Exception, known: Router) -> None:
         """After an error that may mean a new topology, read it, unless another call has done so since."""
         if self.endpoint.router is known and known.is_outdated(error):
-            await refresh_topology(self._world, self.endpoint, error)
+            await refresh_topology(self._world, self.endpoint, error, known)
             self.connections.close_stale(self.endpoint.router.addresses)
 
     async def _wait(self, step: Wait) -> Any:

@@ -27,6 +27,8 @@ class BlockingSignal:
         """End the wait, now or later."""
         self._items.put(None)
 
+    set_from_any_thread = set
+
     async def wait(self, seconds: float) -> None:
         """Wait until it is set, or for this many seconds."""
         with suppress(Empty):
@@ -45,6 +47,11 @@ class LoopSignal:
         """End the wait, now or later."""
         if not self._future.done():
             self._future.set_result(None)
+
+    def set_from_any_thread(self) -> None:
+        """`set`, also from outside of the loop."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._future.get_loop().call_soon_threadsafe(self.set)
 
     async def wait(self, seconds: float) -> None:
         """Wait until it is set, or for this many seconds."""

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import os
 import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
-from django_redis_messaging import Chat, DelayQueue, Inbox, forget
+from django_redis_messaging import Chat, DelayQueue, Inbox, deadline, forget
 from django_redis_messaging.core import clients, waiting
 from django_redis_messaging.core.cluster import parse_slots, resolve
+from django_redis_messaging.core.endpoints import Reading, endpoint
 from django_redis_messaging.core.ports import free_port
 from django_redis_messaging.core.sockets import Address, AsyncConnection, BlockingConnection
-from django_redis_messaging.errors import OutcomeUnknown
+from django_redis_messaging.errors import OutcomeUnknown, Unavailable
 from django_redis_messaging.management.commands import messaging_stats
 from tests.conftest import Call
 from tests.core.clusters import Cluster, mates, slot, until
@@ -265,6 +267,52 @@ class TestMoved:
         assert await call(things, operation, NAMES) == [2] * 30
         assert cluster.redirects - before == len(NAMES[::3])
         assert stored(cluster, things) == [2] * 30
+
+    async def test_calls_in_flight_share_one_reading_of_the_topology(
+        self, call_style: str, things: Things, cluster: Cluster
+    ) -> None:
+        number = 30
+
+        async def call_all() -> None:
+            if call_style == "awaiting":
+                await asyncio.gather(*(things.aadd("a") for _ in range(number)))
+                return
+            meeting = threading.Barrier(number)
+            with ThreadPoolExecutor(number) as threads:
+                list(threads.map(lambda _: (meeting.wait(30), things.add("a")), range(number)))
+
+        await call_all()
+        cluster.migrate(slot("a"), cluster.another(slot("a")))
+        before = cluster.total("commandstats", "cmdstat_cluster|slots", "calls")
+        await call_all()
+        # a thread may begin its call after the first ones have read the topology; then it needs none
+        assert cluster.total("commandstats", "cmdstat_cluster|slots", "calls") - before == 1
+        assert things.get("a") == b"%d" % (2 * number)
+
+    async def test_the_next_caller_reads_after_an_interrupted_reading(
+        self, call: Call, things: Things, cluster: Cluster
+    ) -> None:
+        await call(things, "add", "a")
+        reads = endpoint("messaging").readings
+        interrupted = reads.setdefault(os.getpid(), Reading())
+        interrupted.thread = 0  # another one
+        cluster.migrate(slot("a"), cluster.another(slot("a")))
+        with deadline(0.3), suppress(Unavailable):
+            await call(things, "add", "a")
+        before = cluster.redirects
+        await call(things, "add", "a")
+        await call(things, "add", "a")
+        assert not reads
+        assert cluster.redirects - before <= 1
+
+    def test_a_signal_handler_does_not_wait_for_the_reading_that_it_interrupts(
+        self, things: Things, cluster: Cluster
+    ) -> None:
+        things.add("a")
+        endpoint("messaging").readings[os.getpid()] = Reading()  # of this thread
+        cluster.migrate(slot("a"), cluster.another(slot("a")))
+        with takes(0, 3):
+            assert things.add("a") == 2
 
     async def test_moved_to_a_node_without_the_script(
         self, call: Call, things: Things, cluster: Cluster

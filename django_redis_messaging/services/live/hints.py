@@ -131,4 +131,4 @@ class Hints:
     async def _refresh(self, error: Exception) -> None:
         """On a Cluster, the node may be gone: learn the others."""
         if self._endpoint.router.splits:
-            await refresh_topology(ASYNCIO, self._endpoint, error)
+            await refresh_topology(ASYNCIO, self._endpoint, error, self._endpoint.router)
