@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.connections import Connections
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.retry import NotSent
+from django_redis_messaging.core.sockets import Address
 from django_redis_messaging.core.worlds import run
 from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.heartbeat import Heartbeat
@@ -36,15 +36,6 @@ LONG = 20.0
 def limited(connect: Connect, server: EmbeddedServer) -> Callable[..., Things]:
     """The service with this number of connections."""
     return lambda limit, **messaging: connect(server, {"max_connections": limit}, **messaging)
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Threads take turns after a few instructions."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(0.00001)
-    yield
-    sys.setswitchinterval(before)
 
 
 def take_blocking(seconds: float = LONG) -> object:
@@ -248,29 +239,26 @@ class TestNothingIsLost:
             take_blocking(0.01)
         assert things.add("a") == 1
 
-    @pytest.mark.timing
     def test_waits_that_begin_at_the_same_moment_leave_connections_to_calls(
-        self, limited: Callable[..., Things], switch_often: None
+        self, limited: Callable[..., Things], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        things, meeting = limited(8), threading.Barrier(40)
-        things.add("a")  # detects the kind of the server
+        limited(2)
         connections = clients.blocking("messaging").connections
-        occupied: list[int] = []
+        meeting, find_free = threading.Barrier(2), connections._find_free
 
-        def wait(number: int) -> None:
-            meeting.wait(LONG)
-            things.wait(f"list {number}", 0.3)
+        def find_free_together(address: Address | None) -> object:
+            """Give the other wait the time to find that it may have a connection, too."""
+            with suppress(threading.BrokenBarrierError):
+                meeting.wait(0.3)
+            return find_free(address)
 
-        for _ in range(5):
-            clients.close()
-            with ThreadPoolExecutor(40) as threads:
-                waiting = [threads.submit(wait, number) for number in range(40)]
-                while not any(one.done() for one in waiting):
-                    with connections._lock:
-                        in_use = len(connections._open[None]) - len(connections._idle[None])
-                        occupied.append(in_use - len(connections.waits))
-                    time.sleep(0.001)
-        assert max(occupied) == 6
+        monkeypatch.setattr(connections, "_find_free", find_free_together)
+        with ThreadPoolExecutor(2) as threads:
+            waiting = [threads.submit(run, partial(connections.take_for_wait, None), LONG) for _ in range(2)]
+            taken = [one.result() for one in waiting]
+        assert sum(one is not None for one in taken) == 1
+        for one in filter(None, taken):
+            connections.give_back(one)
 
 
 class TestRenewals:
