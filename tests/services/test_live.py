@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
@@ -163,6 +164,19 @@ async def test_who_joins_again_before_the_reader_takes_is_not_gone() -> None:
         [event] = await stream.take()
     assert isinstance(event, live.ChatsChanged)
     assert (event.gone, [one.chat_id for one in event.chats]) == ([], [chat.id])
+
+
+@pytest.mark.timing
+async def test_a_lost_index_of_many_chats_does_not_block_the_event_loop() -> None:
+    hub, chats = hub_of(), {f"chat {number}": b"1" for number in range(5000)}
+    async with hub.stream("bob", {}) as stream:
+        hub._registry.list_chats(stream, chats)
+        began = time.perf_counter()
+        stream.remove_chats(hub._registry.list_chats(stream, {}))
+        assert time.perf_counter() - began < 0.1
+        [event] = await stream.take()
+        assert isinstance(event, live.ChatsChanged)
+        assert (event.gone, hub._registry.chats, stream.chat_ids) == (sorted(chats), {}, ())
 
 
 async def test_the_first_chat_of_a_user(closing: None) -> None:

@@ -135,7 +135,7 @@ class Reading:
         try:
             chats = await inbox.achats(limit=LIST_LENGTH)
             for stream in self._registry.streams_of(user):
-                listed = stream.chat_ids
+                listed = set(stream.chat_ids)
                 gone = self._registry.list_chats(stream, inbox.newest)
                 if whole or not listed:
                     stream.put_list(chats)

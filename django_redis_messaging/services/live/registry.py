@@ -76,7 +76,7 @@ class Registry:
         chats' newest keys."""
         gone = [chat_id for chat_id in stream.chat_ids if chat_id not in newest]
         for chat_id in gone:
-            self.unlist(stream, chat_id)
+            self._leave_list(stream, chat_id)
         listed = []
         for chat_id, value in newest.items():
             watched = self._watch(chat_id)
@@ -90,6 +90,9 @@ class Registry:
     def unlist(self, stream: Stream, chat_id: str) -> None:
         """Remove a chat from the list of a stream."""
         stream.chat_ids = tuple(one for one in stream.chat_ids if one != chat_id)
+        self._leave_list(stream, chat_id)
+
+    def _leave_list(self, stream: Stream, chat_id: str) -> None:
         if chat_id in stream.rooms:
             self.chats[chat_id].lists.discard(stream)
         else:

@@ -196,14 +196,16 @@ class Stream:
         self._shared = {} if self._chats else shared  # those of several chats can't be shared
         self._chats.pop(summary.chat_id, None)  # the latest change comes last
         self._chats[summary.chat_id] = summary
-        self._gone -= {summary.chat_id}  # the user has joined again
+        if summary.chat_id in self._gone:  # the user has joined again
+            self._gone -= {summary.chat_id}
         self._wake()
 
     def remove_chats(self, chat_ids: Collection[str]) -> None:
         """The user is not a member of these chats any more."""
         for chat_id in chat_ids:
             self._chats.pop(chat_id, None)
-            self._gone |= {chat_id}
+        if chat_ids:
+            self._gone = self._gone.union(chat_ids)
             self._wake()
 
     def put_mail(self, status: MailboxStatus, shared: dict[Any, Any]) -> None:
