@@ -1,4 +1,4 @@
--- Lists the members who have acked a message.
+-- Lists the members who have acked a message. A call examines a page of them, in the order of their positions.
 --
 -- reads only
 -- uses _members.lua
@@ -8,19 +8,36 @@
 -- KEYS  3 roster
 -- ARGV  1 id
 -- ARGV  2 maximum number of members
--- Returns {member, …}, or 'no chat'
+-- ARGV  3 position of the member at which the previous page ended, or ''
+-- ARGV  4 that member
+-- Returns {position, member, member, …}: first those at which the page ends, both '' if there is no other page. Or
+-- 'no chat'
 local info, members, roster = KEYS[1], KEYS[2], KEYS[3]
 local id, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 if redis.call('EXISTS', info) == 0 then
   return 'no chat'
 end
-local seen = {}
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', members, id, '+inf')) do
+-- Members who have acked more since the previous page come later; who has moved from its end is found again.
+local function first_rank()
+  if ARGV[3] ~= '' and redis.call('ZSCORE', members, ARGV[4]) == ARGV[3] then
+    return redis.call('ZRANK', members, ARGV[4]) + 1
+  end
+  return redis.call('ZCOUNT', members, '-inf', '(' .. (ARGV[3] == '' and id or ARGV[3]))
+end
+
+-- members examined by one call
+local PAGE_SIZE = 1000
+local rank, seen = first_rank(), {'', ''}
+local page = redis.call('ZRANGE', members, rank, rank + PAGE_SIZE - 1)
+for _, member in ipairs(page) do
   -- Members who joined after the message also have a position above it, but have not seen it.
-  local join_id = #seen < limit and read_membership(roster, member)
+  local join_id = #seen < limit + 2 and read_membership(roster, member)
   if join_id and join_id < id then
     seen[#seen + 1] = member
   end
+end
+if #page == PAGE_SIZE then
+  seen[1], seen[2] = redis.call('ZSCORE', members, page[#page]), page[#page]
 end
 return seen
