@@ -17,18 +17,21 @@ from redis.crc import key_slot
 from django_redis_messaging import DelayQueue, Expiry, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.management import loops
 from django_redis_messaging.services import health
 from django_redis_messaging.services.expiries.keys import TIMERS
 from django_redis_messaging.services.health import PROBES, Consumer, Health, probe_key
 from django_redis_messaging.services.jobs.engine import HEARTBEAT_TIMEOUT
 from django_redis_messaging.services.jobs.keys import JobKeys
+from django_redis_messaging.tasks import periodic
 from django_redis_messaging.tasks.compat import BaseTaskBackend
+from django_redis_messaging.tasks.periodic import periodic_tasks
 from tests.engines import timers
 from tests.processes import PATIENCE, Start, commands
 from tests.services.asking import all_keys, change, server, server_ms, until
 from tests.services.listening import listening
 from tests.tasks import jobs
-from tests.tasks.working import at_work, engine, liveness
+from tests.tasks.working import at_work, engine, keys, liveness
 
 #: a backend of Django or of the backport, not of this package
 DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
@@ -262,6 +265,28 @@ class TestConsuming:
         queue.pop(1)
         wait_a_while()
         assert healthy("--consuming", "--max-age", "0.01")
+
+    def test_periodic_tasks_without_a_poller(self) -> None:
+        periodic(every=86_400)(jobs.noop)
+        one, key = periodic_tasks()[0].name, keys().periodic
+        assert healthy("--consuming")  # none has run yet
+        for _ in range(2):
+            server().hset(key, "polled", server_ms() - HEARTBEAT_TIMEOUT - 1000)
+            error = unhealthy("--consuming")
+            assert error.startswith(
+                f"Unhealthy: No poller has enqueued the periodic tasks of 'default', such as {one}"
+            )
+            assert error.endswith(" s: start run_poller.")
+            poller = loops.poller()
+            running = threading.Thread(target=poller.run, daemon=True)
+            running.start()
+            until(lambda: int(server().hget(key, "polled")) > server_ms() - HEARTBEAT_TIMEOUT)
+            poller.stop()
+            running.join()
+            assert healthy("--consuming")
+        server().hset(key, "polled", server_ms() + 3_600_000)  # before the clock was set back
+        assert healthy("--consuming")
+        assert int(server().hget(key, "polled")) <= server_ms()
 
     def test_all_problems_are_reported(self) -> None:
         DelayQueue("mail").push("one")

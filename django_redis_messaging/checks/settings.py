@@ -21,7 +21,7 @@ from .. import conf
 from ..core import durability, keys, runs
 
 #: numbers that may be 0; the others must be greater than 0
-MAY_BE_ZERO = {"CHAT_KEEP_LAST", "TYPING_MAX_MEMBERS"}
+MAY_BE_ZERO = {"CHAT_KEEP_LAST", "PRESENCE_MAX_MEMBERS", "TYPING_MAX_MEMBERS"}
 #: the largest number that a setting may be
 MAXIMA = {"CHAT_MAX_MEMBERS": 10_000}
 #: settings that are dotted paths of Python objects

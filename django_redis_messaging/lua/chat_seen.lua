@@ -13,17 +13,17 @@
 -- Returns {position, member, member, …}: first those at which the page ends, both '' if there is no other page. Or
 -- 'no chat'
 local info, members, roster = KEYS[1], KEYS[2], KEYS[3]
-local id, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
+local id, limit, position, last = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 if redis.call('EXISTS', info) == 0 then
   return 'no chat'
 end
 -- Members who have acked more since the previous page come later; who has moved from its end is found again.
 local function first_rank()
-  if ARGV[3] ~= '' and redis.call('ZSCORE', members, ARGV[4]) == ARGV[3] then
-    return redis.call('ZRANK', members, ARGV[4]) + 1
+  if position ~= '' and redis.call('ZSCORE', members, last) == position then
+    return redis.call('ZRANK', members, last) + 1
   end
-  return redis.call('ZCOUNT', members, '-inf', '(' .. (ARGV[3] == '' and id or ARGV[3]))
+  return redis.call('ZCOUNT', members, '-inf', '(' .. (position == '' and id or position))
 end
 
 -- members examined by one call

@@ -1,6 +1,6 @@
 -- Reads up to which moment the occurrences of periodic tasks have been handled. Those of a new task are handled up
 -- to now, and so are those of a task whose moment is in the future: the clock was ahead then. A changed schedule
--- applies from the moment at which the poller that has it began.
+-- applies from the moment at which the poller that has it began. Records that a poller has looked.
 --
 -- uses _periodic.lua
 -- uses _time.lua
@@ -29,5 +29,8 @@ for at = FIRST, #ARGV, FIELDS do
     write_periodic(periodic, name, handled, schedule, enqueued)
   end
   reply[#reply + 1] = handled
+end
+if now - (read_polled(periodic, now) or 0) >= POLLED_INTERVAL then
+  redis.pcall('HSET', periodic, 'polled', digits(now)) -- refused while memory is full: nothing can be enqueued then
 end
 return reply

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 MISSED_AFTER = 60_000
 #: seconds until the next attempt, if Redis or a task fails
 RETRY_INTERVAL = 2.0
+#: seconds between two looks at most, which show that a poller lives
+MAX_INTERVAL = 20.0
 
 #: key of the HASH → server's clock (ms) when this process read it first: a changed schedule applies from then
 _began: dict[str, int] = {}
@@ -56,8 +58,8 @@ def tasks_of(backend: RedisBackend) -> list[PeriodicTask]:
     return [one for one in periodic_tasks() if one.task.backend == backend.alias]
 
 
-def enqueue_due(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[float | None]:
-    """Enqueue what is due; returns the seconds until the next occurrence, or None."""
+def enqueue_due(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[float]:
+    """Enqueue what is due; returns the seconds until the next occurrence, at most MAX_INTERVAL."""
     key, soonest = backend.engine.keys.periodic, None
     words = [word for one in tasks for word in (one.name, one.fingerprint)]
     try:
@@ -78,7 +80,14 @@ def enqueue_due(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[f
             backend.alias, RETRY_INTERVAL, error,
         )  # fmt: skip
         return RETRY_INTERVAL
-    return None if soonest is None else (soonest - now) / 1000
+    return MAX_INTERVAL if soonest is None else min((soonest - now) / 1000, MAX_INTERVAL)
+
+
+def silence(backend: RedisBackend) -> Steps[float]:
+    """Seconds since a poller looked at the periodic tasks of a backend; if none has, since the first call of
+    this function."""
+    ms: int = yield Script("periodic_silence", [backend.engine.keys.periodic])
+    return ms / 1000
 
 
 def read(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[tuple[int, list[Seen]]]:

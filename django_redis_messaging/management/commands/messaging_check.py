@@ -16,9 +16,11 @@ from django.core.management.base import BaseCommand, CommandError
 from ...checks.caches import check_alias
 from ...checks.server import check_server
 from ...checks.settings import check_settings
+from ...core.operations import perform
 from ...core.retry import deadline
 from ...errors import MessagingError
 from ...services.health import Consumer, Health
+from ...services.jobs.engine import HEARTBEAT_TIMEOUT
 from .. import loops
 from . import messaging_stats
 
@@ -66,7 +68,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--consuming",
             action="store_true",
-            help="also check that ready jobs of delay queues, timers and tasks are taken",
+            help="also check that ready jobs of delay queues, timers and tasks are taken, and that a poller "
+            "enqueues the periodic tasks",
         )
         parser.add_argument(
             "--max-age",
@@ -138,6 +141,7 @@ def _check_queues(report: Report, max_age: float) -> None:
             report.queues.append(row)
             if not listeners:
                 report.add(_overdue(row, max_age, "No listener is running: start run_listener."))
+        report.add(_without_poller())
         for workers, rows in _tasks():
             report.workers += len(workers)
             for row in rows:
@@ -153,6 +157,24 @@ def _tasks() -> Iterator[tuple[list[Consumer], list[messaging_stats.Row]]]:
     for backend in loops.backends().values():
         workers = Health(using=backend.using).workers(backend.alias)
         yield _alive(workers), messaging_stats.count(messaging_stats.tasks_of(backend))
+
+
+def _without_poller() -> Iterator[str]:
+    """A problem for each backend whose periodic tasks no poller enqueues."""
+    if not loops.tasks_installed():
+        return
+    from ...tasks.occurrences import silence, tasks_of
+    from ...tasks.periodic import discover
+
+    discover()
+    for backend in loops.backends().values():
+        if found := tasks_of(backend):
+            silent = perform(backend.using, silence(backend))
+            if silent * 1000 > HEARTBEAT_TIMEOUT:
+                yield (
+                    f"No poller has enqueued the periodic tasks of {backend.alias!r}, such as "
+                    f"{found[0].name}, for {silent:.0f} s: start run_poller."
+                )
 
 
 def _alive(found: Iterable[Consumer]) -> list[Consumer]:

@@ -84,8 +84,9 @@ class JobKeys:
 
     @functools.cached_property
     def periodic(self) -> str:
-        """HASH name of a periodic task → how far its occurrences are handled, in the format of
-        lua/_periodic.lua. A field stays when its task is removed from the code: about 100 bytes."""
+        """HASH name of a periodic task → how far its occurrences are handled, and "polled" → when a poller
+        looked, in the format of lua/_periodic.lua. A field stays when its task is removed from the code:
+        about 100 bytes."""
         return self.tag + ":periodic"
 
     @functools.cached_property
