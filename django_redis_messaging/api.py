@@ -49,7 +49,16 @@ from .services.forgetting import aforget, forget
 from .services.inboxes import Inbox
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
 from .services.locks import Lock, LockInfo, afenced_update, fenced_update
-from .services.mailboxes import Mail, Mailbox, MailboxStatus, MailPage, anotify, notify
+from .services.mailboxes import (
+    Mail,
+    Mailbox,
+    MailboxStatus,
+    MailPage,
+    anotify,
+    anotify_many,
+    notify,
+    notify_many,
+)
 from .services.semaphores import Semaphore, SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
 
 __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
@@ -74,6 +83,8 @@ __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     "MailboxStatus",
     "notify",
     "anotify",
+    "notify_many",
+    "anotify_many",
     # broadcast
     "Broadcast",
     "Event",

@@ -3,7 +3,7 @@
 -- id, time and nonce of the newest entry, the chat's epoch, the number of entries kept for scroll-back, and the bytes of
 -- all entries that were ever appended; "-x" at its end if the list expires. An entry is a JSON array,
 --
---   [ms, nonce, edited, sender bytes, body bytes, sender, body, (reply_to, data), offset, size]
+--   [ms, nonce, edited, sender bytes, body bytes, sender, body, (reply_to, data, (mentions)), offset, size]
 --
 -- Scripts read and write its seven numbers; all else is opaque to them except for the two lengths. The offset is the
 -- total before the entry, so that the bytes of the list are the total less the offset of its first entry. The size, in

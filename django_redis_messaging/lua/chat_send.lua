@@ -21,8 +21,9 @@
 -- ARGV  6 maximum number of entries in a chat
 -- ARGV  7 maximum age of an entry: ms, 0 for none
 -- ARGV  8 maximum size of a chat's entries: bytes
--- Returns the value of newest, or 'no chat', 'no member', 'no message'; for a repeat, {the first answer, the entry if it
--- is still stored}
+-- ARGV  9… mentioned users, each followed by the user as JSON: those who are members are stored
+-- Returns the value of newest, with mentions {value of newest, entry}; for a repeat, {the first answer, the entry if it
+-- is still stored}; or 'no chat', 'no member', 'no message'
 local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local requests, typing = {KEYS[5], KEYS[6]}, KEYS[7]
 local sender, request_id, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -72,12 +73,23 @@ if is_behind then
   redis.call('ZCARD', own)
 end
 local is_typing = redis.call('ZSCORE', typing, sender)
+local mentioned = {}
+for at = 9, #ARGV, 2 do
+  if redis.call('ZSCORE', members, ARGV[at]) then
+    mentioned[#mentioned + 1] = ARGV[at + 1]
+  end
+end
+if #mentioned > 0 then
+  content = content .. ',[' .. table.concat(mentioned, ',') .. ']'
+end
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
 local now = milliseconds()
 local ms = digits(math.max(now, tonumber(chat.ms)))
 local entry, size = new_entry(ms, content, chat.total)
 local value = newest_value(id, ms, content, chat.epoch, chat.keep, chat.total + size, limits)
+-- Only the entry says which of the mentioned users are members.
+local answer = #ARGV > 8 and {value, entry} or value
 local recorded = record_answer_once(request, value, requests, window, now)
 if recorded then
   return first_message(recorded)
@@ -98,11 +110,11 @@ end
 if is_behind then
   redis.call('ZADD', own, 0, own_entry(sender, id))
   sweep_own(first, id)
-  return value
+  return answer
 end
 redis.call('ZADD', members, id, sender)
 -- Acks trim exactly. Here the log may exceed `keep` by a sixteenth, so that few sends trim.
 if id - stored >= chat.keep + math.floor(chat.keep / 16) then
   trim_acked(members, log, stored, id, chat.keep)
 end
-return value
+return answer

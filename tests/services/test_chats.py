@@ -8,6 +8,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, ChatExists, ChatNotFound, Inbox, LimitExceeded, NotAMember
 from django_redis_messaging.core.operations import Script
+from tests.conftest import Call
 
 from .asking import (
     all_keys,
@@ -44,6 +45,45 @@ def test_message_fields() -> None:
     assert (sent.edited_at, sent.deleted) == (None, False)
     assert (first.sender, first.body, first.data, first.reply_to) == ("ann", "hello", None, None)
     assert first.cursor != second.cursor
+
+
+async def test_mentions_are_other_members_at_the_time_of_sending(call: Call) -> None:
+    chat = Chat.create("ann", ["bob", 'c"],[ät'], chat_id="trip")
+    named = ["bob", "zoe", "ann", "bob", 'c"],[ät']
+    sent = await call(chat, "send", "ann", "hi", mentions=named, request_id="r")
+    assert sent.mentions == ("bob", 'c"],[ät')
+    chat.leave("bob")
+    assert await call(chat, "send", "ann", "hi", mentions=named, request_id="r") == sent
+    assert (await call(chat, "send", "ann", "hi", data=[1], reply_to=1, mentions=["bob"])).mentions == ()
+    with_all = await call(chat, "send", "ann", "hi", data={"n": 1}, reply_to=1, mentions=['c"],[ät'])
+    assert (with_all.mentions, with_all.data, with_all.reply_to) == (('c"],[ät',), {"n": 1}, 1)
+    assert [message.mentions for message in chat.history("ann").messages] == [
+        sent.mentions,
+        (),
+        with_all.mentions,
+    ]
+    assert [message for message in chat.history("ann").messages if message.mentions] == [sent, with_all]
+    assert chat.edit("ann", 1, "Hello").mentions == sent.mentions
+    assert chat.delete_message("ann", 1).mentions == ()
+
+
+def test_at_most_20_others_are_mentioned() -> None:
+    members = [f"user{number}" for number in range(21)]
+    chat = Chat.create("ann", members)
+    assert len(chat.send("ann", "hi", mentions=[*members[:20], "ann"]).mentions) == 20
+    with pytest.raises(ValueError, match="at most 20 items, not 21"):
+        chat.send("ann", "hi", mentions=members)
+    with pytest.raises(TypeError, match="wrap it in a list"):
+        chat.send("ann", "hi", mentions="bob")
+    assert chat.info().last_id == 1
+
+
+def test_a_repeat_whose_message_is_no_longer_stored_has_no_mentions() -> None:
+    chat = Chat.create("ann", ["bob"], keep_last=0)
+    assert chat.send("ann", "hi", mentions=["bob"], request_id="r").mentions == ("bob",)
+    chat.ack("bob", 1)
+    repeat = chat.send("ann", "hi", mentions=["bob"], request_id="r")
+    assert (repeat.id, repeat.mentions) == (1, ())
 
 
 @pytest.mark.parametrize(

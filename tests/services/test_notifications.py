@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import LimitExceeded, Mailbox, anotify, notify
-from django_redis_messaging.services.mailboxes.notifications import LEVELS, Notification, notification
+from django_redis_messaging import Blocks, LimitExceeded, Mailbox, anotify, anotify_many, notify, notify_many
+from django_redis_messaging.services.mailboxes.notifications import (
+    LEVELS,
+    Mailing,
+    Notification,
+    notification,
+)
 
-from .asking import change, snapshot
+from .asking import change, reply_to, snapshot, steps
 
 
 @pytest.fixture
@@ -154,6 +159,25 @@ def test_bad_input_is_refused_and_changes_nothing(case: str) -> None:
     with pytest.raises(kind, match=words):
         act()
     assert snapshot() == before
+
+
+async def test_many_are_notified_without_those_who_have_blocked_the_sender() -> None:
+    Blocks("bob").block("mallory")
+    told = notify_many(["ann", "bob", "cat", "ann"], "hi", sender="mallory", request_id="r")
+    assert told == ["ann", "cat"]
+    assert await anotify_many(["ann", "bob"], "hi", sender="mallory", request_id="r") == ["ann"]
+    assert await anotify_many(["bob"], "Lunch", url="/lunch/") == ["bob"]
+    assert [Mailbox(user).unread() for user in ("ann", "bob", "cat")] == [1, 1, 1]
+    assert notify_many([], "hi", sender="mallory") == []
+    with pytest.raises(TypeError, match="users must be a list"):
+        notify_many("ann", "hi")
+
+
+def test_many_are_notified_in_two_round_trips() -> None:
+    body = steps(Mailing().send, ["ann", "bob"], {"text": "hi"}, None, "mallory", None)
+    asked = body.send(reply_to(next(body)))
+    with pytest.raises(StopIteration):
+        body.send(reply_to(asked))
 
 
 async def test_async_version(box: Mailbox) -> None:

@@ -16,8 +16,8 @@ from .values import Message
 _QUOTES = 2
 #: bytes of UTF-8
 _MAX_CHARACTER = 4
-#: elements of an entry without reply_to and data
-_WITHOUT_OPTIONAL = 9
+#: elements of an entry without reply_to, data and mentions, and of one without mentions
+_WITHOUT_OPTIONAL, _WITHOUT_MENTIONS = 9, 11
 
 
 def parse_cursor(value: str | int, what: str) -> tuple[int, int | str, str]:
@@ -54,12 +54,14 @@ def as_stored(data: Any) -> Any:
     return None if data is None else payloads.loads_all([payloads.dumps(data, "data").encode()])[0]
 
 
-def encode_content(sender: str, body: str, data: Any, reply_to: int | None, request_id: str) -> bytes:
-    """Encode an entry without its time, offset and size, which the script adds."""
+def encode_content(
+    sender: str, body: str, data: Any, reply_to: int | None, request_id: str, *, has_mentions: bool = False
+) -> bytes:
+    """Encode an entry without its time, mentions, offset and size, which the script adds."""
     author = author_json(sender).encode()
     text = body_json(body).encode()
     optional = b""
-    if data is not None or reply_to is not None:
+    if data is not None or reply_to is not None or has_mentions:
         stored = payloads.dumps(data, "data").encode()
         optional = f",{payloads.dumps(reply_to)},".encode() + stored
         limit = conf.current().MESSAGE_MAX_BYTES
@@ -75,6 +77,7 @@ def encode_content(sender: str, body: str, data: Any, reply_to: int | None, requ
 def make_message(chat_id: str, epoch: int, number: int, entry: list[Any]) -> Message:
     """Make a Message of a decoded entry."""
     ms, nonce, edited = entry[:3]
+    size = len(entry)
     message = _new(Message)
     # The __init__ of a frozen dataclass sets field by field, which takes three times as long.
     _set(
@@ -86,8 +89,9 @@ def make_message(chat_id: str, epoch: int, number: int, entry: list[Any]) -> Mes
             "chat_id": chat_id,
             "sender": entry[5],
             "body": entry[6],
-            "data": entry[8] if len(entry) > _WITHOUT_OPTIONAL else None,
-            "reply_to": entry[7] if len(entry) > _WITHOUT_OPTIONAL else None,
+            "data": entry[8] if size > _WITHOUT_OPTIONAL else None,
+            "reply_to": entry[7] if size > _WITHOUT_OPTIONAL else None,
+            "mentions": tuple(entry[9]) if size > _WITHOUT_MENTIONS else (),
             "kind": "text",
             "sent_at": _fromtimestamp(ms / 1000, UTC),
             "edited_at": _fromtimestamp(abs(edited) / 1000, UTC) if edited else None,

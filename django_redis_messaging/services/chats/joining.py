@@ -128,7 +128,7 @@ class Joining(ChatBase):
 
     def _refuse_third(self, users: Iterable[str], by: str) -> None:
         """A direct chat has two members, who can only add each other."""
-        if self.id.startswith(DIRECT) and any(direct_id(by, user) != self.id for user in users):
+        if is_direct(self.id) and any(direct_id(by, user) != self.id for user in users):
             raise NotPermitted(f"Nobody can be added to {self.id!r}, a direct chat: create another chat.")
 
     def _index(self, user: str) -> str:
@@ -196,6 +196,11 @@ def digest(*parts: str) -> str:
 def direct_id(user: str, other: str) -> str:
     """The id of the direct chat of two users, whoever begins."""
     return DIRECT + digest(*sorted((user, other)))
+
+
+def is_direct(chat_id: str) -> bool:
+    """Whether a chat is the direct chat of two users, and no group."""
+    return chat_id.startswith(DIRECT)
 
 
 def _max_chats(user: str, asker: str) -> int:

@@ -19,6 +19,8 @@ from .values import Found, Message, Page
 
 #: messages that one call returns by their ids
 MAX_GET = 50
+#: mentions in one message
+MAX_MENTIONS = 20
 #: messages that one call searches
 _MAX_SCANNED = 500
 
@@ -34,13 +36,15 @@ class Messages(Following):
         *,
         data: Any = None,
         reply_to: int | None = None,
+        mentions: Iterable[str] = (),
         request_id: str | None = None,
     ) -> Steps[Message]:
         """Append a message.
 
-        Every member receives it: ids are 1, 2, 3 … in one order. `data` is any JSON value. A repeat with
-        the same `request_id` sends nothing and returns the first message, as far as it is still stored. The
-        message counts as read by the sender only if the sender has read all messages before it.
+        Every member receives it: ids are 1, 2, 3 … in one order. `data` is any JSON value. `mentions` are at
+        most 20 other members; whoever is no member when it is sent is left out. A repeat with the same
+        `request_id` sends nothing and returns the first message, as far as it is still stored. The message
+        counts as read by the sender only if the sender has read all messages before it.
 
         >>> Chat.create("ann", ["bob"], chat_id="lunch").send("ann", "Pizza?").id
         1
@@ -52,20 +56,23 @@ class Messages(Following):
             checked_id(reply_to, "reply_to")
         request_id = request(request_id)
         data = entries.as_stored(data)
-        content = entries.encode_content(sender, body, data, reply_to, request_id)
+        mentioned = _mentioned(mentions, sender) if mentions else ()
+        content = entries.encode_content(
+            sender, body, data, reply_to, request_id, has_mentions=bool(mentioned)
+        )
         yield from self._count_use(sender, "send")
         reply = yield Script(
             "chat_send",
             self._keys.sending,
-            (sender, request_id, window(), content, reply_to or 0, *limits()),
+            (sender, request_id, window(), content, reply_to or 0, *limits(), *mentioned),
         )
-        first = None
-        if type(reply) is list:  # a repeat
-            reply, first = reply
+        entry = None
+        if type(reply) is list:  # a repeat, or with mentions
+            reply, entry = reply
         number, ms, nonce, epoch = map(int, self._checked(reply, sender).split(b"-")[:4])
         stored = [ms, nonce, 0, 0, 0, sender, body, reply_to, data, 0, 0]
-        if first is not None:
-            stored = payloads.loads_all([first])[0]
+        if entry is not None:
+            stored = payloads.loads_all([entry])[0]
         return entries.make_message(self.id, epoch, number, stored)
 
     asend = asynchronous(send)
@@ -245,3 +252,14 @@ class Messages(Following):
             return None
         epoch, entry = reply
         return entries.make_message(self.id, int(epoch), number, payloads.loads_all([entry])[0])
+
+
+def _mentioned(mentions: Iterable[str], sender: str) -> list[str]:
+    """The mentioned users without duplicates and without the sender, each followed by the user as JSON."""
+    if isinstance(mentions, str):
+        raise TypeError("mentions must be a list of names, not a str: wrap it in a list.")
+    users = dict.fromkeys(name(user, "mentions") for user in mentions)
+    users.pop(sender, None)
+    if len(users) > MAX_MENTIONS:
+        raise InvalidArgument(f"mentions must have at most {MAX_MENTIONS} items, not {len(users)}.")
+    return [text for user in users for text in (user, entries.author_json(user))]

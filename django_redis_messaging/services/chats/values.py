@@ -27,6 +27,9 @@ class Message:
     """Data attached by the sender: any JSON value, or None."""
     reply_to: int | None
     """Id of the message that this one replies to."""
+    mentions: tuple[str, ...] = ()
+    """The members whom it mentions: of those named by the sender, who were members when it was sent. An edit
+    keeps them."""
     kind: str
     """Always "text"."""
     sent_at: datetime
@@ -221,7 +224,8 @@ class ChatSummary:
     """Number of messages by others that the member has not acked and that are still stored."""
     last_message: Message | None
     """The newest message, if the member may see it and it is still stored. If it is stored in more than 512
-    bytes, this is an excerpt: without `data` and `reply_to`, its body cut to about 500 bytes and "…"."""
+    bytes, this is an excerpt: without `data`, `reply_to` and `mentions`, its body cut to about 500 bytes and
+    "…"."""
     active_at: datetime
     member_count: int
     members: list[str]

@@ -65,15 +65,8 @@ class Mailbox(Service):
 
         Raises LimitExceeded (MAIL_MAX_BYTES).
         """
-        if sender is not None:
-            name(sender, "sender")
-        if group is not None:
-            name(group, "group")
-        content = encode_content(payload, sender, group)
         reply = yield Script(
-            "mailbox_send",
-            self._keys.sending,
-            (f"{sender or ''}\0{request(request_id)}", window(), content, group or "", *_limits()),
+            "mailbox_send", self._keys.sending, sending_arguments(payload, sender, group, request_id)
         )
         first = None
         if type(reply) is list:  # a repeat
@@ -203,6 +196,18 @@ class Mailbox(Service):
 
     def _status(self) -> Script:
         return Script("mailbox_status", self._keys.fetching, _limits())
+
+
+def sending_arguments(
+    payload: Any, sender: str | None, group: str | None, request_id: str | None
+) -> tuple[str | int, ...]:
+    """The arguments of lua/mailbox_send.lua, checked."""
+    if sender is not None:
+        name(sender, "sender")
+    if group is not None:
+        name(group, "group")
+    content = encode_content(payload, sender, group)
+    return f"{sender or ''}\0{request(request_id)}", window(), content, group or "", *_limits()
 
 
 def _limits() -> tuple[int, int]:
