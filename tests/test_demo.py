@@ -280,8 +280,8 @@ def test_fresh_removes_only_keys_of_the_app_and_says_how_many(start: Callable[..
 
 def test_mentioned_members_are_notified(start: Callable[..., Demo]) -> None:
     address = start().address
-    bob, frank, alice = Browser(address), Browser(address), Browser(address)
-    for browser, name in ((bob, "bob"), (frank, "frank"), (alice, "alice")):
+    bob, frank, alice, carol = (Browser(address) for _ in range(4))
+    for browser, name in ((bob, "bob"), (frank, "frank"), (alice, "alice"), (carol, "carol")):
         browser.sign_in(name)
         assert "Order something" in browser.get(NOTIFICATIONS)
     room = "/messages/chats/demo-lunch/"
@@ -290,8 +290,12 @@ def test_mentioned_members_are_notified(start: Callable[..., Demo]) -> None:
     assert f'value="{room}?at=' in page
     alice.post(f"{room}send/", at=room, body="Well, @Bob Lindqvist?")
     assert "2 in total" in bob.get(NOTIFICATIONS)
-    alice.post(f"{room}send/", at=room, body="@all: <b>noodles</b>!")
+    carol.post("/messages/blocks/block/", at=room, person="1")
+    for body in ("@all: <b>noodles</b>!", "@all: again"):
+        alice.post(f"{room}send/", at=room, body=body)
     assert "mentioned everybody: @all: &lt;b&gt;noodles" in bob.get(NOTIFICATIONS)
+    assert "@all: again" not in bob.get(NOTIFICATIONS), "within a minute"
+    assert "mentioned" not in carol.get(NOTIFICATIONS), "has blocked the sender"
     assert "mentioned" not in frank.get(NOTIFICATIONS), "not a member of the chat"
     assert "mentioned" not in alice.get(NOTIFICATIONS), "the sender"
 

@@ -36,6 +36,11 @@ class Identity:
         found = {str(user.pk): self.label(user) for user in self._users(keys.values())}
         return {member: found.get(member) or self._missing_label(member, keys) for member in wanted}
 
+    def hints(self, ids: Iterable[str]) -> dict[str, str]:
+        """What tells people with the same label apart. Without one, the id is shown."""
+        keys = (key for member in ids if (key := self._key(member)) is not None)
+        return {self.member_id(user): self.hint(user) for user in self._users(keys)}
+
     def directories(self, user: Any) -> Sequence[str]:
         """The directories (guilds) in which the user may find people and write to them."""
         return ("everyone",)
@@ -77,6 +82,12 @@ class Identity:
         """The text that is shown for a user: the full name, else the user name."""
         full_name = getattr(user, "get_full_name", str)()
         return str(full_name).strip() or str(user.get_username()).strip() or str(user.pk)
+
+    def hint(self, user: Any) -> str:
+        """What tells a user from others with the same label: the user name, unless it is an e-mail
+        address."""
+        username = str(user.get_username())
+        return "" if "@" in username else username
 
     def email(self, user: Any) -> str:
         """The address to which digests are mailed; "" for none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ class Person:
 
     id: str
     label: str
+    #: what tells people with the same name apart, if that is needed
+    hint: str = ""
 
     def __post_init__(self) -> None:
         # A name must not reverse the text around it, nor look like another name.
@@ -74,6 +77,19 @@ def people(identity: Identity, ids: Iterable[str]) -> list[Person]:
     wanted = list(ids)
     labels = identity.labels(wanted) if wanted else {}
     return [Person(member, labels.get(member, member)) for member in wanted]
+
+
+def with_hints(identity: Identity, persons: Sequence[Person]) -> list[Person]:
+    """The people; those with the same name have what tells them apart."""
+    counts = Counter(fold(person.label) for person in persons)
+    alike = {person.id for person in persons if counts[fold(person.label)] > 1}
+    hints = identity.hints(alike) if alike else {}
+    return [
+        dataclasses.replace(person, hint=visible_text(hints.get(person.id, "")) or person.id)
+        if person.id in alike
+        else person
+        for person in persons
+    ]
 
 
 def reachable_labels(identity: Identity, user: Any, ids: Sequence[str]) -> dict[str, str]:

@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..services.chats import ChatEvent, ChatSummary, Message
+from ..services.chats.joining import is_direct
 from .identity import Identity
-from .mentions import mentioned
 from .people import Person, hue, initials, people
 from .texts import body_html, is_cut, visible_text, without_bidi_controls
 
@@ -54,8 +54,9 @@ class MessageView:
     first_unread: bool
     #: the message that it replies to; None if there is none, or if the reader can't see it (any more)
     quote: Quote | None
-    #: the names of the members whom it mentions
+    #: the names of the members whom it mentions, and the reader's name if the reader is one of them
     mentions: Sequence[str]
+    own_name: str
 
     @property
     def sent_at(self) -> datetime:
@@ -75,7 +76,7 @@ class MessageView:
     @property
     def html(self) -> SafeString:
         """The body, folded if it is long; only its first lines if `is_cut`."""
-        return body_html(self.message.body, mentions=self.mentions)
+        return body_html(self.message.body, mentions=self.mentions, own=self.own_name)
 
     @property
     def is_cut(self) -> bool:
@@ -99,7 +100,7 @@ def message_views(
     """The messages as the member `me` sees them. `read_id`: up to where they have read; `quoted`: messages
     that these reply to."""
     known = {message.id: message for message in (*quoted, *messages)}
-    ids = {member for message in known.values() for member in (message.sender, *mentioned(message))}
+    ids = {member for message in known.values() for member in (message.sender, *message.mentions)}
     persons = {person.id: person for person in people(identity, ids)}
     first_unread = _first_unread_id(messages, me, read_id)
     previous: Message | None = None
@@ -118,7 +119,8 @@ def message_views(
             ),
             new_day=local_day(message.sent_at) if new_day else None,
             first_unread=message.id == first_unread,
-            mentions=[persons[member].label for member in mentioned(message)],
+            mentions=[persons[member].label for member in message.mentions],
+            own_name=persons[me].label if me in message.mentions else "",
             quote=_quote(known.get(message.reply_to or 0), persons),
         )
         previous = message
@@ -152,12 +154,11 @@ class ChatRow:
 
     summary: ChatSummary
     title: str
-    #: in a chat of two that has a title: the name of the other member, whom the title can't hide
+    #: in a group of two that has a title: the name of the other member, whom the title can't hide
     companion: str
     #: the newest message and its sender, in one line
     excerpt: str
-    #: the person whose avatar is shown: in a chat of two, the other one
-    face: Person
+    face: Face
 
     @property
     def id(self) -> str:
@@ -184,12 +185,8 @@ class ChatRow:
         return timezone.localtime(message.sent_at) if message else None
 
     @property
-    def initials(self) -> str:
-        return initials(self.title)
-
-    @property
-    def hue(self) -> int:
-        return hue(self.face.id)
+    def is_group(self) -> bool:
+        return self.face.is_group
 
 
 def chat_rows(summaries: Sequence[ChatSummary], *, identity: Identity, me: str) -> list[ChatRow]:
@@ -202,19 +199,52 @@ def chat_rows(summaries: Sequence[ChatSummary], *, identity: Identity, me: str) 
 
 def _chat_row(chat: ChatSummary, others: Sequence[str], labels: dict[str, str], me: str) -> ChatRow:
     names = join_names([labels[member] for member in others], chat.member_count - 1)
-    title = visible_text(chat.title)
-    face = others[0] if chat.member_count == 2 and others else chat.chat_id
+    title = shown_title(chat.chat_id, chat.title)
     return ChatRow(
         summary=chat,
         title=title or names,
         companion=names if title and chat.member_count == 2 and others else "",
         excerpt=_excerpt(chat.last_message, labels, me, with_sender=chat.member_count > 2),
-        face=Person(face, title or names),
+        face=chat_face(chat.chat_id, names, others),
     )
 
 
 def _shows_names(chat: ChatSummary) -> bool:
-    return chat.member_count == 2 or not visible_text(chat.title)
+    return chat.member_count == 2 or not shown_title(chat.chat_id, chat.title)
+
+
+def shown_title(chat_id: str, title: str) -> str:
+    """The title of a group, if it has one. A direct chat is shown under the name of the other member only."""
+    return "" if is_direct(chat_id) else visible_text(title)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Face:
+    """The avatar of a chat: that of the other member of a direct chat, or the sign of a group."""
+
+    hue: int
+    initials: str
+    is_group: bool
+
+
+def chat_face(chat_id: str, names: str, others: Sequence[str]) -> Face:
+    """The avatar of a chat. `names` and `others`: of the other members."""
+    if is_direct(chat_id):
+        return Face(hue(others[0] if others else chat_id), initials(names), False)
+    return Face(hue(chat_id), "", True)
+
+
+def kind_text(chat_id: str, member_count: int) -> str:
+    """What a chat is, in words: a title alone can look like a person's name."""
+    if is_direct(chat_id):
+        return _("Direct chat")
+    text = ngettext("Group · %(count)s member", "Group · %(count)s members", member_count)
+    return text % {"count": member_count}
+
+
+def page_title(chat_id: str, title: str) -> str:
+    """The name of a chat for the title of its pages, where nothing else says what it is."""
+    return title if is_direct(chat_id) else _("Group: %(title)s") % {"title": title}
 
 
 def _other_members(chat: ChatSummary, me: str) -> list[str]:

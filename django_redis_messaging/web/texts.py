@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 from unicodedata import category
@@ -12,6 +13,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
+
+from ..services.directories.folding import fold
+from .names import NameSearch
 
 #: characters of a message's text in one piece of HTML; longer texts have a page of their own
 MAX_SHOWN_LENGTH = 20_000
@@ -93,19 +97,18 @@ def unlinked(text: str, length: int) -> str:
     return Truncator(_INNER_DOT.sub(r"\g<0> ", line).translate(_QUOTATION_MARKS)).chars(length)
 
 
-def body_html(body: str, *, mentions: Sequence[str] = ()) -> SafeString:
+def body_html(body: str, *, mentions: Sequence[str] = (), own: str = "") -> SafeString:
     """The body of a message as HTML. What follows the first FOLD_LINES lines is folded.
 
-    `mentions` are names that are highlighted where they follow an @. Of a body that is longer than
-    MAX_SHOWN_LENGTH or MAX_SHOWN_BYTES, only the first lines are shown.
+    `mentions` and `own` are as for `markup`. Of a body that is longer than MAX_SHOWN_LENGTH or
+    MAX_SHOWN_BYTES, only the first lines are shown.
     """
     end = _fold_position(body)
-    shown = markup(body[:end], mentions=mentions)
+    shown = markup(body[:end], mentions=mentions, own=own)
     if end == len(body) or is_cut(body):
         return shown
-    folded = markup(
-        body[end:], max_marks=MAX_MARKS - shown.count("<a ") - shown.count("<code>"), mentions=mentions
-    )
+    marks_left = MAX_MARKS - shown.count("<a ") - shown.count("<code>")
+    folded = markup(body[end:], max_marks=marks_left, mentions=mentions, own=own)
     return format_html(
         '{}<details class="drm-fold"><summary><span>{}</span><span>{}</span></summary>{}</details>',
         shown,
@@ -162,25 +165,47 @@ def _outside_tokens(body: str, start: int, position: int) -> int:
     return position
 
 
-def markup(text: str, *, max_marks: int = MAX_MARKS, mentions: Sequence[str] = ()) -> SafeString:
+def markup(
+    text: str, *, max_marks: int = MAX_MARKS, mentions: Sequence[str] = (), own: str = ""
+) -> SafeString:
     """Escape the text, and mark up its mentions and the first `max_marks` web addresses and pieces of code.
+
+    `mentions` are names: each is highlighted once, where it follows an @. `own` is the one of them that means
+    the reader.
 
     >>> markup("<b> see `x < y`, @Ann", mentions=["Ann"])
     '&lt;b&gt; see <code>x &lt; y</code>, <span class="drm-mention">@Ann</span>'
+    >>> markup("@ANN", mentions=["Ann"], own="Ann")
+    '<mark class="drm-mention">@ANN</mark>'
     >>> markup("www.a.example.")[:32]
     '<a href="https://www.a.example" '
     """
-    parts: list[str] = []
+    mark = _Marker(mentions, own) if mentions else _escape
+    # All parts are escaped.
+    return mark_safe("".join(mark(plain) + shown for plain, shown in _pieces(text, max_marks)))  # noqa: S308
+
+
+def plain_texts(text: str) -> list[str]:
+    """What `markup` shows as plain text: not code and web addresses.
+
+    >>> plain_texts("a `b` c")
+    ['a ', ' c']
+    """
+    return [plain for plain, _ in _pieces(text, MAX_MARKS)]
+
+
+def _pieces(text: str, max_marks: int) -> Iterator[tuple[str, str]]:
+    """Plain texts, each with the HTML of the token that follows it."""
     end = marks = 0
     for match in _TOKEN.finditer(text):
+        if marks == max_marks:
+            break
         shown, length = _token(match)
-        if not length or marks == max_marks:
-            continue
-        parts += [_mark_mentions(text[end : match.start()], mentions), shown]
-        end = match.start() + length
-        marks += 1
-    # All parts are escaped.
-    return mark_safe("".join([*parts, _mark_mentions(text[end:], mentions)]))  # noqa: S308
+        if length:
+            yield text[end : match.start()], shown
+            end = match.start() + length
+            marks += 1
+    yield text[end:], ""
 
 
 def _token(match: re.Match[str]) -> tuple[str, int]:
@@ -194,23 +219,31 @@ def _token(match: re.Match[str]) -> tuple[str, int]:
     return (_link(target), len(address)) if _is_link(target) else ("", 0)
 
 
-def _mark_mentions(text: str, names: Sequence[str]) -> str:
-    """The text, escaped; the first mention of each name is marked up."""
-    escaped = escape(text, quote=False)
-    for name in names:
-        pattern = rf"(?<![\w>])@{re.escape(escape(name, quote=False))}(?!\w)"
-        marked = r'<span class="drm-mention">\g<0></span>'
-        escaped = re.sub(pattern, marked, escaped, count=1, flags=re.IGNORECASE)
-    return escaped
+class _Marker:
+    """Escapes texts, and marks up the first mention of each member in them."""
+
+    def __init__(self, mentions: Sequence[str], own: str) -> None:
+        self._names, self._own = NameSearch(mentions), fold(own)
+        #: name → how many of those mentioned have it
+        self._left = Counter(map(fold, mentions))
+
+    def __call__(self, text: str) -> str:
+        parts, end = [], 0
+        for place in self._names.find(text):
+            if self._left[place.name]:
+                self._left[place.name] -= 1
+                element = "mark" if place.name == self._own else "span"
+                shown = _escape(text[place.start : place.end])
+                parts += [
+                    _escape(text[end : place.start]),
+                    f'<{element} class="drm-mention">{shown}</{element}>',
+                ]
+                end = place.end
+        return "".join([*parts, _escape(text[end:])])
 
 
-def without_code(text: str) -> str:
-    """The text without its code.
-
-    >>> without_code("a `b` c")
-    'a  c'
-    """
-    return _TOKEN.sub(lambda match: match[0] if match["address"] else "", text)
+def _escape(text: str) -> str:
+    return escape(text, quote=False)
 
 
 def _is_link(address: str) -> bool:

@@ -55,12 +55,14 @@ def build_world(person: Callable[..., User], *, staff: bool) -> World:
     crew.send(dave, "Hello everybody")
     crew.delete_message(dave, 5)
     crew.send(alice, "Two o'clock then. I'll write the guide.", reply_to=3)
-    crew.send(bob, "See you there, @Alice Moreau!", data={"mentions": [alice]})
+    crew.send(bob, "See you there, @Alice Moreau!", mentions=[alice])
     crew.rename(carol, "Release crew 6.2")
     crew.ack(alice, 7)
     crew.ack(bob, 7)
     tour.mute(alice, datetime.now(UTC) + timedelta(hours=8))
-    notify(alice, "Bob Lindqvist mentioned you in Release crew 6.2.", url="/messages/", sender=bob)
+    notify(
+        alice, "Bob Lindqvist mentioned you in the group “Release crew 6.2”.", url="/messages/", sender=bob
+    )
     notify(alice, "Your export is ready.", level="success", url="/messages/contacts/")
     notify(alice, "The import failed.", level="error")
     Blocks(alice).block(dave)

@@ -259,9 +259,9 @@ def test_keyboard_only(visit: Visit, person: Callable[..., User]) -> None:
         if page.evaluate("document.activeElement.matches('.drm-settings > summary')"):
             break
     press("Enter")
-    expect(page.get_by_role("button", name="Rename")).to_be_visible()
+    expect(page.get_by_role("button", name="Mute")).to_be_visible()
     press("Escape")
-    expect(page.get_by_role("button", name="Rename")).to_be_hidden()
+    expect(page.get_by_role("button", name="Mute")).to_be_hidden()
 
 
 def test_html_in_texts_is_escaped(visit: Visit, person: Callable[..., User]) -> None:

@@ -141,7 +141,7 @@ class TestAlerts:
         loud.send(str(bob.pk), "Hello <b>Ann</b>")
         wait_until(page, lambda: page.evaluate("told.length") > 1)
         expect(page.locator(f'[data-id="{muted.id}"] .drm-badge')).to_contain_text("2")
-        assert page.evaluate("told") == ["sound", ["Loud", "Hello <b>Ann</b>", loud.id]]
+        assert page.evaluate("told") == ["sound", ["Loud · Group with Bob", "Hello <b>Ann</b>", loud.id]]
         # Neither what was there before, nor what another tab has told of, is told again.
         with page.expect_response(re.compile("/feed/")):
             page.reload()

@@ -321,8 +321,8 @@ class TestChanges:
         assert "Hi" in text if query else text == "Hi"
         assert message == {
             "id": 3, "cursor": stored.cursor, "nonce": stored.nonce, "sender": room.id(role), "label": role,
-            "mine": True, "data": None, "reply_to": None, "sent_at": stored.sent_at.isoformat(),
-            "edited_at": None, "deleted": False,
+            "mine": True, "data": None, "reply_to": None, "mentions": [],
+            "sent_at": stored.sent_at.isoformat(), "edited_at": None, "deleted": False,
         }  # fmt: skip
 
     def test_the_html_of_a_sent_message_is_that_of_the_feed(self, room: Room) -> None:

@@ -164,7 +164,25 @@ class TestEvents:
             chat.rename(str(ann.pk), "Journey")
             for source, other in ((anns, "Bob"), (bobs, "Ann")):
                 head = source.until("room", lambda data: data.get("title") == "Journey")
-                assert (head["companion"], head["members"]) == (other, "2 members")
+                assert (head["companion"], head["members"]) == (other, "Group · 2 members")
+
+    def test_the_mentioned_member_sees_that_it_is_they(
+        self, site: Site, people: tuple[User, User], person: Callable[..., User], chat: Chat
+    ) -> None:
+        """By the id: another member has the same name."""
+        ann, bob = people
+        other = person("other", first_name="Bob")
+        chat.join(str(other.pk), by=str(ann.pk))
+        with (
+            EventSource(site, other, room=chat.id, html=1) as others,
+            EventSource(site, bob, room=chat.id, html=1) as bobs,
+        ):
+            for source in (others, bobs):
+                source.until("room")
+            chat.send(str(ann.pk), "@Bob", mentions=[str(bob.pk)])
+            for source, element in ((others, "span"), (bobs, "mark")):
+                (message,) = source.until("room", lambda data: data["messages"])["messages"]
+                assert f'<{element} class="drm-mention">@Bob</{element}>' in message["html"]
 
     @pytest.mark.parametrize("hidden_by", ["user", "site"])
     def test_hidden_positions_are_not_sent(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
+from html import unescape
 
 import pytest
 from django.contrib.auth.models import User
@@ -14,6 +16,8 @@ from django_redis_messaging.services.blocks import Blocks
 from django_redis_messaging.web import mentions
 from django_redis_messaging.web.identity import Identity
 from django_redis_messaging.web.mentions import find_mentions
+from django_redis_messaging.web.names import MAX_PLACES
+from django_redis_messaging.web.texts import markup
 
 from .conftest import client_of
 
@@ -56,6 +60,103 @@ def test_names_after_an_at(chat: Chat, people: dict[str, User], body: str, found
     assert ids == [str(people[key].pk) for key in found]
 
 
+@pytest.mark.parametrize(
+    ("name", "body", "marked"),
+    [
+        ("Bob Straße", "@bob strasse!", "@bob strasse"),
+        ("Bob Straße", "@BOB STRASSE, @Bob", "@BOB STRASSE"),
+        ("Zoë Å.", "<@Zoe\u0308 A\u030a.>", "@Zoe\u0308 A\u030a."),
+        ("ﷺ", "@صلى الله عليه وسلم", "@صلى الله عليه وسلم"),
+        ("@home", "@@HOME", "@@HOME"),
+        ("—", "@—", "@—"),
+        ("A @B", "@a @b", "@a @b"),
+        ("B", "@a @b", "@b"),
+        ("Bob", "@Bob_x @Bobby x@Bob `@Bob` @bob\u0335", "@bob"),
+        ("Bob", "@`x`Bob", None),
+        ("Bob", "@x " * MAX_PLACES + "@Bob", None),
+        ("Bob", "`x`" + "@x `x`" * (MAX_PLACES - 1) + "@Bob", "@Bob"),
+    ],
+)
+def test_names_are_highlighted_where_they_notify(
+    person: Callable[..., User], name: str, body: str, marked: str | None
+) -> None:
+    ann, member = person("ann"), person("member", first_name=name)
+    chat = Chat.create(str(ann.pk), [str(member.pk)])
+    send(chat, ann, body)
+    (message,) = chat.history(str(ann.pk)).messages
+    assert message.mentions == ((str(member.pk),) if marked else ())
+    assert Mailbox(str(member.pk)).unread() == bool(marked)
+    html = markup(body, mentions=[name])
+    shown = re.findall(r'<span class="drm-mention">(.*?)</span>', html)
+    assert shown == ([marked] if marked else [])
+    assert unescape(re.sub(r"</?(span|code)[^>]*>", "", html)) == body.replace("`", "")
+
+
+class TestNamesakes:
+    """Two members are called Ann Lee."""
+
+    @pytest.fixture
+    def annas(self, person: Callable[..., User]) -> list[User]:
+        return [person(name, first_name="Ann", last_name="Lee") for name in ("ann1", "ann2", "x@y.example")]
+
+    @pytest.fixture
+    def room(self, people: dict[str, User], annas: list[User]) -> Chat:
+        return Chat.create(str(people["bob"].pk), [str(one.pk) for one in annas], title="Trip")
+
+    def test_a_typed_name_notifies_all(self, room: Chat, people: dict[str, User], annas: list[User]) -> None:
+        send(room, people["bob"], "@ann lee?")
+        assert [Mailbox(str(one.pk)).unread() for one in annas] == [1, 1, 1]
+
+    def test_the_chosen_one_is_notified(self, room: Chat, people: dict[str, User], annas: list[User]) -> None:
+        first, second = str(annas[0].pk), str(annas[1].pk)
+        send(room, people["bob"], "@Ann Lee?", mentions=second)
+        assert [Mailbox(str(one.pk)).unread() for one in annas] == [0, 1, 0]
+        pages = [client_of(one).get(reverse("messaging:room", args=[room.id])) for one in annas[:2]]
+        assert ['<mark class="drm-mention">@Ann Lee</mark>' in one.content.decode() for one in pages] == [
+            False,
+            True,
+        ]
+        assert all(">@Ann Lee</" in one.content.decode() for one in pages)
+        client = client_of(annas[0], json=True)
+        feed = client.get(reverse("messaging:room_feed", args=[room.id])).json()
+        assert feed["messages"][0]["mentions"] == [second] and first != second
+
+    @pytest.mark.parametrize("chosen", ["ann", "bob", "nobody", "\0", ""])
+    def test_who_is_no_namesake_can_not_be_chosen(
+        self, room: Chat, people: dict[str, User], annas: list[User], chosen: str
+    ) -> None:
+        mentions = str(people[chosen].pk) if chosen in people else chosen
+        send(room, people["bob"], "@Ann Lee and mail@ann", mentions=mentions)
+        (message,) = room.history(str(people["bob"].pk)).messages
+        assert message.mentions == tuple(str(one.pk) for one in annas)
+
+    def test_suggestions_tell_them_apart(
+        self, room: Chat, people: dict[str, User], annas: list[User]
+    ) -> None:
+        client = client_of(people["bob"], json=True)
+        hints = ["ann1", "ann2", str(annas[2].pk)]
+        for path in (reverse("messaging:member_suggest", args=[room.id]), reverse("messaging:suggest")):
+            found = client.get(path, {"q": "ann l"}).json()["results"]
+            assert sorted(one["hint"] for one in found) == sorted(hints)
+            assert [one["hint"] for one in client.get(path, {"q": "zo"}).json()["results"]] in ([""], [])
+        details = client_of(people["bob"]).get(reverse("messaging:details", args=[room.id]))
+        assert all(f"<small>{hint}</small>" in details.content.decode() for hint in hints)
+
+
+def test_an_edit_notifies_nobody_and_keeps_the_mentions(chat: Chat, people: dict[str, User]) -> None:
+    ann, bob, lee = (people[key] for key in ("ann", "bob", "lee"))
+    send(chat, ann, "@Bob")
+    address = reverse("messaging:edit", args=[chat.id, "1"])
+    edited = client_of(ann, json=True).post(address, {"body": "@Bob Lee, @Bob"}).json()
+    assert edited["message"]["mentions"] == [str(bob.pk)]
+    assert [Mailbox(str(one.pk)).unread() for one in (bob, lee)] == [1, 0]
+
+
+def test_notifying_takes_one_operation(chat: Chat, people: dict[str, User], operations: list[str]) -> None:
+    send(chat, people["ann"], "@Bob, @Bob Lee, @Zoë Å.")
+    assert operations[operations.index("Chat.send") + 1 :] == ["Chat.changes", "Mailing.send"]
+
+
 def test_members_are_read_only_for_an_at(chat: Chat, people: dict[str, User], operations: list[str]) -> None:
     find_mentions(Identity(), chat, str(people["ann"].pk), "Hello `@`")
     assert operations == []
@@ -67,7 +168,7 @@ def test_the_mentioned_member_is_notified_once_and_the_name_is_highlighted(
     for _ in range(2):
         send(chat, people["ann"], "Hi @Bob", request_id="r")
     (mail,) = Mailbox(str(people["bob"].pk)).fetch().messages
-    assert mail.payload["text"] == "Ann mentioned you in Trip."
+    assert mail.payload["text"] == "Ann mentioned you in the group “Trip”."
     assert mail.payload["url"] == f"{reverse('messaging:room', args=[chat.id])}?at=1"
     assert mail.count == 1
     assert Mailbox(str(people["lee"].pk)).unread() == 0
@@ -75,6 +176,11 @@ def test_the_mentioned_member_is_notified_once_and_the_name_is_highlighted(
     assert 'Hi <span class="drm-mention">@Bob</span>' in page
     chat.rename(str(people["ann"].pk), "")
     send(chat, people["ann"], "@Bob")
+    assert (
+        Mailbox(str(people["bob"].pk)).fetch().messages[-1].payload["text"] == "Ann mentioned you in a group."
+    )
+    direct = Chat.direct(str(people["ann"].pk), str(people["bob"].pk))
+    send(direct, people["ann"], "@Bob")
     assert Mailbox(str(people["bob"].pk)).fetch().messages[-1].payload["text"] == "Ann mentioned you."
 
 
@@ -90,16 +196,15 @@ def test_a_failing_notification_does_not_fail_the_message(
     def fail(*_: object, **__: object) -> None:
         raise Unavailable("gone")
 
-    monkeypatch.setattr(mentions, "notify", fail)
+    monkeypatch.setattr(mentions, "notify_many", fail)
     with caplog.at_level(logging.WARNING):
         send(chat, people["ann"], "Hi @Bob")
     assert "Notifying" in caplog.text and "Hi" not in caplog.text
     assert chat.info().last_id == 1
 
 
-def test_data_of_other_programs_is_not_taken_for_mentions(chat: Chat, people: dict[str, User]) -> None:
-    for data in ({"mentions": "x"}, {"mentions": [1, None]}, ["mentions"], 7):
-        chat.send(str(people["ann"].pk), "@Bob", data=data)
-    page = client_of(people["bob"]).get(reverse("messaging:room", args=[chat.id]))
-    assert page.status_code == 200
-    assert "drm-mention" not in page.content.decode()
+def test_a_chat_with_a_long_id(people: dict[str, User]) -> None:
+    ann, bob = people["ann"], people["bob"]
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], chat_id="é" * 127)
+    send(chat, ann, "@Bob")
+    assert Mailbox(str(bob.pk)).unread() == 1

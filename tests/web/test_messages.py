@@ -42,6 +42,52 @@ class TestSpoofing:
         chat.join(str(cat.pk), by=str(mallory.pk))
         assert shown not in page(client, "chats") + page(client, "room", chat.id)
 
+    def test_a_group_with_the_name_of_a_person_does_not_look_like_the_direct_chat(
+        self, person: Callable[..., User]
+    ) -> None:
+        ann, mallory, cat = person("ann"), person("mallory"), person("cat", first_name="Cat", last_name="Lee")
+        direct = Chat.direct(str(cat.pk), str(ann.pk))
+        two = Chat.create(str(mallory.pk), [str(ann.pk)], title="Cat Lee")
+        three = Chat.create(str(mallory.pk), [str(ann.pk), str(cat.pk)], title="Cat Lee")
+        untitled = Chat.create(str(cat.pk), [str(ann.pk)])
+        client = client_of(ann)
+        kinds = {
+            direct.id: ("Direct chat", None),
+            two.id: ("Group · 2 members", "Group with <bdi>mallory</bdi>"),
+            three.id: ("Group · 3 members", "Group"),
+            untitled.id: ("Group · 2 members", "Group"),
+        }
+        rows = {
+            row["id"]: row
+            for row in client.get(reverse("messaging:chats_feed"), {"html": "1"}).json()["chats"]
+        }
+        for chat_id, (kind, beside) in kinds.items():
+            is_group = beside is not None
+            html = rows[chat_id]["html"]
+            assert rows[chat_id]["group"] is ("drm-group" in html) is is_group
+            assert "<bdi>Cat Lee</bdi>" in html
+            assert (f'<small class="drm-companion">{beside}</small>' in html) is is_group
+            feed = client.get(reverse("messaging:room_feed", args=[chat_id]), {"at": "newest"}).json()
+            assert (feed["title"], feed["members"]) == ("Cat Lee", kind)
+            for name in ("room", "details", "search", *(["add"] if is_group else [])):
+                text = page(client, name, chat_id)
+                head = text.partition('<div class="drm-main"')[2].rpartition("</h1>")[0][-700:]
+                assert kind in text and ("drm-group" in head) is is_group, name
+                title = text.partition("<title>")[2].partition("</title>")[0]
+                assert ("Group: Cat Lee" in title) is is_group and "Cat Lee" in title, name
+
+    def test_a_direct_chat_has_the_name_of_the_other_member(self, person: Callable[..., User]) -> None:
+        ann, mallory = person("ann"), person("mallory")
+        chat = Chat.direct(str(mallory.pk), str(ann.pk))
+        chat.rename(str(mallory.pk), "Cat Lee")
+        client = client_of(ann)
+        for name, *args in (("chats",), ("room", chat.id), ("details", chat.id), ("search", chat.id)):
+            text = page(client, name, *args)
+            assert "<bdi>mallory</bdi>" in text and "<bdi>Cat Lee</bdi>" not in text, name
+        assert reverse("messaging:rename", args=[chat.id]) not in page(client, "room", chat.id)
+        answer = client.post(reverse("messaging:rename", args=[chat.id]), {"title": "Cat"})
+        assert answer.status_code == 400 and chat.info().title == "Cat Lee"
+
     def test_direction_controls_stay_inside_the_message(self, person: Callable[..., User]) -> None:
         ann = person("ann", first_name="Ann")
         bob = person("bob", first_name=f"Bob{PDI}{RLO}", last_name="eno")

@@ -10,7 +10,7 @@ from django.urls import reverse
 from playwright.sync_api import Page, Route, expect
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, Inbox
+from django_redis_messaging import Chat, Inbox, Mailbox
 
 from .conftest import client_of
 from .test_browser import MODULES, TIMEOUT, Visit, choose, expect_message, send, visit
@@ -369,6 +369,29 @@ def test_names_and_emoji_are_completed(visit: Visit, person: Callable[..., User]
     expect(field).to_have_value("Hi @Bob Lee 🚀 ")
     field.press("Enter")
     expect(page.locator("#m1 .drm-mention")).to_have_text("@Bob Lee")
+
+
+def test_of_two_members_with_one_name_the_chosen_one_is_notified(
+    visit: Visit, person: Callable[..., User]
+) -> None:
+    ann = person("ann")
+    bobs = [person(name, first_name="Bob", last_name="Lee") for name in ("bob1", "bob2")]
+    chat = Chat.create(str(ann.pk), [str(bob.pk) for bob in bobs], title="Trip")
+    page = visit(ann, "room", chat.id)
+    page.evaluate(MODULES)
+    field, options = page.locator("#drm-body"), page.locator("#drm-completions [role=option]")
+    field.press_sequentially("@bo")
+    expect(options).to_have_text(["Bob Leebob1", "Bob Leebob2"])
+    options.first.click()
+    field.fill("")
+    field.press_sequentially("@bo")
+    options.last.click()
+    expect(field).to_have_value("@Bob Lee ")
+    page.reload()  # the choice is part of the draft
+    page.evaluate(MODULES)
+    field.press("Enter")
+    expect(page.locator("#m1 .drm-mention")).to_have_text("@Bob Lee")
+    assert [Mailbox(str(bob.pk)).unread() for bob in bobs] == [0, 1]
 
 
 def test_quiet_entries_are_between_the_messages(visit: Visit, person: Callable[..., User]) -> None:

@@ -15,7 +15,10 @@ export function tell({ id, version }, link) {
 }
 
 function announce(id, link) {
-  const textOf = (name) => link.querySelector(`.drm-row-${name} > bdi`).textContent;
+  const textOf = (name) => {
+    const parts = link.querySelectorAll(`.drm-row-${name} > :is(bdi, .drm-companion)`);
+    return Array.from(parts, (part) => part.textContent).join(" · ");
+  };
   if (chosen("sound")) playSound();
   if (!chosen("notify") || document.hasFocus()) return;
   const notification = new Notification(textOf("title"), { body: textOf("text"), tag: id });

@@ -1,6 +1,8 @@
 // Completes @name and :emoji: in the composer. Loaded when the first @ or : is typed.
 
-const { byId, get } = await import(document.getElementById("drm-common").href);
+const load = (name) => import(document.getElementById(`drm-${name}`).href);
+const { byId, create, get } = await load("common");
+const { addMention } = await load("compose");
 
 const body = byId("body");
 const list = byId("completions");
@@ -23,16 +25,21 @@ async function find() {
   const { kind, prefix } = typedWord();
   if (kind === "@") {
     const { results } = await get(list.dataset.members, { q: prefix }).catch(() => ({ results: [] }));
-    return results.map(({ text }) => ({ label: text, insert: `@${text}` }));
+    return results.map(({ id, text, hint }) => ({ id, label: text, hint, insert: `@${text}` }));
   }
   const names = kind && prefix.length > 1 ? Object.keys(EMOJI).filter((name) => name.startsWith(prefix)) : [];
   return names.slice(0, MAX_OPTIONS).map((name) => ({ label: `${EMOJI[name]} ${name}`, insert: EMOJI[name] }));
 }
 
-function choose({ insert }) {
+function choose({ id, insert }) {
+  if (id) addMention(id, insert);
   const start = body.selectionStart - typedWord().prefix.length - 1;
   body.setRangeText(`${insert} `, start, body.selectionStart, "end");
   body.dispatchEvent(new Event("input"));
 }
 
-new Listbox(body, list, { find, choose, describe: ({ label }) => [label] }).findNow();
+function describe({ label, hint }) {
+  return [label, ...(hint ? [create("small", { textContent: hint })] : [])];
+}
+
+new Listbox(body, list, { find, choose, describe }).findNow();

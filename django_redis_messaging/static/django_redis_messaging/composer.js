@@ -18,9 +18,9 @@ const MAX_EDITS = 5; // unsaved edits of a chat
 const MAX_ROWS = 7;
 const isTouch = matchMedia("(pointer: coarse)").matches;
 
-// {text, reply: {id, label} or null, edits: {id of the element: unsaved text}}
+// {text, mentions: {member id: what was inserted}, reply: {id, label} or null, edits: {id of the element: unsaved text}}
 const stored = new Stored(storageKey(`draft:${room.chat}`));
-const draft = { text: "", reply: null, edits: {}, ...stored.value };
+const draft = { text: "", mentions: {}, reply: null, edits: {}, ...stored.value };
 let editing = null; // {id, url} of the message that is edited
 let typing = { at: 0 }; // the last time others were told, and how to stop it
 
@@ -133,12 +133,23 @@ function submit() {
   }
   typing.controller?.abort(); // told after the message has arrived, it would be wrong
   typing = { at: 0 };
-  outbox.add(text, draft.reply?.id ?? null);
-  Object.assign(draft, { text: "", reply: null });
+  keepMentions(text);
+  outbox.add(text, { reply_to: draft.reply?.id, mentions: Object.keys(draft.mentions) });
+  Object.assign(draft, { text: "", mentions: {}, reply: null });
   save();
   render();
   scrollToEnd();
   if (timeline.hasNewer) openAt("newest").catch(showError);
+}
+
+// Of several members with one name, the chosen one is notified, as long as the text has the name.
+export function addMention(id, inserted) {
+  keepMentions(body.value);
+  draft.mentions[id] = inserted;
+}
+
+function keepMentions(text) {
+  draft.mentions = Object.fromEntries(Object.entries(draft.mentions).filter(([, inserted]) => text.includes(inserted)));
 }
 
 function handleInput() {

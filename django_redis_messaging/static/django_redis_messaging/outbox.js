@@ -42,8 +42,8 @@ export class Outbox {
     this.start();
   }
 
-  // [{id: request id, chat, urls, window, at: ms, text, reply_to, after: newest id when it was written, since: first
-  // attempt (ms) or 0, refused: why}]
+  // [{id: request id, chat, urls, window, at: ms, text, reply_to, mentions: [ids], after: newest id when it was written,
+  // since: first attempt (ms) or 0, refused: why}]
   get items() {
     const stored = storedKeys(this.prefix).map((key) => new Stored(key).value);
     const items = new Map([...stored, ...this.memory.values()].map((item) => [item?.id, item]));
@@ -70,9 +70,10 @@ export class Outbox {
     return this.items.length >= MAX_MESSAGES;
   }
 
-  add(text, replyTo) {
+  // `more`: reply_to and mentions.
+  add(text, more) {
     const { urls, window } = this.room;
-    const item = { id: newRequestId(), chat: this.chat, urls, window, at: this.end, text, reply_to: replyTo };
+    const item = { id: newRequestId(), chat: this.chat, urls, window, at: this.end, text, ...more };
     this.write({ ...item, after: this.listener.newest(), since: 0, refused: "" });
     this.start();
   }
@@ -137,8 +138,8 @@ export class Outbox {
     const { urls, window } = this.room;
     if (!item.since) this.update(item.id, { since: Date.now() });
     else if (Date.now() - item.since > 1000 * window && (await this.wasSent(item))) return null;
-    const fields = { body: item.text, request_id: item.id };
-    if (item.reply_to) fields.reply_to = item.reply_to;
+    const fields = [["body", item.text], ["request_id", item.id], ...item.mentions.map((id) => ["mentions", id])];
+    if (item.reply_to) fields.push(["reply_to", item.reply_to]);
     return (await post(urls.send, fields)).message;
   }
 

@@ -48,7 +48,8 @@ class People {
     return item;
   }
 
-  choose({ id, text }) {
+  choose({ id, text: name, hint }) {
+    const text = hint ? `${name} (${hint})` : name;
     if (!("multiple" in this.texts)) this.chips.replaceChildren();
     this.chips.append(this.createChip(id, text));
     this.input.value = "";
@@ -78,9 +79,9 @@ class People {
   }
 }
 
-function describe({ text, initials, hue }) {
+function describe({ text, hint, initials, hue }) {
   const avatar = create("span", { className: `drm-avatar drm-hue-${Number(hue)}`, textContent: initials, ariaHidden: "true" });
-  return [avatar, create("bdi", { textContent: text })];
+  return [avatar, create("bdi", { textContent: text }), ...(hint ? [create("small", { textContent: hint })] : [])];
 }
 
 function prepareAll() {

@@ -158,7 +158,7 @@ def _room_variant(changes: Changes, me: str) -> tuple[Any, ...]:
     messages = [*changes.messages, *changes.edited]
     is_personal = (
         me == changes.last_sender
-        or any(message.sender == me for message in messages)
+        or any(message.sender == me or me in message.mentions for message in messages)
         or changes.member_count == 2  # each sees the name of the other
         or (not visible_text(changes.title) and me in list(changes.positions)[:NAMES_IN_TITLE])
     )

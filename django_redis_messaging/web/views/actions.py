@@ -50,15 +50,15 @@ class SendView(MessageMixin):
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         data = clean(MessageForm(request.POST))
         self.count_use("send")
-        mentions = find_mentions(self.active_identity, self.chat, self.me, data["body"])
+        chosen = request.POST.getlist("mentions")
         message = self.chat.send(
             self.me,
             data["body"],
-            data={"mentions": mentions} if mentions else None,
             reply_to=data["reply_to"],
+            mentions=find_mentions(self.active_identity, self.chat, self.me, data["body"], chosen),
             request_id=data["request_id"] or None,
         )
-        if mentions:
+        if message.mentions:
             self.notify(message)
         message_sent.send_robust(type(self), request=request, message=message)
         return self.message_done(message)

@@ -61,6 +61,7 @@ class ChatsFeedView(ChatListMixin):
         data: dict[str, Any] = {
             "id": row.id,
             "version": row.version,
+            "group": row.is_group,
             "unread": row.summary.unread,
             "muted": row.summary.muted,
             "members": row.summary.member_count,

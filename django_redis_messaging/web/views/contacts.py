@@ -12,7 +12,7 @@ from ...services.contacts import RecentContacts
 from .. import problems
 from ..base import MessagingPage, MessagingView
 from ..params import get_search
-from ..people import must_fill_directory, people, reachable_labels, recent_contacts, suggest
+from ..people import must_fill_directory, people, reachable_labels, recent_contacts, suggest, with_hints
 from ..problems import Problem
 from .blocks import may_know
 
@@ -57,8 +57,14 @@ class SuggestView(MessagingView):
         self.count_use("search")
         found, more = suggest(self.active_identity, request.user, query, page=int(page))
         results = [
-            {"id": person.id, "text": person.label, "initials": person.initials, "hue": person.hue}
-            for person in found
+            {
+                "id": person.id,
+                "text": person.label,
+                "hint": person.hint,
+                "initials": person.initials,
+                "hue": person.hue,
+            }
+            for person in with_hints(self.active_identity, found)
         ]
         return JsonResponse({"results": results, "pagination": {"more": more}})
 

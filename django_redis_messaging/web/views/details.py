@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ... import conf
 from ...services.chats import Changes, Member
+from ...services.chats.joining import is_direct
 from ...services.chats.values import Role
 from ...services.contacts import RecentContacts
 from ...services.directories.folding import fold, matches
@@ -20,7 +21,7 @@ from ..base import ChatMixin, MessagingPage
 from ..forms import TitleForm, clean
 from ..mentions import MENTIONABLE
 from ..params import get_search
-from ..people import Person, people, reachable_labels
+from ..people import Person, people, reachable_labels, with_hints
 from ..problems import Problem
 from .new import MAX_NEW_CONTACTS, PickerPage
 from .rooms import RoomMixin
@@ -45,8 +46,7 @@ class DetailsView(RoomMixin, MessagingPage):
         shown = members[:MEMBERS_PER_PAGE]
         return self.page(
             {
-                "chat": state,
-                "room_title": self.title(state.title, state.member_count),
+                **self.chat_context(state),
                 "roster": self.roster(shown),
                 "more": shown[-1].user if len(members) > len(shown) else None,
                 "online": self.online(state, shown),
@@ -64,7 +64,8 @@ class DetailsView(RoomMixin, MessagingPage):
 
     def roster(self, members: Sequence[Member]) -> list[tuple[Person, Member]]:
         """The members as persons, too."""
-        return list(zip(people(self.active_identity, [one.user for one in members]), members, strict=True))
+        persons = people(self.active_identity, [one.user for one in members])
+        return list(zip(with_hints(self.active_identity, persons), members, strict=True))
 
 
 class MemberSuggestView(ChatMixin):
@@ -76,7 +77,8 @@ class MemberSuggestView(ChatMixin):
         prefix = fold(get_search(request.GET))
         ids = [member.user for member in self.chat.members(limit=MENTIONABLE) if member.user != self.me]
         found = [person for person in people(self.active_identity, ids) if matches(prefix, person.label)]
-        results = [{"id": person.id, "text": person.label} for person in found[:SUGGESTED_MEMBERS]]
+        shown = with_hints(self.active_identity, found[: 2 * SUGGESTED_MEMBERS])[:SUGGESTED_MEMBERS]
+        results = [{"id": person.id, "text": person.label, "hint": person.hint} for person in shown]
         return JsonResponse({"results": results}, json_dumps_params={"ensure_ascii": False})
 
 
@@ -85,6 +87,8 @@ class RenameView(ChatMixin):
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         title = clean(TitleForm(request.POST))["title"]
+        if is_direct(chat_id):
+            raise problems.invalid(_("A direct chat has no title."))
         self.count_use("rename")
         self.chat.rename(self.me, title)
         return self.done({"title": title}, "room", chat_id)
@@ -173,5 +177,4 @@ class AddView(PickerPage, RoomMixin):
             raise Problem(problems.NOT_PERMITTED)
 
     def extra_context(self) -> dict[str, object]:
-        state = self.state()
-        return {"chat": state, "room_title": self.title(state.title, state.member_count)}
+        return self.chat_context(self.state())

@@ -149,6 +149,7 @@ def message_json(view: MessagingView, shown: MessageView) -> dict[str, Any]:
         "mine": shown.mine,
         "data": message.data,
         "reply_to": message.reply_to,
+        "mentions": message.mentions,
         "sent_at": message.sent_at.isoformat(),
         "edited_at": message.edited_at.isoformat() if message.edited_at else None,
         "deleted": message.deleted,

@@ -31,7 +31,7 @@ class MessagePageView(RoomMixin, MessagingPage):
             data = {"message": message_json(self, item)}
             return JsonResponse(data, json_dumps_params={"ensure_ascii": False})
         parts = split(item.message.body)
-        context = {"chat": {"chat_id": chat_id}, "item": item, **self.part(parts, item.mentions)}
+        context = {"chat": {"chat_id": chat_id}, "item": item, **self.part(parts, item)}
         return self.page(context)
 
     def find(self, message_id: int) -> MessageView:
@@ -43,12 +43,12 @@ class MessagePageView(RoomMixin, MessagingPage):
             raise Problem(problems.GONE)
         return self.message_views(found, owner=page.role == "owner")[0]
 
-    def part(self, parts: Sequence[str], mentions: Sequence[str]) -> dict[str, Any]:
+    def part(self, parts: Sequence[str], item: MessageView) -> dict[str, Any]:
         """The part of the text that `?from=` selects, and the positions of its neighbours."""
         starts = [0, *accumulate(len(part) for part in parts[:-1])]
         index = bisect_right(starts, parse_number(self.request.GET.get("from", ""))) - 1
         return {
-            "part": markup(parts[index], mentions=mentions),
+            "part": markup(parts[index], mentions=item.mentions, own=item.own_name),
             "number": index + 1,
             "count": len(parts),
             "previous": starts[index - 1] if index else None,

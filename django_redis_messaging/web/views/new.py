@@ -20,7 +20,7 @@ from .. import problems
 from ..base import MessagingPage
 from ..forms import NewChatForm, clean
 from ..params import get_search, shown_again
-from ..people import Person, must_fill_directory, people, reachable_labels, suggest
+from ..people import Person, must_fill_directory, people, reachable_labels, suggest, with_hints
 from ..problems import Answer, Problem
 
 #: people that a link may name, and that count as one search when they are shown
@@ -80,8 +80,8 @@ class PickerPage(MessagingPage):
         """The form with this input."""
         context: dict[str, Any] = {
             "given": shown_again(given),
-            "chosen": chosen,
-            "found": [person for person in found if person not in chosen],
+            "chosen": with_hints(self.active_identity, chosen),
+            "found": with_hints(self.active_identity, [one for one in found if one not in chosen]),
             "found_more": more,
             "must_fill_directory": not found and must_fill_directory(self.active_identity, self.request.user),
             "request_id": given.get("request_id") or uuid.uuid4().hex,

@@ -20,8 +20,18 @@ from ..base import ChatMixin, MessagingPage, MessagingView
 from ..fitting import count_fitting
 from ..params import INVALID_POSITION, get_position, parse_id
 from ..people import people
-from ..presentation import NAMES_IN_TITLE, MessageView, event_views, join_names, message_views
-from ..texts import body_html, visible_text
+from ..presentation import (
+    NAMES_IN_TITLE,
+    MessageView,
+    chat_face,
+    event_views,
+    join_names,
+    kind_text,
+    message_views,
+    page_title,
+    shown_title,
+)
+from ..texts import body_html
 from .chats import ChatListMixin
 
 #: messages on a page of a room
@@ -97,25 +107,38 @@ class RoomMixin(ChatMixin, MessagingView):
 
     def title(self, title: str, member_count: int) -> str:
         """The chat's title, or the names of the other members."""
-        return visible_text(title) or self.names(member_count)
+        return shown_title(self.chat.id, title) or self.names(member_count)
 
     def names(self, member_count: int) -> str:
         """The names of the other members, as they are shown for a chat without a title."""
-        others = [member for member in self.member_ids if member != self.me][:NAMES_IN_TITLE]
-        return join_names(self.labels(others), member_count - 1)
+        return join_names(self.labels(self.others), member_count - 1)
+
+    @property
+    def others(self) -> list[str]:
+        """The first of the other members."""
+        return [member for member in self.member_ids if member != self.me][:NAMES_IN_TITLE]
 
     def companion(self, title: str, member_count: int) -> str:
-        """In a chat of two that has a title: the name of the other member, whom the title can't hide."""
-        return self.names(2) if member_count == 2 and visible_text(title) else ""
+        """In a group of two that has a title: the name of the other member, whom the title can't hide."""
+        return self.names(2) if member_count == 2 and shown_title(self.chat.id, title) else ""
 
     def heading(self, state: Changes) -> dict[str, str]:
         """What the head of a room shows."""
         title, count = state.title, state.member_count
-        members = ngettext("%(count)s member", "%(count)s members", count) % {"count": count}
         return {
             "title": self.title(title, count),
             "companion": self.companion(title, count),
-            "members": members,
+            "members": kind_text(self.chat.id, count),
+        }
+
+    def chat_context(self, state: Changes) -> dict[str, Any]:
+        """What the pages about a chat show of the chat itself."""
+        heading = self.heading(state)
+        return {
+            "chat": state,
+            "heading": heading,
+            "page_title": page_title(self.chat.id, heading["title"]),
+            "face": chat_face(self.chat.id, heading["title"], self.others),
         }
 
     def seen_text(self, last_id: int, last_sender: str, positions: Mapping[str, int]) -> str:
@@ -196,13 +219,12 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
         state = self.state()
         window = self.selected_window(state)
         owner = state.role == "owner"
-        heading = self.heading(state)
+        context = self.chat_context(state)
         return self.page(
             {
-                "chat": state,
+                **context,
                 "window": window,
                 "rows": self.rows(),
-                "heading": heading,
                 "message_views": self.message_views(
                     window.messages, owner=owner, read_id=state.read_id if window.has_read(state) else None
                 ),
@@ -214,7 +236,9 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
                 "replying": self.replied_message(owner),
                 "muted_until": timezone.localtime(state.muted_until) if state.muted_until else None,
                 "request_id": uuid.uuid4().hex,
-                "state": json.dumps({**self.room_state(state, window), **heading, **self.constants()}),
+                "state": json.dumps(
+                    {**self.room_state(state, window), **context["heading"], **self.constants()}
+                ),
             }
         )
 

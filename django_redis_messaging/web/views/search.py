@@ -25,8 +25,7 @@ class SearchView(RoomMixin, MessagingPage):
     def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         state, query = self.state(), get_search(request.GET).strip()
         context: dict[str, Any] = {
-            "chat": state,
-            "room_title": self.title(state.title, state.member_count),
+            **self.chat_context(state),
             "q": query,
         }
         return self.page({**context, **(self.results(query) if query else {})})
