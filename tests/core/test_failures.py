@@ -9,48 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from django_redis_messaging.core.failures import LoopGuard, describe, format_traceback, log_exception, name_of
+from tests.unusual import AttributesExit, Nameless, TextExits, deep_group, with_notes
 
 logger = logging.getLogger("tests.failures")
-
-
-class TextExits(Exception):
-    """Its text ends the process."""
-
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-
-class AttributesExit(Exception):
-    """Whoever reads an attribute that is not there ends the process."""
-
-    def __getattr__(self, name: str) -> object:
-        raise SystemExit(1)
-
-
-class NamelessKind(type):
-    """Classes whose qualified name can't be read."""
-
-    def __getattribute__(cls, name: str) -> object:
-        if name == "__qualname__":
-            raise RuntimeError("no name")
-        return super().__getattribute__(name)
-
-
-class Nameless(Exception, metaclass=NamelessKind):
-    """See NamelessKind."""
-
-
-def with_wrong_notes() -> Exception:
-    error = ValueError("n")
-    error.__notes__ = 5
-    return error
-
-
-def deep_group() -> Exception:
-    error: Exception = ValueError(1)
-    for _ in range(3000):
-        error = ExceptionGroup("g", [error])
-    return error
 
 
 UNUSUAL: list[Callable[[], BaseException]] = [
@@ -60,7 +21,7 @@ UNUSUAL: list[Callable[[], BaseException]] = [
     lambda: TextExits("x"),
     lambda: AttributesExit("x"),
     lambda: Nameless("x"),
-    with_wrong_notes,
+    with_notes,
     deep_group,
     lambda: SystemExit(4),
     lambda: GeneratorExit(),

@@ -21,17 +21,11 @@ from django_redis_messaging.services.loop_group import LoopGroup
 from django_redis_messaging.services.polling import Poller, default_alias
 from django_redis_messaging.services.renewing import AsyncRenewal, Renewal
 
+from ..unusual import TextExits
 from .asking import DEADLINE, until
 
 #: seconds between two renewals
 EVERY = 0.01
-
-
-class TextExits(Exception):
-    """Its text ends the process."""
-
-    def __str__(self) -> str:
-        raise SystemExit(3)
 
 
 @pytest.fixture(params=[TextExits, lambda: SyntaxError("x", ("f", 1, 1, 12345))], ids=["text", "syntax"])

@@ -1372,8 +1372,9 @@ class TestUnavailable:
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("between", [False, True], ids=["together", "with others between"])
     def test_a_commit_waits_for_a_frozen_server_once(
-        self, between: bool, fragile: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+        self, between: bool, fragile: EmbeddedServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "COMMAND_DEADLINE": 60}
         monkeypatch.setattr("django_redis_messaging.tasks.commits.COMMIT_DEADLINE", 0.5)
         count_waiting()  # opens a connection
         fragile.freeze()
@@ -1386,6 +1387,10 @@ class TestUnavailable:
                         transaction.on_commit(partial(committed.append, number))
                 began = time.monotonic()
             assert time.monotonic() - began < 1.5
+            began = time.monotonic()
+            with transaction.atomic():
+                jobs.noop.enqueue_on_commit().enqueue()
+            assert time.monotonic() - began < 1.0, "after a failure, it waits for a short deadline"
         finally:
             fragile.thaw()
         assert committed == list(range(100 if between else 0))

@@ -15,36 +15,10 @@ from django_redis_messaging.services.jobs.event_loop import EventLoop, EventLoop
 from django_redis_messaging.services.jobs.running import NotStarted
 from django_redis_messaging.tasks import records, task
 from django_redis_messaging.tasks.compat import TaskResultStatus
+from tests.unusual import AttributesExit, Nameless, TextExits, deep_group, with_notes
 
 from . import jobs
 from .working import PATIENCE, burst, ended
-
-
-class TextExits(Exception):
-    """Its text ends the process."""
-
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-
-class AttributesExit(Exception):
-    """Reading an attribute that it does not have ends the process."""
-
-    def __getattr__(self, name: str) -> object:
-        raise SystemExit(1)
-
-
-class NamelessKind(type):
-    """Classes whose qualified name can't be read."""
-
-    def __getattribute__(cls, name: str) -> Any:
-        if name == "__qualname__":
-            raise RuntimeError("no name")
-        return super().__getattribute__(name)
-
-
-class Nameless(Exception, metaclass=NamelessKind):
-    """See NamelessKind."""
 
 
 @dataclass(frozen=True)
@@ -89,23 +63,10 @@ class DirExits:
         raise SystemExit(9)
 
 
-def with_notes() -> BaseException:
-    error = ValueError("n")
-    error.__notes__ = 5  # type: ignore[assignment]
-    return error
-
-
 def with_causes_in_a_cycle() -> BaseException:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     return first
-
-
-def deep_group() -> BaseException:
-    error: Exception = ValueError(1)
-    for _ in range(3000):
-        error = ExceptionGroup("g", [error])
-    return error
 
 
 def deep_causes() -> BaseException:
