@@ -3,7 +3,7 @@
 --
 --   m  chat: its messages, members, title or roles
 --   a  chat: the position of this user, or their mute
---   t  chat: who is typing
+--   t  chat: who is typing, or who hides what they have read
 --   u  user: the index of their chats
 --   b  mailbox: its mails
 --

@@ -18,6 +18,7 @@
 -- KEYS  7 own
 -- KEYS  8 typing
 -- KEYS  9 mutes
+-- KEYS  10 hidden
 -- ARGV  1 id of the cursor, or a bare id
 -- ARGV  2 epoch of the cursor, or '' for a bare id
 -- ARGV  3 stamp of the cursor (ms-nonce), or ''
@@ -25,28 +26,29 @@
 -- ARGV  5 state of the positions that the readers know, or '' for none
 -- ARGV  6 maximum number of new messages
 -- ARGV  7 maximum number of bytes of all entries
--- ARGV  8 maximum number of members whose positions are read
+-- ARGV  8 maximum number of members whose names and positions are read
 -- ARGV  9 maximum number of members who are typing
 -- ARGV  10 number of the last event that the readers know, or '' for none
 -- ARGV  11 maximum number of entries in a chat
 -- ARGV  12 maximum age of an entry: ms, 0 for none
 -- ARGV  13 maximum size of a chat's entries: bytes
--- ARGV  14… users
+-- ARGV  14 whether members see the positions of others: 1 or 0
+-- ARGV  15… users
 -- Returns {epoch, id of the first new entry, stamp of the entry before it if there is none, gap, has_more, reset, title,
 --   number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed, state of the positions,
---   {member, position, …}, {number, id, number, id, …} of the edited entries, {reader, …}, {member who is typing, …},
+--   {member, position or '-' if it is hidden, …}, {number, id, number, id, …} of the edited entries, {reader, …}, {member who is typing, …},
 --   number of the latest event, {value, …} of the new events (_events.lua), number of new entries, new entry, …, edited
 --   entry, …}, or 'no chat', 'no member' if no user is a member. A reader is {id at joining, ms of joining, role, id of
 --   the oldest entry that the user can see, position, unread, ms until which the user has muted the chat or 0}, or 0 if
 --   the user is not a member.
 local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local own, typing, mutes = KEYS[7], KEYS[8], KEYS[9]
+local own, typing, mutes, hidden = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local cursor = {id = tonumber(ARGV[1]), epoch = ARGV[2], stamp = ARGV[3]}
 local known_edits, known_state, known_event = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[10])
 local page_size, max_bytes, max_members, max_typists =
   tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local limits = {length = tonumber(ARGV[11]), age = tonumber(ARGV[12]), bytes = tonumber(ARGV[13])}
-local FIRST_USER = 14
+local shows_positions, FIRST_USER = ARGV[14] == '1', 15
 local found, size = {}, 0
 
 -- Adds an entry to the answer. Returns false if it doesn't fit; the first one always does.
@@ -74,15 +76,16 @@ local function read_memberships()
 end
 
 -- Returns a number that stands for the title, the members and their positions, and the positions of the
--- longest-standing members.
+-- longest-standing members. Neither depends on the positions that are hidden.
 local function read_positions(title, count)
   local names = redis.call('ZRANGE', seniority, 0, max_members - 1)
   local positions = {}
   if #names > 0 then
+    local hides = redis.call('EXISTS', hidden) == 1 and redis.call('SMISMEMBER', hidden, unpack(names)) or {}
     for at, position in ipairs(redis.call('ZMSCORE', members, unpack(names))) do
       if position then -- otherwise one of the keys was lost
         positions[#positions + 1] = names[at]
-        positions[#positions + 1] = tonumber(position)
+        positions[#positions + 1] = shows_positions and hides[at] ~= 1 and tonumber(position) or '-'
       end
     end
   end

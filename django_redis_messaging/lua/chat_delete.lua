@@ -16,19 +16,20 @@
 -- KEYS  9 info
 -- KEYS  10 removed
 -- KEYS  11 opted out
--- KEYS  12 requests, first hash
--- KEYS  13 requests, second hash
+-- KEYS  12 hidden
+-- KEYS  13 requests, first hash
+-- KEYS  14 requests, second hash
 -- ARGV  1 user who deletes the chat: an owner. Without a roster, a member; without members as well, any user:
 --         nobody can read such a chat.
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
 -- Returns {member, token, member, token, …}, empty for a repeat; or 'no chat', 'no member', 'no owner'
-local members, roster, requests = KEYS[2], KEYS[5], {KEYS[12], KEYS[13]}
+local members, roster, requests = KEYS[2], KEYS[5], {KEYS[13], KEYS[14]}
 local user, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- Without a roster, the members decide.
 local function refuse_unless_allowed()
-  if redis.call('EXISTS', unpack(KEYS, 1, 11)) == 0 then
+  if redis.call('EXISTS', unpack(KEYS, 1, 12)) == 0 then
     return 'no chat'
   end
   if redis.call('EXISTS', roster) == 1 then
@@ -49,7 +50,7 @@ local tokens = {}
 for at, value in ipairs(redis.call('HGETALL', roster)) do
   tokens[at] = at % 2 == 1 and value or token_of(value)
 end
-redis.call('UNLINK', unpack(KEYS, 1, 11))
+redis.call('UNLINK', unpack(KEYS, 1, 12))
 publish_hint('m', members)
 -- The recorded answers stay for late repeats.
 record_answer(request, '1', requests, window, now)

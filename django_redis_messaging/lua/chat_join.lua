@@ -16,6 +16,7 @@
 -- KEYS  7 info
 -- KEYS  8 removed
 -- KEYS  9 opted out
+-- KEYS  10 hidden
 -- ARGV  1 how they join: added by a member, alone, or returning (alone to a chat that need not be open)
 -- ARGV  2 member who adds the users; or the user who joins alone
 -- ARGV  3 request id, of ARGV[2]
@@ -23,16 +24,18 @@
 -- ARGV  5 request window: ms
 -- ARGV  6 token of the new memberships
 -- ARGV  7 maximum number of members of a chat
--- ARGV  8… users, without duplicates: at most 500
+-- ARGV  8 number of users
+-- ARGV  9… users, without duplicates: at most 500; then those of them who hide what they have read
 -- Returns {epoch, 1 or 0: whether ARGV[2] is a member (now), users who joined, token in force, …}: the users who joined
 --   are separated by NUL, also for a repeat; the token is '' for a user who is not a member (any more). Or 'no chat',
 --   'not added' (ARGV[2] is no member), 'closed', 'full', 'damaged' (keys of the chat were lost); or, followed by NUL
 --   and a user, 'removed' or 'opted out'
 local newest, members, requests = KEYS[1], KEYS[2], {KEYS[3], KEYS[4]}
-local roster, seniority, info, removed, opted_out = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local roster, seniority, info, removed, opted_out, hidden = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local way, asker, request, records_nothing = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local window, token, max_members = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
-local users = {unpack(ARGV, 8)}
+local last_user = 8 + tonumber(ARGV[8])
+local users, hiding = {unpack(ARGV, 9, last_user)}, {unpack(ARGV, last_user + 1)}
 
 -- Returns the tokens in force of the users, '' for those who are not members, and the latter.
 local function read_tokens()
@@ -73,6 +76,9 @@ local function write_members(others, chat, joins, now)
   redis.call('ZADD', seniority, unpack(order))
   redis.call('ZREM', removed, unpack(others))
   redis.call('ZREM', opted_out, unpack(others))
+  if #hiding > 0 then
+    redis.call('SADD', hidden, unpack(hiding))
+  end
 end
 
 local chat = read_chat(newest)
@@ -111,6 +117,9 @@ end
 -- The acks of a new member would remove messages that members have not read whose positions were lost.
 if not joins or count ~= redis.call('HLEN', roster) or count ~= redis.call('ZCARD', seniority) then
   return 'damaged'
+end
+if #hiding > 0 then
+  redis.call('SCARD', hidden)
 end
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 

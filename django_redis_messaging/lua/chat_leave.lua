@@ -20,8 +20,9 @@
 -- KEYS  9 info
 -- KEYS  10 removed
 -- KEYS  11 opted out
--- KEYS  12 requests, first hash
--- KEYS  13 requests, second hash
+-- KEYS  12 hidden
+-- KEYS  13 requests, first hash
+-- KEYS  14 requests, second hash
 -- ARGV  1 user
 -- ARGV  2 owner who removes the user, or ''
 -- ARGV  3 request id
@@ -31,7 +32,7 @@
 --   'no owner'
 local newest, members, own, log, roster = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local seniority, typing, mutes, info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local removed, opted_out, requests = KEYS[10], KEYS[11], {KEYS[12], KEYS[13]}
+local removed, opted_out, hidden, requests = KEYS[10], KEYS[11], KEYS[12], {KEYS[13], KEYS[14]}
 local user, remover, request, window, again = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
 -- maximum number of users in each of the lists of former members
@@ -57,6 +58,7 @@ local function remove_member()
   redis.call('ZREMRANGEBYLEX', own, '[' .. user .. '\0', '(' .. user .. '\1')
   redis.call('ZREM', typing, user)
   redis.call('HDEL', mutes, user)
+  redis.call('SREM', hidden, user)
 end
 
 -- The list of former members that restricts who may add the user again; nil if any member may.
@@ -73,7 +75,7 @@ end
 local function delete_chat()
   redis.call('PEXPIRE', requests[1], window)
   redis.call('PEXPIRE', requests[2], window)
-  redis.call('UNLINK', unpack(KEYS, 1, 11))
+  redis.call('UNLINK', unpack(KEYS, 1, 12))
 end
 
 local function make_owner(member)
@@ -119,6 +121,7 @@ local stored, list = chat and first_stored(log, chat.last), restricting_list()
 -- A key of another type raises an error here, before the first write.
 check_types('HLEN', mutes, info)
 check_types('ZCARD', members, own, seniority, typing, list)
+check_types('SCARD', hidden)
 
 remove_member()
 publish_hint('m', newest)

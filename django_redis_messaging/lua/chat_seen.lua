@@ -1,4 +1,5 @@
--- Lists the members who have acked a message. A call examines a page of them, in the order of their positions.
+-- Lists the members who have acked a message, and let others see it. A call examines a page of them, in the order of
+-- their positions.
 --
 -- reads only
 -- uses _members.lua
@@ -6,13 +7,14 @@
 -- KEYS  1 info
 -- KEYS  2 members
 -- KEYS  3 roster
+-- KEYS  4 hidden
 -- ARGV  1 id
 -- ARGV  2 maximum number of members
 -- ARGV  3 position of the member at which the previous page ended, or ''
 -- ARGV  4 that member
 -- Returns {position, member, member, …}: first those at which the page ends, both '' if there is no other page. Or
 -- 'no chat'
-local info, members, roster = KEYS[1], KEYS[2], KEYS[3]
+local info, members, roster, hidden = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, limit, position, last = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 if redis.call('EXISTS', info) == 0 then
@@ -32,7 +34,8 @@ local rank, seen = first_rank(), {'', ''}
 local page = redis.call('ZRANGE', members, rank, rank + PAGE_SIZE - 1)
 for _, member in ipairs(page) do
   -- Members who joined after the message also have a position above it, but have not seen it.
-  local join_id = #seen < limit + 2 and read_membership(roster, member)
+  local is_listed = #seen < limit + 2 and redis.call('SISMEMBER', hidden, member) == 0
+  local join_id = is_listed and read_membership(roster, member)
   if join_id and join_id < id then
     seen[#seen + 1] = member
   end

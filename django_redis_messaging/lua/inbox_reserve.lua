@@ -6,13 +6,14 @@
 --
 -- KEYS  1 index: the user's chats
 -- KEYS  2 blocks
+-- KEYS  3 choices
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- ARGV  3 maximum number of chats of a user
 -- ARGV  4 who makes the user a member, or '' if the user joins alone
--- Returns 1; or, with nothing written, 'full', 'blocked', or 0: blocked, but the entry names a membership, so that the
+-- Returns 1, or 2 if the user hides what they have read; or, with nothing written, 'full', 'blocked', or 0: blocked, but the entry names a membership, so that the
 --   user is a member already
-local index, blocks = KEYS[1], KEYS[2]
+local index, blocks, choices = KEYS[1], KEYS[2], KEYS[3]
 local chat, new_joining, max_chats, asker = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
 -- Only confirmed entries count, so that joinings that were refused or interrupted cannot shut a user out. Their
@@ -51,4 +52,4 @@ elseif joining ~= new_joining .. '+' then
   joining = ''
 end
 write_index_entry(index, chat, membership .. '?' .. joining, milliseconds(), seen or '0')
-return 1
+return redis.call('HGET', choices, 'receipts') == '0' and 2 or 1

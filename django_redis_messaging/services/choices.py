@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core.keys import name
 from ..core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ..core.steps import batched
 from .arguments import flag
+from .chats.joining import hiding_step
+from .chats.keys import ChatKeys
 from .users import UserKeys
 
 
@@ -31,15 +32,13 @@ class Choices(Service):
     Choice(online=True, receipts=False, digests=True)
     >>> choices.get("ann")
     Choice(online=True, receipts=False, digests=True)
-    >>> choices.hiding_reading(["ann", "bob"])
-    {'ann'}
     """
 
     @operation
     def get(self, user: str) -> Steps[Choice]:
         """Read the choices of a user."""
         key = self._keys(user).choices
-        return _make((yield Command("HMGET", key, *Choice._fields, reads=True)))
+        return _Stored(*(yield Command("HMGET", key, *_Stored._fields, reads=True))).choice
 
     aget = asynchronous(get)
 
@@ -52,26 +51,32 @@ class Choices(Service):
         receipts: bool | None = None,
         digests: bool | None = None,
     ) -> Steps[Choice]:
-        """Change the choices that are given; returns all. Who doesn't want to be seen online is not from then
-        on, in any process."""
+        """Change the choices that are given; returns all. They hold when the call returns, in all processes
+        and chats.
+
+        Takes one round trip; if `receipts` changes, two more, and one for each 500 chats of the user. If that
+        is interrupted, some chats know the choice and others don't, and `get` returns `receipts` as True:
+        repeat the call.
+        """
         keys, given = self._keys(user), {"online": online, "receipts": receipts, "digests": digests}
         changed = [(what, flag(value, what)) for what, value in given.items() if value is not None]
         arguments = [part for pair in changed for part in pair]
-        return _make((yield Script("choices_set", [keys.choices, keys.online], arguments)))
+        stored = _Stored(*(yield Script("choices_set", [keys.choices, keys.online], arguments)))
+        applied = stored.applied
+        while applied != stored.changes:  # or the user has chosen anew meanwhile
+            yield from self._apply(user, keys, hides=stored.receipts == b"0")
+            applied = stored.changes
+            stored = _Stored(*(yield Script("choices_apply", [keys.choices], [applied or 0])))
+        return stored.choice
 
     achoose = asynchronous(choose)
 
-    @operation
-    def hiding_reading(self, users: Sequence[str]) -> Steps[set[str]]:
-        """Those of the users who don't let others see what they have read. One round trip for each 500."""
-        hiding = set()
-        for page in batched(users):
-            keys = [self._keys(user).choices for user in page]
-            replies = yield [Command("HGET", key, "receipts", reads=True) for key in keys]
-            hiding |= {user for user, reply in zip(page, replies, strict=True) if reply == b"0"}
-        return hiding
-
-    ahiding_reading = asynchronous(hiding_reading)
+    def _apply(self, user: str, keys: UserKeys, *, hides: bool) -> Steps[None]:
+        """Let all chats of the user know whether they hide what they have read. A chat that the user is
+        joining learns it at the end of that."""
+        for page in batched((yield Command("HKEYS", keys.chats, reads=True))):
+            chats = [ChatKeys(self._prefix, chat_id.decode()) for chat_id in page]
+            yield [hiding_step(chat, user, hides=hides) for chat in chats]
 
     def _keys(self, user: str) -> UserKeys:
         return UserKeys(self._prefix, name(user, "user"))
@@ -83,5 +88,21 @@ def forget_choices(prefix: str, user: str) -> Steps[None]:
     yield Command("DEL", keys.choices, keys.streams, keys.online)
 
 
-def _make(values: Sequence[bytes | None]) -> Choice:
-    return Choice(*(value != b"0" for value in values))
+class _Stored(NamedTuple):
+    """The fields of UserKeys.choices."""
+
+    online: bytes | None
+    receipts: bytes | None
+    digests: bytes | None
+    changes: bytes | None
+    applied: bytes | None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether some chats may not know whether the user hides what they have read."""
+        return self.changes != self.applied
+
+    @property
+    def choice(self) -> Choice:
+        shows_receipts = self.receipts != b"0" or self.is_interrupted
+        return Choice(self.online != b"0", shows_receipts, self.digests != b"0")

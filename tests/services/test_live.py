@@ -200,6 +200,44 @@ async def test_typing_positions_and_mail(closing: None) -> None:
         await reader.until(live.MailChanged, lambda event: event.status.unread == 1)
 
 
+@pytest.mark.parametrize("case", ["shown", "hidden", "off", "large"])
+async def test_positions_wake_those_who_see_them(
+    closing: None, monkeypatch: pytest.MonkeyPatch, settings: Settings, case: str
+) -> None:
+    limits = {"READ_RECEIPTS": case != "off", "TYPING_MAX_MEMBERS": 2 if case == "large" else 100}
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, **limits}
+    chat = await Chat.acreate("ann", ["bob", "cat"], "One")
+    reads: list[set[str]] = []
+    read = Chat.achanges_for
+
+    async def record(self: Chat, users: list[str], **known: object) -> object:
+        reads.append(set(users))
+        return await read(self, users, **known)  # type: ignore[arg-type]
+
+    async with (
+        never_looking(monkeypatch),
+        following("ann", rooms=[chat.id]) as ann,
+        following("bob", rooms=[chat.id]) as bob,
+    ):
+        begun = await ann.until(live.RoomChanged)
+        for reader in (ann, bob):
+            await reader.until(live.RoomChanged)
+            await reader.until(live.ChatsChanged)
+        if case == "hidden":
+            await Choices().achoose("bob", receipts=False)
+            begun = await ann.until(live.RoomChanged, lambda event: "bob" not in event.changes.positions)
+            await bob.until(live.RoomChanged, lambda event: "bob" not in event.changes.positions)
+        monkeypatch.setattr(Chat, "achanges_for", record)
+        await chat.aack("bob", 1)
+        await bob.until(live.RoomChanged, lambda event: event.changes.read_id == 1)
+        assert reads == [{"ann", "bob"} if case == "shown" else {"bob"}]
+        await chat.asend("cat", "Two")  # who is behind: it moves no position
+        news = await ann.until(live.RoomChanged, lambda event: event.changes.messages)
+    assert news.changes.positions.get("bob") == (1 if case in ("shown", "large") else None)
+    assert (news.since.moved == begun.changes.moved) == (case != "shown")
+    assert (news.changes.moved == begun.changes.moved) == (case in ("hidden", "off"))
+
+
 @asynccontextmanager
 async def never_looking(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """The hub looks at the beginning, then never again by itself."""

@@ -38,6 +38,28 @@ class TestReceipts:
         page = read_room.client("member").get(reverse("messaging:room", args=[read_room.chat.id]))
         assert "Seen by" not in page.content.decode()
 
+    @pytest.mark.parametrize("hidden_by", ["member", "site"])
+    def test_nothing_changes_for_others(self, room: Room, settings: Settings, hidden_by: str) -> None:
+        if hidden_by == "site":
+            settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "READ_RECEIPTS": False}
+        else:
+            Choices().choose(room.id("owner"), receipts=False)
+        room.chat.rename(room.id("owner"), "")
+        client = room.client("member", json=True)
+        address = reverse("messaging:room_feed", args=[room.chat.id])
+        first = feed(room)
+        known = {"after": first["cursor"], "moved": first["moved"], "edits": 0, "events": first["event"]}
+
+        def answers() -> list[tuple[bytes, str | None]]:
+            queries: list[dict[str, Any]] = [{"after": 0}, {"at": "newest"}, {"before": 3}, known]
+            found = [client.get(address, query) for query in queries]
+            return [(one.content, one.get("ETag")) for one in found]
+
+        before = answers()
+        room.chat.ack(room.id("owner"), 2)
+        assert answers() == before
+        assert first["title"] == "owner"  # the name is not hidden
+
     def test_not_where_the_site_has_none(self, read_room: Room, settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "READ_RECEIPTS": False}
         assert feed(read_room)["seen"] == feed(read_room, at="newest")["seen"] == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+from ... import conf
 from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Script, Steps, asynchronous, operation
@@ -147,6 +148,7 @@ class Following(ChatBase):
                 MAX_TYPISTS,
                 _known(events, "events"),
                 *limits(),
+                int(conf.current().READ_RECEIPTS),
                 *users,
             ),
         )
@@ -182,7 +184,12 @@ class Following(ChatBase):
             "reset": bool(reset),
             "edits": edits,
             "edits_missed": bool(missed),
-            "positions": dict(zip(map(bytes.decode, positions[::2]), positions[1::2], strict=True)),
+            "members": [member.decode() for member in positions[::2]],
+            "positions": {
+                member.decode(): position
+                for member, position in zip(positions[::2], positions[1::2], strict=True)
+                if position != b"-"
+            },
             "moved": moved,
             "title": title.decode(),
             "member_count": member_count,

@@ -14,7 +14,7 @@ from ..arguments import flag, request, window
 from ..users import UserKeys
 from . import entries
 from .base import best_effort, limits
-from .joining import DIRECT, digest, direct_id, refuse_blocked
+from .joining import DIRECT, digest, direct_id, joining_users, refuse_blocked
 from .membership import Membership
 from .messages import Messages
 
@@ -178,14 +178,12 @@ class Chat(Messages, Membership):
         if len(reserved) < len(members):  # others with this chat in their index have blocked the sender
             yield from best_effort(self._release(reserved, token))
             refuse_blocked()
-        reply = yield Script(
-            "chat_create",
-            self._keys.creating,
-            (request_id, window(), token, title, is_open, keep, content, limits()[1], *members),
-        )
+        arguments = (request_id, window(), token, title, is_open, keep, content, limits()[1])
+        reply = yield Script("chat_create", self._keys.creating, (*arguments, *joining_users(reserved)))
         epoch, *in_force = yield from self._checked_joining(reply, members, token, sender)
         tokens = in_force or [token] * len(members)
-        yield from best_effort(self._confirm(zip(members, tokens, strict=True), token, int(epoch)))
+        confirmed = zip(members, tokens, strict=True)
+        yield from best_effort(self._confirm(confirmed, token, int(epoch), reserved))
 
 
 def _chat_id(chat_id: str | None, sender: str, request_id: str) -> str:

@@ -9,7 +9,7 @@ by a later read, and a membership without an entry cannot occur.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from ... import conf
@@ -20,6 +20,7 @@ from ...errors import InvalidArgument, LimitExceeded, NotPermitted
 from ..arguments import flag, request, window
 from ..users import UserKeys
 from .base import ChatBase, best_effort
+from .keys import ChatKeys
 
 #: users that one call adds
 _MAX_ADDED = 500
@@ -118,10 +119,11 @@ class Joining(ChatBase):
         reply = yield Script(
             "chat_join",
             self._keys.joining,
-            (way, asker, request_key, records_nothing, window(), token, limit, *reserved),
+            (way, asker, request_key, records_nothing, window(), token, limit, *joining_users(reserved)),
         )
         epoch, is_member, joined, *tokens = yield from self._checked_joining(reply, reserved, token, asker)
-        yield from best_effort(self._confirm(zip(reserved, tokens, strict=True), token, int(epoch)))
+        confirmed = zip(reserved, tokens, strict=True)
+        yield from best_effort(self._confirm(confirmed, token, int(epoch), reserved))
         if way == "added" and not is_member:  # a repeat
             self._raise_refusal(b"not added", "", asker)
         return joined.decode().split("\0") if joined else []
@@ -138,23 +140,25 @@ class Joining(ChatBase):
         """The step that writes the chat into the index of a user whom the asker makes a member."""
         keys = UserKeys(self._prefix, user)
         arguments = (self.id, token, _max_chats(user, asker), "" if user == asker else asker)
-        return Script("inbox_reserve", [keys.chats, keys.blocks], arguments)
+        return Script("inbox_reserve", [keys.chats, keys.blocks, keys.choices], arguments)
 
-    def _reserve(self, users: Sequence[str], token: str, asker: str) -> Steps[list[str]]:
+    def _reserve(self, users: Sequence[str], token: str, asker: str) -> Steps[dict[str, bool]]:
         """Write the chat into the users' indexes before they become members; into none if one is full, or if
         one of the users has blocked the asker. Leaves out, and doesn't return, members who have blocked the
-        asker."""
-        reserved: list[str] = []
+        asker. Returns the others, and whether they hide what they have read."""
+        reserved: dict[str, bool] = {}
         for page in batched(users):
             replies = yield [self._reservation(user, token, asker) for user in page]
-            reserved += [user for user, reply in zip(page, replies, strict=True) if reply == 1]
+            reserved |= {
+                user: reply == 2 for user, reply in zip(page, replies, strict=True) if reply in (1, 2)
+            }
             for user, reply in zip(page, replies, strict=True):
                 if isinstance(reply, bytes):
                     yield from best_effort(self._release(reserved, token))
                     _raise_no_reservation(reply, _max_chats(user, asker))
         return reserved
 
-    def _checked_joining(self, reply: Any, users: Sequence[str], token: str, asker: str) -> Steps[Any]:
+    def _checked_joining(self, reply: Any, users: Iterable[str], token: str, asker: str) -> Steps[Any]:
         """Like `_checked`, for a script that adds the users: if it refused, their entries are released first.
 
         After other errors they stay: the users may be members.
@@ -166,26 +170,49 @@ class Joining(ChatBase):
             yield from best_effort(self._release(users, token))
             raise
 
-    def _release(self, users: Sequence[str], token: str) -> Steps[None]:
+    def _release(self, users: Iterable[str], token: str) -> Steps[None]:
         """Remove what `_reserve` has written."""
         for page in batched(users):
             yield [Script("inbox_release", [self._index(user)], (self.id, token)) for user in page]
 
-    def _confirm(self, members: Iterable[tuple[str, str | bytes]], token: str, epoch: int) -> Steps[None]:
+    def _confirm(
+        self,
+        members: Iterable[tuple[str, str | bytes]],
+        token: str,
+        epoch: int,
+        hiding: Mapping[str, bool],
+    ) -> Steps[None]:
         """Confirm the entries of users, given with the tokens of their memberships in force; empty for a
-        user who is not a member."""
+        user who is not a member. Corrects the chat where it is wrong about who is `hiding` what they have
+        read, because the user has chosen anew since the reservation."""
         seen = f"0-0-0-{epoch}-0"
         current = [(user, in_force) for user, in_force in members if in_force]
         for page in batched(current):
-            yield [
-                Script("inbox_confirm", [self._index(user)], (self.id, token, in_force, seen))
-                for user, in_force in page
-            ]
+            replies = yield [self._confirmation(user, token, in_force, seen) for user, in_force in page]
+            hides = {user: reply == 1 for (user, _), reply in zip(page, replies, strict=True)}
+            wrong = {user: value for user, value in hides.items() if value != hiding.get(user)}
+            if wrong:
+                yield [hiding_step(self._keys, user, hides=value) for user, value in wrong.items()]
+
+    def _confirmation(self, user: str, token: str, in_force: str | bytes, seen: str) -> Script:
+        keys = UserKeys(self._prefix, user)
+        return Script("inbox_confirm", [keys.chats, keys.choices], (self.id, token, in_force, seen))
 
     def _remove_entries(self, members: Iterable[tuple[str, str]]) -> Steps[None]:
         """Remove the chat from the indexes of former members, given as (user, token) pairs."""
         for page in batched(members):
             yield [Script("inbox_leave", [self._index(user)], (0, self.id, token)) for user, token in page]
+
+
+def hiding_step(keys: ChatKeys, user: str, *, hides: bool) -> Script:
+    """The step after which a chat knows whether a member hides what they have read."""
+    return Script("chat_hide", [keys.members, keys.hidden], (user, int(hides)))
+
+
+def joining_users(reserved: Mapping[str, bool]) -> list[str | int]:
+    """Users as the scripts that make them members take them: their number, all, and those who hide what they
+    have read."""
+    return [len(reserved), *reserved, *(user for user, hides in reserved.items() if hides)]
 
 
 def digest(*parts: str) -> str:

@@ -77,6 +77,11 @@ class ChatKeys:
         return self.tag + ":opted-out"
 
     @property
+    def hidden(self) -> str:
+        """SET of the members who let nobody see what they have read: see Choices."""
+        return self.tag + ":hidden"
+
+    @property
     def requests(self) -> list[str]:
         """Two HASHes request id → first answer, used by turns, for one window each. Each expires before its
         next turn."""
@@ -100,6 +105,7 @@ class ChatKeys:
             self.own,
             self.typing,
             self.mutes,
+            self.hidden,
         ]
 
     @functools.cached_property
@@ -123,6 +129,7 @@ class ChatKeys:
             self.info,
             self.removed,
             self.opted_out,
+            self.hidden,
         ]
 
     @property
@@ -137,6 +144,7 @@ class ChatKeys:
             self.info,
             self.removed,
             self.opted_out,
+            self.hidden,
         ]
 
     @property
@@ -162,6 +170,7 @@ class ChatKeys:
             self.info,
             self.removed,
             self.opted_out,
+            self.hidden,
             *self.requests,
         ]
 

@@ -9,12 +9,13 @@ from typing import cast, get_args
 from ... import conf
 from ...core import payloads
 from ...core.keys import name
-from ...core.operations import Script, Steps, asynchronous, operation
+from ...core.operations import Command, Script, Steps, asynchronous, operation
 from ...core.steps import batched
 from ...errors import InvalidArgument
 from ..arguments import count, request, timestamp_ms, window
 from ..cursors import checked_id
 from ..moments import to_datetime
+from ..users import UserKeys
 from .base import best_effort, limits
 from .events import MAX_TITLE
 from .joining import Joining
@@ -120,8 +121,8 @@ class Membership(Joining):
 
     @operation
     def seen_by(self, message_id: int, *, limit: int = 500) -> Steps[Names]:
-        """List the members who have acked a message; `has_more` of the list: whether there are more than
-        `limit`. Takes a round trip for each 1000 members. Raises ChatNotFound."""
+        """List the members who have acked a message and let others see it (Choices); `has_more` of the list:
+        whether there are more than `limit`. Takes a round trip for each 1000 members. Raises ChatNotFound."""
         number = checked_id(message_id, "message_id")
         keys = self._keys
         arguments = (number, count(limit, "limit") + 1)
@@ -129,7 +130,7 @@ class Membership(Joining):
         position = member = b""
         while len(found) <= limit:
             place = (*arguments, position, member)
-            reply = yield Script("chat_seen", (keys.info, keys.members, keys.roster), place)
+            reply = yield Script("chat_seen", (keys.info, keys.members, keys.roster, keys.hidden), place)
             position, member, *page = self._checked(reply)
             found |= dict.fromkeys(one.decode() for one in page)
             if not member:
@@ -141,13 +142,16 @@ class Membership(Joining):
 
     @operation
     def typing(self, user: str) -> Steps[None]:
-        """Record that a member is typing, for TYPING_WINDOW seconds. Raises NotAMember, ChatNotFound."""
+        """Record that a member is typing, for TYPING_WINDOW seconds; not of a user who has chosen not to be
+        seen online. Takes two round trips. Raises NotAMember, ChatNotFound."""
         name(user, "user")
         keys, settings = self._keys, conf.current()
+        choices = UserKeys(self._prefix, user).choices
+        is_shown = (yield Command("HGET", choices, "online", reads=True)) != b"0"
         reply = yield Script(
             "chat_type",
             (keys.info, keys.members, keys.typing),
-            (user, int(settings.TYPING_WINDOW * 1000), settings.TYPING_MAX_MEMBERS),
+            (user, int(settings.TYPING_WINDOW * 1000), settings.TYPING_MAX_MEMBERS if is_shown else 0),
         )
         self._checked(reply, user)
 

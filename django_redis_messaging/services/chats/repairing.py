@@ -10,6 +10,7 @@ from ... import conf
 from ...core.operations import Command, Script, Steps, operation
 from ...core.steps import batched
 from ..users import UserKeys
+from .joining import hiding_step
 from .membership import Membership
 
 #: number of chats, greater than that of any user: restored entries were within the limit before
@@ -60,6 +61,7 @@ class ChatRepair(Membership):
     def _restore_entries(self, users: Sequence[str] | None) -> Steps[int]:
         """Write entries that are missing, or that name another membership; returns their number."""
         memberships = yield from self._read_memberships(users)
+        yield from self._restore_hidden([user for user, _ in memberships])
         restored = 0
         for page in batched(memberships):
             entries = yield [Command("HGET", self._index(user), self.id, reads=True) for user, _ in page]
@@ -71,6 +73,15 @@ class ChatRepair(Membership):
             if lost:
                 restored += yield from self._write_entries(lost)
         return restored
+
+    def _restore_hidden(self, users: Sequence[str]) -> Steps[None]:
+        """Hide what those members have read who have chosen so."""
+        for page in batched(users):
+            choices = [UserKeys(self._prefix, user).choices for user in page]
+            replies = yield [Command("HGET", key, "receipts", reads=True) for key in choices]
+            hiding = [user for user, reply in zip(page, replies, strict=True) if reply == b"0"]
+            if hiding:
+                yield [hiding_step(self._keys, user, hides=True) for user in hiding]
 
     def _read_memberships(self, users: Sequence[str] | None) -> Steps[list[tuple[str, str]]]:
         """The members, or those among `users`, with the tokens of their memberships."""
@@ -89,14 +100,16 @@ class ChatRepair(Membership):
             Command("HMGET", self._keys.roster, *users, reads=True),
         ]
         current = [(user, _token(line)) for user, line in zip(users, lines, strict=True) if newest and line]
-        yield from self._confirm(current, joining, int(newest.split(b"-")[3]) if newest else 0)
-        members = {user for user, _ in current}
+        members = dict(current)
+        epoch = int(newest.split(b"-")[3]) if newest else 0
+        yield from self._confirm(current, joining, epoch, dict.fromkeys(members, False))
         yield from self._release([user for user in users if user not in members], joining)
         return len(current)
 
     def _restoration(self, user: str, joining: str) -> Script:
         keys = UserKeys(self._prefix, user)
-        return Script("inbox_reserve", [keys.chats, keys.blocks], (self.id, joining, _NO_LIMIT, ""))
+        arguments = (self.id, joining, _NO_LIMIT, "")
+        return Script("inbox_reserve", [keys.chats, keys.blocks, keys.choices], arguments)
 
 
 def _token(line: bytes) -> str:

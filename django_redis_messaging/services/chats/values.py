@@ -131,17 +131,20 @@ class Changes:
     edits_missed: bool
     """Whether further messages may have been edited. The chat lists the last 100 messages that were edited.
     Read anew the messages that you show."""
+    members: list[str]
+    """The 200 members who joined first, the first one first. Empty if nothing changed since `moved` and there
+    are no new messages."""
     positions: dict[str, int]
-    """Member → id up to which the member has acked, for the 200 members who joined first, the first one
-    first. Empty if nothing changed since `moved` and there are no new messages."""
+    """Member → id up to which the member has acked, for those of `members` who let others see it; empty if
+    READ_RECEIPTS is off."""
     moved: int
-    """Stands for the title, the number of members, and the positions: pass it to the next call."""
+    """Stands for the title, the members, and the positions: pass it to the next call."""
     title: str
     member_count: int
     last_id: int
     """Id of the newest message; 0 if none was sent."""
     last_sender: str
-    """The sender of the newest message; "" if `positions` is empty or the user can't see the message."""
+    """The sender of the newest message; "" if `members` is empty or the user can't see the message."""
     oldest_id: int
     """Id of the oldest message that the user can see; `last_id + 1` if there is none."""
     removed: int
@@ -187,7 +190,7 @@ class Member:
 
     user: str
     read_id: int
-    """Id up to which the member has acked."""
+    """Id up to which the member has acked, even if they let nobody see it: don't show it to others."""
     joined_at: datetime
     role: Role
 

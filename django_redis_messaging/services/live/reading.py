@@ -35,14 +35,14 @@ class Reading:
         self.marks = Marks(self._read)
         self._alias = alias
         self._registry = registry
-        #: chats that have changed while an index was read, and the number of such readings
-        self._changed_meanwhile: set[str] = set()
+        #: chats that have changed while an index was read, with what has; and the number of such readings
+        self._changed_meanwhile: set[tuple[str, str]] = set()
         self._indexing = 0
 
     def note(self, chat_id: str, what: str) -> None:
         """A chat has changed: mark it if a stream follows it, or may be about to."""
         if self._indexing:
-            self._changed_meanwhile.add(chat_id)
+            self._changed_meanwhile.add((chat_id, what))
         if chat_id in self._registry.chats:
             self.marks.chat(chat_id, what)
 
@@ -61,8 +61,9 @@ class Reading:
         if EVERYTHING not in what:
             moved = {one[len(POSITION) :] for one in what if one.startswith(POSITION)}
             lists = [stream for stream in lists if stream.user in moved]
-            # The members of a large chat don't see each other's positions.
-            if TYPING not in what and not (moved and watched.size <= conf.current().TYPING_MAX_MEMBERS):
+            # The members of a large chat don't see each other's positions, and nobody those that are hidden.
+            is_small = watched.size <= conf.current().TYPING_MAX_MEMBERS
+            if TYPING not in what and not (is_small and moved & watched.shown):
                 rooms = [one for one in rooms if one.user in moved or one.is_behind(watched.chat_id)]
         await self._read_rooms(watched, rooms)
         await self._read_summaries(watched, lists)
@@ -82,7 +83,9 @@ class Reading:
         chat, users = Chat(watched.chat_id, using=self._alias), list({stream.user for stream in group})
         found: dict[str, Changes] = {}
         with suppress(ChatNotFound):  # then they are no members
-            found = await chat.achanges_for(users, **known._asdict())
+            # The names of those whose positions others see come with the positions.
+            moved = known.moved if known.moved == watched.moved else None
+            found = await chat.achanges_for(users, **known._replace(moved=moved)._asdict())
         shared: dict[Any, Any] = {}
         for stream in group:
             if chat.id not in stream.rooms:
@@ -92,6 +95,8 @@ class Reading:
             else:
                 self._registry.close_room(stream, chat.id)
         for changes in found.values():
+            if changes.members:
+                watched.shown, watched.moved = frozenset(changes.positions), changes.moved
             await self._read_members(chat, watched, changes)
             if changes.typists:  # nothing is published when they stop
                 self.marks.later(conf.current().TYPING_WINDOW, Resource("chat", chat.id), TYPING)
@@ -144,8 +149,10 @@ class Reading:
                         if chat.chat_id not in listed:
                             stream.put_summary(chat, {})
                 stream.remove_chats(gone)
-            for chat_id in self._changed_meanwhile & inbox.newest.keys():
-                self.note(chat_id, EVERYTHING)
+            listed_now = inbox.newest.keys()
+            for chat_id, what in list(self._changed_meanwhile):
+                if chat_id in listed_now:
+                    self.note(chat_id, what)
         finally:
             self._indexing -= 1
             if not self._indexing:

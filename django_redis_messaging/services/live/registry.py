@@ -11,7 +11,10 @@ from .stream import Stream
 class Watched:
     """A chat that streams follow."""
 
-    __slots__ = ("chat_id", "joined", "lists", "members", "newest", "numbers", "online", "rooms", "size")
+    __slots__ = (
+        "chat_id", "joined", "lists", "members", "moved", "newest", "numbers", "online", "rooms", "shown",
+        "size",
+    )  # fmt: skip
 
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
@@ -23,6 +26,9 @@ class Watched:
         self.numbers: list[bytes | None] | str = ""
         #: number of members
         self.size = 0
+        #: the members whose positions others see, and the state (`Changes.moved`) in which they were read
+        self.shown: frozenset[str] = frozenset()
+        self.moved: int | None = None
         #: the members of a chat that shows who is online; the number of its newest event when they were read
         self.members: frozenset[str] = frozenset()
         self.joined = -1

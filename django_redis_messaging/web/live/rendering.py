@@ -160,7 +160,7 @@ def _room_variant(changes: Changes, me: str) -> tuple[Any, ...]:
         me == changes.last_sender
         or any(message.sender == me or me in message.mentions for message in messages)
         or changes.member_count == 2  # each sees the name of the other
-        or (not visible_text(changes.title) and me in list(changes.positions)[:NAMES_IN_TITLE])
+        or (not visible_text(changes.title) and me in changes.members[:NAMES_IN_TITLE])
     )
     hidden = tuple(one.reply_to for one in messages if one.reply_to and one.reply_to < changes.oldest_id)
     edited = tuple(message.id for message in changes.edited)

@@ -76,7 +76,7 @@ class RoomFeedView(RoomMixin):
 
     def changed(self, changes: Changes) -> dict[str, Any]:
         """What changed besides the messages."""
-        self.member_ids = list(changes.positions)
+        self.member_ids = changes.members
         events = event_views(changes.events, identity=self.active_identity)
         data = {
             **self.changing_state(changes),
@@ -86,10 +86,10 @@ class RoomFeedView(RoomMixin):
             "edits_missed": changes.edits_missed,
             "events": [event.as_json() for event in events],
         }
-        if changes.positions:
+        if changes.members:
             data |= self.heading(changes)
-            data["read"] = self.shown_positions(changes.positions)
-            data["seen"] = self.seen_text(changes.last_id, changes.last_sender, data["read"])
+            data["read"] = changes.positions
+            data["seen"] = self.seen_of(changes)
         return data
 
     def fitting_part(self, changes: Changes) -> tuple[dict[str, Any], int]:

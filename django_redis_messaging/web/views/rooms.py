@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from django.utils.translation import ngettext
 
 from ... import conf
 from ...services.chats import Changes, Message, Page
-from ...services.choices import Choices
 from ..base import ChatMixin, MessagingPage, MessagingView
 from ..fitting import count_fitting
 from ..params import INVALID_POSITION, get_position, parse_id
@@ -69,7 +68,7 @@ class RoomMixin(ChatMixin, MessagingView):
     def state(self) -> Changes:
         """The chat without messages, in one round trip. Raises for users who are not members."""
         state = self.chat.changes(self.me, after=END)
-        self.member_ids = list(state.positions)
+        self.member_ids = state.members
         return state
 
     def window(
@@ -141,30 +140,19 @@ class RoomMixin(ChatMixin, MessagingView):
             "face": chat_face(self.chat.id, heading["title"], self.others),
         }
 
-    def seen_text(self, last_id: int, last_sender: str, positions: Mapping[str, int]) -> str:
-        """The members who have read the newest message, if it is the user's own."""
-        if last_sender != self.me:
+    def seen_of(self, state: Changes) -> str:
+        """The members who have read the newest message, and let others see it, if it is the user's own."""
+        if state.last_sender != self.me:
             return ""
         readers = [
-            member for member, read_id in positions.items() if member != self.me and read_id >= last_id
+            member
+            for member, read_id in state.positions.items()
+            if member != self.me and read_id >= state.last_id
         ]
         if not readers:
             return ""
         names = join_names(self.labels(readers[:NAMES_IN_TITLE]), len(readers))
         return _("Seen by %(names)s") % {"names": names}
-
-    def shown_positions(self, positions: Mapping[str, int]) -> dict[str, int]:
-        """The read positions, without those of members who don't let others see them. The user is no
-        exception: what is pushed is made once for several members."""
-        if not conf.current().READ_RECEIPTS:
-            return {}
-        hiding = Choices().hiding_reading(list(positions))
-        return {member: read_id for member, read_id in positions.items() if member not in hiding}
-
-    def seen_of(self, state: Changes) -> str:
-        """The members who have read the newest message of a chat, and let others see it."""
-        shown = self.shown_positions(state.positions) if state.last_sender == self.me else {}
-        return self.seen_text(state.last_id, state.last_sender, shown)
 
     def typing_text(self, typists: Sequence[str]) -> str:
         """Who is typing."""
