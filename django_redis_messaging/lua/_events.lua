@@ -30,22 +30,18 @@ local function add_event(info, now, last, kind, actor, users, title)
 end
 
 -- Returns the number of the latest event, and the values of the events after `known` (all, for a number that this chat
--- has not reached) that happened since a user joined (ms). Takes the value of the field `event`.
-local function events_since(info, latest, known, joined_at)
+-- has not reached) from the number `first` on. Takes the value of the field `event`.
+local function events_since(info, latest, known, first)
   local found = {}
   latest = tonumber(latest or 0)
   if latest == known then
     return latest, found
   end
-  local after, values = known and known < latest and known or 0, {}
+  local after, values = math.max(known and known < latest and known or 0, first - 1), {}
   for value in string.gmatch(redis.call('HGET', info, 'events') or '', '(%Z*)%z') do
     values[#values + 1] = value
     if #values == EVENT_VALUES then
-      local ms, kind = tonumber(values[2]), values[4]
-      if ms == joined_at and (kind == 'added' or kind == 'joined') then
-        found = {} -- what happened in the same ms, but before
-      end
-      if tonumber(values[1]) > after and ms >= joined_at then
+      if tonumber(values[1]) > after then
         for _, each in ipairs(values) do
           found[#found + 1] = each
         end

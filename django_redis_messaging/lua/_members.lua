@@ -1,21 +1,22 @@
--- A chat's roster: HASH member → "join id, joined at (ms), role, token", space-separated.
+-- A chat's roster: HASH member → "first event, join id, joined at (ms), role, token", space-separated. The member sees
+-- the messages after the join id, and the events from the number of the first one on.
 
--- Returns join id, role, token and joined at; nil if the user is not a member.
+-- Returns join id, role, token, joined at and first event; nil if the user is not a member.
 local function read_membership(roster, member)
   local line = redis.call('HGET', roster, member)
   if not line then
     return nil
   end
-  local join_id, joined_at, role, token = string.match(line, '^(%d+) (%d+) (%a+) (%S+)$')
-  return tonumber(join_id), role, token, joined_at
+  local event, join_id, joined_at, role, token = string.match(line, '^(%d+) (%d+) (%d+) (%a+) (%S+)$')
+  return tonumber(join_id), role, token, joined_at, tonumber(event)
 end
 
-local function membership_line(join_id, joined_at, role, token)
-  return join_id .. ' ' .. joined_at .. ' ' .. role .. ' ' .. token
+local function membership_line(event, join_id, joined_at, role, token)
+  return table.concat({event, join_id, joined_at, role, token}, ' ')
 end
 
-local function write_membership(roster, member, join_id, joined_at, role, token)
-  redis.call('HSET', roster, member, membership_line(join_id, joined_at, role, token))
+local function write_membership(roster, member, event, join_id, joined_at, role, token)
+  redis.call('HSET', roster, member, membership_line(event, join_id, joined_at, role, token))
 end
 
 -- The token of a roster line.

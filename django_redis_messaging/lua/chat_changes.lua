@@ -1,5 +1,5 @@
 -- Reads what changed in a chat: messages after a cursor, messages edited since, and read positions; for one or several
--- users who know the same. What they share is read for the one of them who joined first.
+-- users who know the same. What they share is read as for the one of them who joined first.
 --
 -- reads only
 -- uses _edits.lua
@@ -38,9 +38,9 @@
 --   number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed, state of the positions,
 --   {member, position or '-' if it is hidden, …}, {number, id, number, id, …} of the edited entries, {reader, …}, {member who is typing, …},
 --   number of the latest event, {value, …} of the new events (_events.lua), number of new entries, new entry, …, edited
---   entry, …}, or 'no chat', 'no member' if no user is a member. A reader is {id at joining, ms of joining, role, id of
---   the oldest entry that the user can see, position, unread, ms until which the user has muted the chat or 0}, or 0 if
---   the user is not a member.
+--   entry, …}, or 'no chat', 'no member' if no user is a member. A reader is {id at joining, ms of joining, number
+--   of the first event that the user sees, role, id of the oldest entry that the user can see, position, unread, ms until
+--   which the user has muted the chat or 0}, or 0 if the user is not a member.
 local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local own, typing, mutes, hidden = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local cursor = {id = tonumber(ARGV[1]), epoch = ARGV[2], stamp = ARGV[3]}
@@ -61,24 +61,25 @@ local function add_entry(id, stored)
   return true
 end
 
--- Returns the memberships of the users by their names, and the earliest one.
+-- Returns the memberships of the users by their names, and one that sees what any of them sees.
 local function read_memberships()
-  local found, earliest = {}, nil
+  local found, viewer = {}, nil
   for at = FIRST_USER, #ARGV do
-    local join_id, role, _, joined_at = read_membership(roster, ARGV[at])
+    local join_id, role, _, joined_at, event = read_membership(roster, ARGV[at])
     if join_id then
-      local one = {user = ARGV[at], join_id = join_id, role = role, joined_at = tonumber(joined_at)}
-      found[one.user] = one
-      earliest = (not earliest or join_id < earliest.join_id) and one or earliest
+      found[ARGV[at]] = {join_id = join_id, role = role, joined_at = tonumber(joined_at), event = event}
+      viewer = viewer or {user = ARGV[at], join_id = join_id, event = event}
+      viewer.join_id, viewer.event = math.min(viewer.join_id, join_id), math.min(viewer.event, event)
     end
   end
-  return found, earliest
+  return found, viewer
 end
 
--- Returns a number that stands for the title, the members and their positions, and the positions of the
--- longest-standing members. Neither depends on the positions that are hidden.
-local function read_positions(title, count)
+-- Returns the number of members, a number that stands for the title, the members and their positions, and the positions
+-- of the longest-standing members. None of them depends on the positions that are hidden.
+local function read_positions(title)
   local names = redis.call('ZRANGE', seniority, 0, max_members - 1)
+  local count = #names > 0 and #names < max_members and #names or redis.call('ZCARD', members)
   local positions = {}
   if #names > 0 then
     local hides = redis.call('EXISTS', hidden) == 1 and redis.call('SMISMEMBER', hidden, unpack(names)) or {}
@@ -90,7 +91,7 @@ local function read_positions(title, count)
     end
   end
   local hash = redis.sha1hex(#title .. ' ' .. title .. count .. ' ' .. table.concat(positions, ' '))
-  return tonumber(string.sub(hash, 1, 12), 16), positions
+  return count, tonumber(string.sub(hash, 1, 12), 16), positions
 end
 
 -- The size of the positions in the answer.
@@ -126,7 +127,7 @@ local function read_readers(memberships, first, last, now)
       local position = tonumber(redis.call('ZSCORE', members, user) or one.join_id)
       local muted_until = tonumber(redis.call('HGET', mutes, user) or 0)
       reader = {
-        one.join_id, one.joined_at, one.role, math.max(first, one.join_id + 1), position,
+        one.join_id, one.joined_at, one.event, one.role, math.max(first, one.join_id + 1), position,
         count_unread(own, first, last, position, user), muted_until > now and muted_until or 0,
       }
     end
@@ -149,8 +150,7 @@ local reset = not is_cursor_valid(chat, log, stored, cursor)
 local title, edit_count, edit_line, latest_event =
   unpack(redis.call('HMGET', info, 'title', 'edits', 'edited', 'event'))
 title = title or ''
-local count = redis.call('ZCARD', members)
-local state, positions = read_positions(title, count)
+local count, state, positions = read_positions(title)
 local after = reset and tonumber(redis.call('ZSCORE', members, viewer.user) or 0) or cursor.id
 after = math.max(math.min(after, last), viewer.join_id)
 local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, first)
@@ -184,7 +184,7 @@ end
 
 local stamp = from > to and stamp_of(chat, log, stored, from - 1) or ''
 local sender = positions[1] and newest_sender(stored, last, oldest) or ''
-local event, events = events_since(info, latest_event, known_event, viewer.joined_at)
+local event, events = events_since(info, latest_event, not reset and known_event or nil, viewer.event)
 return {
   chat.epoch, from, stamp, from - after - 1, more and 1 or 0, reset and 1 or 0, title, count, last, sender, number,
   missed and 1 or 0, state, positions, added, read_readers(memberships, first, last, now), read_typists(now), event,

@@ -60,7 +60,7 @@ local function write_members(now, from, to)
     local user, role = ARGV[at], at == first_user and 'owner' or 'member'
     positions[#positions + 1], positions[#positions + 2] = 0, user
     order[#order + 1], order[#order + 2] = at - first_user + 1, user
-    lines[#lines + 1], lines[#lines + 2] = user, membership_line(0, now, role, token)
+    lines[#lines + 1], lines[#lines + 2] = user, membership_line(1, 0, now, role, token)
   end
   redis.call('ZADD', members, unpack(positions))
   redis.call('ZADD', seniority, unpack(order))

@@ -63,12 +63,13 @@ local function refuse_former_member(others)
   end
 end
 
-local function write_members(others, chat, joins, now)
+-- The event of the joining is the first one that the users see.
+local function write_members(others, chat, joins, event, now)
   local positions, order, lines = {}, {}, {}
   for at, user in ipairs(others) do
     positions[#positions + 1], positions[#positions + 2] = chat.last, user
     order[#order + 1], order[#order + 2] = joins + at, user
-    lines[#lines + 1], lines[#lines + 2] = user, membership_line(chat.last, now, 'member', token)
+    lines[#lines + 1], lines[#lines + 2] = user, membership_line(event, chat.last, now, 'member', token)
   end
   redis.call('HSET', roster, unpack(lines))
   redis.call('ZADD', members, unpack(positions))
@@ -110,7 +111,7 @@ local refusal = refuse_former_member(others)
 if refusal then
   return refusal
 end
-local count, joins = redis.call('ZCARD', members), redis.call('HGET', info, 'joins')
+local count, joins, event = redis.call('ZCARD', members), unpack(redis.call('HMGET', info, 'joins', 'event'))
 if count + #others > max_members then
   return 'full'
 end
@@ -124,7 +125,7 @@ end
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
 record_answer_once(request, table.concat(others, '\0'), requests, window, now)
-write_members(others, chat, tonumber(joins), now)
+write_members(others, chat, tonumber(joins), (event or 0) + 1, now)
 publish_hint('m', newest)
 add_event(info, now, chat.last, way == 'added' and 'added' or 'joined', asker, others)
 for at in ipairs(tokens) do

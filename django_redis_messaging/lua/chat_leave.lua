@@ -79,9 +79,9 @@ local function delete_chat()
 end
 
 local function make_owner(member)
-  local join_id, _, token, joined_at = read_membership(roster, member)
+  local join_id, _, token, joined_at, event = read_membership(roster, member)
   if join_id then
-    write_membership(roster, member, join_id, joined_at, 'owner', token)
+    write_membership(roster, member, event, join_id, joined_at, 'owner', token)
     redis.call('HINCRBY', info, 'owners', 1)
   end
 end

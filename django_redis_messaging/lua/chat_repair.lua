@@ -49,9 +49,10 @@ local function read_members(now)
   local flat = redis.call('HGETALL', roster)
   for at = 1, #flat, 2 do
     local user, line = flat[at], flat[at + 1]
-    local join_id, joined_at, role = string.match(line, '^(%d+) (%d+) (%a+)')
+    local event, join_id, joined_at, role = string.match(line, '^(%d+) (%d+) (%d+) (%a+)')
     if join_id then
       local one = {user = user, join_id = tonumber(join_id), joined_at = tonumber(joined_at), role = role, line = line}
+      one.event = tonumber(event)
       one.position, positions[user], one.order = positions[user], nil, order[user]
       list[#list + 1] = one
     elseif not positions[user] then
@@ -99,6 +100,19 @@ local function write_newest(list, epoch, now)
   redis.call('UNLINK', own)
 end
 
+-- Completes the first events that members see: where they were lost, only the following ones. Returns the number of the
+-- latest event; if that was lost, one after which all members see the next event.
+local function complete_events(list, stored)
+  local latest = stored
+  for _, one in ipairs(list) do
+    latest = math.max(latest, (one.event or 1) - 1)
+  end
+  for _, one in ipairs(list) do
+    one.event = one.event or latest + 1
+  end
+  return latest
+end
+
 -- Returns the number of owners. If nobody is left, the longest-standing member becomes one.
 local function write_roster(list)
   local owners = 0
@@ -111,7 +125,8 @@ local function write_roster(list)
   end
   for _, one in ipairs(list) do
     if not one.line then
-      local line = membership_line(one.join_id, one.joined_at, one.role or 'member', one.token or new_token)
+      local role, token = one.role or 'member', one.token or new_token
+      local line = membership_line(one.event, one.join_id, one.joined_at, role, token)
       write('roster', 'HSET', roster, one.user, line)
     end
   end
@@ -161,6 +176,7 @@ if #list == 0 then
   return redis.call('EXISTS', newest, own, log, seniority, info, removed, opted_out) > 0 and 'no members' or 'no chat'
 end
 redis.call('LLEN', log)
+local event = tonumber(redis.call('HGET', info, 'event') or 0)
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
 if not chat then
@@ -174,6 +190,10 @@ end
 for _, user in ipairs(others) do
   write('roster', 'HDEL', roster, user)
 end
+local latest = complete_events(list, event)
 local owners = write_roster(list)
 write_info(list, values, owners, write_order(list, order), now)
+if latest > event then
+  write('info', 'HSET', info, 'event', latest)
+end
 return rebuilt

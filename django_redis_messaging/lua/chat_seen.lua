@@ -30,12 +30,12 @@ end
 
 -- members examined by one call
 local PAGE_SIZE = 1000
-local rank, seen = first_rank(), {'', ''}
+local rank, seen, some_hide = first_rank(), {'', ''}, redis.call('EXISTS', hidden) == 1
 local page = redis.call('ZRANGE', members, rank, rank + PAGE_SIZE - 1)
 for _, member in ipairs(page) do
   -- Members who joined after the message also have a position above it, but have not seen it.
-  local is_listed = #seen < limit + 2 and redis.call('SISMEMBER', hidden, member) == 0
-  local join_id = is_listed and read_membership(roster, member)
+  local is_shown = #seen < limit + 2 and not (some_hide and redis.call('SISMEMBER', hidden, member) == 1)
+  local join_id = is_shown and read_membership(roster, member)
   if join_id and join_id < id then
     seen[#seen + 1] = member
   end

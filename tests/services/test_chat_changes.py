@@ -5,7 +5,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Changes, Chat, ChatNotFound, NotAMember
 
-from .asking import change, keys, server
+from .asking import change, keys, server, server_ms
 
 
 @pytest.fixture
@@ -130,6 +130,14 @@ def test_an_answer_is_bounded_in_bytes(chat: Chat, settings: Settings) -> None:
     assert ([one.id for one in page.messages], page.has_more) == ([9], False)
 
 
+def test_names_and_positions_share_the_bytes_with_messages(chat: Chat) -> None:
+    chat.add([f"{number:03}" + "x" * 250 for number in range(190)], by="ann")
+    for _ in range(5):
+        chat.send("bob", "x" * 60_000)
+    page = chat.changes("cat", after=3)
+    assert ([one.id for one in page.messages], page.has_more, len(page.members)) == ([4, 5, 6], True, 193)
+
+
 def test_edited_entries_share_the_bytes_with_the_new_ones(chat: Chat) -> None:
     for _ in range(6):
         chat.send("bob", "x" * 10)
@@ -141,6 +149,12 @@ def test_edited_entries_share_the_bytes_with_the_new_ones(chat: Chat) -> None:
     assert ([one.id for one in known.edited], known.edits, known.has_more) == ([4, 5, 6, 7], 4, True)
     rest = following(chat, known, "cat")
     assert ([one.id for one in rest.edited], rest.edits, rest.has_more) == ([8], 5, False)
+
+
+def test_who_has_stopped_typing_is_left_out(chat: Chat) -> None:
+    chat.typing("ann")
+    server().zadd(keys(chat).typing, {"cat": server_ms() - 1})
+    assert chat.changes("bob", after=3).typists == ["ann"]
 
 
 def test_refusals_and_lost_data(chat: Chat) -> None:

@@ -6,6 +6,9 @@ import pytest
 
 from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.services.chats import ChatEvent
+from django_redis_messaging.services.chats.repairing import ChatRepair
+
+from .asking import keys, server
 
 
 @pytest.fixture
@@ -69,6 +72,50 @@ def test_only_those_since_joining(chat: Chat) -> None:
     assert "After" not in [one.title for one in events(chat, "cat")]
 
 
+@pytest.mark.parametrize("ms", [1, 10**13])
+def test_the_clock_decides_nothing(chat: Chat, ms: int) -> None:
+    """Set back after people have joined; or they joined in the same ms."""
+    chat.rename("ann", "Before")
+    for user in ("cat", "dan", "eve"):
+        chat.add([user], by="ann")
+    chat.rename("ann", "After")
+    stored = server().hget(keys(chat).info, "events").split(b"\0")
+    stored[1::10] = [b"%d" % ms] * 5
+    server().hset(keys(chat).info, "events", b"\0".join(stored))
+    for user, line in server().hgetall(keys(chat).roster).items():
+        event, join_id, _, *others = line.split()
+        server().hset(keys(chat).roster, user, b" ".join([event, join_id, b"10000000000000", *others]))
+    alone = {user: chat.changes(user, after=0) for user in ("ann", "cat", "dan", "eve")}
+    assert [len(changes.events) for changes in alone.values()] == [5, 4, 3, 2]
+    assert [one.users or one.title for one in alone["dan"].events] == [["dan"], ["eve"], "After"]
+    for users in (["cat", "dan", "eve"], ["eve", "cat"]):
+        assert chat.changes_for(users, after=1) == {user: chat.changes(user, after=1) for user in users}
+
+
+def test_after_a_reset_those_of_the_new_chat(chat: Chat) -> None:
+    for title in ("A", "B", "C"):
+        chat.rename("ann", title)
+    known = chat.changes("bob", after=0)
+    chat.delete("ann")
+    Chat.create("ann", ["bob"], "Anew", chat_id=chat.id)
+    for title in ("D", "E", "F"):
+        chat.rename("ann", title)
+    news = chat.changes("bob", after=known.cursor, events=known.event)
+    assert (news.reset, [one.title for one in news.events]) == (True, ["D", "E", "F"])
+
+
+def test_after_a_repair(chat: Chat) -> None:
+    chat.rename("ann", "Before")
+    chat.add(["cat"], by="ann")
+    server().hdel(keys(chat).roster, "bob")
+    ChatRepair(chat.id).run()
+    assert [len(events(chat, user)) for user in ("ann", "bob", "cat")] == [2, 0, 1]
+    server().delete(keys(chat).info)
+    ChatRepair(chat.id).run()
+    chat.rename("ann", "After")
+    assert [[one.title for one in events(chat, user)] for user in ("ann", "bob", "cat")] == [["After"]] * 3
+
+
 def test_only_those_after_the_last_answer(chat: Chat) -> None:
     chat.rename("ann", "A")
     known = chat.changes("ann", after=0).event
@@ -85,11 +132,11 @@ def test_the_newest_hundred_are_kept(chat: Chat) -> None:
 
 
 def test_long_names_and_titles_are_bounded_in_bytes(chat: Chat) -> None:
-    for number in range(60):
-        chat.rename("ann", f"{number}" + "€" * 160)
+    for number in range(90):
+        chat.rename("ann", f"{number:02}" + "🦊" * 120)
     found = events(chat)
-    assert found[-1].title == "59" + "€" * 98
-    assert sum(len(one.title.encode()) for one in found) < 32_768
+    assert [one.title for one in found] == [f"{90 - len(found) + at}" + "🦊" * 98 for at in range(len(found))]
+    assert 32_000 < server().hstrlen(keys(chat).info, "events") <= 32_768
 
 
 def test_a_repeated_rename_and_a_refused_change_record_nothing(chat: Chat) -> None:

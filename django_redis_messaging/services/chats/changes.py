@@ -34,6 +34,7 @@ class _Reader(NamedTuple):
 
     join_id: int
     joined_at: int
+    event: int
     role: bytes
     oldest: int
     position: int
@@ -233,8 +234,8 @@ class Following(ChatBase):
 
 
 def _has_joined_since(one: _Reader, after: int, events: Sequence[ChatEvent]) -> bool:
-    """Whether a reader has joined after what the others know."""
-    return one.join_id > after or (bool(events) and to_datetime(one.joined_at) >= events[0].at)
+    """Whether a reader has joined after what the others know, and sees less than they do."""
+    return one.join_id > after or (bool(events) and one.event > events[0].number)
 
 
 def _check_readers(users: Sequence[str]) -> None:

@@ -34,7 +34,8 @@ class ChatKeys:
 
     @property
     def roster(self) -> str:
-        """HASH member → "join id, joined at (ms), role, token", space-separated."""
+        """HASH member → "first event, join id, joined at (ms), role, token", space-separated. The member sees
+        the messages after the join id, and the events from the number of the first one on."""
         return self.tag + ":roster"
 
     @property

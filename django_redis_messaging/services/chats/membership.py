@@ -189,7 +189,7 @@ class Membership(Joining):
 
 def _parse_members(flat: list[bytes | int]) -> Iterator[Member]:
     for user, read_id, line in batched(flat, 3):
-        _, joined_at, role, _ = cast(bytes, line).decode().split(" ")
+        *_, joined_at, role, _ = cast(bytes, line).decode().split(" ")
         yield Member(
             user=cast(bytes, user).decode(),
             read_id=cast(int, read_id),

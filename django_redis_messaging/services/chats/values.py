@@ -120,7 +120,7 @@ class Changes:
     role: Role
     """The reader's role in the chat."""
     joined_at: datetime
-    """When the reader joined. A later time than in the last answer: they left and joined again."""
+    """When the reader joined. Another time than in the last answer: they left and joined again."""
     edited: list[Message]
     """The messages up to the cursor that were edited or deleted, the latest edit last. Empty in the first
     call."""
