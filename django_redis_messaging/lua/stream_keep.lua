@@ -17,6 +17,8 @@ local token, lifetime, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 allow_writes_when_full(choices)
 local now = milliseconds()
 redis.call('ZREMRANGEBYSCORE', streams, '-inf', now)
+-- Those above were kept before the clock was set back; a stream that is still open is kept again.
+redis.call('ZREMRANGEBYSCORE', streams, '(' .. now + lifetime, '+inf')
 if limit > 0 and redis.call('ZCARD', streams) >= limit then
   return 0
 end

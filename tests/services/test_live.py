@@ -323,3 +323,47 @@ async def test_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch, set
         await chat.asend("ann", "Two")
         await ann.until(live.RoomChanged, lambda event: event.changes.messages)
         assert hub_of()._registry.chats[chat.id].members == frozenset()
+
+
+async def test_a_chat_that_grows_shows_nobody_online(
+    closing: None, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    monkeypatch.setattr(looking, "INTERVAL", 0.1)
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "PRESENCE_MAX_MEMBERS": 2}
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    await live.Presence().aenter("bob", "one")
+    async with following("ann", rooms=[chat.id]) as ann:
+        await ann.until(live.PresenceChanged, lambda event: event.online == {"bob"})
+        await chat.aadd(["cat"], by="ann")
+        await ann.until(live.PresenceChanged, lambda event: event.online == frozenset())
+        async with following("cat", rooms=[chat.id]) as cat:
+            await cat.until(live.RoomChanged)
+            await chat.asend("ann", "Two")
+            await cat.until(live.RoomChanged, lambda event: event.changes.messages)
+            assert not [event for event in cat.events if isinstance(event, live.PresenceChanged)]
+        await chat.aleave("cat")
+        shown = [event.online for event in ann.events if isinstance(event, live.PresenceChanged)]
+        assert shown == [{"bob"}, frozenset()]
+        ann.events.clear()
+        await ann.until(live.PresenceChanged, lambda event: event.online == {"bob"})
+
+
+async def test_what_changes_while_the_list_is_read(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stream follows the chat yet, and no look will find the change."""
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    read, came = Inbox.achats, asyncio.Event()
+    async with never_looking(monkeypatch):
+        receive = hub_of().receive
+        monkeypatch.setattr(hub_of()._hints, "_receive", lambda hint: (receive(hint), came.set()))
+
+        async def read_slowly(self: Inbox, *, limit: int) -> object:
+            found = await read(self, limit=limit)
+            if self.user == "bob" and not came.is_set():
+                await chat.asend("ann", "Two")
+                await came.wait()
+            return found
+
+        monkeypatch.setattr(Inbox, "achats", read_slowly)
+        async with following("bob") as bob:
+            await bob.until(live.ChatsChanged, lambda event: event.chats[0].unread == 1)
+            await bob.until(live.ChatsChanged, lambda event: event.chats[0].unread == 2)

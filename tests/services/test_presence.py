@@ -12,7 +12,7 @@ from django_redis_messaging.services.live.presence import GRACE, LIFETIME
 from django_redis_messaging.services.users import UserKeys
 
 from ..conftest import Call
-from .asking import change, crash_after, index, keys, reply_to, server, steps
+from .asking import change, crash_after, index, keys, reply_to, server, server_ms, steps
 
 PEOPLE = ["ann", "bob", "cat"]
 
@@ -47,6 +47,30 @@ def test_streams_of_killed_processes_end(presence: live.Presence) -> None:
     assert presence.enter("ann", "two")
     assert server().zrange(keys.streams, 0, -1) == [b"one", b"two"]
     assert 0 < server().pttl(keys.streams) <= LIFETIME
+
+
+def test_a_stream_that_ends_during_a_renewal(presence: live.Presence) -> None:
+    tokens = {"one": "ann", "two": "bob"}
+    renewal = steps(presence.renew, tokens)
+    step = next(renewal)
+    presence.leave("ann", "one")
+    del tokens["one"]
+    with pytest.raises(StopIteration):
+        while True:
+            step = renewal.send(reply_to(step))
+    assert not server().exists(UserKeys(current_prefix(), "ann").streams)
+    assert remaining("ann") <= GRACE < remaining("bob")
+
+
+def test_streams_from_before_the_clock_was_set_back(presence: live.Presence, settings: Settings) -> None:
+    change(settings, LIVE_MAX_STREAMS=2)
+    later = server_ms() + 3_600_000
+    server().zadd(UserKeys(current_prefix(), "ann").streams, {"killed": later, "open": later})
+    assert presence.enter("ann", "one")
+    presence.renew({"open": "ann"})
+    assert not presence.enter("ann", "two")
+    presence.leave("ann", "one")
+    assert presence.enter("ann", "two")
 
 
 def test_no_more_streams_than_the_limit(presence: live.Presence, settings: Settings) -> None:

@@ -52,19 +52,28 @@ class Presence(Service):
 
     @operation
     def renew(self, tokens: Mapping[str, str]) -> Steps[None]:
-        """Go on counting streams; `tokens`: each with its user."""
-        for page in batched(tokens.items()):
-            yield [self._keep(user, token, 0) for token, user in page]
+        """Go on counting streams; `tokens`: each with its user. One that is removed from them meanwhile has
+        ended, and is not counted again."""
+        for page in batched(list(tokens)):
+            renewed = {token: tokens[token] for token in page if token in tokens}
+            if renewed:
+                yield [self._keep(user, token, 0) for token, user in renewed.items()]
+            ended = [self._end(user, token) for token, user in renewed.items() if token not in tokens]
+            if ended:
+                yield ended
 
     arenew = asynchronous(renew)
 
     @operation
     def leave(self, user: str, token: str) -> Steps[None]:
         """Don't count a stream any longer."""
-        keys = UserKeys(self._prefix, user)
-        yield Script("stream_end", [keys.streams, keys.online], (token, GRACE))
+        yield self._end(user, token)
 
     aleave = asynchronous(leave)
+
+    def _end(self, user: str, token: str) -> Script:
+        keys = UserKeys(self._prefix, user)
+        return Script("stream_end", [keys.streams, keys.online], (token, GRACE))
 
     def _keep(self, user: str, token: str, limit: int) -> Script:
         keys = UserKeys(self._prefix, user)
@@ -76,6 +85,6 @@ async def renew_while_open(presence: Presence, tokens: Mapping[str, str]) -> Non
     while True:
         await asyncio.sleep(RENEWAL)
         try:
-            await presence.arenew(dict(tokens))
+            await presence.arenew(tokens)
         except MessagingError as error:
             logger.warning("Renewing the presence of users failed, retrying: %s", error)

@@ -110,7 +110,10 @@ class Reading:
         watched.size = changes.member_count
         limit = conf.current().PRESENCE_MAX_MEMBERS
         if watched.size > limit:
-            watched.members = frozenset()
+            if watched.online:  # it has grown: nobody is shown any more
+                for stream in watched.rooms:
+                    stream.put_online(chat.id, frozenset())
+            watched.members, watched.online, watched.joined = frozenset(), None, -1
         elif watched.joined != changes.event:
             with suppress(ChatNotFound):  # deleted since
                 watched.members = frozenset(member.user for member in await chat.amembers(limit=limit))

@@ -94,7 +94,7 @@ class RoomClosed(LiveEvent):
 @dataclass(frozen=True, kw_only=True)
 class PresenceChanged(LiveEvent):
     """Others are online in an open chat. Follows within some seconds of the first `RoomChanged`, and of each
-    change; not in chats with more than PRESENCE_MAX_MEMBERS members."""
+    change; not in chats with more than PRESENCE_MAX_MEMBERS members: once one grows, nobody is."""
 
     chat_id: str
     online: frozenset[str]
