@@ -45,15 +45,16 @@ class TestReceipts:
         else:
             Choices().choose(room.id("owner"), receipts=False)
         room.chat.rename(room.id("owner"), "")
-        client = room.client("member", json=True)
-        address = reverse("messaging:room_feed", args=[room.chat.id])
         first = feed(room)
         known = {"after": first["cursor"], "moved": first["moved"], "edits": 0, "events": first["event"]}
+        queries: list[dict[str, Any]] = [{"after": 0}, {"at": "newest"}, {"before": 3}, known]
+        asked = [(reverse("messaging:room_feed", args=[room.chat.id]), query) for query in queries]
+        asked += [(reverse("messaging:chats_feed"), {"html": 1}), (reverse("messaging:bell"), {})]
 
-        def answers() -> list[tuple[bytes, str | None]]:
-            queries: list[dict[str, Any]] = [{"after": 0}, {"at": "newest"}, {"before": 3}, known]
-            found = [client.get(address, query) for query in queries]
-            return [(one.content, one.get("ETag")) for one in found]
+        def answers() -> list[tuple[int, bytes, str | None]]:
+            clients = [room.client(role, json=True) for role in ("member", "former", "outsider", "staff")]
+            found = [client.get(address, query) for client in clients for address, query in asked]
+            return [(one.status_code, one.content, one.get("ETag")) for one in found]
 
         before = answers()
         room.chat.ack(room.id("owner"), 2)
