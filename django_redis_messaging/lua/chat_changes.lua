@@ -27,7 +27,7 @@
 -- ARGV  6 maximum number of new messages
 -- ARGV  7 maximum number of bytes of all entries
 -- ARGV  8 maximum number of members whose names and positions are read
--- ARGV  9 maximum number of members who are typing
+-- ARGV  9 how long a member counts as typing: ms
 -- ARGV  10 number of the last event that the readers know, or '' for none
 -- ARGV  11 maximum number of entries in a chat
 -- ARGV  12 maximum age of an entry: ms, 0 for none
@@ -45,10 +45,10 @@ local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3],
 local own, typing, mutes, hidden = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local cursor = {id = tonumber(ARGV[1]), epoch = ARGV[2], stamp = ARGV[3]}
 local known_edits, known_state, known_event = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[10])
-local page_size, max_bytes, max_members, max_typists =
+local page_size, max_bytes, max_members, typing_window =
   tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local limits = {length = tonumber(ARGV[11]), age = tonumber(ARGV[12]), bytes = tonumber(ARGV[13])}
-local shows_positions, FIRST_USER = ARGV[14] == '1', 15
+local shows_positions, FIRST_USER, MAX_TYPISTS = ARGV[14] == '1', 15, 10
 local found, size = {}, 0
 
 -- Adds an entry to the answer. Returns false if it doesn't fit; the first one always does.
@@ -103,9 +103,9 @@ local function bytes_of(positions)
   return bytes
 end
 
--- Returns the members who are typing, the latest first.
+-- Returns the members who are typing, the latest first; none from before the clock was set back.
 local function read_typists(now)
-  return redis.call('ZREVRANGEBYSCORE', typing, '+inf', '(' .. now, 'LIMIT', 0, max_typists)
+  return redis.call('ZREVRANGEBYSCORE', typing, now + typing_window, '(' .. now, 'LIMIT', 0, MAX_TYPISTS)
 end
 
 -- Returns the sender of the newest entry as JSON; '' if the user can't see it.

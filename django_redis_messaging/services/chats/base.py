@@ -33,6 +33,11 @@ def limits() -> tuple[int, int, int]:
     return settings.CHAT_MAX_LENGTH, int((settings.CHAT_MAX_AGE or 0) * 1000), settings.CHAT_MAX_BYTES
 
 
+def typing_window() -> int:
+    """How long a member counts as typing, in ms."""
+    return int(conf.current().TYPING_WINDOW * 1000)
+
+
 def grace() -> int:
     """Minimum age in ms of an index entry that is removed because the user is not a member: a joining writes
     the entry first."""

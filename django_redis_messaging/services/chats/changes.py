@@ -13,7 +13,7 @@ from ...errors import InvalidArgument, NotAMember
 from ..arguments import count
 from ..moments import to_datetime
 from . import entries, summaries
-from .base import ChatBase, limits
+from .base import ChatBase, limits, typing_window
 from .events import make_events
 from .values import Changes, ChatEvent, ChatSummary, Message, Role
 
@@ -23,8 +23,6 @@ MAX_BYTES = 256 * 1024
 _MAX_KNOWN = 10**15
 #: members whose positions are read: those who joined first
 MAX_POSITIONS = 200
-#: members who are shown as typing
-MAX_TYPISTS = 10
 #: users for whom one call reads
 MAX_READERS = 500
 
@@ -146,7 +144,7 @@ class Following(ChatBase):
                 count(limit, "limit"),
                 MAX_BYTES,
                 MAX_POSITIONS,
-                MAX_TYPISTS,
+                typing_window(),
                 _known(events, "events"),
                 *limits(),
                 int(conf.current().READ_RECEIPTS),

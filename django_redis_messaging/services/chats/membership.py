@@ -16,7 +16,7 @@ from ..arguments import count, request, timestamp_ms, window
 from ..cursors import checked_id
 from ..moments import to_datetime
 from ..users import UserKeys
-from .base import best_effort, limits
+from .base import best_effort, limits, typing_window
 from .events import MAX_TITLE
 from .joining import Joining
 from .values import ChatInfo, Member, Names, Role
@@ -145,13 +145,13 @@ class Membership(Joining):
         """Record that a member is typing, for TYPING_WINDOW seconds; not of a user who has chosen not to be
         seen online. Takes two round trips. Raises NotAMember, ChatNotFound."""
         name(user, "user")
-        keys, settings = self._keys, conf.current()
+        keys = self._keys
         choices = UserKeys(self._prefix, user).choices
         is_shown = (yield Command("HGET", choices, "online", reads=True)) != b"0"
         reply = yield Script(
             "chat_type",
             (keys.info, keys.members, keys.typing),
-            (user, int(settings.TYPING_WINDOW * 1000), settings.TYPING_MAX_MEMBERS if is_shown else 0),
+            (user, typing_window(), conf.current().TYPING_MAX_MEMBERS if is_shown else 0),
         )
         self._checked(reply, user)
 
@@ -160,7 +160,7 @@ class Membership(Joining):
     @operation
     def typists(self) -> Steps[list[str]]:
         """List the members who are typing, the latest last. Raises ChatNotFound."""
-        reply = yield Script("chat_typists", (self._keys.info, self._keys.typing))
+        reply = yield Script("chat_typists", (self._keys.info, self._keys.typing), (typing_window(),))
         return [member.decode() for member in self._checked(reply)]
 
     atypists = asynchronous(typists)
