@@ -67,12 +67,28 @@ local function read_memberships()
   for at = FIRST_USER, #ARGV do
     local join_id, role, _, joined_at, event = read_membership(roster, ARGV[at])
     if join_id then
-      found[ARGV[at]] = {join_id = join_id, role = role, joined_at = tonumber(joined_at), event = event}
-      viewer = viewer or {user = ARGV[at], join_id = join_id, event = event}
-      viewer.join_id, viewer.event = math.min(viewer.join_id, join_id), math.min(viewer.event, event)
+      local one = {user = ARGV[at], join_id = join_id, role = role, joined_at = tonumber(joined_at), event = event}
+      found[one.user], viewer = one, viewer or one
+      if join_id < viewer.join_id or event < viewer.event then
+        join_id, event = math.min(join_id, viewer.join_id), math.min(event, viewer.event)
+        viewer = {user = one.user, join_id = join_id, event = event}
+      end
     end
   end
   return found, viewer
+end
+
+-- Replaces the positions that others don't see.
+local function hide_positions(names, positions)
+  local hides, is_hidden = redis.call('SMISMEMBER', hidden, unpack(names)), {}
+  for at, name in ipairs(names) do
+    is_hidden[name] = hides[at] == 1
+  end
+  for at = 1, #positions, 2 do
+    if not shows_positions or is_hidden[positions[at]] then
+      positions[at + 1] = '-'
+    end
+  end
 end
 
 -- Returns the number of members, a number that stands for the title, the members and their positions, and the positions
@@ -82,12 +98,14 @@ local function read_positions(title)
   local count = #names > 0 and #names < max_members and #names or redis.call('ZCARD', members)
   local positions = {}
   if #names > 0 then
-    local hides = redis.call('EXISTS', hidden) == 1 and redis.call('SMISMEMBER', hidden, unpack(names)) or {}
     for at, position in ipairs(redis.call('ZMSCORE', members, unpack(names))) do
       if position then -- otherwise one of the keys was lost
         positions[#positions + 1] = names[at]
-        positions[#positions + 1] = shows_positions and hides[at] ~= 1 and tonumber(position) or '-'
+        positions[#positions + 1] = tonumber(position)
       end
+    end
+    if not shows_positions or redis.call('EXISTS', hidden) == 1 then
+      hide_positions(names, positions)
     end
   end
   local hash = redis.sha1hex(#title .. ' ' .. title .. count .. ' ' .. table.concat(positions, ' '))
