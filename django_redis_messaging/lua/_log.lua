@@ -173,7 +173,8 @@ local function first_kept(members, stored, last, keep)
     return stored
   end
   local lowest = redis.call('ZRANGE', members, 0, 0, 'WITHSCORES')
-  return math.max(stored, math.min(tonumber(lowest[2] or 0), last - keep) + 1)
+  -- A member who is suspended keeps what they have not read: otherwise its removal would tell the other one.
+  return math.max(stored, math.min(math.floor(lowest[2] or 0), last - keep) + 1)
 end
 
 local function trim_acked(members, log, stored, last, keep)

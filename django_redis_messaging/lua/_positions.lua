@@ -3,6 +3,18 @@
 -- are adjacent, in order, and unread is computed without them.
 --
 -- uses _log.lua
+--
+-- The score of a member of a direct chat who has blocked the other one is half above the position (_members.lua).
+
+-- Returns the position; nil if the user is not a member, or is suspended, which is the second value.
+local function read_position(members, user)
+  local score = redis.call('ZSCORE', members, user)
+  if not score or score % 1 == 0.5 then
+    return nil, score
+  end
+  return math.floor(score)
+end
+
 local function own_entry(user, id)
   return user .. '\0' .. string.format('%016.0f', id)
 end

@@ -21,11 +21,10 @@ local chat = read_chat(newest)
 if not chat then
   return 'no chat'
 end
-local position = redis.call('ZSCORE', members, user)
+local position = read_position(members, user)
 if not position then
   return 'no member'
 end
-position = tonumber(position)
 local stored = first_stored(log, chat.last)
 local id = math.min(cursor.id, chat.last)
 if id <= position or not is_cursor_valid(chat, log, stored, cursor) then

@@ -40,7 +40,8 @@
 --   number of the latest event, {value, …} of the new events (_events.lua), number of new entries, new entry, …, edited
 --   entry, …}, or 'no chat', 'no member' if no user is a member. A reader is {id at joining, ms of joining, number
 --   of the first event that the user sees, role, id of the oldest entry that the user can see, position, unread, ms until
---   which the user has muted the chat or 0}, or 0 if the user is not a member.
+--   which the user has muted the chat or 0, 1 or 0: whether the user joined by unblocking the other member}, or 0 if the
+--   user is not a member.
 local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local own, typing, mutes, hidden = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local cursor = {id = tonumber(ARGV[1]), epoch = ARGV[2], stamp = ARGV[3]}
@@ -65,9 +66,10 @@ end
 local function read_memberships()
   local found, viewer = {}, nil
   for at = FIRST_USER, #ARGV do
-    local join_id, role, _, joined_at, event = read_membership(roster, ARGV[at])
+    local join_id, role, _, joined_at, event, resumed = read_membership(roster, ARGV[at])
     if join_id then
       local one = {user = ARGV[at], join_id = join_id, role = role, joined_at = tonumber(joined_at), event = event}
+      one.resumed = resumed
       found[one.user], viewer = one, viewer or one
       if join_id < viewer.join_id or event < viewer.event then
         join_id, event = math.min(join_id, viewer.join_id), math.min(event, viewer.event)
@@ -100,8 +102,9 @@ local function read_positions(title)
   if #names > 0 then
     for at, position in ipairs(redis.call('ZMSCORE', members, unpack(names))) do
       if position then -- otherwise one of the keys was lost
+        position = tonumber(position)
         positions[#positions + 1] = names[at]
-        positions[#positions + 1] = tonumber(position)
+        positions[#positions + 1] = position % 1 == 0 and position or shown_position(roster, names[at], position)
       end
     end
     if not shows_positions or redis.call('EXISTS', hidden) == 1 then
@@ -142,11 +145,12 @@ local function read_readers(memberships, first, last, now)
   for at = FIRST_USER, #ARGV do
     local user, one, reader = ARGV[at], memberships[ARGV[at]], 0
     if one then
-      local position = tonumber(redis.call('ZSCORE', members, user) or one.join_id)
+      local position = read_position(members, user) or one.join_id
       local muted_until = tonumber(redis.call('HGET', mutes, user) or 0)
       reader = {
         one.join_id, one.joined_at, one.event, one.role, math.max(first, one.join_id + 1), position,
         count_unread(own, first, last, position, user), muted_until > now and muted_until or 0,
+        one.resumed and 1 or 0,
       }
     end
     readers[#readers + 1] = reader
@@ -169,7 +173,7 @@ local title, edit_count, edit_line, latest_event =
   unpack(redis.call('HMGET', info, 'title', 'edits', 'edited', 'event'))
 title = title or ''
 local count, state, positions = read_positions(title)
-local after = reset and tonumber(redis.call('ZSCORE', members, viewer.user) or 0) or cursor.id
+local after = reset and (read_position(members, viewer.user) or 0) or cursor.id
 after = math.max(math.min(after, last), viewer.join_id)
 local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, first)
 if from > last and digits(state) == known_state then

@@ -38,7 +38,7 @@ local last = chat.last
 local first, stored = apply_retention(chat, members, log, milliseconds(), limits)
 local reset = not is_cursor_valid(chat, log, stored, cursor)
 if reset then
-  direction, cursor.id = 'after', tonumber(redis.call('ZSCORE', members, user) or join_id)
+  direction, cursor.id = 'after', read_position(members, user) or join_id
 end
 
 -- ids from `from` on are on the page

@@ -90,7 +90,7 @@ local now = milliseconds()
 -- No name contains a NUL, so the same request id of another user, or of another operation, is a different request.
 request = 'join\0' .. asker .. '\0' .. request
 local recorded = find_answer(request, requests, window, now)
-local is_member = redis.call('ZSCORE', members, asker)
+local is_member = is_active(members, asker)
 local tokens, others = read_tokens()
 if recorded then
   return {chat.epoch, is_member and 1 or 0, recorded, unpack(tokens)}

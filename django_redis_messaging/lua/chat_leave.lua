@@ -79,9 +79,8 @@ local function delete_chat()
 end
 
 local function make_owner(member)
-  local join_id, _, token, joined_at, event = read_membership(roster, member)
-  if join_id then
-    write_membership(roster, member, event, join_id, joined_at, 'owner', token)
+  if redis.call('HEXISTS', roster, member) == 1 then
+    write_role(roster, member, 'owner')
     redis.call('HINCRBY', info, 'owners', 1)
   end
 end
@@ -104,7 +103,7 @@ if recorded then
   return recorded
 end
 local chat = read_chat(newest)
-local join_id, role, token = read_membership(roster, user)
+local join_id, role, token = read_listed(roster, user)
 local is_listed = join_id or redis.call('ZSCORE', members, user)
 if not chat and not is_listed then
   return 'no chat'

@@ -1,6 +1,7 @@
 -- Lists members, the longest-standing first.
 --
 -- reads only
+-- uses _members.lua
 --
 -- KEYS  1 info
 -- KEYS  2 members
@@ -8,7 +9,7 @@
 -- KEYS  4 seniority
 -- ARGV  1 member after whom the list begins, or ''
 -- ARGV  2 maximum number of members
--- Returns {member, position, roster line, member, …}, or 'no chat', 'no other' (ARGV[1] is no member)
+-- Returns {member, position, ms of joining, role, whether suspended, member, …}, or 'no chat', 'no other' (ARGV[1] is no member)
 local info, members, roster, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local after, limit = ARGV[1], tonumber(ARGV[2])
 
@@ -31,10 +32,15 @@ local positions = redis.call('ZMSCORE', members, unpack(names))
 local lines = redis.call('HMGET', roster, unpack(names))
 local list = {}
 for at, member in ipairs(names) do
-  if positions[at] and lines[at] then -- otherwise one of the keys was lost
+  local position, line = tonumber(positions[at]), lines[at]
+  if position and line then -- otherwise one of the keys was lost
+    local _, role, _, joined_at = parse_line(line)
+    local _, _, joined_before = before_block(line)
     list[#list + 1] = member
-    list[#list + 1] = tonumber(positions[at])
-    list[#list + 1] = lines[at]
+    list[#list + 1] = position % 1 == 0 and position or shown_position(roster, member, position)
+    list[#list + 1] = joined_before or joined_at
+    list[#list + 1] = role
+    list[#list + 1] = is_suspended(line) and 1 or 0
   end
 end
 return list

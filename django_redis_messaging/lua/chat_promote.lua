@@ -32,7 +32,7 @@ local refusal = refuse_unless_owner(info, roster, owner)
 if refusal then
   return refusal
 end
-local join_id, role, token, joined_at, event = read_membership(roster, member)
+local join_id, role = read_listed(roster, member)
 if not join_id then
   return 'no other'
 elseif role == new_role then
@@ -44,7 +44,7 @@ end
 local chat = read_chat(newest)
 -- HINCRBY comes first: it fails before anything has changed if info has another type.
 redis.call('HINCRBY', info, 'owners', new_role == 'owner' and 1 or -1)
-write_membership(roster, member, event, join_id, joined_at, new_role, token)
+write_role(roster, member, new_role)
 publish_hint('m', info)
 record_answer(request, '1', requests, window, now)
 if chat then

@@ -49,10 +49,10 @@ local function read_members(now)
   local flat = redis.call('HGETALL', roster)
   for at = 1, #flat, 2 do
     local user, line = flat[at], flat[at + 1]
-    local event, join_id, joined_at, role = string.match(line, '^(%d+) (%d+) (%d+) (%a+)')
+    local join_id, role, _, joined_at, event = parse_line(line)
     if join_id then
-      local one = {user = user, join_id = tonumber(join_id), joined_at = tonumber(joined_at), role = role, line = line}
-      one.event = tonumber(event)
+      local one = {user = user, join_id = join_id, joined_at = tonumber(joined_at), role = role, line = line}
+      one.event = event
       one.position, positions[user], one.order = positions[user], nil, order[user]
       list[#list + 1] = one
     elseif not positions[user] then
@@ -60,7 +60,8 @@ local function read_members(now)
     end
   end
   for user, position in pairs(positions) do
-    list[#list + 1] = {user = user, join_id = position, joined_at = now, position = position, order = order[user]}
+    local join_id = math.floor(position)
+    list[#list + 1] = {user = user, join_id = join_id, joined_at = now, position = position, order = order[user]}
   end
   table.sort(list, function(a, b)
     if a.order ~= b.order then
@@ -88,7 +89,7 @@ end
 local function write_newest(list, epoch, now)
   local last, entry = redis.call('LLEN', log), redis.call('LINDEX', log, -1)
   for _, one in ipairs(list) do
-    last = math.max(last, one.join_id, one.position or 0)
+    last = math.max(last, one.join_id, math.floor(one.position or 0))
   end
   for _, sent in ipairs(redis.call('ZRANGE', own, 0, -1)) do
     last = math.max(last, tonumber(string.sub(sent, -16)) or 0)
@@ -127,6 +128,7 @@ local function write_roster(list)
     if not one.line then
       local role, token = one.role or 'member', one.token or new_token
       local line = membership_line(one.event, one.join_id, one.joined_at, role, token)
+      line = one.position % 1 == 0.5 and SUSPENDED .. line or line
       write('roster', 'HSET', roster, one.user, line)
     end
   end
@@ -184,7 +186,8 @@ if not chat then
 end
 for _, one in ipairs(list) do
   if not one.position then
-    write('members', 'ZADD', members, one.join_id, one.user)
+    one.position = one.join_id + (is_suspended(one.line) and 0.5 or 0)
+    write('members', 'ZADD', members, one.position, one.user)
   end
 end
 for _, user in ipairs(others) do

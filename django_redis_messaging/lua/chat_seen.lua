@@ -28,15 +28,20 @@ local function first_rank()
   return redis.call('ZCOUNT', members, '-inf', '(' .. (position == '' and id or position))
 end
 
+-- Members who joined after the message also have a position above it, but have not seen it.
+local function has_seen(line)
+  local read_before, join_id = before_block(line)
+  return (parse_line(line) or id) < id or read_before and tonumber(join_id) < id and id <= tonumber(read_before)
+end
+
 -- members examined by one call
 local PAGE_SIZE = 1000
 local rank, seen, some_hide = first_rank(), {'', ''}, redis.call('EXISTS', hidden) == 1
 local page = redis.call('ZRANGE', members, rank, rank + PAGE_SIZE - 1)
 for _, member in ipairs(page) do
-  -- Members who joined after the message also have a position above it, but have not seen it.
   local is_shown = #seen < limit + 2 and not (some_hide and redis.call('SISMEMBER', hidden, member) == 1)
-  local join_id = is_shown and read_membership(roster, member)
-  if join_id and join_id < id then
+  local line = is_shown and redis.call('HGET', roster, member)
+  if line and has_seen(line) then
     seen[#seen + 1] = member
   end
 end

@@ -56,7 +56,7 @@ end
 if not chat then
   return 'no chat'
 end
-local position = redis.call('ZSCORE', members, sender)
+local position = read_position(members, sender)
 if not position then
   return 'no member'
 end
@@ -68,7 +68,7 @@ end
 local id, stored = chat.last + 1, first_stored(log, chat.last)
 -- The new entry counts as read by its sender only if the sender has read all entries before it. Otherwise the
 -- position must stay: moving it would ack unread messages of others.
-local is_behind = tonumber(position) < chat.last
+local is_behind = position < chat.last
 if is_behind then
   redis.call('ZCARD', own)
 end

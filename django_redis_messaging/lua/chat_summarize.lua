@@ -36,10 +36,10 @@ local first = apply_limits(log, first_stored(log, last), chat, now, limits)
 local readers = {}
 for at = FIRST_USER, #ARGV do
   local user, reader = ARGV[at], 0
-  local position, join_id = redis.call('ZSCORE', members, user), read_membership(roster, user)
+  local position, join_id = read_position(members, user), read_membership(roster, user)
   if position and join_id then
     local muted = tonumber(redis.call('HGET', mutes, user) or 0) > now
-    local unread = count_unread(own, first, last, tonumber(position), user)
+    local unread = count_unread(own, first, last, position, user)
     reader = {unread, muted and 1 or 0, last > join_id and 1 or 0}
   end
   readers[#readers + 1] = reader

@@ -12,9 +12,9 @@
 -- ARGV  1 user
 -- ARGV  2 maximum number of entries in a chat
 -- ARGV  3 maximum age of an entry: ms, 0 for none
--- Returns a list with an item for each chat: -1 if the user is not a member (any more), {error} if it is broken, or
---   {epoch, title, unread, active (ms), number of members, muted, id of the last entry, an excerpt of it or '', first
---   few members}
+-- Returns a list with an item for each chat: -1 if the user is not a member (any more), -2 if the membership is
+--   suspended, {error} if the chat is broken, or {epoch, title, unread, active (ms), number of members, muted, id of the
+--   last entry, an excerpt of it or '', first few members}
 local user = ARGV[1]
 -- The limit of bytes is applied when entries are written or read: it would load an entry of each chat.
 local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = math.huge}
@@ -24,9 +24,9 @@ local now = milliseconds()
 
 local function describe(newest, members, own, log, roster, mutes, info, seniority)
   local chat = read_chat(newest)
-  local position = redis.call('ZSCORE', members, user)
+  local position, is_suspended = read_position(members, user)
   if not chat or not position then
-    return -1
+    return is_suspended and -2 or -1
   end
   local last = chat.last
   local first = apply_limits(log, first_stored(log, last), chat, now, limits)
@@ -37,7 +37,7 @@ local function describe(newest, members, own, log, roster, mutes, info, seniorit
   return {
     chat.epoch,
     redis.call('HGET', info, 'title') or '',
-    count_unread(own, first, last, tonumber(position), user),
+    count_unread(own, first, last, position, user),
     chat.ms,
     redis.call('ZCARD', members),
     muted and 1 or 0,

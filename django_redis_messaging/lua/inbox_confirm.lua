@@ -7,20 +7,25 @@
 --
 -- KEYS  1 index: the user's chats
 -- KEYS  2 choices
+-- KEYS  3 blocks
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- ARGV  3 token of the membership in force
 -- ARGV  4 what the user has seen of the chat: its epoch, in the format of newest
--- Returns whether the user hides what they have read: 1 or 0
-local index, choices = KEYS[1], KEYS[2]
-local chat, joining, token_in_force, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- ARGV  5 the other member of a direct chat, or ''
+-- Returns the sum of 1 if the user hides what they have read, and 2 if the user has blocked the other member
+local index, choices, blocks = KEYS[1], KEYS[2], KEYS[3]
+local chat, joining, token_in_force, seen, companion = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
-local hides = redis.call('HGET', choices, 'receipts') == '0' and 1 or 0
+local state = redis.call('HGET', choices, 'receipts') == '0' and 1 or 0
+if companion ~= '' and redis.call('ZSCORE', blocks, companion) then
+  state = state + 2
+end
 local token, _, seen_before = read_index_entry(index, chat)
 if token then
   local _, pending_joining = split_index_token(token)
   if pending_joining ~= joining and pending_joining ~= joining .. '+' then
-    return hides -- another joining has written the entry since
+    return state -- another joining has written the entry since
   end
   if seen_before ~= '0' then
     seen = seen_before
@@ -29,4 +34,4 @@ end
 allow_writes_when_full(index)
 write_index_entry(index, chat, token_in_force, milliseconds(), seen)
 publish_hint('u', index)
-return hides
+return state

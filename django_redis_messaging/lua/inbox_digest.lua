@@ -83,7 +83,7 @@ end
 
 local function read(below, newest, members, own, log, roster, mutes, info, seniority)
   local chat = read_chat(newest)
-  local position = redis.call('ZSCORE', members, user)
+  local position = read_position(members, user)
   local join_id = read_membership(roster, user)
   if not chat or not position or not join_id then
     return -1
@@ -92,7 +92,7 @@ local function read(below, newest, members, own, log, roster, mutes, info, senio
     return 0
   end
   local first, stored = apply_limits(log, first_stored(log, chat.last), chat, now, limits)
-  first = math.max(first, math.floor(position) + 1, join_id + 1)
+  first = math.max(first, position + 1, join_id + 1)
   local from = first_after(log, stored, first, chat, since)
   local to = first_after(log, stored, from, chat, till) - 1
   if below > 0 then

@@ -1,20 +1,31 @@
 -- Writes a chat into a user's index before the user becomes a member. Nobody whom the user has blocked can make the
--- user a member.
+-- user a member, nor anybody in a direct chat that the user has declined. Nor can the user open a direct chat with a
+-- person whom they have blocked.
 --
 -- uses _index.lua
 -- uses _time.lua
 --
 -- KEYS  1 index: the user's chats
 -- KEYS  2 blocks
--- KEYS  3 choices
+-- KEYS  3 declined
+-- KEYS  4 choices
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- ARGV  3 maximum number of chats of a user
--- ARGV  4 who makes the user a member, or '' if the user joins alone
--- Returns 1, or 2 if the user hides what they have read; or, with nothing written, 'full', 'blocked', or 0: blocked, but the entry names a membership, so that the
---   user is a member already
-local index, blocks, choices = KEYS[1], KEYS[2], KEYS[3]
-local chat, new_joining, max_chats, asker = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+-- ARGV  4 who makes the user a member; if the user does so, the other member of a direct chat, or ''
+-- ARGV  5 1 if the user makes themselves a member, otherwise 0
+-- Returns 1, or 2 if the user hides what they have read; or, with nothing written, 'full', 'blocked', 'opted out', or 0:
+--   refused, but the entry names a membership, so that the user is a member already
+local index, blocks, declined, choices = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local chat, new_joining, max_chats, person, is_own = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
+
+-- Returns why nobody, or not this person, may make the user a member.
+local function refuse_person()
+  if person ~= '' and redis.call('ZSCORE', blocks, person) then
+    return 'blocked'
+  end
+  return not is_own and redis.call('ZSCORE', declined, chat) and 'opted out' or nil
+end
 
 -- Only confirmed entries count, so that joinings that were refused or interrupted cannot shut a user out. Their
 -- number is limited by the length of the index.
@@ -35,8 +46,9 @@ end
 local token, _, seen = read_index_entry(index, chat)
 local membership, joining = split_index_token(token or '')
 -- A repeat of the request that made the user a member gets its first answer.
-if asker ~= '' and membership ~= new_joining and redis.call('ZSCORE', blocks, asker) then
-  return membership ~= '' and 0 or 'blocked'
+local refusal = membership ~= new_joining and refuse_person()
+if refusal then
+  return membership ~= '' and not is_own and 0 or refusal
 end
 if not token and is_full() then
   return 'full'
@@ -52,4 +64,7 @@ elseif joining ~= new_joining .. '+' then
   joining = ''
 end
 write_index_entry(index, chat, membership .. '?' .. joining, milliseconds(), seen or '0')
+if is_own and person ~= '' then
+  redis.call('ZREM', declined, chat)
+end
 return redis.call('HGET', choices, 'receipts') == '0' and 2 or 1

@@ -10,6 +10,7 @@ from ..core.operations import Command, Script, Service, Steps, asynchronous, ope
 from ..core.steps import batched
 from ..errors import InvalidArgument, LimitExceeded
 from .arguments import settled
+from .chats.direct import apply_block
 from .users import UserKeys
 
 #: the built-in, because `list` is a method below
@@ -19,7 +20,9 @@ _Names = list[str]
 class Blocks(Service):
     """The people whom a user has blocked: they can neither create a chat with the user nor add them to one.
 
-    Chats in which both are members already stay as they are, and both can join the same open chat.
+    The user's membership in their direct chat is suspended: to the user, the chat and its messages are gone,
+    and the blocked person notices nothing, not even when sending to it. Chats with others in which both are
+    members stay as they are, and both can join the same open chat.
 
     >>> blocks = Blocks("blocks-example")
     >>> blocks.block("mallory")
@@ -46,6 +49,9 @@ class Blocks(Service):
     def block(self, other: str) -> Steps[bool | None]:
         """Block a person; False if they are blocked already.
 
+        Takes three round trips: the list, the direct chat of the two, the list again. If it fails in
+        between, repeat it: the list alone doesn't stop the direct chat.
+
         None if a reply was lost and the retry found them blocked: this call may have done it.
         Raises LimitExceeded (USER_MAX_BLOCKS).
         """
@@ -55,6 +61,7 @@ class Blocks(Service):
         reply = yield Script("blocks_add", [self._key], (other, limit), settles=True)
         if reply == b"full":
             raise LimitExceeded("blocked people", limit=limit, actual=limit + 1, setting="USER_MAX_BLOCKS")
+        yield from apply_block(self._prefix, self.user, other, is_blocked=True)
         return settled(reply)
 
     ablock = asynchronous(block)
@@ -63,10 +70,16 @@ class Blocks(Service):
     def unblock(self, other: str) -> Steps[bool | None]:
         """Unblock a person; False if they are not blocked.
 
+        The user sees the messages of their direct chat that are sent from now on. Takes three round trips, as
+        `block`; if it fails in between, repeat it.
+
         None if a reply was lost and the retry found them not blocked: this call may have done it.
         """
         arguments = (name(other, "other"),)
-        return settled((yield Script("blocks_remove", [self._key], arguments, settles=True)))
+        reply = yield Script("blocks_remove", [self._key], arguments, settles=True)
+        if other != self.user:
+            yield from apply_block(self._prefix, self.user, other, is_blocked=False)
+        return settled(reply)
 
     aunblock = asynchronous(unblock)
 
@@ -90,5 +103,5 @@ def find_blocking(prefix: str, users: Sequence[str], other: str) -> Steps[set[st
 
 
 def forget_blocks(prefix: str, user: str) -> Steps[None]:
-    """Delete whom a user has blocked."""
-    yield Command("UNLINK", UserKeys(prefix, user).blocks)
+    """Delete whom a user has blocked, and which direct chats they have declined."""
+    yield Command("UNLINK", UserKeys(prefix, user).blocks, UserKeys(prefix, user).declined)

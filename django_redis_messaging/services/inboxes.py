@@ -30,6 +30,8 @@ T = TypeVar("T")
 #: index entries changed by one script
 _PAGE_SIZE = 500
 _NOT_A_MEMBER = -1
+#: the user has blocked the other member of a direct chat
+_SUSPENDED = -2
 
 _logger = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class Inbox(Service):
         #: chat ids of the latest read and their newest keys: while the ids stay, one round trip suffices
         self._latest: tuple[list[bytes], list[str]] = ([], [])
         self._newest: list[bytes | None] = []
+        #: those of the chats that are suspended, as far as they were read
+        self._suspended: set[str] = set()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.user!r})"
@@ -129,8 +133,10 @@ class Inbox(Service):
 
     @property
     def newest(self) -> dict[str, bytes | None]:
-        """Chat id → value of its newest key, for all the user's chats, as of this object's latest read."""
-        return dict(zip(map(bytes.decode, self._latest[0]), self._newest, strict=True))
+        """Chat id → value of its newest key, for all the user's chats, as of this object's latest read;
+        without those that are suspended, if it has met them."""
+        newest = dict(zip(map(bytes.decode, self._latest[0]), self._newest, strict=True))
+        return {chat_id: newest[chat_id] for chat_id in newest if chat_id not in self._suspended}
 
     @operation
     def unread(self) -> Steps[int]:
@@ -150,7 +156,9 @@ class Inbox(Service):
         """Summarize the chats at these places, except those that are broken or not the user's."""
         page = [_entry(place.chat_id, index[place.chat_id]) for place in places]
         pairs = yield from self._read(page, "inbox_chats", _listing_keys, (self.user, *limits()[:2]))
-        return list(_decoded(summaries.make, pairs))
+        self._suspended.difference_update(entry.chat_id for entry in page)
+        self._suspended.update(entry.chat_id for entry, item in pairs if item == _SUSPENDED)
+        return list(_decoded(summaries.make, [pair for pair in pairs if pair[1] != _SUSPENDED]))
 
     def _read_index(self) -> Steps[tuple[list[bytes], list[bytes], list[bytes | None]]]:
         """Read the user's index; returns the chat ids, their entries, and the values of their newest keys."""

@@ -28,6 +28,12 @@ class UserKeys:
         return self.tag + ":blocks"
 
     @property
+    def declined(self) -> str:
+        """ZSET id of a direct chat → ms at which the user left it and asked not to be added again. The newest
+        1000; the user removes a chat by opening it again, and forget() all."""
+        return self.tag + ":declined"
+
+    @property
     def streams(self) -> str:
         """ZSET token of a live stream → ms until which it counts. Expires with the last one."""
         return self.tag + ":streams"

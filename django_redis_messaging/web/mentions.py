@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from ..core.keys import MAX_NAME_BYTES
 from ..errors import MessagingError
 from ..services.chats import Chat, Message
-from ..services.chats.joining import is_direct
+from ..services.chats.direct import is_direct
 from ..services.chats.messages import MAX_MENTIONS
 from ..services.directories.folding import fold
 from ..services.mailboxes import notify_many

@@ -12,6 +12,7 @@ from ..core.keys import name
 from ..core.steps import batched
 from ..errors import InvalidArgument
 from ..services.blocks import Blocks
+from ..services.chats.direct import direct_id, is_direct
 from ..services.contacts import RecentContacts
 from ..services.directories import Directory
 from ..services.directories.folding import fold, matches
@@ -125,6 +126,14 @@ def must_fill_directory(identity: Identity, user: Any) -> bool:
 def recent_contacts(identity: Identity, user: Any) -> list[Person]:
     """The people the user has written to, most recent first."""
     return people(identity, RecentContacts(identity.member_id(user)).list())
+
+
+def blocked_in(identity: Identity, member: str, chat_id: str) -> Person | None:
+    """The person whom a member has blocked, if this is the id of their direct chat."""
+    if not is_direct(chat_id):
+        return None
+    blocked = Blocks(member).list()
+    return next(iter(people(identity, (one for one in blocked if direct_id(member, one) == chat_id))), None)
 
 
 def blocked_people(identity: Identity, user: Any, first: int, count: int) -> tuple[list[Person], bool]:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..services.chats import ChatEvent, ChatSummary, Message
-from ..services.chats.joining import is_direct
+from ..services.chats.direct import is_direct
 from .identity import Identity
 from .people import Person, hue, initials, people
 from .texts import body_html, is_cut, visible_text, without_bidi_controls

@@ -60,6 +60,9 @@ OTHER_USER = Answer(403, "other_user", _("You are signed in as another user. Rel
 NOT_IN_DIRECTORY = Answer(
     403, "not_in_directory", _("You can only message people in your contacts."), field="to"
 )
+BLOCKED = Answer(
+    403, "blocked", _("You have blocked this person. Unblock them to write to them."), field="to"
+)
 NO_PERSON = Answer(404, "not_found", _("This person is not one of your contacts."))
 #: the same answer whether the chat doesn't exist or the user isn't a member: nobody can probe for chats
 NOT_FOUND = Answer(404, "not_found", _("This chat doesn't exist, or you are not a member of it."))

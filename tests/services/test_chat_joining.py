@@ -16,7 +16,7 @@ from django_redis_messaging import (
     NotAMember,
     NotPermitted,
 )
-from django_redis_messaging.services.chats.joining import direct_id
+from django_redis_messaging.services.chats.direct import direct_id
 from tests.conftest import Call
 
 from .asking import all_keys, change, crash_after, index, keys, reply_to, server, snapshot, steps
@@ -206,7 +206,9 @@ async def test_direct_chat_takes_back_who_left(call: Call) -> None:
     Blocks("ann").block("bob")
     assert Chat.direct("bob", "ann").id == direct.id
     direct.leave("bob")
-    assert refusal(lambda: Chat.direct("bob", "ann"))[0] is NotPermitted
+    assert refusal(lambda: Chat.direct("bob", "ann")) == (NotPermitted, "One of these people can't be added.")
+    assert "unblock" in refusal(lambda: Chat.direct("ann", "bob"))[1]
+    Blocks("ann").unblock("bob")
     assert sorted(users(await call(Chat, "direct", "ann", "bob"))) == ["ann", "bob"]
 
 

@@ -370,13 +370,13 @@ def test_seen_by_finds_few_among_many_later_members(chat: Chat) -> None:
     """A script examines 1000 members."""
     later, earlier = ([f"{kind} {at}" for at in range(1100)] for kind in "ab")
     server().zadd(keys(chat).members, dict.fromkeys([*later, *earlier], 7))
-    lines = {**dict.fromkeys(later, "7 1 member t"), **dict.fromkeys(earlier, "0 1 member t")}
+    lines = {**dict.fromkeys(later, "1 7 1 member t"), **dict.fromkeys(earlier, "1 0 1 member t")}
     server().hset(keys(chat).roster, mapping=lines)
     found = chat.seen_by(7, limit=500)
     assert (len(found), found.has_more) == (500, True)
     assert set(found) <= set(earlier)
     for name in earlier[1:]:
-        server().hset(keys(chat).roster, name, "7 1 member t")
+        server().hset(keys(chat).roster, name, "1 7 1 member t")
     assert (chat.seen_by(7), chat.seen_by(7).has_more) == (earlier[:1], False)
 
 
@@ -384,8 +384,8 @@ def test_seen_by_misses_nobody_while_others_read(chat: Chat, monkeypatch: pytest
     """Between two pages, members move within the order, from the end of the page, too."""
     members = [f"m {at:04}" for at in range(2100)]
     server().zadd(keys(chat).members, dict.fromkeys(members, 7))
-    server().hset(keys(chat).roster, mapping=dict.fromkeys(members, "7 1 member t"))
-    server().hset(keys(chat).roster, mapping=dict.fromkeys(members[-3:], "0 1 member t"))
+    server().hset(keys(chat).roster, mapping=dict.fromkeys(members, "1 7 1 member t"))
+    server().hset(keys(chat).roster, mapping=dict.fromkeys(members[-3:], "1 0 1 member t"))
 
     ends: list[bytes] = []
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Chat, Choices, Inbox, Mailbox, live
+from django_redis_messaging import Blocks, Chat, Choices, Inbox, Mailbox, live
 from django_redis_messaging.core.sockets import AsyncConnection
 from django_redis_messaging.services.live import looking
 from django_redis_messaging.services.live.hints import Hint, Hints
@@ -367,3 +367,50 @@ async def test_what_changes_while_the_list_is_read(closing: None, monkeypatch: p
         async with following("bob") as bob:
             await bob.until(live.ChatsChanged, lambda event: event.chats[0].unread == 1)
             await bob.until(live.ChatsChanged, lambda event: event.chats[0].unread == 2)
+
+
+async def until_all_is_read(user: str) -> None:
+    """Wait until no look will find more about the user's chats."""
+    inbox, hub = Inbox(user), hub_of()
+    await inbox.achats()
+    async with asyncio.timeout(30):
+        while hub._reading.marks._tasks or any(  # noqa: ASYNC110
+            hub._registry.chats[chat_id].newest != newest for chat_id, newest in inbox.newest.items()
+        ):
+            await asyncio.sleep(0.01)
+
+
+async def test_blocking_ends_the_direct_chat_for_the_blocker_alone(
+    closing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocked person gets no event, but that the other one is offline."""
+    monkeypatch.setattr(looking, "INTERVAL", 0.1)
+    chat = await Chat.adirect("ann", "bob")
+    await chat.asend("bob", "One")
+    other = await Chat.acreate("zoe", ["ann", "bob"])
+    async with following("ann", rooms=[chat.id]) as ann, following("bob", rooms=[chat.id]) as bob:
+        for user in ("ann", "bob"):
+            await live.Presence().aenter(user, "one")
+        await ann.until(live.PresenceChanged, lambda event: event.online == {"bob"})
+        await bob.until(live.PresenceChanged, lambda event: event.online == {"ann"})
+        await bob.until(live.ChatsChanged)
+        await until_all_is_read("bob")
+        bob.events.clear()
+        await Blocks("ann").ablock("bob")
+        await ann.until(live.RoomClosed)
+        await ann.until(live.ChatsChanged, lambda event: event.gone == [chat.id])
+        await bob.until(live.PresenceChanged, lambda event: event.online == frozenset())
+        assert [type(event) for event in bob.events] == [live.PresenceChanged]
+        ann.events.clear()
+        await chat.asend("bob", "Two")
+        await bob.until(live.RoomChanged, lambda event: event.changes.messages)
+        await other.asend("zoe", "Three")
+        for reader in (ann, bob):
+            await reader.until(live.ChatsChanged, lambda event: event.chats[-1].chat_id == other.id)
+        assert {one.chat_id for event in ann.events for one in event.chats} == {other.id}  # type: ignore[attr-defined]
+        await until_all_is_read("bob")
+        bob.events.clear()
+        await Blocks("ann").aunblock("bob")
+        await ann.until(live.ChatsChanged, lambda event: event.chats[-1].chat_id == chat.id)
+        await bob.until(live.PresenceChanged, lambda event: event.online == {"ann"})
+        assert [type(event) for event in bob.events] == [live.PresenceChanged]

@@ -38,6 +38,7 @@ class _Reader(NamedTuple):
     position: int
     unread: int
     muted_until: int
+    resumed: int
 
 
 class Following(ChatBase):
@@ -224,6 +225,7 @@ class Following(ChatBase):
             last_sender=last_sender if shared["last_id"] >= one.oldest else "",
             oldest_id=one.oldest,
             removed=one.oldest - 1 - one.join_id,
+            resumed=bool(one.resumed),
             read_id=one.position,
             unread=one.unread,
             muted_until=to_datetime(one.muted_until) if one.muted_until else None,

@@ -11,10 +11,10 @@ from ...core.keys import name
 from ...core.operations import Command, Script, Steps, asynchronous, operation
 from ...errors import ChatExists, ChatNotFound, InvalidArgument, LimitExceeded, NotAMember
 from ..arguments import flag, request, window
-from ..users import UserKeys
 from . import entries
 from .base import best_effort, limits
-from .joining import DIRECT, digest, direct_id, joining_users, refuse_blocked
+from .direct import DIRECT, apply_block, digest, direct_id, read_block
+from .joining import joining_users, refuse_blocked, refuse_to_blocker
 from .membership import Membership
 from .messages import Messages
 
@@ -97,8 +97,9 @@ class Chat(Messages, Membership):
         >>> Chat.direct("ann", "bob").id == Chat.direct("bob", "ann").id
         True
 
-        Raises NotPermitted if the chat has to be opened and `other` has blocked `user` or left with
-        `again=False`, or one of the two was removed by the other; LimitExceeded (USER_MAX_CHATS).
+        Raises NotPermitted if `user` has blocked `other`, or if the chat has to be opened and `other` has
+        blocked `user` or left with `again=False`, or one of the two was removed by the other; LimitExceeded
+        (USER_MAX_CHATS).
         """
         chat = cls(_checked_direct_id(user, other), using=using)
         chat._direct(user, other)
@@ -114,8 +115,16 @@ class Chat(Messages, Membership):
     @operation
     def _direct(self, user: str, other: str) -> Steps[None]:
         """Open the chat as its members require; once more if another call changes them meanwhile."""
+        self._pair = user, other
         for attempts_left in reversed(range(_DIRECT_ATTEMPTS)):
-            lines = yield Command("HMGET", self._keys.roster, user, other, reads=True)
+            lines, block = yield [
+                Command("HMGET", self._keys.roster, user, other, reads=True),
+                read_block(self._prefix, user, other),
+            ]
+            if block is not None:
+                # once more, in case the process stopped that opened the chat while the other one was blocked
+                yield from apply_block(self._prefix, user, other, is_blocked=True)
+                refuse_to_blocker(user, other)
             is_member, has_other = (line is not None for line in lines)
             try:
                 if not is_member and not has_other:
@@ -135,8 +144,7 @@ class Chat(Messages, Membership):
 
     def _return(self, user: str, other: str) -> Steps[None]:
         """Make a user who left a direct chat a member again, unless the other one has blocked them."""
-        blocks = UserKeys(self._prefix, other).blocks
-        if (yield Command("ZSCORE", blocks, user, reads=True)) is not None:
+        if (yield read_block(self._prefix, other, user)) is not None:
             refuse_blocked()
         yield from self._join([user], "returning", user)
 

@@ -8,7 +8,6 @@ by a later read, and a membership without an entry cannot occur.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
@@ -20,12 +19,15 @@ from ...errors import InvalidArgument, LimitExceeded, NotPermitted
 from ..arguments import flag, request, window
 from ..users import UserKeys
 from .base import ChatBase, best_effort
+from .direct import apply_block, digest, direct_id, is_direct
 from .keys import ChatKeys
 
 #: users that one call adds
 _MAX_ADDED = 500
-#: the beginning of the ids of direct chats: see Chat.direct
-DIRECT = "direct:"
+
+#: parts of the reply of inbox_confirm: the user hides what they have read; the user has blocked the other one
+#: meanwhile (direct chats)
+_HIDES, _HAS_BLOCKED = 1, 2
 
 #: how users join: see lua/chat_join.lua
 Way = Literal["added", "alone", "returning"]
@@ -33,6 +35,9 @@ Way = Literal["added", "alone", "returning"]
 
 class Joining(ChatBase):
     """Joining and leaving, and the entries in the users' indexes of chats."""
+
+    #: the two users of a direct chat, while one of them opens it, joins it or adds the other one
+    _pair: tuple[str, str] | None = None
 
     @operation
     def join(self, user: str, *, by: str | None = None) -> Steps[bool]:
@@ -88,15 +93,20 @@ class Joining(ChatBase):
         """End a membership; False if the user is not a member. `by` is the owner who removes another member.
 
         Only owners can add a user again whom an owner removed. With `again=False` nobody can add the user
-        again; alone, the user can still join an open chat, which ends this. The chat remembers the latest
-        1000 users of each kind, until it is deleted.
+        again; alone, the user can still join an open chat, or open a direct chat, which ends this. A chat
+        remembers the latest 1000 users of each kind, until it is deleted. With `again=False`, a user
+        remembers the latest 1000 direct chats.
 
         The last member to leave deletes the chat; if the last owner leaves, the longest-standing member
         becomes an owner. Raises NotPermitted or NotAMember for `by`.
         """
         name(user, "user")
-        if by is not None and name(by, "by") != user and not flag(again, "again"):
+        is_removal = by is not None and name(by, "by") != user
+        if is_removal and not flag(again, "again"):
             raise InvalidArgument("again=False is for users who leave by themselves: omit it with by=….")
+        if is_direct(self.id) and not is_removal:
+            declined = UserKeys(self._prefix, user).declined
+            yield Script("inbox_decline", [declined], (self.id, flag(again, "again")))
         arguments = (user, by or "", request(None), window(), flag(again, "again"))
         reply = yield Script("chat_leave", self._keys.ending, arguments)
         if reply in (b"no chat", b"no member"):
@@ -130,8 +140,17 @@ class Joining(ChatBase):
 
     def _refuse_third(self, users: Iterable[str], by: str) -> None:
         """A direct chat has two members, who can only add each other."""
-        if is_direct(self.id) and any(direct_id(by, user) != self.id for user in users):
+        if not is_direct(self.id):
+            return
+        if any(direct_id(by, user) != self.id for user in users):
             raise NotPermitted(f"Nobody can be added to {self.id!r}, a direct chat: create another chat.")
+        for user in users:
+            self._pair = by, user
+
+    def _companion(self, user: str) -> str:
+        """The other user of a direct chat; empty for other chats."""
+        first, second = self._pair or ("", "")
+        return first if user == second else second
 
     def _index(self, user: str) -> str:
         return UserKeys(self._prefix, user).chats
@@ -139,8 +158,10 @@ class Joining(ChatBase):
     def _reservation(self, user: str, token: str, asker: str) -> Script:
         """The step that writes the chat into the index of a user whom the asker makes a member."""
         keys = UserKeys(self._prefix, user)
-        arguments = (self.id, token, _max_chats(user, asker), "" if user == asker else asker)
-        return Script("inbox_reserve", [keys.chats, keys.blocks, keys.choices], arguments)
+        is_own = user == asker
+        person = self._companion(user) if is_own else asker
+        arguments = (self.id, token, _max_chats(user, asker), person, int(is_own))
+        return Script("inbox_reserve", [keys.chats, keys.blocks, keys.declined, keys.choices], arguments)
 
     def _reserve(self, users: Sequence[str], token: str, asker: str) -> Steps[dict[str, bool]]:
         """Write the chat into the users' indexes before they become members; into none if one is full, or if
@@ -155,8 +176,18 @@ class Joining(ChatBase):
             for user, reply in zip(page, replies, strict=True):
                 if isinstance(reply, bytes):
                     yield from best_effort(self._release(reserved, token))
-                    _raise_no_reservation(reply, _max_chats(user, asker))
+                    self._raise_no_reservation(reply, user, asker)
         return reserved
+
+    def _raise_no_reservation(self, refusal: bytes, user: str, asker: str) -> NoReturn:
+        if refusal == b"blocked":
+            if user == asker:
+                refuse_to_blocker(user, self._companion(user))
+            refuse_blocked()
+        if refusal == b"full":
+            limit = _max_chats(user, asker)
+            raise LimitExceeded("chats of a user", limit=limit, actual=limit + 1, setting="USER_MAX_CHATS")
+        self._raise_refusal(refusal, user, asker)
 
     def _checked_joining(self, reply: Any, users: Iterable[str], token: str, asker: str) -> Steps[Any]:
         """Like `_checked`, for a script that adds the users: if it refused, their entries are released first.
@@ -189,14 +220,19 @@ class Joining(ChatBase):
         current = [(user, in_force) for user, in_force in members if in_force]
         for page in batched(current):
             replies = yield [self._confirmation(user, token, in_force, seen) for user, in_force in page]
-            hides = {user: reply == 1 for (user, _), reply in zip(page, replies, strict=True)}
+            states = {user: reply for (user, _), reply in zip(page, replies, strict=True)}
+            hides = {user: bool(state & _HIDES) for user, state in states.items()}
             wrong = {user: value for user, value in hides.items() if value != hiding.get(user)}
             if wrong:
                 yield [hiding_step(self._keys, user, hides=value) for user, value in wrong.items()]
+            for user, state in states.items():
+                if state & _HAS_BLOCKED:
+                    yield from apply_block(self._prefix, user, self._companion(user), is_blocked=True)
 
     def _confirmation(self, user: str, token: str, in_force: str | bytes, seen: str) -> Script:
         keys = UserKeys(self._prefix, user)
-        return Script("inbox_confirm", [keys.chats, keys.choices], (self.id, token, in_force, seen))
+        arguments = (self.id, token, in_force, seen, self._companion(user))
+        return Script("inbox_confirm", [keys.chats, keys.choices, keys.blocks], arguments)
 
     def _remove_entries(self, members: Iterable[tuple[str, str]]) -> Steps[None]:
         """Remove the chat from the indexes of former members, given as (user, token) pairs."""
@@ -215,21 +251,6 @@ def joining_users(reserved: Mapping[str, bool]) -> list[str | int]:
     return [len(reserved), *reserved, *(user for user, hides in reserved.items() if hides)]
 
 
-def digest(*parts: str) -> str:
-    """A name made of names, which contain no NUL."""
-    return hashlib.blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=12).hexdigest()
-
-
-def direct_id(user: str, other: str) -> str:
-    """The id of the direct chat of two users, whoever begins."""
-    return DIRECT + digest(*sorted((user, other)))
-
-
-def is_direct(chat_id: str) -> bool:
-    """Whether a chat is the direct chat of two users, and no group."""
-    return chat_id.startswith(DIRECT)
-
-
 def _max_chats(user: str, asker: str) -> int:
     """How many chats a user may have for the asker to make the user a member of another one. Others can fill
     nine tenths of USER_MAX_CHATS, rounded up."""
@@ -242,7 +263,6 @@ def refuse_blocked() -> NoReturn:
     raise NotPermitted("One of these people can't be added.")
 
 
-def _raise_no_reservation(refusal: bytes, limit: int) -> NoReturn:
-    if refusal == b"blocked":
-        refuse_blocked()
-    raise LimitExceeded("chats of a user", limit=limit, actual=limit + 1, setting="USER_MAX_CHATS")
+def refuse_to_blocker(user: str, other: str) -> NoReturn:
+    """Raise the error for a user who has blocked the other one of a direct chat."""
+    raise NotPermitted(f"{user!r} has blocked {other!r}: unblock them first (Blocks.unblock).")

@@ -29,13 +29,15 @@ class ChatKeys:
 
     @property
     def members(self) -> str:
-        """ZSET member → id up to which the member has acked."""
+        """ZSET member → id up to which the member has acked; half more while the membership is suspended: see
+        lua/_members.lua."""
         return self.tag + ":members"
 
     @property
     def roster(self) -> str:
         """HASH member → "first event, join id, joined at (ms), role, token", space-separated. The member sees
-        the messages after the join id, and the events from the number of the first one on."""
+        the messages after the join id, and the events from the number of the first one on. More stands before
+        it for a member who has, or had, blocked the other one of a direct chat: see lua/_members.lua."""
         return self.tag + ":roster"
 
     @property

@@ -121,8 +121,9 @@ class Membership(Joining):
 
     @operation
     def seen_by(self, message_id: int, *, limit: int = 500) -> Steps[Names]:
-        """List the members who have acked a message and let others see it (Choices); `has_more` of the list:
-        whether there are more than `limit`. Takes a round trip for each 1000 members. Raises ChatNotFound."""
+        """List the members who have acked a message and let others see it (Choices), by name; `has_more` of
+        the list: whether there are more than `limit`. Takes a round trip for each 1000 members. Raises
+        ChatNotFound."""
         number = checked_id(message_id, "message_id")
         keys = self._keys
         arguments = (number, count(limit, "limit") + 1)
@@ -136,7 +137,7 @@ class Membership(Joining):
             if not member:
                 break
         members = list(found)
-        return Names(members[:limit], has_more=len(members) > limit)
+        return Names(sorted(members[:limit]), has_more=len(members) > limit)
 
     aseen_by = asynchronous(seen_by)
 
@@ -188,11 +189,11 @@ class Membership(Joining):
 
 
 def _parse_members(flat: list[bytes | int]) -> Iterator[Member]:
-    for user, read_id, line in batched(flat, 3):
-        *_, joined_at, role, _ = cast(bytes, line).decode().split(" ")
+    for user, read_id, joined_at, role, is_suspended in batched(flat, 5):
         yield Member(
             user=cast(bytes, user).decode(),
             read_id=cast(int, read_id),
-            joined_at=to_datetime(joined_at.encode()),
-            role=cast(Role, role),
+            joined_at=to_datetime(cast(bytes, joined_at)),
+            role=cast(Role, cast(bytes, role).decode()),
+            suspended=bool(is_suspended),
         )

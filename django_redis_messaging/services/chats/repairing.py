@@ -108,8 +108,8 @@ class ChatRepair(Membership):
 
     def _restoration(self, user: str, joining: str) -> Script:
         keys = UserKeys(self._prefix, user)
-        arguments = (self.id, joining, _NO_LIMIT, "")
-        return Script("inbox_reserve", [keys.chats, keys.blocks, keys.choices], arguments)
+        arguments = (self.id, joining, _NO_LIMIT, "", 1)
+        return Script("inbox_reserve", [keys.chats, keys.blocks, keys.declined, keys.choices], arguments)
 
 
 def _token(line: bytes) -> str:

@@ -149,6 +149,8 @@ class Changes:
     """Id of the oldest message that the user can see; `last_id + 1` if there is none."""
     removed: int
     """How many messages before the oldest one were sent since the user joined, and removed by a limit."""
+    resumed: bool
+    """Whether the history begins where the user unblocked the other member of this direct chat."""
     read_id: int
     """Id up to which the user has acked."""
     unread: int
@@ -193,6 +195,8 @@ class Member:
     """Id up to which the member has acked, even if they let nobody see it: don't show it to others."""
     joined_at: datetime
     role: Role
+    suspended: bool = field(default=False, repr=False, compare=False)
+    """Whether the member has blocked the other one of this direct chat. The other one must not learn it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,12 +11,13 @@ from typing import Any
 from ...core.operations import Command, Gather, Steps, aperform
 from ...core.steps import batched
 from ...errors import MessagingError
+from ..chats.direct import HALF, is_direct
 from ..chats.keys import ChatKeys, newest_keys
 from ..mailboxes.keys import MailboxKeys
 from ..users import UserKeys
 from .marks import EVERYTHING, TYPING, Marks
 from .presence import Presence
-from .registry import Registry
+from .registry import Registry, Watched
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +80,10 @@ class Looking:
         rooms = [watched for watched in self._registry.chats.values() if watched.rooms and watched.members]
         members = frozenset[str]().union(*(watched.members for watched in rooms))
         online = await self._presence.aonline(list(members)) if members else set()
+        suspended = await aperform(self._alias, _read_suspended(self._prefix, rooms)) if online else set()
         for watched in rooms:
-            watched.online = watched.members & online
+            shows = watched.chat_id not in suspended
+            watched.online = watched.members & online if shows else frozenset()
             for stream in watched.rooms:
                 stream.put_online(watched.chat_id, watched.online)
 
@@ -122,6 +125,22 @@ def _read_states(
     sizes = yield from _pipelined([Command("HLEN", key, reads=True) for key in indexes])
     mailboxes = yield Gather([MailboxKeys(prefix, user).newest for user in users])
     return newest, numbers, sizes, mailboxes
+
+
+def _read_suspended(prefix: str, rooms: Sequence[Watched]) -> Steps[set[str]]:
+    """The direct chats in which one has blocked the other: neither sees there whether the other is online."""
+    direct = [watched for watched in rooms if is_direct(watched.chat_id)]
+    keys = [ChatKeys(prefix, watched.chat_id).members for watched in direct]
+    commands = [
+        Command("ZMSCORE", key, *watched.members, reads=True)
+        for key, watched in zip(keys, direct, strict=True)
+    ]
+    replies = yield from _pipelined(commands)
+    return {
+        watched.chat_id
+        for watched, scores in zip(direct, replies, strict=True)
+        if any(score is not None and float(score) % 1 == HALF for score in scores)
+    }
 
 
 def _pipelined(commands: Sequence[Command]) -> Steps[list[Any]]:

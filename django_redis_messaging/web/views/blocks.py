@@ -7,6 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...errors import ChatNotFound, InvalidArgument, NotAMember
 from ...services.blocks import Blocks
+from ...services.chats.direct import direct_id
 from ...services.choices import Choices
 from .. import problems
 from ..base import MessagingPage, MessagingView
@@ -54,14 +55,16 @@ class BlockView(MessagingView):
 
 
 class UnblockView(MessagingView):
-    """Unblocks a person."""
+    """Unblocks a person. The page of their direct chat names the `chat`, to return to it."""
 
     invalid_message = _("Choose a person.")
 
     def post(self, request: HttpRequest) -> HttpResponse:
         person = request.POST.get("person", "")
+        chat_id = request.POST.get("chat", "")
         Blocks(self.me).unblock(person)
-        return self.done({"unblocked": person}, "blocks")
+        page = ("room", chat_id) if chat_id == direct_id(self.me, person) else ("blocks",)
+        return self.done({"unblocked": person}, *page)
 
 
 def may_know(view: MessagingView, person: str, chat_id: str) -> bool:

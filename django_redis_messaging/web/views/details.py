@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ... import conf
 from ...services.chats import Changes, Member
-from ...services.chats.joining import is_direct
+from ...services.chats.direct import is_direct
 from ...services.chats.values import Role
 from ...services.contacts import RecentContacts
 from ...services.directories.folding import fold, matches
@@ -59,6 +59,8 @@ class DetailsView(RoomMixin, MessagingPage):
         """The members who are online, if the chat shows it."""
         settings = conf.current()
         if not settings.LIVE or state.member_count > settings.PRESENCE_MAX_MEMBERS:
+            return set()
+        if any(member.suspended for member in members):
             return set()
         return Presence().online([member.user for member in members])
 

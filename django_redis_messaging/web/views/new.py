@@ -11,9 +11,10 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
 from django.utils.translation import gettext_lazy as _
 
 from ... import conf
-from ...errors import ChatExists, ChatNotFound, LimitExceeded, MessagingError, NotAMember
+from ...errors import ChatExists, ChatNotFound, LimitExceeded, MessagingError, NotAMember, NotPermitted
+from ...services.blocks import Blocks
 from ...services.chats import Chat
-from ...services.chats.joining import direct_id
+from ...services.chats.direct import direct_id
 from ...services.contacts import RecentContacts
 from ...signals import message_sent
 from .. import problems
@@ -169,7 +170,12 @@ class NewChatView(PickerPage):
         except (ChatNotFound, NotAMember):
             self.count_use("create")
             self.count_use("invite")
-        chat = self.service.direct(self.me, other)
+        try:
+            chat = self.service.direct(self.me, other)
+        except NotPermitted:
+            if other in Blocks(self.me).list():
+                raise Problem(problems.BLOCKED) from None
+            raise
         if data["body"].strip():
             self.count_use("send")
             message = chat.send(self.me, data["body"], request_id=data["request_id"] or None)

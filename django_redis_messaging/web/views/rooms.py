@@ -14,11 +14,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ... import conf
+from ...errors import ChatNotFound, NotAMember
 from ...services.chats import Changes, Message, Page
 from ..base import ChatMixin, MessagingPage, MessagingView
 from ..fitting import count_fitting
 from ..params import INVALID_POSITION, get_position, parse_id
-from ..people import people
+from ..people import blocked_in, people
 from ..presentation import (
     NAMES_IN_TITLE,
     MessageView,
@@ -204,7 +205,14 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
     def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         # Membership first: others must not learn from the answer whether the chat exists. And before the
         # messages: after an edit in between, the number is too low, and the next poll reads the edit.
-        state = self.state()
+        try:
+            state = self.state()
+        except (ChatNotFound, NotAMember):
+            person = None if self.wants_json else blocked_in(self.active_identity, self.me, chat_id)
+            if person is None:
+                raise
+            self.template_name = "django_redis_messaging/blocked.html"
+            return self.page({"person": person, "chat_id": chat_id})
         window = self.selected_window(state)
         owner = state.role == "owner"
         context = self.chat_context(state)
