@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +19,13 @@ from django_redis_messaging.errors import (
     InvalidArgument,
     LeaseLost,
     LimitExceeded,
+    Unavailable,
     UnknownConsumer,
 )
 from django_redis_messaging.services.files import FileChannel, Report, sources
 from django_redis_messaging.services.files.file import File
 from django_redis_messaging.services.files.keys import FileChannelKeys
+from django_redis_messaging.services.files.leases import aleased, leased
 from django_redis_messaging.services.files.publishing import Publication
 from django_redis_messaging.services.files.steps import Session
 
@@ -252,6 +255,23 @@ def test_a_fork_does_not_release_the_lease(logs: Path) -> None:
     assert stats.consumers[0].active
     file.ack()
     files.close()
+
+
+async def test_the_error_of_a_block_is_not_replaced_by_that_of_the_release(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(lock: Lock, token: bytes) -> Any:
+        raise Unavailable("away")
+
+    monkeypatch.setattr(Lock, "_release", fail)
+    with pytest.raises(ZeroDivisionError), leased(Lock("one"), "publishes", None):
+        raise ZeroDivisionError
+    with pytest.raises(asyncio.CancelledError):
+        async with aleased(Lock("other"), "publishes", None):
+            raise asyncio.CancelledError
+    assert caplog.text.count("was not released: away") == 2
+    with pytest.raises(Unavailable), leased(Lock("third"), "publishes", None):
+        pass
 
 
 def test_compression_is_detected_in_blocks_of_one_byte(tmp_path: Path, settings: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 
-from ...errors import LockError
+from ...errors import LockError, MessagingError
 from ..arguments import Stop
 from ..locks import Lock
 from .steps import MAX_WAIT
@@ -49,9 +49,12 @@ class Leasing:
         """Whether this process is a fork of the one that holds the lease."""
         return os.getpid() != self._process
 
-    def log_lost(self, error: LockError) -> None:
-        """Log that the lease had ended before its release."""
-        logger.warning("The lease of the process that %s had ended: %s", self._title, error)
+    def handle_failed_release(self, failure: MessagingError, *, raised: bool) -> None:
+        """Raise the failure of a release. Log it instead if the block itself `raised` an error, or the lease
+        had ended before."""
+        if not (raised or isinstance(failure, LockError)):
+            raise failure
+        logger.warning("The lease of the process that %s was not released: %s", self._title, failure)
 
 
 @contextmanager
@@ -63,14 +66,16 @@ def leased(lock: Lock, title: str, stop: Stop | None) -> Iterator[bool]:
     leasing, acquired = Leasing(lock, title, stop), False
     while not acquired and not leasing.must_stop:
         acquired = lock.acquire(blocking_timeout=leasing.next_wait())
+    raised = True
     try:
         yield acquired
+        raised = False
     finally:
         if acquired and not leasing.is_copy:
             try:
                 lock.release()
-            except LockError as error:
-                leasing.log_lost(error)
+            except MessagingError as failure:
+                leasing.handle_failed_release(failure, raised=raised)
 
 
 @asynccontextmanager
@@ -79,11 +84,13 @@ async def aleased(lock: Lock, title: str, stop: Stop | None) -> AsyncIterator[bo
     leasing, acquired = Leasing(lock, title, stop), False
     while not acquired and not leasing.must_stop:
         acquired = await lock.aacquire(blocking_timeout=leasing.next_wait())
+    raised = True
     try:
         yield acquired
+        raised = False
     finally:
         if acquired and not leasing.is_copy:
             try:
                 await lock.arelease()
-            except LockError as error:
-                leasing.log_lost(error)
+            except MessagingError as failure:
+                leasing.handle_failed_release(failure, raised=raised)
