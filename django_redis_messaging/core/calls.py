@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any, NamedTuple
 
 from redis import exceptions as driver
@@ -96,8 +97,11 @@ class Batch:
 
     def mark_sent(self, pipeline: Pipeline) -> None:
         """Store that these calls may be applied from now on."""
+        now = monotonic()
         for at in pipeline.indexes:
-            self.replies[at] = _NO_REPLY
+            self.replies[at], call = _NO_REPLY, self.calls[at]
+            if isinstance(call, Script):
+                call.sent_at = now
 
     def record(self, pipeline: Pipeline, replies: Replies) -> None:
         """Store the replies to a pipeline."""

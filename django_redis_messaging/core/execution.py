@@ -80,6 +80,8 @@ class Client:
         if connection is None:
             connection = await connections.take(address, reply_timeout, fresh=fresh)
             seconds = reading_time(reply_timeout, began + allowed)
+            if isinstance(call, Script):  # it may have been queued for a while
+                call.sent_at = monotonic()
         try:
             [reply] = await self._done(connection.exchange([call.words], seconds))
             if isinstance(reply, NoScriptError) and isinstance(call, Script):

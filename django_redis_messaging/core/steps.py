@@ -72,7 +72,10 @@ class Script:
     and replies 0 if the state had changed already; so a 0 after a lost reply becomes None: unknown.
     """
 
-    __slots__ = ("guarded", "once", "settles", "source", "words")
+    __slots__ = ("guarded", "once", "sent_at", "settles", "source", "words")
+
+    #: when it was sent last; monotonic. Not set if that was when its step began, as nearly always.
+    sent_at: float
 
     def __init__(
         self,
@@ -116,6 +119,11 @@ class Script:
     def last_key(self) -> Text:
         """One of the app's keys; the first one may be the site's, as that of a lock."""
         return self.words[2 + int(self.words[2])]
+
+    def sent_since(self, began: float) -> float:
+        """When the attempt that was answered was sent, in a step that began at `began`; both monotonic. A
+        lease that the script has granted lasts from then on at least."""
+        return max(began, getattr(self, "sent_at", began))
 
     @property
     def in_full(self) -> Words:

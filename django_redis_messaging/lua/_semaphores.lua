@@ -20,6 +20,15 @@ local function count_active(set, now)
   return redis.call('ZCOUNT', set, '(' .. digits(now), '+inf')
 end
 
+-- Lets no client count as alive for longer than `ttl` (ms) from now, as many would after the clock was set back.
+-- Callers have written before.
+local function limit_waiters(waiting, now, ttl)
+  local latest = digits(now + ttl * 1000)
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', waiting, '(' .. latest, '+inf', 'LIMIT', 0, 500)) do
+    redis.call('ZADD', waiting, latest, token)
+  end
+end
+
 -- Removes the clients that have not polled in time from the queue.
 local function remove_dead_waiters(queue, waiting, now)
   local dead = redis.call('ZRANGEBYSCORE', waiting, '-inf', digits(now), 'LIMIT', 0, 500)

@@ -12,12 +12,13 @@
 -- ARGV  2 lease: ms
 -- ARGV  3 limit, used if none is stored
 -- ARGV  4 how long the limit is kept: ms
--- ARGV  5 how long the caller stays in the queue without polling: ms; 0: it leaves the queue
+-- ARGV  5 how long a client stays in the queue without polling: ms
+-- ARGV  6 1 if the caller waits, 0 if it leaves the queue
 -- Returns 1 if a permit was granted, 0 if not, or, if the caller waits, {its ticket, ms until it must poll again if
 -- nothing wakes it before}
 local holders, limit, queue, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lease, default_limit, limit_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local patience = tonumber(ARGV[5])
+local patience, waits = tonumber(ARGV[5]), ARGV[6] ~= '0'
 local now = microseconds()
 local count = count_active(holders, now)
 -- GETEX comes first: Redis never rejects it at maxmemory, nor the writes after it in the script.
@@ -27,6 +28,7 @@ local free = tonumber(stored or default_limit) - count
 redis.call('ZREMRANGEBYRANK', holders, 0, -count - 1001)
 local ahead, ticket, admitted = redis.call('ZCARD', queue), nil, nil
 if ahead > 0 then
+  limit_waiters(waiting, now, patience)
   remove_dead_waiters(queue, waiting, now)
   ahead, ticket = redis.call('ZRANK', queue, token), redis.call('ZSCORE', queue, token)
   ahead, admitted = ahead or redis.call('ZCARD', queue), admitted_ticket(gate)
@@ -38,14 +40,18 @@ local function leave_queue()
   open_gate(queue, gate, free, admitted)
 end
 
-if not stored then
-  redis.call('SET', limit, default_limit, 'PX', limit_ttl)
-end
-if ahead < free then
+local function start_lease()
   redis.call('ZADD', holders, digits(now + lease * 1000), token)
   if redis.call('PTTL', holders) <= lease then
     redis.call('PEXPIRE', holders, 2 * lease + 1)
   end
+end
+
+if not stored then
+  redis.call('SET', limit, default_limit, 'PX', limit_ttl)
+end
+if ahead < free then
+  start_lease()
   if admitted then
     free = free - 1
     leave_queue()
@@ -53,9 +59,10 @@ if ahead < free then
   return 1
 end
 if tonumber(redis.call('ZSCORE', holders, token) or 0) > now then
+  start_lease() -- the caller counts it from its latest request
   return 1
 end
-if patience == 0 then
+if not waits then
   if admitted then
     leave_queue()
   end

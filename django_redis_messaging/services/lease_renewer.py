@@ -1,9 +1,10 @@
-"""Renews the leases of locks and permits that were acquired with renew=True: one thread for each process
-and alias.
+"""Renews the leases of locks and permits that were acquired with renew=True, and reports those that have
+ended: two threads for each process and alias.
 
-The thread doesn't depend on the event loop, so a lease is also renewed while a coroutine blocks the loop.
+The threads don't depend on the event loop, so a lease is also renewed while a coroutine blocks the loop.
 Leases on the same server that are due at about the same time share a round trip. Servers that failed are
-tried last and for a short time only, so that the leases on other servers are renewed in time.
+tried last and for a short time only, so that the leases on other servers are renewed in time. The second
+thread never waits for a server, so that a loss is reported in time.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class RenewedLease:
     """A lease that is extended to `seconds` after each third of them, from `start` until `end`, or until it
     is lost.
 
-    It is lost if another client may have the resource: `script` replied 0, or Redis could not be reached
-    before the lease ended. Then `on_lost` is called, in a thread of its own.
+    It is lost if another client may have the resource: `script` replied 0, or no renewal succeeded before
+    the lease can have ended, counted from the sending of the latest successful request. Then `on_lost` is
+    called, in a thread of its own.
     """
 
     __slots__ = (
@@ -76,10 +78,9 @@ class RenewedLease:
         self._on_lost = on_lost
         self._ended = False
 
-    def start(self) -> None:
-        """Start to renew the lease, which has just been granted."""
-        now = monotonic()
-        self.due, self.valid_until = now + self.interval, now + self.seconds
+    def start(self, sent_at: float) -> None:
+        """Start to renew the lease; `sent_at`: when the request was sent that has granted it."""
+        self.due, self.valid_until = sent_at + self.interval, sent_at + self.seconds
         _renewer(self._using).add(self)
 
     def end(self) -> None:
@@ -106,43 +107,68 @@ class RenewedLease:
         if self.is_active:
             _renewer(self._using).add(self)
 
-    def lose(self) -> None:
-        """Stop renewing, and report that the lease is lost."""
-        if self.is_active:
-            self.end()
-            if self._on_lost is not None:
-                # not in this thread: other leases have to be renewed meanwhile
-                name, report = f"lost lease of {self.name}", partial(self._report, self._on_lost)
-                threading.Thread(target=report, name=name, daemon=True).start()
-            logger.warning("The lease of %r was lost: another client may hold it now.", self.name)
+    def report_loss(self) -> None:
+        """Call `on_lost`."""
+        logger.warning("The lease of %r was lost: another client may hold it now.", self.name)
+        if self._on_lost is not None:
+            # not in this thread: other leases have to be renewed meanwhile
+            name, report = f"lost lease of {self.name}", partial(self._report, self._on_lost)
+            threading.Thread(target=report, name=name, daemon=True).start()
 
     def _report(self, on_lost: Callable[[], object]) -> None:
         with LoopGuard(logger, "The on_lost callback of %r failed.", self.name):
             on_lost()
 
 
+class _Alarm:
+    """Wakes a thread at the earliest of some moments, which change meanwhile."""
+
+    def __init__(self, earliest: Callable[[], float]) -> None:
+        self._earliest = earliest
+        #: the thread needs no wake-up for a later moment; monotonic
+        self._rings_at = math.inf
+        #: has an item if the thread must calculate anew when it rings. Unlike an Event, reentrant.
+        self._changed: SimpleQueue[None] = SimpleQueue()
+
+    def add(self, moment: float) -> None:
+        """Report a new moment; monotonic."""
+        if moment < self._rings_at:
+            self._changed.put(None)
+
+    def wait(self) -> None:
+        """Wait until the earliest moment."""
+        while True:
+            self._rings_at = math.inf  # a moment that is added from here on causes a wake-up
+            self._rings_at = self._earliest()
+            left = self._rings_at - monotonic()
+            if left <= 0:
+                return
+            with suppress(Empty):
+                self._changed.get(timeout=min(left, threading.TIMEOUT_MAX))
+
+
 class LeaseRenewer:
-    """The thread that renews the leases of one alias."""
+    """The threads that renew the leases of one alias, and report their loss."""
 
     def __init__(self, using: str) -> None:
         self._using = using
         self._leases: set[RenewedLease] = set()
-        #: has an item if the thread must calculate anew when it is due. Unlike an Event, reentrant.
-        self._wake_up: SimpleQueue[None] = SimpleQueue()
         #: servers whose latest renewal failed
         self._failing: set[Address | None] = set()
-        #: the thread needs no wake-up for a lease that is due later; monotonic
-        self._wakes_at = math.inf
-        # an empty context: the block of `deadline` in which a lock is acquired must not limit its renewal
-        threading.Thread(
-            target=Context().run, args=(self._run,), name=f"lease renewal of {using}", daemon=True
-        ).start()
+        self._losing = threading.Lock()
+        self._due = _Alarm(lambda: min((one.due for one in list(self._leases)), default=math.inf))
+        self._end = _Alarm(lambda: min((one.valid_until for one in list(self._leases)), default=math.inf))
+        for work, name in ((self._run, "renewal"), (self._watch, "end")):
+            # an empty context: the block of `deadline` in which a lock is acquired must not limit its renewal
+            threading.Thread(
+                target=Context().run, args=(work,), name=f"lease {name} of {using}", daemon=True
+            ).start()
 
     def add(self, lease: RenewedLease) -> None:
-        """Renew a lease when it is due."""
+        """Renew a lease when it is due, until it ends."""
         self._leases.add(lease)
-        if lease.due < self._wakes_at:
-            self._wake_up.put(None)
+        self._due.add(lease.due)
+        self._end.add(lease.valid_until)
 
     def discard(self, lease: RenewedLease) -> None:
         """Forget a lease."""
@@ -150,20 +176,26 @@ class LeaseRenewer:
 
     def _run(self) -> None:
         while True:
-            self._wait()
+            self._due.wait()
             with LoopGuard(logger, "Renewing leases failed; continuing at the next interval."):
                 self._renew_due()
 
-    def _wait(self) -> None:
-        """Wait until a lease is due."""
+    def _watch(self) -> None:
         while True:
-            self._wakes_at = math.inf  # a lease that is added from here on causes a wake-up
-            self._wakes_at = min((one.due for one in list(self._leases)), default=math.inf)
-            left = self._wakes_at - monotonic()
-            if left <= 0:
-                return
-            with suppress(Empty):
-                self._wake_up.get(timeout=min(left, threading.TIMEOUT_MAX))
+            self._end.wait()
+            with LoopGuard(logger, "Reporting the loss of leases failed; continuing with the next one."):
+                now = monotonic()
+                for lease in [one for one in list(self._leases) if one.valid_until <= now]:
+                    self._lose(lease)
+
+    def _lose(self, lease: RenewedLease) -> None:
+        """Stop renewing a lease, and report that it is lost."""
+        with self._losing:  # both threads may notice it
+            was_active = lease.is_active
+            lease.end()
+            self.discard(lease)
+        if was_active:
+            lease.report_loss()
 
     def _renew_due(self) -> None:
         """Renew the leases that are due, server by server."""
@@ -205,7 +237,7 @@ class LeaseRenewer:
                 self._handle_failure(leases, error)
             return True
         for lease, reply in zip(leases, replies, strict=True):
-            lease.confirm(sent_at) if reply else lease.lose()
+            lease.confirm(lease.script.sent_since(sent_at)) if reply else self._lose(lease)
         return True
 
     def _extend(self, leases: Sequence[RenewedLease]) -> Steps[list[int]]:
@@ -218,8 +250,6 @@ class LeaseRenewer:
         now = monotonic()
         for lease in leases:
             lease.due = now + RETRY * lease.interval
-            if lease.valid_until <= now:
-                lease.lose()
         active = [one for one in leases if one.is_active]
         if active:
             pause = min(one.due for one in active) - now

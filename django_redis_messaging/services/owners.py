@@ -68,6 +68,21 @@ os.register_at_fork(after_in_child=_count_fork)
 O = TypeVar("O", bound=Owned)  # noqa: E741
 
 
+class SharedOwner(Generic[O]):
+    """One state for all threads and tasks of a process. `make_empty`: see Owners."""
+
+    def __init__(self, make_empty: Callable[[], O]) -> None:
+        self._make_empty = make_empty
+        self._forks, self._state = _forks, make_empty()
+
+    @property
+    def current(self) -> O:
+        """The state. A forked child holds nothing of what its parent held."""
+        if self._forks != _forks:
+            self._forks, self._state = _forks, self._make_empty()
+        return self._state
+
+
 class Owners(threading.local, Generic[O]):
     """The states of each thread and of each of its tasks. `make_empty` makes the state of one that holds
     nothing."""

@@ -210,6 +210,26 @@ class TestLostReplies:
         proxy.lose_next(1, hang_up=False)
         assert await form(things, "add")("a") == 3
 
+    async def test_a_script_stores_when_the_attempt_was_sent_that_was_answered(
+        self, form: Form, connect: Connect, proxy: LossyProxy
+    ) -> None:
+        """Else a lease would seem to end too early, by the time of the failed attempts."""
+
+        class Timed(Service):
+            @operation
+            def add(self, key: str) -> Steps[float]:
+                began, script = time.monotonic(), Script("thing_add", [key], [1])
+                yield script
+                return script.sent_since(began) - began
+
+            aadd = asynchronous(add)
+
+        things, timed = connect(proxy, COMMAND_DEADLINE=2.0), Timed()
+        await form(things, "add")("a")
+        assert await form(timed, "add")(things.key("a")) == 0  # type: ignore[arg-type]
+        proxy.lose_next(1, hang_up=False)
+        assert await form(timed, "add")(things.key("a")) >= 0.5  # type: ignore[arg-type]
+
     async def test_a_once_step_is_not_repeated(self, form: Form, connect: Connect, proxy: LossyProxy) -> None:
         things = connect(proxy)
         await form(things, "add")("a")

@@ -42,7 +42,8 @@ from django_redis_messaging.services.locks.keys import LockKeys
 
 from ..conftest import Call
 from ..processes import forked
-from .asking import DEADLINE, all_keys, server, snapshot, until
+from .asking import DEADLINE, all_keys, reply_to, server, server_ms, snapshot, until
+from .asking import steps as operation_steps
 from .planting import Planting
 
 #: seconds: longer than any test
@@ -246,6 +247,35 @@ class TestForms:
         async with Lock("door", raise_on_release_error=False) as lock:
             server().delete(lock.key)
         assert caplog.text.count("its lease had expired") == 2
+
+    @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, asyncio.CancelledError])
+    async def test_the_error_of_a_with_block_is_not_replaced(
+        self, error: type[BaseException], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with pytest.raises(error), Lock("door") as lock:
+            server().delete(lock.key)
+            raise error
+        with pytest.raises(error):
+            async with Lock("door") as lock:
+                server().delete(lock.key)
+                raise error
+        assert caplog.text.count("Lock 'door' was not released: ") == 2
+
+    async def test_a_timeout_around_a_lost_lease_is_a_timeout(self) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01), Lock("door") as lock:
+                server().delete(lock.key)
+                await asyncio.sleep(DEADLINE)
+
+    async def test_a_release_that_failed_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(lock: Lock, token: bytes) -> Any:
+            raise Unavailable("away")
+
+        monkeypatch.setattr(Lock, "_release", fail)
+        with pytest.raises(ZeroDivisionError), Lock("door"):
+            raise ZeroDivisionError
+        with pytest.raises(Unavailable), Lock("gate", raise_on_release_error=False):
+            pass
 
     async def test_a_decorator(self) -> None:
         lock = Lock("door")
@@ -497,7 +527,7 @@ class TestWaiting:
         lock.acquire()
         dead = {f"dead {at}": at for at in range(-150, 0)}
         server().zadd(keys(lock).queue, dead)
-        server().zadd(keys(lock).seen, dict.fromkeys(dead, 1))
+        server().zadd(keys(lock).seen, dict.fromkeys(dead, server_ms() - 2000))
         lock.release()
         assert lock.acquire(blocking=False)
 
@@ -794,6 +824,78 @@ class TestRenewal:
             await call(lock, "release")
         assert lost.empty()
 
+    def test_a_lease_lasts_from_when_its_request_was_sent(self) -> None:
+        lock = Lock("door", timeout=LONG, renew=True)
+        attempt = lock._attempt(True, None, "mine")
+        body = operation_steps(lock._take, attempt)
+        fence, sent_before = reply_to(next(body)), time.monotonic()
+        until(lambda: time.monotonic() > sent_before + 0.02)  # the reply is slow
+        with pytest.raises(StopIteration):
+            body.send(fence)
+        lock._store(attempt, fence)
+        [lease] = renewed("door")
+        assert lease.valid_until <= sent_before + LONG
+        assert lease.due <= sent_before + LONG / 3
+        lock.release()
+
+    def test_a_renewed_lease_lasts_from_when_its_renewal_was_sent(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock, perform = Lock("door", timeout=LONG, renew=True), lease_renewer.perform_renewal
+        assert lock.acquire()
+        [lease] = renewed("door")
+        sent_at = []
+
+        def reply_late(using: str, body: Any) -> Any:
+            sent_at.append(time.monotonic())
+            replies = perform(using, body)
+            until(lambda: time.monotonic() > sent_at[0] + 0.1)
+            return replies
+
+        monkeypatch.setattr(lease_renewer, "perform_renewal", reply_late)
+        first = lease.valid_until
+        lease_renewer._renewers[conf.alias()]._renew([lease], DEADLINE)
+        assert first < lease.valid_until < sent_at[0] + 0.1 + LONG
+
+    def test_a_loss_is_reported_while_the_server_is_silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        lost: SimpleQueue[float] = SimpleQueue()
+        over = threading.Event()
+
+        def hang(*_: object) -> None:
+            over.wait(2 * DEADLINE)
+            raise Unavailable("away")
+
+        monkeypatch.setattr(lease_renewer, "perform_renewal", hang)
+        lock = Lock("door", timeout=0.3, renew=True, on_lost=lambda _: lost.put(time.monotonic()))
+        began = time.monotonic()
+        assert lock.acquire()
+        acquired_at = time.monotonic()
+        try:
+            lost_at = lost.get(timeout=DEADLINE)
+        finally:
+            over.set()
+        assert began + 0.3 <= lost_at < acquired_at + 0.3 + SLACK
+        assert not renewed("door")
+
+    def test_leases_that_are_due_at_about_the_same_time_share_a_round_trip(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rounds: list[set[str]] = []
+        extend = lease_renewer.LeaseRenewer._extend
+
+        def record(renewer: Any, leases: Any) -> Any:
+            rounds.append({lease.name for lease in leases})
+            return extend(renewer, leases)
+
+        monkeypatch.setattr(lease_renewer.LeaseRenewer, "_extend", record)
+        with Lock("door", timeout=LONG, renew=True), Lock("gate", timeout=LONG, renew=True):
+            [first], [second] = renewed("door"), renewed("gate")
+            second.due = time.monotonic() + 0.05 * LONG / 3
+            first.due = time.monotonic()
+            lease_renewer._renewers[conf.alias()].add(first)
+            until(lambda: rounds)
+        assert rounds == [{"door", "gate"}]
+
     def test_an_error_of_the_callback_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         def fail(error: LeaseLost) -> None:
             raise ZeroDivisionError
@@ -840,12 +942,12 @@ class TestRenewal:
         await call(lock, "release")
         assert lost.empty()
 
-    def test_one_thread_renews_all_locks(self) -> None:
+    def test_two_threads_serve_all_locks(self) -> None:
         before = set(threading.enumerate())
         locks = [Lock(f"door {number}", timeout=0.3, renew=True) for number in range(30)]
         for lock in locks:
             assert lock.acquire()
-        assert len(set(threading.enumerate()) - before) <= 1
+        assert len(set(threading.enumerate()) - before) <= 2  # the second one reports losses
         ends = time.monotonic() + 0.6
         until(lambda: time.monotonic() > ends)
         assert all(lock.owned() for lock in locks)
@@ -935,6 +1037,25 @@ class TestRenewal:
             assert lock.owned()
             lock.release()
             assert finished()
+
+    def test_a_forked_child_does_not_share_the_lock_of_its_parent(self) -> None:
+        lock = Lock("door", thread_local=False)
+        assert lock.acquire()
+
+        def child() -> bool:
+            if lock.owned():
+                return False
+            with suppress(LockError):
+                lock.release()
+                return False
+            with suppress(LockError):
+                lock.extend(1)
+                return False
+            return not lock.acquire(blocking=False)
+
+        with forked(child) as finished:
+            assert finished()
+        assert lock.owned()
 
     def test_renewal_ends_with_the_thread(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=0.6, renew=True)

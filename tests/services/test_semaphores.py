@@ -32,6 +32,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.services import lease_renewer
 from django_redis_messaging.services.semaphores import steps as semaphores
 from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
+from django_redis_messaging.services.semaphores.permits import Permit
 
 from ..conftest import Call
 from .asking import DEADLINE, all_keys, reply_to, server, snapshot, steps, until
@@ -375,10 +376,10 @@ class TestLeases:
     def test_each_waiting_client_polls_when_enough_leases_have_ended(self, without_polling: None) -> None:
         for lease in (100, 200, 300):
             taken(3, timeout=lease)
-        looks = [reply_to(next(steps(printer()._acquire, token, LONG)))[1] for token in "abc"]
+        looks = [reply_to(next(steps(printer()._acquire, Permit(token), LONG)))[1] for token in "abc"]
         assert [round(ms / 100_000, 1) for ms in looks] == [1, 2, 3]
         printer().set_limit(2)
-        look = reply_to(next(steps(printer()._acquire, "a", LONG)))[1]
+        look = reply_to(next(steps(printer()._acquire, Permit("a"), LONG)))[1]
         assert round(look / 100_000, 1) == 2
 
     async def test_a_refreshed_permit_lasts(self, call: Call) -> None:
@@ -399,6 +400,22 @@ class TestLeases:
         server().zrem(keys().holders, server().zrange(keys().holders, 0, 0)[0])
         assert await call(one, "refresh") is False
         assert one.info().held == 1
+
+    async def test_a_refresh_of_many_permits_is_paged(
+        self, call: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(semaphores, "REFRESH_PAGE", 2)
+        one = printer(9, timeout=LONG)
+        for _ in range(5):
+            assert await call(one, "acquire")
+        first, *others = server().zrange(keys().holders, 0, -1)
+        server().zadd(keys().holders, dict.fromkeys(others, 2**52))
+        before = evalshas()
+        assert await call(one, "refresh") is True
+        assert evalshas() - before == 3
+        assert max(score for _, score in server().zrange(keys().holders, 0, -1, withscores=True)) < 2**52
+        server().zrem(keys().holders, first)
+        assert await call(one, "refresh") is False
 
     async def test_refresh_reports_lost_data(self, call: Call) -> None:
         one = printer()
@@ -542,6 +559,20 @@ class TestWaiting:
         # it may have been alive until then
         assert time.monotonic() - began < 1.0 + SLACK
 
+    def test_a_dead_waiter_delays_nobody_for_longer_after_the_clock_was_set_back(self) -> None:
+        semaphore = taken()
+        joined("dead")
+        alive = joined("alive")
+        hour = 3600 * 1_000_000
+        for token in ("dead", "alive"):
+            server().zincrby(keys().waiting, hour, token)
+        semaphore.release()
+        assert not printer().acquire()
+        assert looked(alive) is None
+        began = time.monotonic()
+        until(lambda: looked(alive))
+        assert time.monotonic() - began < 1.0 + SLACK
+
     def test_the_next_client_is_woken_when_a_dead_one_is_removed(self, without_polling: None) -> None:
         semaphore = taken()
         joined("dead")
@@ -623,7 +654,7 @@ class TestWaiting:
 
 def joined(token: str) -> Any:
     """The steps of a client that waits in the queue."""
-    body = steps(printer()._acquire, token, float("inf"))
+    body = steps(printer()._acquire, Permit(token), float("inf"))
     body.send(reply_to(next(body)))
     return body
 
@@ -650,22 +681,43 @@ def ticket(token: str) -> int:
 class TestRepeats:
     def test_an_acquire_whose_reply_was_lost_takes_one(self) -> None:
         semaphore = printer(2)
-        asking = next(steps(semaphore._acquire, "token", 0))
+        asking = next(steps(semaphore._acquire, Permit("token"), 0))
         assert [reply_to(asking) for _ in range(3)] == [1, 1, 1]
         assert semaphore.info().held == 1
         assert semaphore.acquire()
         assert reply_to(asking) == 1
         assert semaphore.info().held == 2
 
+    def test_a_repeat_restarts_the_lease(self) -> None:
+        """The caller counts the lease from its latest request."""
+        asking = next(steps(printer()._acquire, Permit("token"), 0))
+        assert reply_to(asking) == 1
+        server().zincrby(keys().holders, -1_000_000 * LONG / 2, "token")
+        before = server().zscore(keys().holders, "token")
+        assert reply_to(asking) == 1
+        assert server().zscore(keys().holders, "token") > before
+
+    def test_a_lease_lasts_from_when_its_request_was_sent(self) -> None:
+        semaphore, permit = printer(renew=True), Permit("token")
+        body = steps(semaphore._acquire, permit, 0)
+        reply, sent_before = reply_to(next(body)), time.monotonic()
+        until(lambda: time.monotonic() > sent_before + 0.02)  # the reply is slow
+        with pytest.raises(StopIteration):
+            body.send(reply)
+        assert semaphore._store(permit, True)
+        assert permit.renewal is not None
+        assert permit.renewal.valid_until <= sent_before + LONG
+        semaphore.release()
+
     def test_a_repeat_has_one_place_in_the_queue(self, without_polling: None) -> None:
         taken()
-        asking = next(steps(printer()._acquire, "token", LONG))
+        asking = next(steps(printer()._acquire, Permit("token"), LONG))
         assert len({reply_to(asking)[0] for _ in range(3)}) == 1
         assert printer().info().waiting == 1
 
     def test_a_release_whose_reply_was_lost_is_applied_once(self) -> None:
         semaphore = printer()
-        assert reply_to(next(steps(semaphore._acquire, "token", 0))) == 1
+        assert reply_to(next(steps(semaphore._acquire, Permit("token"), 0))) == 1
         releasing = next(steps(semaphore._release, "token"))
         assert [reply_to(releasing) for _ in range(2)] == [1, 1]
         assert semaphore.acquire()
@@ -675,7 +727,7 @@ class TestRepeats:
     @pytest.mark.timing
     def test_a_repeated_release_succeeds_after_the_lease(self) -> None:
         semaphore, clock = printer(timeout=SHORT), Semaphore("clock", 1, timeout=SHORT)
-        assert reply_to(next(steps(semaphore._acquire, "token", 0))) == 1
+        assert reply_to(next(steps(semaphore._acquire, Permit("token"), 0))) == 1
         assert clock.acquire()
         releasing = next(steps(semaphore._release, "token"))
         assert reply_to(releasing) == 1

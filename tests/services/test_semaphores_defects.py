@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from django_redis_messaging import Semaphore, conf
+from django_redis_messaging.services.semaphores.permits import Permit
 
 from .asking import reply_to, server, steps
 
@@ -66,7 +67,7 @@ def test_the_original_grants_the_last_permit_twice() -> None:
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_our_acquire_is_atomic(order: tuple[int, int]) -> None:
     """Each is one script: the first script gets the permit."""
-    bodies = [steps(Semaphore("s", 1)._acquire, token, 0) for token in ("one", "other")]
+    bodies = [steps(Semaphore("s", 1)._acquire, Permit(token), 0) for token in ("one", "other")]
     asked, granted = [next(body) for body in bodies], []
     for which in order:
         with pytest.raises(StopIteration) as ended:

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 from django_redis_messaging import MessagingError, Semaphore, SemaphoreInfo, conf
 from django_redis_messaging.services.semaphores import steps as semaphores
 from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
+from django_redis_messaging.services.semaphores.permits import Permit
 
 from .asking import get_redis_connection, reply_to, steps
 from .planting import PROFILE, Plant, PlantedBugs
@@ -94,7 +95,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
         """The limit of a later object has no effect."""
         later = limit if self.stored() else None
         token = next(self.tokens)
-        body = steps(self.object(later)._acquire, token, float("inf"))
+        body = steps(self.object(later)._acquire, Permit(token), float("inf"))
         self.go_on(token, body, next(body))
 
     @rule(limit=st.integers(1, 4))
@@ -136,7 +137,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
     def ask_again(self, at: int) -> None:
         """Repeat a call whose reply was lost."""
         token = self.one(self.model.holders, at)
-        assert self.run(self.first._acquire, token, 0) is True
+        assert self.run(self.first._acquire, Permit(token), 0) is True
 
     @precondition(lambda self: self.model.holders)
     @rule(at=callers, times=st.integers(1, 2))
@@ -221,7 +222,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
 
     def try_once(self, token: str, limit: int | None) -> None:
         expected = self.model.look(token, stays=False)
-        assert self.run(self.object(limit)._acquire, token, 0) is expected
+        assert self.run(self.object(limit)._acquire, Permit(token), 0) is expected
         self.told = True
 
     def go_on(self, token: str, body: Any, step: Any) -> None:
@@ -274,7 +275,7 @@ PLANTS: dict[str, Plant] = {
     "the dead stay in line": ("_semaphores", "if #dead > 0 then", "if false then"),
     "a granted one stays in line": ("semaphore_acquire", "  redis.call('ZREM', queue, token)\n", ""),
     "a repeat is refused": ("semaphore_acquire", "token) or 0) > now", "token) or 0) > now + 1e15"),
-    "who gives up stays": ("semaphore_acquire", "if patience == 0 then", "if false then"),
+    "who gives up stays": ("semaphore_acquire", "if not waits then", "if false then"),
     "the last comes first": ("semaphore_acquire", "digits(math.max(now,", "digits(1e16 - math.max(now,"),
     "the gate stays open": ("semaphore_acquire", "if admitted >= tonumber(ticket) then", "if false then"),
     "only the first is woken": ("_semaphores", "queue, free - 1, free - 1,", "queue, 0, 0,"),
@@ -289,8 +290,8 @@ PLANTS: dict[str, Plant] = {
     ),
     "a refresh revives": (
         "semaphore_refresh",
-        "if expires and tonumber(expires) > now then",
-        "if expires then",
+        "if ends[at] and tonumber(ends[at]) > now then",
+        "if ends[at] then",
     ),
     "a limit is not stored": (
         "semaphore_limit",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from ...core.operations import Command, Script, Steps, asynchronous, operation
@@ -77,7 +78,7 @@ class Lock(LockSteps):
         """
         attempt = self._attempt(blocking, blocking_timeout, token)
         try:
-            return self._store(attempt.token, self._take(attempt))
+            return self._store(attempt, self._take(attempt))
         except BaseException as error:  # also interrupts
             if self._forget(attempt, error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
@@ -93,7 +94,7 @@ class Lock(LockSteps):
         """An async version of `acquire`."""
         attempt = self._attempt(blocking, blocking_timeout, token)
         try:
-            return self._store(attempt.token, await self._atake(attempt))
+            return self._store(attempt, await self._atake(attempt))
         except GeneratorExit:
             raise  # a closed coroutine can't await: its ticket in the queue expires
         except BaseException as error:  # also cancellation
@@ -201,22 +202,26 @@ class Lock(LockSteps):
             raise self._not_acquired()
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.release()
-        except LockError as error:
-            self._handle_lost_lease(error)
+        except MessagingError as failure:
+            self._handle_failed_release(failure, error)
 
     async def __aenter__(self) -> Self:
         if not await self.aacquire():
             raise self._not_acquired()
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             await self.arelease()
-        except LockError as error:
-            self._handle_lost_lease(error)
+        except MessagingError as failure:
+            self._handle_failed_release(failure, error)
 
     def __call__(self, function: F) -> F:
         """Decorate a function, or a coroutine function: it holds the lock while it runs.
@@ -229,7 +234,8 @@ class Lock(LockSteps):
         """
         return within_each_call(self, function)
 
-    def _handle_lost_lease(self, error: LockError) -> None:
-        if self._raises:
-            raise error
-        logger.warning("%s", error)
+    def _handle_failed_release(self, failure: MessagingError, error: BaseException | None) -> None:
+        """Raise the failure of a release, or log it if the block itself raised an error."""
+        if error is None and (self._raises or not isinstance(failure, LockError)):
+            raise failure
+        logger.warning("Lock %r was not released: %s", self.name, failure)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ...core import keys
 from ...core.operations import Listen, Script, Service, Steps, asynchronous, operation
@@ -23,7 +24,7 @@ from ...errors import (
 )
 from ..arguments import Duration, callback, flag, milliseconds
 from ..lease_renewer import RenewedLease
-from ..owners import Owned, Owners, current_owner, new_token
+from ..owners import Owned, Owners, SharedOwner, current_owner, new_token
 from .keys import LockKeys, checked_lock_key, lock_key
 
 #: maximum number of clients that wait for one lock
@@ -35,14 +36,17 @@ RELEASE_TTL = 60_000
 FINAL_POLL_MARGIN = 0.01
 
 
-class Attempt(NamedTuple):
-    """The validated arguments of an acquire."""
+@dataclass(slots=True)
+class Attempt:
+    """An acquire: its validated arguments, and when it succeeded."""
 
     token: bytes
     #: seconds to wait; None: without a limit
     wait: float | None
     #: token with which this thread or task may hold the lock already, so that waiting is pointless; or empty
     held: bytes
+    #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
+    sent_at: float = 0.0
 
 
 class Holding(Owned):
@@ -55,12 +59,12 @@ class Holding(Owned):
         self.fence = 0
         self.renewal: RenewedLease | None = None
 
-    def hold(self, token: bytes, fence: int, renewal: RenewedLease | None) -> None:
+    def hold(self, attempt: Attempt, fence: int, renewal: RenewedLease | None) -> None:
         """Store what an acquire granted, and start the renewal."""
         self.end_renewal()
-        self.token, self.fence, self.renewal = token, fence, renewal
+        self.token, self.fence, self.renewal = attempt.token, fence, renewal
         if renewal is not None:
-            renewal.start()
+            renewal.start(attempt.sent_at)
 
     def forget(self, token: bytes) -> None:
         """Hold nothing any more, if this token was stored."""
@@ -112,13 +116,13 @@ class LockSteps(Service):
         #: the Redis key: a string with the holder's token
         self.key = lock_key(self._prefix, name) if key is None else checked_lock_key(key)
         self._keys = LockKeys(self._prefix, self.key)
-        self._owners = Owners(Holding) if flag(thread_local, "thread_local") else None
-        self._shared = Holding()
+        self._thread_local = flag(thread_local, "thread_local")
+        self._owners = Owners(Holding) if self._thread_local else SharedOwner(Holding)
         self._raises = flag(raise_on_release_error, "raise_on_release_error")
 
     @property
     def _holding(self) -> Holding:
-        return self._shared if self._owners is None else self._owners.current
+        return self._owners.current
 
     def _attempt(
         self, blocking: bool | None, blocking_timeout: Duration | None, token: str | bytes | None
@@ -132,7 +136,7 @@ class LockSteps(Service):
     def _held_already(self, seconds: float | None) -> bytes:
         """The token with which this thread or task may hold the lock, if that makes waiting for it
         pointless."""
-        if self._owners is None or seconds == 0:
+        if not self._thread_local or seconds == 0:
             return b""
         holding = self._owners.current
         if holding.token is None and seconds is None:  # another object for the same lock
@@ -147,12 +151,12 @@ class LockSteps(Service):
             return attempt.wait != 0  # without waiting, only a lost reply is possible: the lease ends
         return not isinstance(error, LockError | LimitExceeded | ConfigurationError)
 
-    def _store(self, token: bytes, fence: int) -> bool:
+    def _store(self, attempt: Attempt, fence: int) -> bool:
         """Store an acquired lock and start its renewal; returns whether it was acquired."""
         if fence:
             holding = self._holding
-            holding.hold(token, fence, self._renewal(token) if self.renew else None)
-            if self._owners is not None and (self.renew or self.timeout is None):
+            holding.hold(attempt, fence, self._renewal(attempt.token) if self.renew else None)
+            if self._thread_local and (self.renew or self.timeout is None):
                 _endless[current_owner(), self._using, self.key] = holding
         return fence > 0
 
@@ -166,7 +170,7 @@ class LockSteps(Service):
     @operation
     def _take(self, attempt: Attempt) -> Steps[int]:
         """Acquire the lock; returns the fence, or 0."""
-        token, wait, held = attempt
+        token, wait, held = attempt.token, attempt.wait, attempt.held
         ends = None if wait is None else monotonic() + wait - min(FINAL_POLL_MARGIN, wait / 10)
         since = 0  # server time in µs: older entries of the wake-up stream are ignored
         waited = woken = False
@@ -174,7 +178,9 @@ class LockSteps(Service):
             left = None if ends is None else ends - monotonic()
             waits = left is None or left > 0
             args = (token, self._lease, MAX_WAITING if waits else 0, int(waited), held)
-            reply = yield Script("lock_acquire", self._keys.acquiring, args)
+            script, began = Script("lock_acquire", self._keys.acquiring, args), monotonic()
+            reply = yield script
+            attempt.sent_at = script.sent_since(began)
             if reply is None:
                 raise self._not_reentrant()
             if isinstance(reply, int):
@@ -205,12 +211,13 @@ class LockSteps(Service):
         token = self._held_token(holding, verb)
         if self.timeout is None:
             raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
-        args, sent_at = (token, ms, mode, os.urandom(8).hex()), monotonic()
-        remaining = yield Script("lock_extend", (self._keys.lock, self._keys.fence), args)
+        args, began = (token, ms, mode, os.urandom(8).hex()), monotonic()
+        script = Script("lock_extend", (self._keys.lock, self._keys.fence), args)
+        remaining = yield script
         if not remaining:
             raise self._lease_lost(verb)
         if holding.renewal is not None:
-            holding.renewal.change_end(sent_at + remaining / 1000)
+            holding.renewal.change_end(script.sent_since(began) + remaining / 1000)
         return True
 
     def _held_token(self, holding: Holding, verb: str) -> bytes:

@@ -11,9 +11,11 @@ from ..owners import Owned
 
 @dataclass(slots=True)
 class Permit:
-    """A granted permit."""
+    """A permit that is being acquired, or was granted."""
 
     token: str
+    #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
+    sent_at: float = 0.0
     #: renews its lease
     renewal: RenewedLease | None = None
 
@@ -31,7 +33,7 @@ class Permits(Owned):
         """Add a permit, and start its renewal."""
         self._permits.append(permit)
         if permit.renewal is not None:
-            permit.renewal.start()
+            permit.renewal.start(permit.sent_at)
 
     def pop(self) -> str:
         """Remove the latest permit, stop its renewal, and return its token; raises SemaphoreError if none is

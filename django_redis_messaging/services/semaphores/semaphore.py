@@ -14,6 +14,7 @@ from ...errors import MessagingError
 from ..arguments import Duration, count, integer
 from ..guarding import within_each_call
 from ..owners import new_token
+from .permits import Permit
 from .steps import MAX_PERMITS, SemaphoreSteps
 from .values import SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter, parse_pairs
 
@@ -76,26 +77,26 @@ class Semaphore(SemaphoreSteps):
         Raises OutcomeUnknown if no reply arrived before the deadline: a permit that was granted is free
         again when its lease ends.
         """
-        seconds, token = self._seconds_to_wait(blocking, blocking_timeout), new_token()
+        seconds, permit = self._seconds_to_wait(blocking, blocking_timeout), Permit(new_token())
         try:
-            return self._store(token, self._acquire(token, seconds))
+            return self._store(permit, self._acquire(permit, seconds))
         except BaseException as error:  # also interrupts
-            if self._forget(token, seconds, error):
+            if self._forget(permit.token, seconds, error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                    self._leave(token)
+                    self._leave(permit.token)
             raise
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
         """An async version of `acquire`; a task that is cancelled leaves the queue."""
-        seconds, token = self._seconds_to_wait(blocking, blocking_timeout), new_token()
+        seconds, permit = self._seconds_to_wait(blocking, blocking_timeout), Permit(new_token())
         try:
-            return self._store(token, await self._aacquire(token, seconds))
+            return self._store(permit, await self._aacquire(permit, seconds))
         except GeneratorExit:
             raise  # a closed coroutine can't await: its ticket in the queue expires
         except BaseException as error:  # also cancellation
-            if self._forget(token, seconds, error):
+            if self._forget(permit.token, seconds, error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                    await self._aleave(token)
+                    await self._aleave(permit.token)
             raise
 
     def release(self) -> None:

@@ -8,6 +8,7 @@ from time import monotonic
 
 from ...core.keys import name as checked
 from ...core.operations import Listen, Script, Service, Steps, asynchronous, operation
+from ...core.steps import Argument, batched
 from ...errors import (
     ConfigurationError,
     InvalidArgument,
@@ -25,6 +26,8 @@ from .permits import Permit, Permits
 
 #: maximum number of permits of a semaphore: a script may examine all of them
 MAX_PERMITS = 10_000
+#: permits that one script refreshes
+REFRESH_PAGE = 500
 #: ms for which the limit of an unused semaphore is kept
 LIMIT_TTL = 30 * 86_400_000
 #: seconds; the maximum time between two polls of a waiting client
@@ -62,12 +65,14 @@ class SemaphoreSteps(Service):
         self._owners = Owners(functools.partial(Permits, name))
 
     @operation
-    def _acquire(self, token: str, seconds: float) -> Steps[bool]:
-        args, ends = (token, self._lease, self._limit, self._limit_ttl), monotonic() + seconds
+    def _acquire(self, permit: Permit, seconds: float) -> Steps[bool]:
+        args = (permit.token, self._lease, self._limit, self._limit_ttl, WAITER_TTL)
+        ends = monotonic() + seconds
         while True:
-            # the last poll leaves the queue
-            patience = WAITER_TTL if monotonic() < ends else 0
-            reply = yield Script("semaphore_acquire", self._keys, (*args, patience))
+            waits = monotonic() < ends  # the last poll leaves the queue
+            script, began = Script("semaphore_acquire", self._keys, (*args, int(waits))), monotonic()
+            reply = yield script
+            permit.sent_at = script.sent_since(began)
             if isinstance(reply, int):
                 return bool(reply)
             ticket, poll_in = reply
@@ -92,8 +97,11 @@ class SemaphoreSteps(Service):
 
     @operation
     def _refresh(self, tokens: list[str]) -> Steps[bool]:
-        reply = yield Script("semaphore_refresh", self._keys[:2], [self._lease, self._limit_ttl, *tokens])
-        return bool(reply)
+        refreshed = True
+        for page in batched(tokens, REFRESH_PAGE):
+            args: list[Argument] = [self._lease, self._limit_ttl, *page]
+            refreshed &= bool((yield Script("semaphore_refresh", self._keys[:2], args)))
+        return refreshed
 
     _arefresh = asynchronous(_refresh)
 
@@ -111,10 +119,11 @@ class SemaphoreSteps(Service):
             return seconds > 0  # without waiting, only a lost reply is possible: the lease ends
         return not isinstance(error, ConfigurationError)
 
-    def _store(self, token: str, granted: bool) -> bool:
+    def _store(self, permit: Permit, granted: bool) -> bool:
         """Store a granted permit and start its renewal; returns `granted`."""
         if granted:
-            self._owners.current.push(Permit(token, self._renewal(token) if self._renew else None))
+            permit.renewal = self._renewal(permit.token) if self._renew else None
+            self._owners.current.push(permit)
         return granted
 
     def _renewal(self, token: str) -> RenewedLease:
