@@ -94,13 +94,13 @@ class Connections:
         except RedisError as error:
             raise NotSent from error
 
-    async def take_for_wait(self, address: Address | None, seconds: float) -> Any:
+    async def take_for_wait(self, address: Address | None, seconds: float, *, spare: int = 0) -> Any:
         """A connection that a wait may occupy, or None: a quarter of them, at least one, is reserved for
-        calls. Raises NotSent."""
+        calls, and `spare` more for other waits. Raises NotSent."""
         ends = monotonic() + seconds
         await self.reclaim()
         with self._lock:  # many threads may begin to wait at the same time
-            if address in self._queues or not self._may_wait(address):
+            if address in self._queues or not self._may_wait(address, spare):
                 return None
             connection = self.take_idle(address, fresh=True) or self._find_free(address)
         try:
@@ -126,12 +126,16 @@ class Connections:
 
     async def keep(self, pending: Pending) -> None:
         """Keep a pending wait for the next call with the same words."""
+        self.park(pending)
+        await self.reclaim()
+
+    def park(self, pending: Pending) -> None:
+        """The same, without reusing the connections of waits that have ended."""
         if self._retired:
             self.close_one(pending.connection)
             return
         self.waits.keep(pending)
         self._serve(pending.connection.address)
-        await self.reclaim()
 
     async def reclaim(self) -> bool:
         """Reuse the connections of waits that the server has ended; returns whether any were found."""
@@ -198,10 +202,13 @@ class Connections:
             while True:
                 self.close_one(idle.pop())
 
-    def _may_wait(self, address: Address | None) -> bool:
+    def _may_wait(self, address: Address | None, spare: int) -> bool:
         limit = self._endpoint.max_connections
+        allowed = limit - max(1, limit // 4)
+        if allowed > spare:  # else the first wait of all gets it
+            allowed -= spare
         in_use = len(self._open[address]) - len(self._idle[address]) - self.waits.number_at(address)
-        return in_use < limit - max(1, limit // 4)
+        return in_use < allowed
 
     async def _queue_up(self, address: Address | None, ends: float) -> Any:
         """Wait in line for a connection, which may be one to open; raises MaxConnectionsError."""

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from time import monotonic
 from typing import Any, TypeVar, cast
 
+from redis.crc import key_slot
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TimeoutError
 
 from ..errors import MessagingError, Unavailable
@@ -19,8 +20,9 @@ from .endpoints import QUERY_TIMEOUT, endpoint, location, refresh_topology
 from .retry import Attempts, NotSent, reading_time, seconds_allowed, time_left
 from .routing import Cluster, Router, Unknown
 from .sending import Sender
+from .sharing import SharedWaits
 from .sockets import Address
-from .steps import Command, Script, Step, Wait
+from .steps import Command, Listen, Script, Step, Wait
 from .waiting import Pending
 from .worlds import World
 
@@ -36,6 +38,7 @@ class Client:
         self.endpoint = endpoint(alias)
         self.connections = Connections(self.endpoint, world)
         self._sender = Sender(self.endpoint, self.connections, world)
+        self._shared = SharedWaits(self.connections, self._sender, world)
         self._world = world
         self._done = world.done
 
@@ -189,11 +192,19 @@ class Client:
     async def _wait_until(self, ends: float, step: Wait, redirect: Address | None) -> Any:
         pending = self._take_pending(step) or await self._start_wait(step, redirect)
         if pending is None:  # all connections that waits may occupy are in use
+            if isinstance(step, Listen) and redirect is None:
+                router = self.endpoint.router
+                slot = key_slot(step.stream.encode()) if router.splits else None
+                return await self._shared.wait(step, self.endpoint.route(step), slot, ends)
             await self._world.sleep(min(max(ends - monotonic(), 0), POLL_INTERVAL))
             return None
         connection = pending.connection
         while await self._sender.use(connection, connection.readable, min(ends, pending.ends) - monotonic()):
             reply = await self._sender.use(connection, connection.receive, QUERY_TIMEOUT)
+            if isinstance(step, Listen) and isinstance(reply, list):
+                [[_, entries]] = reply
+                if not step.finds(entries):  # an entry for another client
+                    step, reply = step.after(entries), None
             if reply is not None or ends <= monotonic():
                 self._sender.give_back(connection, [reply])
                 return result(step, [reply])
@@ -217,7 +228,9 @@ class Client:
     async def _start_wait(self, step: Wait, redirect: Address | None) -> Pending | None:
         address = redirect or self.endpoint.route(step)
         seconds = self.endpoint.default_reply_timeout
-        connection = await self.connections.take_for_wait(address, seconds)
+        # the last one is for waits that share it
+        spare = int(isinstance(step, Listen))
+        connection = await self.connections.take_for_wait(address, seconds, spare=spare)
         if connection is None:
             return None
         if redirect:

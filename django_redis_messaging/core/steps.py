@@ -20,6 +20,9 @@ Resource = tuple[Sequence[str], Sequence[Argument]]
 #: the words of a command as they are sent
 Words = tuple[Text, ...]
 
+#: entries of a stream: id, and the fields with their values
+Entries = Sequence[Sequence[Any]]
+
 
 class BulkWords(Words):
     """Words of which the last one, bytes, may be large: it is sent without being copied."""
@@ -171,19 +174,41 @@ class PopHint(Wait):
 
 
 class Listen(Wait):
-    """Waits until a stream has an entry with an id above `last`. An entry wakes all waiting clients."""
+    """Waits until a stream has an entry with an id above `last`. An entry wakes all waiting clients, or, if
+    it is for one of them, the one whose `match` is among its values."""
 
-    __slots__ = ()
+    __slots__ = ("last", "match", "stream")
 
-    def __init__(self, stream: str, last: int, *, seconds: float) -> None:
+    def __init__(self, stream: str, last: int, *, seconds: float, match: bytes | None = None) -> None:
         words: Words = ("STREAMS", stream, f"{last}-0")
         sent: Words = ("XREAD", "BLOCK", str(int(1000 * self.LINGER)), *words)
         super().__init__(("XREAD", *words), sent, seconds=seconds)
+        self.stream = stream
+        self.last = last
+        self.match = match
 
     @property
     def key(self) -> Text:
         """The stream."""
-        return self.words[2]
+        return self.stream
+
+    def finds(self, entries: Entries) -> bool:
+        """Whether one of these entries of the stream ends the wait."""
+        return any(
+            entry_number(entry) > (self.last, 0) and (self.match is None or self.match in entry[1])
+            for entry in entries
+        )
+
+    def after(self, entries: Entries) -> Listen:
+        """A wait for later entries than these."""
+        last = max((entry_number(entry)[0] for entry in entries), default=self.last)
+        return Listen(self.stream, max(last, self.last), seconds=self.seconds, match=self.match)
+
+
+def entry_number(entry: Sequence[Any]) -> tuple[int, int]:
+    """The id of an entry of a stream, as two numbers."""
+    first, _, second = entry[0].partition(b"-")
+    return int(first), int(second)
 
 
 class Many:

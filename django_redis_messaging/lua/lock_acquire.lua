@@ -1,6 +1,7 @@
 -- Acquires a lock that is free or was handed over to the caller; otherwise queues the caller, if it waits.
 --
 -- uses _locks.lua
+-- uses _polls.lua
 -- uses _time.lua
 --
 -- KEYS  1 lock
@@ -13,9 +14,10 @@
 -- ARGV  3 maximum length of the queue; 0: the caller doesn't wait, and leaves the queue
 -- ARGV  4 1 if the caller has waited already, else 0
 -- ARGV  5 another token of the caller, with which it may hold the lock already; or empty
+-- ARGV  6… up to 499 tokens of other waiting clients to keep in the queue
 -- Returns the fence; 0 if the caller neither has the lock nor waits; nil if it holds the lock with its other token; the
 -- length of the queue, negated, if it is full; or, if the caller waits, {place in the ring, ms until the next poll,
--- server time in µs}
+-- server time in µs, those of the other clients that are not in the queue}
 local lock, fence, queue, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, lease, max_waiting, has_waited = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= '0'
 local other_token = ARGV[5]
@@ -88,6 +90,7 @@ if updated == 0 then -- the queue did not exist
   redis.call('PEXPIRE', queue, 2 * TICKET)
 end
 redis.call('PEXPIRE', seen, 2 * TICKET)
+local gone = keep_waiters(seen, string.format('%.0f', now), {unpack(ARGV, 6)})
 
 -- A holder of this app wakes the next client. A lock of another program (redis-py) is released without a wake-up, so
 -- the first client in the queue polls it more often.
@@ -99,4 +102,4 @@ local remaining = redis.call('PTTL', lock)
 if remaining >= 0 then
   wait = math.min(wait, remaining + 1)
 end
-return {ticket % (#KEYS - 4), wait, us}
+return {ticket % (#KEYS - 4), wait, us, gone}

@@ -1,5 +1,6 @@
 -- Takes a permit if one is free for the caller, considering the clients ahead of it; otherwise queues the caller.
 --
+-- uses _polls.lua
 -- uses _semaphores.lua
 -- uses _time.lua
 --
@@ -14,8 +15,9 @@
 -- ARGV  4 how long the limit is kept: ms
 -- ARGV  5 how long a client stays in the queue without polling: ms
 -- ARGV  6 1 if the caller waits, 0 if it leaves the queue
+-- ARGV  7… up to 499 tokens of other waiting clients to keep in the queue
 -- Returns 1 if a permit was granted, 0 if not, or, if the caller waits, {its ticket, ms until it must poll again if
--- nothing wakes it before}
+-- nothing wakes it before, those of the other clients that are not in the queue}
 local holders, limit, queue, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lease, default_limit, limit_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local patience, waits = tonumber(ARGV[5]), ARGV[6] ~= '0'
@@ -71,6 +73,7 @@ end
 
 admitted = admitted or admitted_ticket(gate)
 redis.call('ZADD', waiting, digits(now + patience * 1000), token)
+local gone = keep_waiters(waiting, digits(now + patience * 1000), {unpack(ARGV, 7)})
 redis.call('PEXPIRE', waiting, patience + 1)
 if not ticket then
   local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
@@ -90,4 +93,4 @@ local wake_at = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
 local held_after = '(' .. digits(now)
 local freed = redis.call('ZRANGEBYSCORE', holders, held_after, '+inf', 'WITHSCORES', 'LIMIT', ahead - free, 1)
 wake_at = math.min(tonumber(wake_at), tonumber(freed[2] or wake_at))
-return {ticket, math.max(math.ceil((wake_at - now) / 1000), 1)}
+return {ticket, math.max(math.ceil((wake_at - now) / 1000), 1), gone}

@@ -269,6 +269,21 @@ class TestLostReplies:
 
 
 class TestRefusals:
+    async def test_a_wait_that_the_server_refuses_for_now_ends_in_time(
+        self, form: Form, connect: Connect, private: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A replica refuses to pop; the pause before the next attempt would be longer than the wait."""
+        things = connect(private)
+        await form(things, "add")("a")
+        monkeypatch.setattr("django_redis_messaging.core.retry.backoff", lambda *_, **__: 5.0)
+        with private.client() as admin:
+            admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+            try:
+                with takes(0, 4):
+                    assert await form(things, "take")("list", 0.3) is None
+            finally:
+                admin.execute_command("REPLICAOF", "NO", "ONE")
+
     async def test_a_key_of_another_type(self, form: Form, things: Things) -> None:
         things.do("ZADD", things.key("a"), 0, "x")
         with at_once(), pytest.raises(ConfigurationError, match="another type"):

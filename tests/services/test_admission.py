@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from django_redis_messaging.services.jobs.admission import Admission
+from django_redis_messaging.services.jobs.alone import LoneStarts, _Tries
+from django_redis_messaging.services.jobs.engine import Engine
+
+from .asking import until
 
 
 def may_start_alone(admission: Admission) -> bool:
@@ -50,3 +56,24 @@ class TestBeside:
             assert is_alone
             with admission.beside() as may_start:
                 assert not may_start
+
+
+class TestLoneStarts:
+    def test_after_a_wait_no_other_job_waits_for_as_long(self) -> None:
+        """Else jobs that take turns to wait would keep all lanes from claiming."""
+        admission = Admission()
+        starts = LoneStarts(Engine("prefix", "queue", "name"), "default", "worker", admission)
+        for _ in range(2):  # one job that runs, and the lane of those that must run alone
+            assert admission.enter(wait=False)
+        first, second = _Tries(pause=0.2), _Tries(pause=3.0)
+        with starts._alone(first) as is_alone:
+            assert not is_alone
+        over = time.monotonic()
+        with starts._alone(second) as is_alone:
+            assert not is_alone
+        assert (first.pause, second.pause > 1.0) == (0.0, True)
+        until(lambda: time.monotonic() > over + 0.3)
+        third = _Tries(pause=0.01)
+        with starts._alone(third) as is_alone:
+            assert not is_alone
+        assert third.pause == 0.0

@@ -35,7 +35,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.operations import Script
 from django_redis_messaging.core.scripts import load
 from django_redis_messaging.errors import TaskTimeout
-from django_redis_messaging.services import lease_renewer
+from django_redis_messaging.services import lease_renewer, waiters
 from django_redis_messaging.services.lease_renewer import RenewedLease
 from django_redis_messaging.services.locks import steps
 from django_redis_messaging.services.locks.keys import LockKeys
@@ -77,6 +77,11 @@ def waiting(lock: Lock) -> int:
 def ttl(lock: Lock) -> int:
     """ms"""
     return int(server().pttl(lock.key))
+
+
+def scripts() -> int:
+    """The number of scripts that were called."""
+    return int(server().info("commandstats")["cmdstat_evalsha"]["calls"])
 
 
 def source(script: str) -> str:
@@ -617,6 +622,47 @@ class TestWaiting:
         await lock.arelease()
         assert await asyncio.wait_for(task, DEADLINE)
         assert other.fence == 0, "it is the task's"
+
+    def test_polls_read_the_same_stream_from_the_same_entry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """So that the read that is pending on the server is taken over, with its connection."""
+        lock, later = Lock("door", timeout=LONG), 0.0
+        Lock("door", timeout=LONG).acquire()
+        monkeypatch.setattr(waiters, "monotonic", lambda: time.monotonic() + later)
+        body = operation_steps(lock._take, lock._attempt(True, None, "mine"))
+        listens = [body.send(reply_to(next(body)))]
+        for _ in range(2):
+            later += 1
+            listens.append(body.send(reply_to(body.send(None))))
+        assert len({listen.words for listen in listens}) == 1
+
+    async def test_tasks_that_wait_poll_for_each_other(self) -> None:
+        lock, count = Lock("door", timeout=LONG), 40
+        await lock.aacquire()
+        tasks = [asyncio.create_task(Lock("door").aacquire()) for _ in range(count)]
+        await until_async(lambda: waiting(lock) == count)
+        order, before = server().zrange(keys(lock).queue, 0, -1), scripts()
+        await asyncio.sleep(2.2)  # a client that didn't poll would count as dead
+        assert scripts() - before <= 2.2 / steps.KEEP_INTERVAL + 10
+        assert (await lock.ainfo()).waiting == count
+        assert server().zrange(keys(lock).queue, 0, -1) == order
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert waiting(lock) == 0
+
+    async def test_a_client_that_is_not_in_the_queue_any_more_polls_itself(self) -> None:
+        """For example after a failover that lost it, or if the wake-up was lost of one that has the lock."""
+        lock, count = Lock("door", timeout=LONG), 60
+        await lock.aacquire()
+        tasks = [asyncio.create_task(Lock("door").aacquire()) for _ in range(count)]
+        await until_async(lambda: waiting(lock) == count)
+        server().delete(keys(lock).queue, keys(lock).seen)
+        began = time.monotonic()
+        await until_async(lambda: waiting(lock) == count)
+        assert time.monotonic() - began < 2 * steps.KEEP_INTERVAL + SLACK  # not one client an interval
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def test_acquire_and_release_take_one_round_trip_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lock, sent = Lock("door"), []

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 
 from django_redis_messaging import LimitExceeded, Lock, LockError, LockNotOwnedError, MessagingError, conf
 from django_redis_messaging.core.operations import Listen, Script
+from django_redis_messaging.services import waiters
 from django_redis_messaging.services.locks import steps as locks
 from django_redis_messaging.services.locks.keys import LockKeys
 
@@ -128,6 +129,8 @@ class LockMachine(RuleBasedStateMachine):
         self.patches = [
             mock.patch.object(locks, "monotonic", lambda: self.now),
             mock.patch.object(locks, "MAX_WAITING", MAX_WAITING),
+            mock.patch.object(waiters, "monotonic", lambda: self.now),
+            mock.patch.object(waiters, "MAX_OTHERS", 0),  # clients of different processes
         ]
         for patch in self.patches:
             patch.start()
@@ -349,7 +352,10 @@ class LockMachine(RuleBasedStateMachine):
         return Client(token, lock, lease, body, next(body))
 
     def wake(self, client: Client, times: int, *, stays: bool = True) -> None:
-        client.poll = client.body.send(self.arrived(client))
+        woken = self.arrived(client)
+        if not woken:
+            self.now += 1  # so that it polls
+        client.poll = client.body.send(woken)
         self.go_on(client, times, stays=stays)
 
     def go_on(self, client: Client, times: int, *, stays: bool = True) -> None:
@@ -396,7 +402,10 @@ class LockMachine(RuleBasedStateMachine):
 
     def arrived(self, client: Client) -> Any:
         """The wake-up that has arrived, if any."""
-        return self.client.execute_command(*client.listen.words) or None
+        assert client.listen.match == client.token.encode()
+        reply = self.client.execute_command(*client.listen.words)
+        for_it = reply and any(client.listen.match in fields.values() for _, fields in reply[0][1])
+        return reply if for_it else None
 
     def released(self, token: str) -> None:
         """It released the lock or left the queue."""

@@ -601,6 +601,20 @@ class TestWaiting:
             semaphore.release()
         assert got == ["next"]
 
+    async def test_tasks_that_wait_poll_for_each_other(self) -> None:
+        semaphore, count = printer(), 40
+        assert await semaphore.aacquire()
+        tasks = [asyncio.create_task(printer().aacquire(True)) for _ in range(count)]
+        await queued(semaphore, count)
+        order, before = server().zrange(keys().queue, 0, -1), evalshas()
+        await asyncio.sleep(1.3)  # a client that didn't poll would count as dead
+        assert evalshas() - before <= 1.3 / semaphores.POLL_INTERVAL + 10
+        assert server().zrange(keys().queue, 0, -1) == order
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert await semaphore.ainfo() == info(1, 1, 0)
+
     async def test_a_cancelled_task_leaves_the_queue_at_once(self, without_polling: None) -> None:
         semaphore = printer()
         assert await semaphore.aacquire()
@@ -662,7 +676,7 @@ def joined(token: str) -> Any:
 def looked(body: Any) -> bool | None:
     """Poll again; None if it continues to wait."""
     try:
-        body.send(reply_to(body.send(None)))
+        body.send(reply_to(body.send([])))
     except StopIteration as stop:
         return bool(stop.value)
     return None

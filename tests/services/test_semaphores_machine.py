@@ -107,14 +107,14 @@ class SemaphoreMachine(RuleBasedStateMachine):
     def look_again(self, at: int) -> None:
         token = self.one(self.asleep, at)
         body = self.asleep.pop(token)
-        self.go_on(token, body, body.send(None))
+        self.go_on(token, body, body.send([]))
 
     @precondition(lambda self: self.model.next)
     @rule()
     def who_is_next_looks(self) -> None:
         token = self.model.next[0]
         body = self.asleep.pop(token)
-        self.go_on(token, body, body.send(None))
+        self.go_on(token, body, body.send([]))
 
     @precondition(lambda self: self.asleep)
     @rule(at=callers)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal
 
 from ...core import keys
 from ...core.operations import Listen, Script, Service, Steps, asynchronous, operation
+from ...core.steps import Argument
 from ...errors import (
     ConfigurationError,
     InvalidArgument,
@@ -25,10 +27,13 @@ from ...errors import (
 from ..arguments import Duration, callback, flag, milliseconds
 from ..lease_renewer import RenewedLease
 from ..owners import Owned, Owners, SharedOwner, current_owner, new_token
+from ..waiters import Waiters, waiters
 from .keys import LockKeys, checked_lock_key, lock_key
 
 #: maximum number of clients that wait for one lock
 MAX_WAITING = 10_000
+#: seconds between two polls that keep a waiting client in the queue
+KEEP_INTERVAL = 0.5
 #: ms for which a release is remembered, so that it can be repeated
 RELEASE_TTL = 60_000
 #: seconds before the end of blocking_timeout at which the last poll is sent, to leave time for its reply;
@@ -45,6 +50,8 @@ class Attempt:
     wait: float | None
     #: token with which this thread or task may hold the lock already, so that waiting is pointless; or empty
     held: bytes
+    #: when the last poll is due, which leaves the queue; monotonic
+    ends: float = math.inf
     #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
     sent_at: float = 0.0
 
@@ -131,7 +138,8 @@ class LockSteps(Service):
         wait = self.blocking_timeout if blocking_timeout is None else _seconds(blocking_timeout)
         chosen = new_token().encode() if token is None else checked_token(token)
         seconds = wait if waits else 0
-        return Attempt(chosen, seconds, self._held_already(seconds))
+        ends = math.inf if seconds is None else monotonic() + seconds - min(FINAL_POLL_MARGIN, seconds / 10)
+        return Attempt(chosen, seconds, self._held_already(seconds), ends)
 
     def _held_already(self, seconds: float | None) -> bytes:
         """The token with which this thread or task may hold the lock, if that makes waiting for it
@@ -170,28 +178,43 @@ class LockSteps(Service):
     @operation
     def _take(self, attempt: Attempt) -> Steps[int]:
         """Acquire the lock; returns the fence, or 0."""
-        token, wait, held = attempt.token, attempt.wait, attempt.held
-        ends = None if wait is None else monotonic() + wait - min(FINAL_POLL_MARGIN, wait / 10)
-        since = 0  # server time in µs: older entries of the wake-up stream are ignored
-        waited = woken = False
+        reply = yield from self._poll(attempt, 0 if attempt.wait == 0 else MAX_WAITING)
+        if isinstance(reply, int):
+            return reply
+        line = waiters(self._using, self.key, KEEP_INTERVAL)
+        try:
+            return (yield from self._wait(attempt, line, reply))
+        finally:
+            line.leave(attempt.token)
+
+    def _wait(self, attempt: Attempt, line: Waiters, reply: list[Any]) -> Steps[int]:
+        """Wait in the queue until the lock is acquired; `reply`: to the first poll."""
+        since, is_woken = 0, True  # server time in µs: older wake-ups are ignored
         while True:
-            left = None if ends is None else ends - monotonic()
-            waits = left is None or left > 0
-            args = (token, self._lease, MAX_WAITING if waits else 0, int(waited), held)
-            script, began = Script("lock_acquire", self._keys.acquiring, args), monotonic()
-            reply = yield script
-            attempt.sent_at = script.sent_since(began)
-            if reply is None:
-                raise self._not_reentrant()
+            place, pause, now, gone = reply
+            line.polled(attempt.token, attempt.sent_at, gone)
+            since = now if is_woken else since  # as before, so that a read that is pending can be taken over
+            wake = Listen(self._keys.wake(place), since, seconds=pause / 1000, match=attempt.token)
+            is_woken = yield from line.wait(wake, attempt.token, attempt.ends)
+            is_last = monotonic() >= attempt.ends
+            others = () if is_last else line.others(attempt.token)
+            reply = yield from self._poll(attempt, 0 if is_last else MAX_WAITING, waited=1, others=others)
             if isinstance(reply, int):
-                if reply < 0:
-                    raise LimitExceeded("waiting clients of a lock", limit=MAX_WAITING, actual=1 - reply)
                 return reply
-            place, pause, now = reply
-            since = since if waited and not woken else now
-            waited = True
-            seconds = pause / 1000 if left is None else min(pause / 1000, left)
-            woken = (yield Listen(self._keys.wake(place), since, seconds=seconds)) is not None
+
+    def _poll(
+        self, attempt: Attempt, max_waiting: int, *, waited: int = 0, others: Sequence[bytes] = ()
+    ) -> Steps[Any]:
+        """Acquire the lock if possible; returns the fence, or 0, or how to wait."""
+        args: list[Argument] = [attempt.token, self._lease, max_waiting, waited, attempt.held, *others]
+        script, began = Script("lock_acquire", self._keys.acquiring, args), monotonic()
+        reply = yield script
+        attempt.sent_at = script.sent_since(began)
+        if reply is None:
+            raise self._not_reentrant()
+        if isinstance(reply, int) and reply < 0:
+            raise LimitExceeded("waiting clients of a lock", limit=MAX_WAITING, actual=1 - reply)
+        return reply
 
     _atake = asynchronous(_take)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Any
 
 from ...core.keys import name as checked
 from ...core.operations import Listen, Script, Service, Steps, asynchronous, operation
@@ -21,6 +22,7 @@ from ...errors import (
 from ..arguments import Duration, callback, flag, integer, milliseconds
 from ..lease_renewer import RenewedLease
 from ..owners import Owners
+from ..waiters import waiters
 from .keys import SemaphoreKeys
 from .permits import Permit, Permits
 
@@ -66,19 +68,39 @@ class SemaphoreSteps(Service):
 
     @operation
     def _acquire(self, permit: Permit, seconds: float) -> Steps[bool]:
-        args = (permit.token, self._lease, self._limit, self._limit_ttl, WAITER_TTL)
         ends = monotonic() + seconds
-        while True:
-            waits = monotonic() < ends  # the last poll leaves the queue
-            script, began = Script("semaphore_acquire", self._keys, (*args, int(waits))), monotonic()
-            reply = yield script
-            permit.sent_at = script.sent_since(began)
-            if isinstance(reply, int):
-                return bool(reply)
-            ticket, poll_in = reply
-            pause = min(poll_in / 1000, POLL_INTERVAL, ends - monotonic())
-            if pause > 0:
-                yield Listen(self._keys[-1], int(ticket) - 1, seconds=pause)
+        reply = yield from self._poll(permit, waits=seconds > 0)
+        if isinstance(reply, int):
+            return bool(reply)
+        line = waiters(self._using, self._keys[-1], POLL_INTERVAL)
+        token = permit.token.encode()
+        try:
+            while not isinstance(reply, int):
+                ticket, poll_in, gone = reply
+                line.polled(token, permit.sent_at, gone)
+                gate = Listen(self._keys[-1], int(ticket) - 1, seconds=min(poll_in / 1000, POLL_INTERVAL))
+                yield from line.wait(gate, token, ends)
+                waits = monotonic() < ends  # the last poll leaves the queue
+                reply = yield from self._poll(permit, line.others(token) if waits else (), waits=waits)
+            return bool(reply)
+        finally:
+            line.leave(token)
+
+    def _poll(self, permit: Permit, others: Sequence[bytes] = (), *, waits: bool) -> Steps[Any]:
+        """Acquire the permit if possible; returns 1, 0, or how to wait."""
+        args: list[Argument] = [
+            permit.token,
+            self._lease,
+            self._limit,
+            self._limit_ttl,
+            WAITER_TTL,
+            int(waits),
+            *others,
+        ]
+        script, began = Script("semaphore_acquire", self._keys, args), monotonic()
+        reply = yield script
+        permit.sent_at = script.sent_since(began)
+        return reply
 
     _aacquire = asynchronous(_acquire)
 
