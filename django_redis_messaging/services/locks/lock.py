@@ -41,8 +41,8 @@ class Lock(LockSteps):
 
     Waiting clients acquire the lock in the order of their arrival; one that dies while it waits delays the
     others by a second. A lock belongs to the thread, or the task of an event loop, that acquired it, unless
-    `thread_local=False`. It is not reentrant: a holder that waits for its own lock gets a LockError at
-    once.
+    `thread_local=False`: then to all of the process, but not to a forked child. It is not reentrant: a
+    holder that waits for its own lock gets a LockError at once.
 
     A lease may end while its holder still works (a long pause of the process, a failover that loses
     writes), so mutual exclusion can't be guaranteed. `fence` grows with each acquire: the protected
