@@ -5,14 +5,16 @@
 -- way round. After the unblocking the line begins with "unblocked:position:join id:joined at ": what others see of the
 -- member, of the time before. While the score is a quarter above an id, they see that position, too.
 local SUSPENDED = 'suspended '
+-- the first byte of such lines
+local SUSPENDED_BYTE, UNBLOCKED_BYTE = 115, 117
 
 local function parse_line(line)
   local event, join_id, joined_at, role, token = string.match(line, '(%d+) (%d+) (%d+) (%a+) (%S+)$')
-  return tonumber(join_id), role, token, joined_at, tonumber(event), string.byte(line) == string.byte('u')
+  return tonumber(join_id), role, token, joined_at, tonumber(event), string.byte(line) == UNBLOCKED_BYTE
 end
 
 local function is_suspended(line)
-  return string.sub(line, 1, #SUSPENDED) == SUSPENDED
+  return string.byte(line) == SUSPENDED_BYTE
 end
 
 -- Returns join id, role, token, joined at, first event, and whether the user joined by an unblocking; nil if the user is

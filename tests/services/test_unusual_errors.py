@@ -94,8 +94,8 @@ def test_the_thread_that_renews_locks_goes_on(error: Exception, monkeypatch: pyt
 
     monkeypatch.setattr(lease_renewer, "_renewers", {})
     monkeypatch.setattr(lease_renewer.LeaseRenewer, "_renew_due", renew_due)
-    with Lock("door", timeout=0.3, renew=True, on_lost=lost.put) as lock:
-        until(lambda: failing.calls > 5)
+    with Lock("door", timeout=1.5, renew=True, on_lost=lost.put) as lock:
+        until(lambda: failing.calls > 2)
         assert lock.owned()
     assert lost.empty()
 

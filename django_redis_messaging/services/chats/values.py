@@ -101,7 +101,7 @@ class Found:
     """Whether the oldest message was reached."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Changes:
     """What changed in a chat since the last call."""
 
