@@ -94,8 +94,12 @@ def test_the_thread_that_renews_locks_goes_on(error: Exception, monkeypatch: pyt
 
     monkeypatch.setattr(lease_renewer, "_renewers", {})
     monkeypatch.setattr(lease_renewer.LeaseRenewer, "_renew_due", renew_due)
-    with Lock("door", timeout=1.5, renew=True, on_lost=lost.put) as lock:
-        until(lambda: failing.calls > 2)
+    with Lock("door", timeout=60, renew=True, on_lost=lost.put) as lock:
+        renewal = lock._holding.renewal
+        assert renewal is not None
+        renewal.interval, renewal.due = 0.05, 0.0
+        lease_renewer._renewer(conf.alias()).add(renewal)
+        until(lambda: failing.calls > 5)
         assert lock.owned()
     assert lost.empty()
 
