@@ -43,7 +43,7 @@ end
 local function shown_position(roster, member, score)
   if score % 1 == 0.25 then
     local line = redis.call('HGET', roster, member)
-    score = line and before_block(line) or score
+    score = line and before_block(line) or 0
   end
   return math.floor(score)
 end

@@ -186,7 +186,7 @@ if not chat then
 end
 for _, one in ipairs(list) do
   if not one.position then
-    one.position = one.join_id + (is_suspended(one.line) and 0.5 or 0)
+    one.position = one.join_id + (is_suspended(one.line) and 0.5 or before_block(one.line) and 0.25 or 0)
     write('members', 'ZADD', members, one.position, one.user)
   end
 end

@@ -29,9 +29,13 @@ local function first_rank()
 end
 
 -- Members who joined after the message also have a position above it, but have not seen it.
-local function has_seen(line)
-  local read_before, join_id = before_block(line)
-  return (parse_line(line) or id) < id or read_before and tonumber(join_id) < id and id <= tonumber(read_before)
+local function has_seen(member, line)
+  local _, join_id = before_block(line)
+  if not join_id then
+    return (parse_line(line) or id) < id
+  end
+  local score = redis.call('ZSCORE', members, member)
+  return tonumber(join_id) < id and id <= tonumber(shown_position(roster, member, score))
 end
 
 -- members examined by one call
@@ -41,7 +45,7 @@ local page = redis.call('ZRANGE', members, rank, rank + PAGE_SIZE - 1)
 for _, member in ipairs(page) do
   local is_shown = #seen < limit + 2 and not (some_hide and redis.call('SISMEMBER', hidden, member) == 1)
   local line = is_shown and redis.call('HGET', roster, member)
-  if line and has_seen(line) then
+  if line and has_seen(member, line) then
     seen[#seen + 1] = member
   end
 end

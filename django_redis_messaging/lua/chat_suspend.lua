@@ -13,13 +13,16 @@ local members, roster, typing = KEYS[1], KEYS[2], KEYS[3]
 local user = ARGV[1]
 
 local score, line = redis.call('ZSCORE', members, user), redis.call('HGET', roster, user)
-if not score or score % 1 == 0.5 then
+local is_marked = not line or is_suspended(line)
+if is_marked and (not score or score % 1 == 0.5) then
   return 0
 end
 -- A removal comes first: it is not refused when Redis is out of memory.
 redis.call('ZREM', typing, user)
-redis.call('ZADD', members, shown_position(roster, user, score) + 0.5, user)
-if line then
+if score and score % 1 ~= 0.5 then -- otherwise a repair writes it
+  redis.call('ZADD', members, shown_position(roster, user, score) + 0.5, user)
+end
+if not is_marked then
   redis.call('HSET', roster, user, SUSPENDED .. line)
 end
 publish_hint('a', members, user)

@@ -8,13 +8,14 @@
 -- KEYS  1 index: the user's chats
 -- KEYS  2 choices
 -- KEYS  3 blocks
+-- KEYS  4 declined
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- ARGV  3 token of the membership in force
 -- ARGV  4 what the user has seen of the chat: its epoch, in the format of newest
 -- ARGV  5 the other member of a direct chat, or ''
 -- Returns the sum of 1 if the user hides what they have read, and 2 if the user has blocked the other member
-local index, choices, blocks = KEYS[1], KEYS[2], KEYS[3]
+local index, choices, blocks, declined = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local chat, joining, token_in_force, seen, companion = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local state = redis.call('HGET', choices, 'receipts') == '0' and 1 or 0
@@ -33,5 +34,8 @@ if token then
 end
 allow_writes_when_full(index)
 write_index_entry(index, chat, token_in_force, milliseconds(), seen)
+if companion ~= '' then
+  redis.call('ZREM', declined, chat) -- the user has opened the direct chat
+end
 publish_hint('u', index)
 return state

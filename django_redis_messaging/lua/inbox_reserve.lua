@@ -64,7 +64,4 @@ elseif joining ~= new_joining .. '+' then
   joining = ''
 end
 write_index_entry(index, chat, membership .. '?' .. joining, milliseconds(), seen or '0')
-if is_own and person ~= '' then
-  redis.call('ZREM', declined, chat)
-end
 return redis.call('HGET', choices, 'receipts') == '0' and 2 or 1

@@ -42,11 +42,12 @@ def find_mentions(
     for person in people(identity, ids):
         by_name[fold(person.label)].append(person.id)
     names = NameSearch(by_name)
+    wanted = set(chosen)
     found: dict[str, None] = {}
     for text in texts:
         for place in names.find(text):
             namesakes = by_name[place.name]
-            found |= dict.fromkeys([one for one in namesakes if one in chosen] or namesakes)
+            found |= dict.fromkeys([one for one in namesakes if one in wanted] or namesakes)
     return list(found)[:MAX_MENTIONS]
 
 

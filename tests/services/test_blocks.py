@@ -176,7 +176,8 @@ async def test_unblocking_resumes_the_direct_chat_from_then_on(call: Call) -> No
     assert bodies(chat.history("ann")) == ["three"]
     assert chat.ack("ann", 3) == 3
     assert chat.changes("bob", after=0).positions == {"bob": 3, "ann": 3}
-    assert [chat.seen_by(number) for number in (1, 2, 3)] == [["ann", "bob"], ["bob"], ["ann", "bob"]]
+    # As of somebody who was never blocked:
+    assert [chat.seen_by(number) for number in (1, 2, 3)] == [["ann", "bob"]] * 3
     assert chat.send("ann", "four").id == 4
     chat.leave("ann")
     Chat.direct("ann", "bob")
@@ -279,6 +280,21 @@ def test_repair_keeps_a_suspension(lost: str) -> None:
     assert bodies(chat.history("ann")) == ["welcome back"]
 
 
+def test_block_and_unblock_of_a_damaged_chat_hold_after_the_repair() -> None:
+    chat = Chat.direct("ann", "bob")
+    chat.send("bob", "one")
+    server().delete(keys(chat).members)
+    Blocks("ann").block("bob")
+    ChatRepair(chat.id).run()
+    assert is_suspended(chat, "ann")
+    Blocks("ann").unblock("bob")
+    chat.send("bob", "two")
+    shown = chat.changes("bob", after=0).positions
+    server().delete(keys(chat).members)
+    ChatRepair(chat.id).run()
+    assert chat.changes("bob", after=0).positions["ann"] == shown["ann"] == 0
+
+
 def interleave(one: Generator[Any, Any, Any], other: Generator[Any, Any, Any], order: Iterable[bool]) -> None:
     """Run the steps of two operations in this order, and what is left of each at the end."""
     replies: dict[bool, Any] = {True: None, False: None}
@@ -320,6 +336,10 @@ def test_repeat_finishes_what_a_crash_left() -> None:
     crash_after(blocks.unblock, 1, "bob")
     assert blocks.unblock("bob") is False
     assert not is_suspended(chat, "ann")
+    blocks.block("bob")
+    crash_after(blocks.unblock, 1, "bob")
+    Chat.direct("ann", "bob")
+    assert not is_suspended(chat, "ann")
     crash_after(blocks.block, 1, "bob")
     with pytest.raises(NotPermitted):
         Chat.direct("ann", "bob")
@@ -334,6 +354,14 @@ def test_who_leaves_a_direct_chat_for_good_is_not_added_again_whoever_leaves() -
         with pytest.raises(NotPermitted, match="does not want to be added again"):
             Chat.direct("mallory", "ann")
     assert Inbox("ann").chats() == []
+    # Calls that change nothing end nothing:
+    assert chat.leave("ann") is False
+    Blocks("mallory").block("ann")
+    with pytest.raises(NotPermitted):
+        Chat.direct("ann", "mallory")
+    Blocks("mallory").unblock("ann")
+    with pytest.raises(NotPermitted, match="does not want to be added again"):
+        Chat.direct("mallory", "ann")
     Chat.direct("ann", "mallory").leave("ann")
     assert Chat.direct("mallory", "ann").info().member_count == 2
     for user in ("mallory", "ann"):

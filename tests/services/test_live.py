@@ -348,6 +348,21 @@ async def test_a_chat_that_grows_shows_nobody_online(
         await ann.until(live.PresenceChanged, lambda event: event.online == {"bob"})
 
 
+async def test_members_who_see_less_share_nothing_with_the_others(closing: None) -> None:
+    chat = await Chat.acreate("ann", ["bob"], "One")
+    await chat.aadd(["cat"], by="ann")
+    await chat.asend("ann", "Two")
+    known = {chat.id: live.Known(0)}
+
+    async def first(user: str) -> live.RoomChanged:
+        async with following(user, rooms=known) as reader:
+            return await reader.until(live.RoomChanged)
+
+    bob, cat = await asyncio.gather(first("bob"), first("cat"))
+    assert [len(event.changes.messages) for event in (bob, cat)] == [2, 1]
+    assert bob.shared is not cat.shared
+
+
 async def test_what_changes_while_the_list_is_read(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No stream follows the chat yet, and no look will find the change."""
     chat = await Chat.acreate("ann", ["bob"], "One")

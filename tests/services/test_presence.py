@@ -154,6 +154,33 @@ def test_choosing_while_joining(receipts: bool) -> None:
     assert hidden(chat) == (set() if receipts else {"bob"})
 
 
+def test_a_repeated_choice_repairs_what_a_crash_while_joining_left() -> None:
+    chat, choices = Chat.create("ann", [], "One", open=True), Choices()
+    joining = steps(chat.join, "bob")
+    reply = reply_to(next(joining))
+    choices.choose("bob", receipts=False)
+    reply_to(joining.send(reply))
+    joining.close()
+    assert hidden(chat) == set()
+    choices.choose("bob", receipts=False)
+    assert hidden(chat) == {"bob"}
+
+
+def test_choosing_again_while_a_joining_is_confirmed() -> None:
+    chat, choices = Chat.create("ann", [], "One", open=True), Choices()
+    joining = steps(chat.join, "bob")
+    reply = reply_to(next(joining))
+    choices.choose("bob", receipts=False)
+    reply = reply_to(joining.send(reply))
+    reply = reply_to(joining.send(reply))  # its confirmation finds the choice
+    step = joining.send(reply)
+    choices.choose("bob", receipts=True)
+    with pytest.raises(StopIteration):
+        while True:
+            step = joining.send(reply_to(step))
+    assert hidden(chat) == set()
+
+
 def test_an_interrupted_choice_is_not_taken_for_the_new_one() -> None:
     chats, choices = [Chat.create("ann", ["bob"], "One") for _ in range(3)], Choices()
     server().set(keys("broken").members, "not ours")

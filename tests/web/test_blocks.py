@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from django_redis_messaging import Blocks, Chat, live
 from django_redis_messaging.services.chats.direct import direct_id
+from django_redis_messaging.web.views import blocks
 
 from .conftest import Room
 from .test_roles import TABLE, address
@@ -125,7 +126,20 @@ def test_unblocking_returns_to_no_other_chat(direct: Room) -> None:
 
 def test_neither_sees_that_the_other_is_online(direct: Room) -> None:
     live.Presence().enter(direct.id("member"), "one")
+    live.Presence().enter(direct.id("owner"), "one")
     details = address("details", direct.chat.id)
-    assert "drm-online" in direct.client("owner").get(details).content.decode()
+    assert direct.client("owner").get(details).content.decode().count('"drm-online"') == 2
     block(direct)
-    assert "drm-online" not in direct.client("owner").get(details).content.decode()
+    assert direct.client("owner").get(details).content.decode().count('"drm-online"') == 1
+
+
+def test_the_blocker_is_still_known_from_the_chat(direct: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a person who can find them in no directory, and has them in no contacts."""
+    monkeypatch.setattr(blocks, "reachable_labels", lambda *_: {})
+    monkeypatch.setattr(blocks, "recent_contacts", lambda *_: [])
+    data = {"person": direct.id("member"), "chat": direct.chat.id}
+    client = direct.client("owner", json=True)
+    assert client.post(reverse("messaging:block"), data).status_code == 200
+    client.post(reverse("messaging:unblock"), data)
+    block(direct)
+    assert client.post(reverse("messaging:block"), data).status_code == 200

@@ -13,7 +13,7 @@ from ...errors import ChatExists, ChatNotFound, InvalidArgument, LimitExceeded, 
 from ..arguments import flag, request, window
 from . import entries
 from .base import best_effort, limits
-from .direct import DIRECT, apply_block, digest, direct_id, read_block
+from .direct import DIRECT, SUSPENDED, apply_block, digest, direct_id, read_block
 from .joining import joining_users, refuse_blocked, refuse_to_blocker
 from .membership import Membership
 from .messages import Messages
@@ -125,6 +125,8 @@ class Chat(Messages, Membership):
                 # once more, in case the process stopped that opened the chat while the other one was blocked
                 yield from apply_block(self._prefix, user, other, is_blocked=True)
                 refuse_to_blocker(user, other)
+            if lines[0] is not None and lines[0].startswith(SUSPENDED):  # an unblocking was interrupted
+                yield from apply_block(self._prefix, user, other, is_blocked=False)
             is_member, has_other = (line is not None for line in lines)
             try:
                 if not is_member and not has_other:

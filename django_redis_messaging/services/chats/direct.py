@@ -19,6 +19,8 @@ from .keys import ChatKeys
 DIRECT = "direct:"
 #: by how much the score of a suspended member is above their position: see lua/_members.lua
 HALF = 0.5
+#: the beginning of a suspended member's line in the roster
+SUSPENDED = b"suspended "
 
 
 def digest(*parts: str) -> str:

@@ -104,9 +104,8 @@ class Joining(ChatBase):
         is_removal = by is not None and name(by, "by") != user
         if is_removal and not flag(again, "again"):
             raise InvalidArgument("again=False is for users who leave by themselves: omit it with by=….")
-        if is_direct(self.id) and not is_removal:
-            declined = UserKeys(self._prefix, user).declined
-            yield Script("inbox_decline", [declined], (self.id, flag(again, "again")))
+        if is_direct(self.id) and not flag(again, "again"):
+            yield Script("inbox_decline", [UserKeys(self._prefix, user).declined], [self.id])
         arguments = (user, by or "", request(None), window(), flag(again, "again"))
         reply = yield Script("chat_leave", self._keys.ending, arguments)
         if reply in (b"no chat", b"no member"):
@@ -219,20 +218,27 @@ class Joining(ChatBase):
         seen = f"0-0-0-{epoch}-0"
         current = [(user, in_force) for user, in_force in members if in_force]
         for page in batched(current):
-            replies = yield [self._confirmation(user, token, in_force, seen) for user, in_force in page]
-            states = {user: reply for (user, _), reply in zip(page, replies, strict=True)}
-            hides = {user: bool(state & _HIDES) for user, state in states.items()}
-            wrong = {user: value for user, value in hides.items() if value != hiding.get(user)}
-            if wrong:
-                yield [hiding_step(self._keys, user, hides=value) for user, value in wrong.items()]
-            for user, state in states.items():
-                if state & _HAS_BLOCKED:
-                    yield from apply_block(self._prefix, user, self._companion(user), is_blocked=True)
+            known, waiting = dict(hiding), list(page)
+            while waiting:  # or the user has chosen anew meanwhile
+                replies = yield [
+                    self._confirmation(user, token, in_force, seen) for user, in_force in waiting
+                ]
+                states = {user: reply for (user, _), reply in zip(waiting, replies, strict=True)}
+                hides = {user: bool(state & _HIDES) for user, state in states.items()}
+                wrong = {user: value for user, value in hides.items() if value != known.get(user)}
+                if wrong:
+                    yield [hiding_step(self._keys, user, hides=value) for user, value in wrong.items()]
+                for user, state in states.items():
+                    if state & _HAS_BLOCKED:
+                        yield from apply_block(self._prefix, user, self._companion(user), is_blocked=True)
+                known |= wrong
+                waiting = [one for one in waiting if one[0] in wrong]
 
     def _confirmation(self, user: str, token: str, in_force: str | bytes, seen: str) -> Script:
         keys = UserKeys(self._prefix, user)
         arguments = (self.id, token, in_force, seen, self._companion(user))
-        return Script("inbox_confirm", [keys.chats, keys.choices, keys.blocks], arguments)
+        own = [keys.chats, keys.choices, keys.blocks, keys.declined]
+        return Script("inbox_confirm", own, arguments)
 
     def _remove_entries(self, members: Iterable[tuple[str, str]]) -> Steps[None]:
         """Remove the chat from the indexes of former members, given as (user, token) pairs."""

@@ -86,12 +86,14 @@ class Reading:
             # The names of those whose positions others see come with the positions.
             moved = known.moved if known.moved == watched.moved else None
             found = await chat.achanges_for(users, **known._replace(moved=moved)._asdict())
-        shared: dict[Any, Any] = {}
+        # Those who see less than the others were read alone.
+        shared: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
         for stream in group:
             if chat.id not in stream.rooms:
                 continue
             if stream.user in found:
-                stream.put_changes(found[stream.user], shared)
+                changes = found[stream.user]
+                stream.put_changes(changes, shared[id(changes.messages)])
             else:
                 self._registry.close_room(stream, chat.id)
         for changes in found.values():

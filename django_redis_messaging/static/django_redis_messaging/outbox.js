@@ -138,7 +138,7 @@ export class Outbox {
     const { urls, window } = this.room;
     if (!item.since) this.update(item.id, { since: Date.now() });
     else if (Date.now() - item.since > 1000 * window && (await this.wasSent(item))) return null;
-    const fields = [["body", item.text], ["request_id", item.id], ...item.mentions.map((id) => ["mentions", id])];
+    const fields = [["body", item.text], ["request_id", item.id], ...(item.mentions ?? []).map((id) => ["mentions", id])];
     if (item.reply_to) fields.push(["reply_to", item.reply_to]);
     return (await post(urls.send, fields)).message;
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -9,6 +10,7 @@ from django.middleware.csrf import get_token
 from django.shortcuts import redirect
 from django.utils.translation import gettext_lazy as _
 
+from ...errors import MessagingError
 from ...services.chats import Message
 from ...signals import message_sent
 from .. import problems
@@ -20,6 +22,8 @@ from ..problems import Answer, Problem
 from ..texts import visible_text
 from .feeds import message_json
 from .rooms import RoomMixin
+
+_logger = logging.getLogger(__name__)
 
 
 class MessageMixin(RoomMixin):
@@ -64,13 +68,14 @@ class SendView(MessageMixin):
         return self.message_done(message)
 
     def notify(self, message: Message) -> None:
-        """Notify the members whom the message mentions."""
-        notify_mentioned(
-            message,
-            label=self.labels([self.me])[0],
-            title=visible_text(self.state().title),
-            url=f"{self.url('room', self.chat.id)}?at={message.id}",
-        )
+        """Notify the members whom the message mentions. It has been sent: a failure is logged."""
+        try:
+            title = visible_text(self.state().title)
+        except MessagingError as error:
+            _logger.warning("Notifying of mentions in %r failed: %s", message.chat_id, error)
+            return
+        url = f"{self.url('room', self.chat.id)}?at={message.id}"
+        notify_mentioned(message, label=self.labels([self.me])[0], title=title, url=url)
 
 
 class EditView(MessageMixin):

@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...errors import ChatNotFound, InvalidArgument, NotAMember
 from ...services.blocks import Blocks
-from ...services.chats.direct import direct_id
+from ...services.chats.direct import direct_id, is_direct
 from ...services.choices import Choices
 from .. import problems
 from ..base import MessagingPage, MessagingView
@@ -80,6 +80,9 @@ def may_know(view: MessagingView, person: str, chat_id: str) -> bool:
 def _are_fellow_members(view: MessagingView, person: str, chat_id: str) -> bool:
     try:
         chat = view.service(chat_id)
-        return all(chat.role(member) for member in (view.me, person))
+        chat.role(view.me)
+        if is_direct(chat_id):  # a member who is suspended looks like any other
+            return any(member.user == person for member in chat.members())
+        return bool(chat.role(person))
     except (ChatNotFound, InvalidArgument, NotAMember):
         return False

@@ -60,9 +60,9 @@ class DetailsView(RoomMixin, MessagingPage):
         settings = conf.current()
         if not settings.LIVE or state.member_count > settings.PRESENCE_MAX_MEMBERS:
             return set()
-        if any(member.suspended for member in members):
-            return set()
-        return Presence().online([member.user for member in members])
+        # Neither sees the other one in a direct chat that is suspended.
+        suspended = any(member.suspended for member in members)
+        return Presence().online([self.me] if suspended else [member.user for member in members])
 
     def roster(self, members: Sequence[Member]) -> list[tuple[Person, Member]]:
         """The members as persons, too."""
