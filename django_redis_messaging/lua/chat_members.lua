@@ -9,7 +9,8 @@
 -- KEYS  4 seniority
 -- ARGV  1 member after whom the list begins, or ''
 -- ARGV  2 maximum number of members
--- Returns {member, position, ms of joining, role, whether suspended, member, …}, or 'no chat', 'no other' (ARGV[1] is no member)
+-- Returns {member, position, ms of joining, role, whether suspended, member, …}, or 'no chat', 'no other' (ARGV[1] is no
+--   member)
 local info, members, roster, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local after, limit = ARGV[1], tonumber(ARGV[2])
 

@@ -24,9 +24,9 @@ local now = milliseconds()
 
 local function describe(newest, members, own, log, roster, mutes, info, seniority)
   local chat = read_chat(newest)
-  local position, is_suspended = read_position(members, user)
+  local position, suspended_score = read_position(members, user)
   if not chat or not position then
-    return is_suspended and -2 or -1
+    return suspended_score and -2 or -1
   end
   local last = chat.last
   local first = apply_limits(log, first_stored(log, last), chat, now, limits)

@@ -17,8 +17,8 @@
 -- ARGV  7 maximum size of a chat's entries: bytes
 -- ARGV  8… what the user has seen; of each chat
 -- Returns a list with an item for each chat: the value of newest if all is acked and nothing was lost, or the
---   membership is suspended; -1 if the user is not a member (any more); {error} if the chat is broken; or {value of newest, id of the first entry, stamp of
---   the entry before it, gap, has_more, reset, entry, …}
+--   membership is suspended; -1 if the user is not a member (any more); {error} if the chat is broken; or {value of
+--   newest, id of the first entry, stamp of the entry before it, gap, has_more, reset, entry, …}
 local user, ack = ARGV[1], ARGV[2] == '1'
 local page_size, remaining = tonumber(ARGV[3]), tonumber(ARGV[4])
 local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6]), bytes = tonumber(ARGV[7])}
@@ -28,9 +28,9 @@ local remaining_bytes = 16 * MAX_BYTES
 
 local function read(seen, newest, members, own, log)
   local chat = read_chat(newest)
-  local position, is_suspended = read_position(members, user)
+  local position, suspended_score = read_position(members, user)
   if not chat or not position then
-    return chat and is_suspended and chat.value or -1
+    return chat and suspended_score and chat.value or -1
   end
   local last, stored = chat.last, first_stored(log, chat.last)
   local reset = has_lost_data(seen, position, chat, log, stored)

@@ -13,7 +13,8 @@
 -- ARGV  3 maximum age of an entry: ms, 0 for none
 -- ARGV  4… what the user has seen; of each chat
 -- Returns a list with an item for each chat: the number of unread entries; the value of newest if all is acked and
---   nothing was lost, or the membership is suspended; -1 if the user is not a member (any more); {error} if the chat is broken
+--   nothing was lost, or the membership is suspended; -1 if the user is not a member (any more); {error} if the chat is
+--   broken
 local user = ARGV[1]
 -- The limit of bytes is applied when entries are written or read: it would load an entry of each chat.
 local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = math.huge}
@@ -21,9 +22,9 @@ local now = milliseconds()
 
 local function count(seen, newest, members, own, log)
   local chat = read_chat(newest)
-  local position, is_suspended = read_position(members, user)
+  local position, suspended_score = read_position(members, user)
   if not chat or not position then
-    return chat and is_suspended and chat.value or -1
+    return chat and suspended_score and chat.value or -1
   end
   local stored = first_stored(log, chat.last)
   -- Lost data is reported by pending, which must still find it.

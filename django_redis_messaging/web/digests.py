@@ -116,9 +116,10 @@ def _checked_host(base: str) -> str:
         parts = urlsplit(base)
     except ValueError:
         parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    host = parts.hostname if parts.scheme in ("http", "https") and base.isprintable() else None
+    if not host or parts.query or parts.fragment:
         raise InvalidArgument(f"The base URL must be like https://example.com, not {base!r}.")
-    return parts.hostname
+    return host
 
 
 def find_digest(identity: Identity, member: str, site: Site) -> Digest | None:

@@ -9,6 +9,7 @@ from ... import conf
 from ...core import payloads
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
+from ...core.steps import batched
 from ...errors import InvalidArgument
 from ..arguments import MAX_ITEMS, count, flag, request, settled, window
 from ..cursors import checked_id, parse_cursor
@@ -139,13 +140,13 @@ class Mailbox(Service):
     def mark_read(self, ids: Iterable[int]) -> Steps[int]:
         """Mark at most 1000 mails as read; returns how many of them were unread.
 
-        Ids of mails that do not exist (any more) are ignored.
+        Ids of mails that do not exist (any more) are ignored. Takes a round trip for each 500.
         """
-        checked = _checked_ids(ids)
-        if not checked:
-            return 0
-        made = request(None)  # so that a repeat after a lost reply returns the first number
-        return int((yield Script("mailbox_mark", self._keys.sending, (made, window(), *_limits(), *checked))))
+        unread = 0
+        for page in batched(_checked_ids(ids)):
+            made = request(None)  # so that a repeat after a lost reply returns the first number
+            unread += yield Script("mailbox_mark", self._keys.sending, (made, window(), *_limits(), *page))
+        return unread
 
     amark_read = asynchronous(mark_read)
 
