@@ -421,6 +421,16 @@ class TestWaiting:
         assert fences == sorted(set(fences))
         assert waiting(lock) == 0
 
+    def test_a_short_lease_that_ends_is_noticed_at_once(self) -> None:
+        late = []
+        for _ in range(3):
+            Lock("door", timeout=0.03).acquire()
+            began = time.monotonic()
+            assert Lock("door", timeout=LONG, thread_local=False).acquire(blocking_timeout=DEADLINE)
+            late.append(time.monotonic() - began)
+            server().delete(Lock("door").key)
+        assert min(late) < 0.06
+
     def test_a_newcomer_does_not_overtake(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()

@@ -910,3 +910,21 @@ class TestManyAtOnce:
             thread.join()
         assert 1 <= most <= 3
         assert semaphore.info() == info(3, 0, 0)
+
+    async def test_a_long_queue_keeps_its_order(self) -> None:
+        semaphore, order = taken(), list[int]()
+
+        async def work(at: int) -> None:
+            async with printer(blocking=True):
+                order.append(at)
+                await asyncio.sleep(0.02)
+
+        tasks = []
+        for at in range(120):
+            tasks.append(asyncio.create_task(work(at)))
+            await queued(semaphore, at + 1)
+        semaphore.release()
+        began = time.monotonic()
+        await asyncio.gather(*tasks)
+        assert order == sorted(order)
+        assert time.monotonic() - began < 5

@@ -189,10 +189,11 @@ class LockSteps(Service):
 
     def _wait(self, attempt: Attempt, line: Waiters, reply: list[Any]) -> Steps[int]:
         """Wait in the queue until the lock is acquired; `reply`: to the first poll."""
+        others: Sequence[bytes] = ()
         since, is_woken = 0, True  # server time in µs: older wake-ups are ignored
         while True:
             place, pause, now, gone = reply
-            line.polled(attempt.token, attempt.sent_at, gone)
+            line.polled(attempt.token, attempt.sent_at, gone, others)
             since = now if is_woken else since  # as before, so that a read that is pending can be taken over
             wake = Listen(self._keys.wake(place), since, seconds=pause / 1000, match=attempt.token)
             is_woken = yield from line.wait(wake, attempt.token, attempt.ends)

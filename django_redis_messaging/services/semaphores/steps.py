@@ -73,15 +73,16 @@ class SemaphoreSteps(Service):
         if isinstance(reply, int):
             return bool(reply)
         line = waiters(self._using, self._keys[-1], POLL_INTERVAL)
-        token = permit.token.encode()
+        token, others = permit.token.encode(), list[bytes]()
         try:
             while not isinstance(reply, int):
                 ticket, poll_in, gone = reply
-                line.polled(token, permit.sent_at, gone)
+                line.polled(token, permit.sent_at, gone, others)
                 gate = Listen(self._keys[-1], int(ticket) - 1, seconds=min(poll_in / 1000, POLL_INTERVAL))
                 yield from line.wait(gate, token, ends)
                 waits = monotonic() < ends  # the last poll leaves the queue
-                reply = yield from self._poll(permit, line.others(token) if waits else (), waits=waits)
+                others = line.others(token) if waits else []
+                reply = yield from self._poll(permit, others, waits=waits)
             return bool(reply)
         finally:
             line.leave(token)
