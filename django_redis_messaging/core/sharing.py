@@ -35,17 +35,14 @@ class _Listener:
 
     __slots__ = ("ends", "last", "reply", "signal", "step")
 
-    def __init__(self, step: Listen, ends: float) -> None:
+    def __init__(self, step: Listen, ends: float, signal: Any) -> None:
         self.step = step
         self.ends = ends
         #: entries up to this id have been examined
         self.last = step.last
-        self.signal: Any = None
+        #: the same from the beginning: what sets it before the call waits must not be lost
+        self.signal = signal
         self.reply: Any = None
-
-    def wake(self) -> None:
-        if self.signal is not None:
-            self.signal.set()
 
 
 class _Group:
@@ -68,16 +65,23 @@ class _Group:
         if not listeners:
             self.streams.pop(one.step.stream, None)
 
+    def listeners(self) -> list[_Listener]:
+        """All calls, copied: one that is destroyed leaves at any time, in any thread."""
+        return [one for some in list(self.streams.values()) for one in list(some)]
+
     def words(self) -> Words:
         """The words of the next read."""
         now = monotonic()
-        for one in [one for listeners in self.streams.values() for one in listeners if one.ends + GONE < now]:
-            self.remove(one)
-        names = list(islice(self.streams, MAX_STREAMS))
+        for one in self.listeners():
+            if one.ends + GONE < now:
+                self.remove(one)
+        names = list(islice(list(self.streams), MAX_STREAMS))
         if len(self.streams) > MAX_STREAMS:
             for name in names:
-                self.streams[name] = self.streams.pop(name)
-        ids = [f"{min(one.last for one in self.streams[name])}-0" for name in names]
+                self.streams[name] = self.streams.pop(name, {})
+        ids = [
+            f"{min((one.last for one in list(self.streams.get(name, ()))), default=0)}-0" for name in names
+        ]
         return ("XREAD", "BLOCK", str(BLOCK), "STREAMS", *names, *ids)
 
     def deliver(self, name: str, entries: Entries) -> None:
@@ -87,7 +91,7 @@ class _Group:
             if one.step.finds(entries):
                 one.reply = entries
                 self.remove(one)
-                one.wake()
+                one.signal.set()
             one.last = max(one.last, newest)
 
 
@@ -104,7 +108,7 @@ class SharedWaits:
 
     async def wait(self, step: Listen, address: Address | None, slot: int | None, ends: float) -> Any:
         """The entries, or None when the time is over; earlier if no connection is left."""
-        one, key = _Listener(step, ends), (address, slot)
+        one, key = _Listener(step, ends, self._world.signal()), (address, slot)
         with self._lock:
             group = self._groups.setdefault(key, _Group(address))
             group.add(one)
@@ -120,14 +124,11 @@ class SharedWaits:
         return one.reply
 
     def _leads(self, group: _Group, one: _Listener) -> bool:
-        """Whether this call is the leader; else it gets a new signal."""
+        """Whether this call is the leader."""
         with self._lock:
             if group.leader is None or group.leader.ends + GONE < monotonic():
                 group.leader = one
-            if group.leader is one:
-                return True
-            one.signal = self._world.signal()
-            return False
+            return group.leader is one
 
     def _leave(self, key: Hashable, group: _Group, one: _Listener) -> None:
         with self._lock:
@@ -135,7 +136,7 @@ class SharedWaits:
             if group.leader is one:
                 group.leader = next((next(iter(some)) for some in group.streams.values()), None)
                 if group.leader is not None:
-                    group.leader.wake()
+                    group.leader.signal.set()
             if group.streams:
                 return
             if self._groups.get(key) is group:

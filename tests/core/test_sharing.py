@@ -13,6 +13,7 @@ import pytest
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Listen, Service, Steps, asynchronous, operation
+from django_redis_messaging.core.sharing import SharedWaits
 from tests.core.conftest import Connect
 from tests.services.asking import until
 
@@ -157,6 +158,29 @@ async def test_a_restarted_server(streams: Streams, private: EmbeddedServer) -> 
             admin.xadd(streams.key(number), {"a": 1}, id="1-0")
     async with asyncio.timeout(LONG):
         assert all(await asyncio.gather(*tasks))
+
+
+def test_an_entry_that_arrives_just_before_a_thread_sleeps(
+    streams: Streams, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leads = SharedWaits._leads
+
+    def late(waits: SharedWaits, group: Any, one: Any) -> bool:
+        if one.step.stream == streams.key(CALLS):
+            admin.xadd(streams.key(CALLS), {"a": 1})
+            until(lambda: one.reply)
+        return leads(waits, group, one)
+
+    with ThreadPoolExecutor(CALLS) as pool:
+        calls = [pool.submit(streams.listen, number) for number in range(CALLS)]
+        until(lambda: listeners(clients.blocking("messaging")) == CALLS - own())
+        monkeypatch.setattr(SharedWaits, "_leads", late)
+        began = monotonic()
+        assert streams.listen(CALLS)
+        assert monotonic() - began < LONG / 2
+        for number in range(CALLS):
+            admin.xadd(streams.key(number), {"a": 1})
+        assert all(call.result(LONG) for call in calls)
 
 
 def test_threads_whose_time_ends_pass_the_lead_on(streams: Streams, admin: Any) -> None:
