@@ -137,6 +137,11 @@ class Endpoint:
         """The reply timeout of a step that begins now."""
         return self.reply_timeout(seconds_allowed(monotonic()))
 
+    def forget_reading(self, process: int, reading: Reading) -> None:
+        """Let the next caller read the topology, unless a later reading has begun."""
+        if self.readings.get(process) is reading:
+            self.readings.pop(process, None)
+
     def _renew_credentials(self, _: object) -> None:
         self.credentials += 1
 
@@ -302,14 +307,14 @@ async def refresh_topology(world: World, endpoint: Endpoint, error: Exception, k
             if endpoint.router is known:
                 await _read_topology(world, endpoint, error)
         finally:
-            endpoint.readings.pop(process, None)
+            endpoint.forget_reading(process, own)
             own.end()
     elif world is BLOCKING and reading.thread == own.thread:  # this call has interrupted it
         await _read_topology(world, endpoint, error)
     else:
         await reading.wait(world.signal(), endpoint.default_reply_timeout)
         if not reading.has_ended:  # slow, or interrupted before it began: the next caller reads
-            endpoint.readings.pop(process, None)
+            endpoint.forget_reading(process, reading)
 
 
 async def _read_topology(world: World, endpoint: Endpoint, error: Exception) -> None:

@@ -194,7 +194,7 @@ class Client:
         if pending is None:  # all connections that waits may occupy are in use
             if isinstance(step, Listen) and redirect is None:
                 router = self.endpoint.router
-                slot = key_slot(step.stream.encode()) if router.splits else None
+                slot = key_slot(step.stream.encode()) if router.guards else None
                 return await self._shared.wait(step, self.endpoint.route(step), slot, ends)
             await self._world.sleep(min(max(ends - monotonic(), 0), POLL_INTERVAL))
             return None

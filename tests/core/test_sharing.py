@@ -9,11 +9,14 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Listen, Service, Steps, asynchronous, operation
+from django_redis_messaging.core.routing import Router
 from django_redis_messaging.core.sharing import SharedWaits
+from tests.core.clusters import Cluster
 from tests.core.conftest import Connect
 from tests.services.asking import until
 
@@ -146,6 +149,30 @@ async def test_more_streams_than_one_read_has(
         admin.xadd(streams.key(number), {"a": 1}, id="1-0")
     async with asyncio.timeout(LONG):
         assert all(await asyncio.gather(*tasks))
+
+
+async def test_streams_of_several_slots_of_a_cluster_that_may_not_be_asked_for_them(
+    connect: Connect, cluster: Cluster
+) -> None:
+    connect(cluster.url(0), {"max_connections": 4})
+    streams = Streams()
+    names = [name for name in map(str, range(1000)) if cluster.owner(key_slot(name.encode())) == 0][:6]
+    client = clients.running("messaging")
+    client.endpoint.router = Router()
+
+    async def listen(name: str) -> object:
+        step = Listen(f"{streams._prefix}:1:{{{name}}}", 0, seconds=LONG)
+        while (found := await client.execute(step)) is None:  # there is one connection for three slots
+            pass
+        return found
+
+    tasks = [asyncio.create_task(listen(name)) for name in names]
+    await shared(len(names) - own())
+    for name in names:
+        cluster.clients[0].xadd(f"{streams._prefix}:1:{{{name}}}", {"a": 1}, id="1-0")
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(*tasks)
+    assert type(client.endpoint.router) is Router
 
 
 async def test_a_restarted_server(streams: Streams, private: EmbeddedServer) -> None:
