@@ -12,10 +12,11 @@ from itertools import islice
 from time import monotonic
 from typing import Any
 
-from redis.exceptions import TimeoutError
+from redis.exceptions import NoPermissionError, ResponseError, TimeoutError
 
 from .connections import Connections
 from .endpoints import QUERY_TIMEOUT
+from .retry import is_temporary
 from .sending import Sender
 from .sockets import Address
 from .steps import Entries, Listen, Words, entry_number
@@ -107,16 +108,18 @@ class SharedWaits:
         self._groups: dict[Hashable, _Group] = {}
 
     async def wait(self, step: Listen, address: Address | None, slot: int | None, ends: float) -> Any:
-        """The entries, or None when the time is over; earlier if no connection is left."""
+        """The entries, or None when the time is over; earlier if no connection is left, or one of several
+        streams can't be read."""
         one, key = _Listener(step, ends, self._world.signal()), (address, slot)
         with self._lock:
             group = self._groups.setdefault(key, _Group(address))
             group.add(one)
         try:
-            while one.reply is None and (left := ends - monotonic()) > 0:
+            while one.reply is None and (left := one.ends - monotonic()) > 0:
                 if not self._leads(group, one):
                     await one.signal.wait(left)
                 elif not await self._receive(group, ends):
+                    self._end_others(group, one)
                     await self._world.sleep(min(left, BLOCK / 1000))
                     break
         finally:
@@ -129,6 +132,15 @@ class SharedWaits:
             if group.leader is None or group.leader.ends + GONE < monotonic():
                 group.leader = one
             return group.leader is one
+
+    def _end_others(self, group: _Group, leader: _Listener) -> None:
+        """End the waits of the others early. What they do next, such as to poll, needs no shared read."""
+        with self._lock:
+            for one in group.listeners():
+                if one is not leader:
+                    group.remove(one)
+                    one.ends = 0.0
+                    one.signal.set()
 
     def _leave(self, key: Hashable, group: _Group, one: _Listener) -> None:
         with self._lock:
@@ -149,7 +161,8 @@ class SharedWaits:
             self._connections.give_back(connection)
 
     async def _receive(self, group: _Group, ends: float) -> bool:
-        """Wait for the reply to a read, as the leader. False: there is no connection for it."""
+        """Wait for the reply to a read, as the leader. False: there is no connection for it, or an error
+        whose stream is unknown."""
         pending = group.pending or await self._send(group)
         if pending is None:
             return False
@@ -165,6 +178,8 @@ class SharedWaits:
         reply = await self._sender.use(connection, connection.receive, QUERY_TIMEOUT)
         if isinstance(reply, Exception):
             self._sender.give_back(connection, [reply])
+            if pending.words.index("STREAMS") < len(pending.words) - 3 and _is_of_one_stream(reply):
+                return False
             raise reply
         with self._lock:
             group.connection = connection
@@ -183,3 +198,10 @@ class SharedWaits:
         await self._sender.use(connection, connection.send, [words], QUERY_TIMEOUT)
         group.pending = Pending(words, connection, monotonic())
         return group.pending
+
+
+def _is_of_one_stream(error: Exception) -> bool:
+    """Whether an error may be about one of the streams only, such as a key of another type."""
+    if not isinstance(error, ResponseError) or type(error) not in (ResponseError, NoPermissionError):
+        return False
+    return not is_temporary(error)

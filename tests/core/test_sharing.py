@@ -16,6 +16,7 @@ from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Listen, Service, Steps, asynchronous, operation
 from django_redis_messaging.core.routing import Router
 from django_redis_messaging.core.sharing import SharedWaits
+from django_redis_messaging.errors import MessagingError
 from tests.core.clusters import Cluster
 from tests.core.conftest import Connect
 from tests.services.asking import until
@@ -173,6 +174,22 @@ async def test_streams_of_several_slots_of_a_cluster_that_may_not_be_asked_for_t
     async with asyncio.timeout(LONG):
         await asyncio.gather(*tasks)
     assert type(client.endpoint.router) is Router
+
+
+async def test_a_key_of_another_type_does_not_fail_the_waits_for_other_streams(
+    streams: Streams, admin: Any
+) -> None:
+    tasks = [asyncio.create_task(streams.alisten(number)) for number in range(6)]
+    await shared(6 - own())
+    admin.set(streams.key(7), "no stream")
+    tasks.append(asyncio.create_task(streams.alisten(7)))
+    await asyncio.sleep(0.5)  # some reads
+    for number in range(6):
+        admin.xadd(streams.key(number), {"a": 1}, id="1-0")
+    async with asyncio.timeout(LONG):
+        assert all(await asyncio.gather(*tasks[:6]))
+        with pytest.raises(MessagingError, match="another type"):
+            await tasks[6]
 
 
 async def test_a_restarted_server(streams: Streams, private: EmbeddedServer) -> None:
