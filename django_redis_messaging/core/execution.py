@@ -24,7 +24,7 @@ from .sharing import SharedWaits
 from .sockets import Address
 from .steps import Command, Listen, Script, Step, Wait
 from .waiting import Pending
-from .worlds import World
+from .worlds import BLOCKING, World
 
 T = TypeVar("T")
 #: seconds between two polls of a wait that has no connection of its own
@@ -192,7 +192,7 @@ class Client:
     async def _wait_until(self, ends: float, step: Wait, redirect: Address | None) -> Any:
         pending = self._take_pending(step) or await self._start_wait(step, redirect)
         if pending is None:  # all connections that waits may occupy are in use
-            if isinstance(step, Listen) and redirect is None:
+            if isinstance(step, Listen) and redirect is None and self._world is not BLOCKING:
                 router = self.endpoint.router
                 slot = key_slot(step.stream.encode()) if router.guards else None
                 return await self._shared.wait(step, self.endpoint.route(step), slot, ends)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
 
@@ -15,11 +13,9 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Listen, Service, Steps, asynchronous, operation
 from django_redis_messaging.core.routing import Router
-from django_redis_messaging.core.sharing import SharedWaits
 from django_redis_messaging.errors import MessagingError
 from tests.core.clusters import Cluster
 from tests.core.conftest import Connect
-from tests.services.asking import until
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 
@@ -88,16 +84,6 @@ async def test_tasks_share_a_connection_and_each_is_woken(streams: Streams, admi
         admin.xadd(streams.key(number), {"a": 1}, id="1-0")
         assert await asyncio.wait_for(tasks[number], LONG)
     assert not clients.running("messaging")._shared._groups
-
-
-def test_threads_share_a_connection_and_each_is_woken(streams: Streams, admin: Any) -> None:
-    with ThreadPoolExecutor(CALLS) as pool:
-        calls = [pool.submit(streams.listen, number) for number in range(CALLS)]
-        until(lambda: listeners(clients.blocking("messaging")) == CALLS - own())
-        for number in reversed(range(CALLS)):
-            assert not calls[number].done()
-            admin.xadd(streams.key(number), {"a": 1}, id="1-0")
-            assert calls[number].result(LONG)
 
 
 async def test_idle_waits_send_ten_commands_a_second_together(streams: Streams, admin: Any) -> None:
@@ -202,44 +188,3 @@ async def test_a_restarted_server(streams: Streams, private: EmbeddedServer) -> 
             admin.xadd(streams.key(number), {"a": 1}, id="1-0")
     async with asyncio.timeout(LONG):
         assert all(await asyncio.gather(*tasks))
-
-
-def test_an_entry_that_arrives_just_before_a_thread_sleeps(
-    streams: Streams, admin: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leads = SharedWaits._leads
-
-    def late(waits: SharedWaits, group: Any, one: Any) -> bool:
-        if one.step.stream == streams.key(CALLS):
-            admin.xadd(streams.key(CALLS), {"a": 1})
-            until(lambda: one.reply)
-        return leads(waits, group, one)
-
-    with ThreadPoolExecutor(CALLS) as pool:
-        calls = [pool.submit(streams.listen, number) for number in range(CALLS)]
-        until(lambda: listeners(clients.blocking("messaging")) == CALLS - own())
-        monkeypatch.setattr(SharedWaits, "_leads", late)
-        began = monotonic()
-        assert streams.listen(CALLS)
-        assert monotonic() - began < LONG / 2
-        for number in range(CALLS):
-            admin.xadd(streams.key(number), {"a": 1})
-        assert all(call.result(LONG) for call in calls)
-
-
-def test_threads_whose_time_ends_pass_the_lead_on(streams: Streams, admin: Any) -> None:
-    done = threading.Event()
-
-    def wait(number: int) -> bool:
-        while not done.is_set():
-            streams.listen(number, 0.01 * (1 + number % 7))
-        return streams.listen(0, LONG)
-
-    with ThreadPoolExecutor(CALLS) as pool:
-        calls = [pool.submit(wait, number) for number in range(1, CALLS)]
-        ends = monotonic() + 0.5
-        until(lambda: monotonic() > ends)
-        done.set()
-        admin.xadd(streams.key(0), {"a": 1}, id="1-0")
-        assert all(call.result(LONG) for call in calls)
-    assert not clients.blocking("messaging")._shared._groups
