@@ -24,7 +24,7 @@ from .sharing import SharedWaits
 from .sockets import Address
 from .steps import Command, Listen, Script, Step, Wait
 from .waiting import Pending
-from .worlds import BLOCKING, World
+from .worlds import ASYNCIO, World
 
 T = TypeVar("T")
 #: seconds between two polls of a wait that has no connection of its own
@@ -38,7 +38,8 @@ class Client:
         self.endpoint = endpoint(alias)
         self.connections = Connections(self.endpoint, world)
         self._sender = Sender(self.endpoint, self.connections, world)
-        self._shared = SharedWaits(self.connections, self._sender, world)
+        #: waits of an event loop only
+        self._shared = SharedWaits(self.connections, self._sender) if world is ASYNCIO else None
         self._world = world
         self._done = world.done
 
@@ -192,7 +193,7 @@ class Client:
     async def _wait_until(self, ends: float, step: Wait, redirect: Address | None) -> Any:
         pending = self._take_pending(step) or await self._start_wait(step, redirect)
         if pending is None:  # all connections that waits may occupy are in use
-            if isinstance(step, Listen) and redirect is None and self._world is not BLOCKING:
+            if self._shared is not None and isinstance(step, Listen) and redirect is None:
                 router = self.endpoint.router
                 slot = key_slot(step.stream.encode()) if router.guards else None
                 return await self._shared.wait(step, self.endpoint.route(step), slot, ends)
@@ -228,8 +229,7 @@ class Client:
     async def _start_wait(self, step: Wait, redirect: Address | None) -> Pending | None:
         address = redirect or self.endpoint.route(step)
         seconds = self.endpoint.default_reply_timeout
-        # the last one is for waits that share it
-        spare = int(isinstance(step, Listen))
+        spare = int(self._shared is not None)  # the last one is for waits that share it
         connection = await self.connections.take_for_wait(address, seconds, spare=spare)
         if connection is None:
             return None

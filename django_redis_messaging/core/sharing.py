@@ -1,4 +1,4 @@
-"""Waits without a connection of their own: those for streams of one server share one.
+"""Waits of an event loop without a connection of their own: those for streams of one server share one.
 
 One of the callers, the leader, reads the streams of all of them, and wakes those that have an entry. When it
 leaves, the next one leads. In a Cluster, only the streams of one slot can be read together.
@@ -6,7 +6,7 @@ leaves, the next one leads. In a Cluster, only the streams of one slot can be re
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Hashable
 from itertools import islice
 from time import monotonic
@@ -21,14 +21,12 @@ from .sending import Sender
 from .sockets import Address
 from .steps import Entries, Listen, Words, entry_number
 from .waiting import Pending
-from .worlds import World
+from .worlds import LoopSignal
 
 #: ms after which the server ends a shared read, so that the next one includes what is waited for since
 BLOCK = 100
 #: streams that are read together; with more, they take turns
 MAX_STREAMS = 500
-#: seconds after its end at which a wait counts as gone: an interrupt prevented it from leaving
-GONE = 1.0
 
 
 class _Listener:
@@ -36,13 +34,12 @@ class _Listener:
 
     __slots__ = ("ends", "last", "reply", "signal", "step")
 
-    def __init__(self, step: Listen, ends: float, signal: Any) -> None:
+    def __init__(self, step: Listen, ends: float) -> None:
         self.step = step
         self.ends = ends
         #: entries up to this id have been examined
         self.last = step.last
-        #: the same from the beginning: what sets it before the call waits must not be lost
-        self.signal = signal
+        self.signal = LoopSignal()
         self.reply: Any = None
 
 
@@ -67,15 +64,11 @@ class _Group:
             self.streams.pop(one.step.stream, None)
 
     def listeners(self) -> list[_Listener]:
-        """All calls, copied: one that is destroyed leaves at any time, in any thread."""
+        """All calls, copied, as below: one that is destroyed unfinished leaves at any time."""
         return [one for some in list(self.streams.values()) for one in list(some)]
 
     def words(self) -> Words:
         """The words of the next read."""
-        now = monotonic()
-        for one in self.listeners():
-            if one.ends + GONE < now:
-                self.remove(one)
         names = list(islice(list(self.streams), MAX_STREAMS))
         if len(self.streams) > MAX_STREAMS:
             for name in names:
@@ -97,64 +90,52 @@ class _Group:
 
 
 class SharedWaits:
-    """The shared waits of a client."""
+    """The shared waits of an event loop's client."""
 
-    def __init__(self, connections: Connections, sender: Sender, world: World) -> None:
+    def __init__(self, connections: Connections, sender: Sender) -> None:
         self._connections = connections
         self._sender = sender
-        self._world = world
-        #: held while groups change, never during I/O; signal handlers re-enter
-        self._lock = threading.RLock()
         self._groups: dict[Hashable, _Group] = {}
 
     async def wait(self, step: Listen, address: Address | None, slot: int | None, ends: float) -> Any:
         """The entries, or None when the time is over; earlier if no connection is left, or one of several
         streams can't be read."""
-        one, key = _Listener(step, ends, self._world.signal()), (address, slot)
-        with self._lock:
-            group = self._groups.setdefault(key, _Group(address))
-            group.add(one)
+        one, key = _Listener(step, ends), (address, slot)
+        group = self._groups.setdefault(key, _Group(address))
+        group.add(one)
         try:
             while one.reply is None and (left := one.ends - monotonic()) > 0:
-                if not self._leads(group, one):
+                group.leader = group.leader or one
+                if group.leader is not one:
                     await one.signal.wait(left)
                 elif not await self._receive(group, ends):
                     self._end_others(group, one)
-                    await self._world.sleep(min(left, BLOCK / 1000))
+                    await asyncio.sleep(min(left, BLOCK / 1000))
                     break
         finally:
             self._leave(key, group, one)
         return one.reply
 
-    def _leads(self, group: _Group, one: _Listener) -> bool:
-        """Whether this call is the leader."""
-        with self._lock:
-            if group.leader is None or group.leader.ends + GONE < monotonic():
-                group.leader = one
-            return group.leader is one
-
     def _end_others(self, group: _Group, leader: _Listener) -> None:
         """End the waits of the others early. What they do next, such as to poll, needs no shared read."""
-        with self._lock:
-            for one in group.listeners():
-                if one is not leader:
-                    group.remove(one)
-                    one.ends = 0.0
-                    one.signal.set()
+        for one in group.listeners():
+            if one is not leader:
+                group.remove(one)
+                one.ends = 0.0
+                one.signal.set()
 
     def _leave(self, key: Hashable, group: _Group, one: _Listener) -> None:
-        with self._lock:
-            group.remove(one)
-            if group.leader is one:
-                group.leader = next((next(iter(some)) for some in group.streams.values()), None)
-                if group.leader is not None:
-                    group.leader.signal.set()
-            if group.streams:
-                return
-            if self._groups.get(key) is group:
-                del self._groups[key]
-            pending, connection = group.pending, group.connection
-            group.pending = group.connection = None
+        group.remove(one)
+        if group.leader is one:
+            group.leader = next(iter(group.listeners()), None)
+            if group.leader is not None:
+                group.leader.signal.set()
+        if group.streams:
+            return
+        if self._groups.get(key) is group:
+            del self._groups[key]
+        pending, connection = group.pending, group.connection
+        group.pending = group.connection = None
         if pending is not None:
             self._connections.park(pending)
         if connection is not None:
@@ -168,7 +149,7 @@ class SharedWaits:
             return False
         connection = pending.connection
         # not by `use`: a cancellation must not close the connection
-        if not await self._world.done(connection.readable(min(ends, pending.ends) - monotonic())):
+        if not await connection.readable(min(ends, pending.ends) - monotonic()):
             if pending.has_ended:
                 group.pending = None
                 self._connections.drop(connection, pending.sent_at)
@@ -181,10 +162,9 @@ class SharedWaits:
             if pending.words.index("STREAMS") < len(pending.words) - 3 and _is_of_one_stream(reply):
                 return False
             raise reply
-        with self._lock:
-            group.connection = connection
-            for stream, entries in reply or ():
-                group.deliver(stream.decode(), entries)
+        group.connection = connection
+        for stream, entries in reply or ():
+            group.deliver(stream.decode(), entries)
         return True
 
     async def _send(self, group: _Group) -> Pending | None:
@@ -193,8 +173,7 @@ class SharedWaits:
             connection = await self._connections.take_for_wait(group.address, QUERY_TIMEOUT)
         if connection is None:
             return None
-        with self._lock:
-            words = group.words()
+        words = group.words()
         await self._sender.use(connection, connection.send, [words], QUERY_TIMEOUT)
         group.pending = Pending(words, connection, monotonic())
         return group.pending

@@ -62,7 +62,7 @@ class Waiters:
             self._end_poll(token)
             self._kept.pop(token, None)
 
-    def others(self, token: bytes) -> list[bytes]:
+    def choose_others(self, token: bytes) -> list[bytes]:
         """The clients that the poll which this one sends now is to keep in the queue. It keeps none if it
         acquires, or fails, so they are marked by `polled`."""
         with self._lock:

@@ -168,11 +168,7 @@ class Following(ChatBase):
         edits, missed, moved, positions, edited, reading, typing, event, event_values, size, *raw = rest
         readers = {user: _Reader(*one) for user, one in zip(users, reading, strict=True) if one}
         messages = entries.make_messages(self.id, int(epoch), first, raw[:size])
-        corrected = payloads.loads_all(raw[size:])
-        edited_messages = {
-            number: entries.make_message(self.id, int(epoch), message_id, entry)
-            for number, message_id, entry in zip(edited[::2], edited[1::2], corrected, strict=True)
-        }
+        edited_messages = self._edited(int(epoch), edited, raw[size:])
         events = make_events(event_values)
         typists = [member.decode() for member in typing]
         last_sender = payloads.loads_all([sender])[0] if sender else ""
@@ -206,6 +202,15 @@ class Following(ChatBase):
             if len(readers) == 1 or not (reset or _has_joined_since(one, after, events))
         }
         return found, [user for user in readers if user not in found]
+
+    def _edited(self, epoch: int, edited: list[int], raw: list[bytes]) -> dict[int, Message]:
+        """The edited messages by their edit numbers; `edited`: edit number, message id, ..."""
+        return {
+            number: entries.make_message(self.id, epoch, message_id, entry)
+            for number, message_id, entry in zip(
+                edited[::2], edited[1::2], payloads.loads_all(raw), strict=True
+            )
+        }
 
     def _of_reader(
         self,

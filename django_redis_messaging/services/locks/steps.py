@@ -198,7 +198,7 @@ class LockSteps(Service):
             wake = Listen(self._keys.wake(place), since, seconds=pause / 1000, match=attempt.token)
             is_woken = yield from line.wait(wake, attempt.token, attempt.ends)
             is_last = monotonic() >= attempt.ends
-            others = () if is_last else line.others(attempt.token)
+            others = () if is_last else line.choose_others(attempt.token)
             reply = yield from self._poll(attempt, 0 if is_last else MAX_WAITING, waited=1, others=others)
             if isinstance(reply, int):
                 return reply

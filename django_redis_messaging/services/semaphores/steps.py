@@ -81,7 +81,7 @@ class SemaphoreSteps(Service):
                 gate = Listen(self._keys[-1], int(ticket) - 1, seconds=min(poll_in / 1000, POLL_INTERVAL))
                 yield from line.wait(gate, token, ends)
                 waits = monotonic() < ends  # the last poll leaves the queue
-                others = line.others(token) if waits else []
+                others = line.choose_others(token) if waits else []
                 reply = yield from self._poll(permit, others, waits=waits)
             return bool(reply)
         finally:
