@@ -325,6 +325,23 @@ async def test_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch, set
         assert hub_of()._registry.chats[chat.id].members == frozenset()
 
 
+async def test_non_members_do_not_learn_who_is_online(
+    closing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even between the beginning of a stream and the reading of the chat."""
+    monkeypatch.setattr(looking, "INTERVAL", 0.1)
+    chat, hub = await Chat.acreate("ann", ["bob"], "One"), hub_of()
+    await live.Presence().aenter("bob", "one")
+    async with following("ann", rooms=[chat.id]) as ann:
+        await ann.until(live.PresenceChanged, lambda event: event.online == {"bob"})
+        await until_all_is_read("ann")
+        monkeypatch.setattr(hub._reading.marks, "chat", lambda *args: None)  # the reading is late
+        async with hub.stream("mallory", {chat.id: live.Known()}) as stream:
+            await hub._looking._look_who_is_online()
+            found = await stream.take(0.1)
+            assert not [event for event in found if isinstance(event, live.PresenceChanged)]
+
+
 async def test_a_chat_that_grows_shows_nobody_online(
     closing: None, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:

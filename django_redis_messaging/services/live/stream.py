@@ -173,8 +173,9 @@ class Stream:
             self._wake()
 
     def put_online(self, chat_id: str, online: frozenset[str]) -> None:
-        """Who is online in an open chat."""
-        if self.rooms[chat_id].put_online(chat_id, online - {self.user}):
+        """Who is online in an open chat. Nobody, as long as it is not known that the user is a member."""
+        room = self.rooms[chat_id]
+        if room.shown is not None and room.put_online(chat_id, online - {self.user}):
             self._wake()
 
     def close_room(self, chat_id: str) -> None:
