@@ -327,6 +327,22 @@ def test_no_interleaving_of_block_and_unblock_leaves_them_different() -> None:
         assert is_suspended(chat, ann) == (blocks.list() == [bob]), order
 
 
+@pytest.mark.parametrize("members", [[], ["ann"], ["bob"], ["ann", "bob"]])
+def test_no_interleaving_of_direct_and_leaving_for_good_leaves_a_membership(members: list[str]) -> None:
+    for number, order in enumerate(itertools.product([True, False], repeat=6)):
+        ann, bob = f"ann {number}", f"bob {number}"
+        named = {"ann": ann, "bob": bob}
+        chat = Chat.direct(bob, ann)
+        for user in {"ann", "bob"} - set(members):
+            chat.leave(named[user])
+        interleave(steps(Chat(chat.id)._direct, bob, ann), steps(chat.leave, ann, again=False), order)
+        with pytest.raises(NotPermitted, match="does not want to be added again"):
+            Chat.direct(bob, ann)
+        with suppress(ChatNotFound):
+            assert ann not in [one.user for one in chat.members()], order
+        assert not server().exists(index(ann)), order
+
+
 def test_repeat_finishes_what_a_crash_left() -> None:
     chat, blocks = Chat.direct("ann", "bob"), Blocks("ann")
     crash_after(blocks.block, 1, "bob")

@@ -325,9 +325,7 @@ async def test_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch, set
         assert hub_of()._registry.chats[chat.id].members == frozenset()
 
 
-async def test_non_members_do_not_learn_who_is_online(
-    closing: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_non_members_do_not_learn_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even between the beginning of a stream and the reading of the chat."""
     monkeypatch.setattr(looking, "INTERVAL", 0.1)
     chat, hub = await Chat.acreate("ann", ["bob"], "One"), hub_of()

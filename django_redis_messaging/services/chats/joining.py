@@ -25,9 +25,9 @@ from .keys import ChatKeys
 #: users that one call adds
 _MAX_ADDED = 500
 
-#: parts of the reply of inbox_confirm: the user hides what they have read; the user has blocked the other one
-#: meanwhile (direct chats)
-_HIDES, _HAS_BLOCKED = 1, 2
+#: parts of the reply of inbox_confirm: the user hides what they have read; of direct chats: the user has
+#: blocked the other one, or has left for good, meanwhile
+_HIDES, _HAS_BLOCKED, _HAS_DECLINED = 1, 2, 4
 
 #: how users join: see lua/chat_join.lua
 Way = Literal["added", "alone", "returning"]
@@ -36,7 +36,7 @@ Way = Literal["added", "alone", "returning"]
 class Joining(ChatBase):
     """Joining and leaving, and the entries in the users' indexes of chats."""
 
-    #: the two users of a direct chat, while one of them opens it, joins it or adds the other one
+    #: the two users of a direct chat, while the first one opens it, joins it or adds the other one
     _pair: tuple[str, str] | None = None
 
     @operation
@@ -106,6 +106,12 @@ class Joining(ChatBase):
             raise InvalidArgument("again=False is for users who leave by themselves: omit it with by=….")
         if is_direct(self.id) and not flag(again, "again"):
             yield Script("inbox_decline", [UserKeys(self._prefix, user).declined], [self.id])
+        return (yield from self._leave(user, by, again=again))
+
+    aleave = asynchronous(leave)
+
+    def _leave(self, user: str, by: str | None = None, *, again: bool) -> Steps[bool]:
+        """End a membership in the chat, then remove it from the user's index."""
         arguments = (user, by or "", request(None), window(), flag(again, "again"))
         reply = yield Script("chat_leave", self._keys.ending, arguments)
         if reply in (b"no chat", b"no member"):
@@ -113,8 +119,6 @@ class Joining(ChatBase):
         token = self._checked(reply, user, by or "").decode()
         yield from best_effort(self._remove_entries([(user, token)]))
         return True
-
-    aleave = asynchronous(leave)
 
     def _join(
         self, users: Sequence[str], way: Way, asker: str, request_id: str | None = None
@@ -231,12 +235,16 @@ class Joining(ChatBase):
                 for user, state in states.items():
                     if state & _HAS_BLOCKED:
                         yield from apply_block(self._prefix, user, self._companion(user), is_blocked=True)
+                    if state & _HAS_DECLINED:
+                        yield from self._leave(user, again=False)
+                        yield from self._release([user], token)
                 known |= wrong
                 waiting = [one for one in waiting if one[0] in wrong]
 
     def _confirmation(self, user: str, token: str, in_force: str | bytes, seen: str) -> Script:
         keys = UserKeys(self._prefix, user)
-        arguments = (self.id, token, in_force, seen, self._companion(user))
+        is_own = self._pair is not None and self._pair[0] == user
+        arguments = (self.id, token, in_force, seen, self._companion(user), int(is_own))
         own = [keys.chats, keys.choices, keys.blocks, keys.declined]
         return Script("inbox_confirm", own, arguments)
 
