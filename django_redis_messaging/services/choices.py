@@ -52,7 +52,7 @@ class Choices(Service):
         digests: bool | None = None,
     ) -> Steps[Choice]:
         """Change the choices that are given; returns all. They hold when the call returns, in all processes
-        and chats.
+        and chats; only what the user was typing just before is still shown until `TYPING_WINDOW` has passed.
 
         Takes one round trip; if `receipts` changes, two more, and one for each 500 chats of the user. If that
         is interrupted, some chats know the choice and others don't, and `get` returns `receipts` as True:
