@@ -15,4 +15,4 @@ def bell(request: HttpRequest) -> dict[str, Bell]:
 
     Redis is read only if the template uses one of them.
     """
-    return {"messaging_bell": Bell(request)}
+    return {"messaging_bell": Bell.of(request)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.cookiejar
+import json
 import os
 import re
 import signal
@@ -27,6 +28,24 @@ MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
 #: seconds within which the demo must answer
 DEADLINE = 90.0
 NOTIFICATIONS = "/messages/notifications/"
+#: less data than by default, so that a demo starts sooner
+SMALL = ("--contacts", "30", "--chats", "2", "--messages", "3")
+#: prints TCP_NODELAY of a connection that is accepted at the socket of the demo
+NODELAY = """
+import asyncio, socket
+from people.serving import bind
+async def answer(reader, writer):
+    connection = writer.get_extra_info("socket")
+    print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    writer.close()
+async def main():
+    listening = bind("127.0.0.1", 0)
+    async with await asyncio.start_server(answer, sock=listening):
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        await reader.read()
+        writer.close()
+asyncio.run(main())
+"""
 
 
 class Demo:
@@ -35,7 +54,7 @@ class Demo:
     def __init__(self, directory: Path, *args: str, env: dict[str, str] | None = None) -> None:
         without = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
         self.process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "demo", "--port", "0", "--contacts", "30", *args],
+            [sys.executable, str(MANAGE), "demo", "--port", "0", *SMALL, *args],
             env={
                 **without,
                 "DEMO_DIR": str(directory),
@@ -79,10 +98,11 @@ class Demo:
 class Browser:
     """A client that keeps cookies and posts forms."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, language: str = "en") -> None:
         self.address = address
         handler = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
         self._opener = urllib.request.build_opener(handler, urllib.request.ProxyHandler({}))
+        self._opener.addheaders.append(("Accept-Language", language))
 
     def get(self, path: str) -> str:
         return self._send(path, None)
@@ -130,6 +150,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
             demo.ended()
 
 
+def manage(directory: Path, *words: str) -> str:
+    """What another command of the site prints."""
+    environment = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
+    environment |= {"DEMO_DIR": str(directory), "DJANGO_SETTINGS_MODULE": "testproject.settings"}
+    done = subprocess.run(
+        [sys.executable, str(MANAGE), *words],
+        env=environment, capture_output=True, text=True, timeout=DEADLINE,
+    )  # fmt: skip
+    return done.stdout or done.stderr
+
+
 def servers(directory: Path) -> list[str]:
     """Processes with their data in the directory."""
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
@@ -166,6 +197,23 @@ def test_users_find_their_chats_and_no_process_is_left(start: Callable[..., Demo
     assert demo.output.endswith("\nStopped.\n")
     assert "Traceback" not in demo.output
     assert servers(tmp_path) == []
+
+
+def test_answers_are_not_delayed(tmp_path: Path) -> None:
+    assert manage(tmp_path, "shell", "--verbosity", "0", "-c", NODELAY) == "1\n"
+
+
+def test_users_share_as_many_chats_as_they_want(start: Callable[..., Demo]) -> None:
+    demo = start("--chats", "9", "--messages", "50")
+    browser = Browser(demo.address)
+    feed = json.loads(browser.sign_in("erin", next="/messages/feed/"))
+    chats = {chat["title"]: chat for chat in feed["chats"]}
+    del chats["Release"]
+    assert [chat["last_id"] for chat in chats.values()] == [50] * 9
+    assert {title: chat["unread"] for title, chat in chats.items() if chat["unread"]} == {
+        "Design Lisbon": 1,
+        "Travel Lisbon": 2,
+    }
 
 
 def test_it_keeps_its_data_unless_fresh(start: Callable[..., Demo], tmp_path: Path) -> None:
@@ -222,6 +270,26 @@ def test_an_order_that_is_not_paid_in_time_is_cancelled(start: Callable[..., Dem
     assert "paid in time: Tea." in page and "paid in time: Cake." not in page
 
 
+def test_pages_are_in_the_language_of_the_browser(start: Callable[..., Demo]) -> None:
+    browser = Browser(start().address, language="de")
+    assert "Wer sind Sie?" in browser.get("/")
+    browser.sign_in("alice")
+    orders = browser.order("Tee", "ann@example.com")
+    for text in (
+        ">Bestellen</button>",
+        ">Artikel:</label>",
+        ">E-Mail-Adresse:</label>",
+        "Noch nicht bezahlt",
+    ):
+        assert text in orders
+    browser.until("/orders/", "Bestätigung: Erfolgreich")
+    assert "Rabatt" in browser.get("/shop/")
+    assert "Sie haben <b>100</b> Münzen." in browser.get("/market/")
+    assert "Anfragen nach Land und Tag" in browser.get("/traffic/")
+    assert '<html lang="ar" dir="rtl">' in Browser(browser.address, language="ar").get("/")
+    assert "Who are you?" in Browser(browser.address, language="fr").get("/"), "not half in French"
+
+
 def test_orders_need_a_sign_in(start: Callable[..., Demo]) -> None:
     browser = Browser(start().address)
     browser.get("/orders/")
@@ -230,6 +298,31 @@ def test_orders_need_a_sign_in(start: Callable[..., Demo]) -> None:
     assert browser.where == "/"
     browser.sign_in("bob", next="/orders/")
     assert browser.where == "/orders/"
+
+
+def test_options_and_the_log_are_for_staff(start: Callable[..., Demo], tmp_path: Path) -> None:
+    browser = Browser(start(env={"DEMO_ACCESS_LOG": ""}).address)
+    for page in ("/shop/", "/traffic/"):
+        browser.get(page)
+        assert browser.where == "/"
+    forms = (("/shop/", {"discount": "90"}), ("/traffic/process/", {}))
+    for path, form in forms:
+        browser.post(path, at="/", **form)
+        assert browser.where == "/", "signs in first"
+    browser.sign_in("bob")
+    for path, form in forms:
+        assert f'<form method="post" action="{path}"' not in browser.get("/traffic/")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            browser.post(path, at="/", **form)
+    page = browser.get("/shop/")
+    assert '<span id="discount">0 %</span>' in page
+    assert "Only staff can change the options." in page
+    browser.sign_in("alice")
+    for path, form in forms:
+        with pytest.raises(urllib.error.HTTPError, match="403"):  # without the token
+            browser._send(path, urllib.parse.urlencode(form).encode())
+    assert not (tmp_path / "options.json").exists()
+    assert "Nothing has been counted yet." in browser.get("/traffic/")
 
 
 def test_beyond_loopback_only_the_host_is_allowed_and_staff_need_a_password(
@@ -304,20 +397,11 @@ def test_an_option_changed_by_another_process_applies_at_once(
     start: Callable[..., Demo], tmp_path: Path
 ) -> None:
     browser = Browser(start().address)
-    page = browser.get("/shop/")
+    page = browser.sign_in("alice", next="/shop/")
     assert '<span id="discount">0 %</span>' in page
     made = re.findall(r'<time id="made" datetime="([^"]+)"', page)
 
-    def option(*words: str) -> str:
-        environment = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
-        environment |= {"DEMO_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "testproject.settings"}
-        done = subprocess.run(
-            [sys.executable, str(MANAGE), "option", *words],
-            env=environment, capture_output=True, text=True, timeout=DEADLINE,
-        )  # fmt: skip
-        return done.stdout or done.stderr
-
-    assert option("discount", "20") == '{"discount": 20, "open": true}\n'
+    assert manage(tmp_path, "option", "discount", "20") == '{"discount": 20, "open": true}\n'
     ends = time.monotonic() + DEADLINE
     while '<span id="discount">20 %</span>' not in (page := browser.get("/shop/")):
         assert time.monotonic() < ends, page
@@ -326,21 +410,29 @@ def test_an_option_changed_by_another_process_applies_at_once(
         assert time.monotonic() < ends, page
         time.sleep(0.3)
         page = browser.get("/shop/")
-    assert option("discount", "many").startswith("CommandError: discount can't be 'many': ")
+    assert manage(tmp_path, "option", "discount", "many").startswith(
+        "CommandError: discount can't be 'many': "
+    )
 
-    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
-    assert token
-    form = {"csrfmiddlewaretoken": token[1], "discount": "30"}
-    assert '<span id="discount">30 %</span>' in browser._send("/shop/", urllib.parse.urlencode(form).encode())
-    assert option() == '{"discount": 30, "open": false}\n'
+    page = browser.post("/shop/", at="/shop/", discount="30")
+    assert '<span id="discount">30 %</span>' in page
+    assert manage(tmp_path, "option") == '{"discount": 30, "open": false}\n'
 
 
-@pytest.mark.parametrize(("contacts", "text"), [("3000", "Directory: 1000 of"), ("10", " people")])
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--contacts", "3000"], "Directory: 1000 of"),
+        (["--chats", "60", "--messages", "500"], "Chats: 60 with 500 messages"),
+        ([], " people"),
+    ],
+)
 def test_it_can_be_stopped_during_startup(
-    contacts: str, text: str, start: Callable[..., Demo], tmp_path: Path
+    args: list[str], text: str, start: Callable[..., Demo], tmp_path: Path
 ) -> None:
-    """While it stores contacts, or starts its threads; that takes so little time that it may have ended."""
-    demo = start("--contacts", contacts)
+    """While it stores contacts or messages, or starts its threads; the last takes so little time that it may
+    have ended."""
+    demo = start(*args)
     ends = time.monotonic() + DEADLINE
     while text not in demo.output:
         assert time.monotonic() < ends and demo.process.poll() is None, demo.output
@@ -348,7 +440,7 @@ def test_it_can_be_stopped_during_startup(
 
     assert demo.stop(signal.SIGINT) == 0
     assert demo.output.endswith("\nStopped.\n")
-    assert contacts == "10" or "Open" not in demo.output
+    assert not args or "Open" not in demo.output
     assert servers(tmp_path) == []
 
 
@@ -364,7 +456,8 @@ def test_a_used_port_is_a_one_line_error(start: Callable[..., Demo]) -> None:
     [
         (["--port", "99999"], "give another --host or --port"),
         (["--host", "no.such.host.invalid"], "give another --host or --port"),
-        (["--contacts", "-1"], "give 0 or more"),
+        (["--contacts", "-1"], "--contacts must be at least 0, not -1"),
+        (["--messages", "0"], "--messages must be at least 1, not 0"),
     ],
 )
 def test_bad_options_are_a_one_line_error(start: Callable[..., Demo], args: list[str], message: str) -> None:

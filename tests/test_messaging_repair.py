@@ -268,10 +268,10 @@ def test_members_who_leave_during_the_repair(chat: Chat, monkeypatch: pytest.Mon
         chat.leave("bob")
         return reserve(self, users)
 
-    def leave_after(self: Any, *arguments: Any) -> Any:
+    def leave_after(self: Any, *arguments: Any, **named: Any) -> Any:
         chat.leave("dan")
         chat.join("dan")
-        return confirm(self, *arguments)
+        return confirm(self, *arguments, **named)
 
     monkeypatch.setattr(messaging_repair.ChatRepair, "_write_entries", leave_before)
     monkeypatch.setattr(messaging_repair.ChatRepair, "_confirm", leave_after)

@@ -158,25 +158,25 @@ def totals_of(page: str) -> dict[str, int]:
 
 def test_the_page(start: Callable[..., Demo], tmp_path: Path) -> None:
     demo = start(env={"DEMO_ACCESS_LOG": ""})
-    carol = Browser(demo.address)
-    carol.get("/traffic/")
-    assert carol.where == "/"
-    page = carol.sign_in("carol", next="/traffic/")
-    assert carol.where == "/traffic/"
+    alice = Browser(demo.address)
+    alice.get("/traffic/")
+    assert alice.where == "/"
+    page = alice.sign_in("alice", next="/traffic/")
+    assert alice.where == "/traffic/"
     assert "Nothing has been counted yet." in page
-    page = carol.post("/traffic/process/", at="/traffic/")
-    assert carol.where == "/traffic/"
+    page = alice.post("/traffic/process/", at="/traffic/")
+    assert alice.where == "/traffic/"
     assert "The log was processed." in page and "7 malformed lines were skipped." in page
     requests = requests_of(read(tmp_path / "access.log"))
     assert totals_of(page) == Counter(day for day, _ in requests)
     assert f"{len(requests)} requests" in page
     germans = sum(1 for day, ip in requests if day == "2026-05-19" and ip.startswith("2001:db8:1:"))
     assert re.search(rf'Germany</th>\s*<td class="number">{germans}</td>', page)
-    again = carol.post("/traffic/process/", at="/traffic/")
+    again = alice.post("/traffic/process/", at="/traffic/")
     assert "Nothing was counted twice." in again
     assert totals_of(again) == totals_of(page)
     with pytest.raises(urllib.error.HTTPError, match="405"):
-        carol.get("/traffic/process/")
+        alice.get("/traffic/process/")
 
 
 @pytest.mark.promise
@@ -186,7 +186,7 @@ def test_a_demo_that_was_killed_counts_each_line_once(start: Callable[..., Demo]
     log.write_bytes(b"".join(line % (number % 28 + 1) for number in range(28)) * 15_000)
     demo = start(env={"DEMO_ACCESS_LOG": str(log)})
     browser = Browser(demo.address)
-    browser.sign_in("carol")
+    browser.sign_in("alice")
 
     def publish() -> None:
         with suppress(OSError, AssertionError):  # the demo is killed meanwhile
@@ -202,7 +202,7 @@ def test_a_demo_that_was_killed_counts_each_line_once(start: Callable[..., Demo]
     thread.join()
 
     browser = Browser(start(env={"DEMO_ACCESS_LOG": str(log)}).address)
-    browser.sign_in("carol")
+    browser.sign_in("alice")
     browser.post("/traffic/process/", at="/traffic/")
     page = browser.until("/traffic/", "420000 requests")
     assert totals_of(page) == {f"2026-05-{day:02}": 15_000 for day in range(1, 29)}

@@ -1,4 +1,4 @@
-"""The translations of the pages are complete, and are those of the texts in the code."""
+"""The translations of the pages and of the demo are complete, and are those of the texts in the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from django.utils import translation
 
 from django_redis_messaging.web.views.rooms import divider_text, gap_text
 
-PACKAGE = Path(__file__).parent.parent / "django_redis_messaging"
+ROOT = Path(__file__).parent.parent
+PACKAGE, DEMO = ROOT / "django_redis_messaging", ROOT / "testproject"
 LANGUAGES = sorted(path.name for path in (PACKAGE / "locale").iterdir() if path.is_dir())
 
 
@@ -31,20 +32,22 @@ def compiled_texts(path: Path) -> dict[object, str]:
     return texts
 
 
-def test_makemessages_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = tmp_path / "django_redis_messaging"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.mark.parametrize("package", [PACKAGE, DEMO], ids=lambda package: package.name)
+def test_makemessages_changes_nothing(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / package.name
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(copy)
     call_command(
         "makemessages", locale=LANGUAGES, no_location=True, no_obsolete=True, no_wrap=True, verbosity=0
     )
     for language in LANGUAGES:
-        assert catalog(copy, language) == catalog(PACKAGE, language), "run .ci/makemessages"
+        assert catalog(copy, language) == catalog(package, language), "run .ci/makemessages"
 
 
+@pytest.mark.parametrize("package", [PACKAGE, DEMO], ids=lambda package: package.name)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_translations_are_complete(language: str, tmp_path: Path) -> None:
-    source = PACKAGE / "locale" / language / "LC_MESSAGES" / "django.po"
+def test_translations_are_complete(package: Path, language: str, tmp_path: Path) -> None:
+    source = package / "locale" / language / "LC_MESSAGES" / "django.po"
     compiled = tmp_path / "django.mo"
     command = ["msgfmt", "--check-format", "--statistics", "-o", str(compiled), str(source)]
     environment = {**os.environ, "LC_ALL": "C"}

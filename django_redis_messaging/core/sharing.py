@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from itertools import islice
 from time import monotonic
 from typing import Any
 
@@ -69,7 +68,7 @@ class _Group:
 
     def words(self) -> Words:
         """The words of the next read."""
-        names = list(islice(list(self.streams), MAX_STREAMS))
+        names = list(self.streams)[:MAX_STREAMS]
         if len(self.streams) > MAX_STREAMS:
             for name in names:
                 self.streams[name] = self.streams.pop(name, {})

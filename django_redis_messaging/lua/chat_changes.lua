@@ -36,7 +36,7 @@
 -- ARGV  15… users
 -- Returns {epoch, id of the first new entry, stamp of the entry before it if there is none, gap, has_more, reset, title,
 --   number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed, state of the positions,
---   {member, position or '-' if it is hidden, …}, {number, id, number, id, …} of the edited entries, {reader, …},
+--   {member, position or '-' if it is hidden, …}, {member among them who joined after the newest entry, …}, {number, id, number, id, …} of the edited entries, {reader, …},
 --   {member who is typing, …}, number of the latest event, {value, …} of the new events (_events.lua), number of new
 --   entries, new entry, …, edited entry, …}, or 'no chat', 'no member' if no user is a member. A reader is {id at
 --   joining, ms of joining, number of the first event that the user sees, role, id of the oldest entry that the user can
@@ -139,6 +139,24 @@ local function newest_sender(stored, last, oldest)
   return string.sub(entry, start, start + length - 1)
 end
 
+-- Returns those of the members who joined after the newest entry: their position is at it, but they have not read it.
+-- `sender`: that of the entry as JSON. Directly after it was sent, only the sender is at it: then nothing is read.
+local function read_newcomers(positions, last, sender)
+  local names, newcomers = {}, {}
+  for at = 1, sender ~= '' and #positions or 0, 2 do
+    if positions[at + 1] ~= '-' and positions[at + 1] >= last and '"' .. positions[at] .. '"' ~= sender then
+      names[#names + 1] = positions[at]
+    end
+  end
+  for at, line in ipairs(#names > 0 and redis.call('HMGET', roster, unpack(names)) or {}) do
+    local _, first_join_id = before_block(line or '')
+    if line and tonumber(first_join_id or parse_line(line)) >= last then
+      newcomers[#newcomers + 1] = names[at]
+    end
+  end
+  return newcomers
+end
+
 -- Returns what concerns each of the users alone.
 local function read_readers(memberships, first, last, now)
   local readers = {}
@@ -176,7 +194,10 @@ local count, state, positions = read_positions(title)
 local after = reset and (read_position(members, viewer.user) or 0) or cursor.id
 after = math.max(math.min(after, last), viewer.join_id)
 local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, first)
-if from > last and digits(state) == known_state then
+local typists = read_typists(now)
+local event, events = events_since(info, latest_event, not reset and known_event or nil, viewer.event)
+-- Who is typing or in an event is told apart from other members with the same name.
+if from > last and digits(state) == known_state and #typists == 0 and not (known_event and #events > 0) then
   positions = {}
 end
 max_bytes = max_bytes - bytes_of(positions)
@@ -206,9 +227,9 @@ end
 
 local stamp = from > to and stamp_of(chat, log, stored, from - 1) or ''
 local sender = positions[1] and newest_sender(stored, last, oldest) or ''
-local event, events = events_since(info, latest_event, not reset and known_event or nil, viewer.event)
 return {
   chat.epoch, from, stamp, from - after - 1, more and 1 or 0, reset and 1 or 0, title, count, last, sender, number,
-  missed and 1 or 0, state, positions, added, read_readers(memberships, first, last, now), read_typists(now), event,
+  missed and 1 or 0, state, positions, read_newcomers(positions, last, sender), added,
+  read_readers(memberships, first, last, now), typists, event,
   events, to - from + 1, unpack(found),
 }

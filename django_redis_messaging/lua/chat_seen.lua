@@ -35,7 +35,7 @@ local function has_seen(member, line)
     return (parse_line(line) or id) < id
   end
   local score = redis.call('ZSCORE', members, member)
-  return tonumber(join_id) < id and id <= tonumber(shown_position(roster, member, score))
+  return tonumber(join_id) < id and id <= shown_position(roster, member, score)
 end
 
 -- members examined by one call

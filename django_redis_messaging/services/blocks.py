@@ -10,7 +10,7 @@ from ..core.operations import Command, Script, Service, Steps, asynchronous, ope
 from ..core.steps import batched
 from ..errors import InvalidArgument, LimitExceeded
 from .arguments import settled
-from .chats.direct import apply_block
+from .chats.direct import apply_block, read_block
 from .users import UserKeys
 
 #: the built-in, because `list` is a method below
@@ -96,8 +96,7 @@ def find_blocking(prefix: str, users: Sequence[str], other: str) -> Steps[set[st
     """Those of the users who have blocked a person. One round trip for each 500."""
     found: set[str] = set()
     for page in batched(users):
-        keys = [UserKeys(prefix, name(user, "user")).blocks for user in page]
-        replies = yield [Command("ZSCORE", key, other, reads=True) for key in keys]
+        replies = yield [read_block(prefix, user, other) for user in page]
         found |= {user for user, reply in zip(page, replies, strict=True) if reply is not None}
     return found
 

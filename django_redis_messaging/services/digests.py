@@ -130,14 +130,21 @@ class DigestInbox(Inbox):
     def _examine(self, chats: Sequence[str], arguments: Sequence[str | int]) -> Steps[dict[str, list[Any]]]:
         """Examine chats until nothing is left; returns their items, those of one chat joined."""
         found: dict[str, list[Any]] = {}
-        below, waiting = dict.fromkeys(chats[: Fan.SIZE], 0), chats[Fan.SIZE :]
+        below: dict[str, int] = {}
+        waiting = chats
         for _ in range(MAX_SCRIPTS):
+            size = Fan.SIZE - len(below)
+            below |= dict.fromkeys(waiting[:size], 0)
+            waiting = waiting[size:]
+            if not below:
+                break
             resources = [(ChatKeys(self._prefix, chat).listing, (lowest,)) for chat, lowest in below.items()]
             items = yield Fan("inbox_digest", resources, arguments)
             replies, below = zip(below, items, strict=True), {}
             for chat, item in replies:
                 if isinstance(item, int):  # nothing is left
-                    found.get(chat, [0] * _LATEST)[_REST] = 0
+                    if chat in found:
+                        found[chat][_REST] = 0
                     continue
                 if len(item) == 1:
                     _logger.warning(_LEFT_OUT, chat, item[0].decode())
@@ -145,11 +152,6 @@ class DigestInbox(Inbox):
                 found[chat] = _joined(found[chat], item) if chat in found else item
                 if item[_REST]:
                     below[chat] = item[_LOWEST]
-            size = Fan.SIZE - len(below)
-            below |= dict.fromkeys(waiting[:size], 0)
-            waiting = waiting[size:]
-            if not below:
-                break
         return found
 
 

@@ -135,8 +135,8 @@ class Inbox(Service):
     def newest(self) -> dict[str, bytes | None]:
         """Chat id → value of its newest key, for all the user's chats, as of this object's latest read;
         without those that are suspended, if it has met them."""
-        newest = dict(zip(map(bytes.decode, self._latest[0]), self._newest, strict=True))
-        return {chat_id: newest[chat_id] for chat_id in newest if chat_id not in self._suspended}
+        pairs = zip(map(bytes.decode, self._latest[0]), self._newest, strict=True)
+        return {chat_id: value for chat_id, value in pairs if chat_id not in self._suspended}
 
     @operation
     def unread(self) -> Steps[int]:

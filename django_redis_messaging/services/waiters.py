@@ -13,7 +13,6 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable
-from itertools import islice
 from time import monotonic
 
 from ..core.operations import Listen, Steps
@@ -68,7 +67,7 @@ class Waiters:
         with self._lock:
             self._polled_at = now = monotonic()
             self._polling = token
-            oldest = islice(list(self._kept.items()), MAX_OTHERS + 1)
+            oldest = list(self._kept.items())[: MAX_OTHERS + 1]
             latest = now - self._interval / 2
             found = [one for one, at in oldest if -math.inf < at < latest and one != token]
             return found[:MAX_OTHERS]

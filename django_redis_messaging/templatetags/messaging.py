@@ -24,20 +24,22 @@ def messaging_bell(context: Context, *, count: bool = True) -> dict[str, Any]:
 
     Includes its style sheet and script. Users who may not use the pages get nothing. `count=False` renders
     it without reading Redis; the script then fetches the count. Without a request in the context, such as
-    on an error page, nothing is rendered.
+    on an error page, nothing is rendered. The pages of this app leave out theirs if the layout of the site
+    has rendered one before.
     """
-    bell = context.get("messaging_bell")
-    if not isinstance(bell, Bell):
-        request = context.get("request")
-        bell = Bell(request) if request is not None else None
-    if bell is None or not bell.shown:
+    request = context.get("request")
+    bell = Bell.of(request) if request is not None else None
+    in_page = "drm_bell" in context
+    if bell is None or not bell.shown or (in_page and bell.rendered):
         return {"bell": None}
+    bell.rendered = True
     return {
         "bell": bell,
         "counts": count,
         "here": context.get("drm_tab") == "notifications",
-        # the style sheet of the pages contains that of the bell
-        "in_page": "drm_layout" in context,
+        # the style sheet of the pages contains that of the bell there
+        "in_page": in_page,
+        "has_keys": "drm_layout" in context,
         "csp_nonce": nonce(context),
     }
 

@@ -14,7 +14,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from django.utils.decorators import method_decorator
-from django.utils.functional import Promise
+from django.utils.functional import Promise, cached_property
 from django.views import View
 from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
@@ -29,6 +29,7 @@ from . import problems
 from .identity import Identity
 from .layout import layout_context
 from .params import check_text
+from .people import People
 from .problems import Answer, Problem
 
 
@@ -87,6 +88,11 @@ class MessagingView(View):
         if unquote(request.headers.get("Messaging-User", self.me)) != self.me:
             raise Problem(problems.OTHER_USER)
 
+    @cached_property
+    def people(self) -> People:
+        """The people in the answer."""
+        return People(self.active_identity)
+
     def count_use(self, action: str, times: int = 1) -> None:
         """Count what the user does, up to its rate. Raises RateExceeded."""
         if action in COUNTED_BY_PAGES or not conf.current().RATES_IN_SERVICES:
@@ -127,7 +133,7 @@ class MessagingView(View):
     def finish(self, response: HttpResponseBase) -> HttpResponseBase:
         """Keep private messages out of caches, and their URLs out of referrers sent to other sites."""
         add_never_cache_headers(response)
-        patch_vary_headers(response, ["Accept", "Cookie"])
+        patch_vary_headers(response, ["Accept", "Cookie", "Messaging-Without"])
         response.headers.setdefault("Referrer-Policy", "same-origin")
         return response
 

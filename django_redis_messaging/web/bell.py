@@ -27,8 +27,20 @@ COUNT_TIMEOUT = 0.25
 class Bell:
     """The bell for the user of a request. The count is read on first use, once."""
 
+    #: whether a template has rendered it
+    rendered = False
+
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> Bell:
+        """The bell of a request, always the same."""
+        bell = getattr(request, "_messaging_bell", None)
+        if not isinstance(bell, cls):
+            bell = cls(request)
+            setattr(request, "_messaging_bell", bell)  # noqa: B010 (not an attribute that HttpRequest declares)
+        return bell
 
     @cached_property
     def shown(self) -> bool:

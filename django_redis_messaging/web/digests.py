@@ -26,9 +26,9 @@ from ..errors import ConfigurationError, InvalidArgument
 from ..services.chats import Message
 from ..services.digests import DigestInbox, DigestRecord, UnreadChat
 from .identity import Identity
-from .people import people
-from .presentation import EXCERPT_LENGTH, ChatRow, chat_rows
-from .texts import unlinked, visible_text
+from .people import People
+from .presentation import EXCERPT_LENGTH, ChatRow, chat_rows, shown_title
+from .texts import unlinked
 
 #: chats in a digest; others are counted
 MAX_SHOWN_CHATS = 20
@@ -150,10 +150,11 @@ def find_digest(identity: Identity, member: str, site: Site) -> Digest | None:
 def _shown_chats(
     identity: Identity, member: str, site: Site, found: Sequence[UnreadChat]
 ) -> list[DigestChat]:
-    """The chats with their headings and excerpts; the names of all senders are fetched together."""
-    senders = {message.sender for chat in found for message in chat.latest}
-    names = {person.id: unlinked(person.label, MAX_NAME_LENGTH) for person in people(identity, senders)}
-    rows = chat_rows([chat.summary for chat in found], identity=identity, me=member)
+    """The chats with their headings and excerpts."""
+    people, senders = People(identity), {message.sender for chat in found for message in chat.latest}
+    people.show(senders)
+    rows = chat_rows([chat.summary for chat in found], people=people, me=member)
+    names = {sender: unlinked(people[sender].name, MAX_NAME_LENGTH) for sender in senders}
     return [
         DigestChat(
             heading=_heading(row),
@@ -172,8 +173,8 @@ def _excerpt(message: Message, names: dict[str, str]) -> Excerpt:
 
 def _heading(row: ChatRow) -> str:
     """Who or what a chat is. A title is quoted, since it can be anything: also the name of another person."""
-    title = unlinked(row.title, MAX_TITLE_LENGTH)
-    if not visible_text(row.summary.title):
+    title = unlinked(row.other.name if row.other else row.title, MAX_TITLE_LENGTH)
+    if not shown_title(row.id, row.summary.title):
         return title
     if row.companion:
         return _("%(name)s, “%(title)s”") % {"name": unlinked(row.companion, MAX_NAME_LENGTH), "title": title}

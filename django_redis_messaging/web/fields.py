@@ -20,22 +20,22 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from ..errors import MessagingError
-from ..services.directories.folding import fold
 from ..services.rates import Rate
 from . import identity as identities
 from .params import MAX_SEARCH_LENGTH
-from .people import SUGGESTIONS_PER_PAGE, Person, reachable_labels, suggest
+from .people import SUGGESTIONS_PER_PAGE, People, Person, people_named, reachable_labels, with_named
 
-#: what is appended to a field's name for the text that is typed to search
-TYPED = "-q"
+#: what is appended to a field's name for the text that is typed to search, and for the ids that were found
+TYPED, FOUND = "-q", "-found"
 
 
 @dataclasses.dataclass
 class Chosen:
-    """The value of the widget: member ids, and the text in the search field."""
+    """The value of the widget: member ids, the text in the search field, and the ids found for it."""
 
     ids: list[str]
     typed: str = ""
+    found: Sequence[str] = ()
 
     @classmethod
     def of(cls, value: Any) -> Chosen:
@@ -65,9 +65,9 @@ class ContactWidget(forms.Widget):
         js: ClassVar = [forms.Script("django_redis_messaging/picker.js", type="module")]
 
     def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> Chosen:
-        values = data.getlist(name) if isinstance(data, MultiValueDict) else Chosen.of(data.get(name)).ids
+        values, found = (_values(data, key) for key in (name, name + FOUND))
         ids = dict.fromkeys(_storable(value) for value in values if value)
-        return Chosen(list(ids), _storable(data.get(name + TYPED) or ""))
+        return Chosen(list(ids), _storable(data.get(name + TYPED) or ""), found)
 
     def value_omitted_from_data(self, data: Mapping[str, Any], files: Any, name: str) -> bool:
         return name not in data and name + TYPED not in data
@@ -78,20 +78,23 @@ class ContactWidget(forms.Widget):
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
         context = super().get_context(name, None, attrs)
         chosen, attributes = Chosen.of(value), dict(context["widget"]["attrs"])
+        people, labels = People(identities.current()), self._labels(chosen.ids)
+        people.show_all([*(Person(member, label) for member, label in labels.items()), *self.found])
         context |= {
-            "chosen": self._people(chosen.ids),
+            # Of the others, whose ids the browser may have made up, only these are shown.
+            "chosen": [people[id] if id in labels else Person(id, id) for id in chosen.ids],
             "typed": chosen.typed,
             "typed_name": name + TYPED,
-            "found": self.found,
+            "found": [people[person.id] for person in self.found],
             "multiple": self.multiple,
             "input_id": attributes.pop("id", f"id_{name}"),
             "attributes": flatatt(attributes),
         }
         return context
 
-    def _people(self, ids: Sequence[str]) -> list[Person]:
-        """The people with these ids, which the browser may have made up: the names of the initial value, and
-        those that the user could find."""
+    def _labels(self, ids: Sequence[str]) -> dict[str, str]:
+        """id → label of people of the initial value, and of those whom the user could find: the browser may
+        have made up the ids."""
         identity = identities.current()
         labels = identity.labels(member for member in ids if member in self.initial)
         others = [member for member in ids if member not in labels]
@@ -100,11 +103,16 @@ class ContactWidget(forms.Widget):
                 searches = math.ceil(len(others) / SUGGESTIONS_PER_PAGE)
                 Rate.of(identity.member_id(self.user), "search").require(searches)
                 labels |= reachable_labels(identity, self.user, others)
-        return [Person(member, labels.get(member, member)) for member in ids]
+        return labels
 
     # Templates of the site may replace the widget's, which the renderer of forms would not find.
     def _render(self, template_name: str, context: Any, renderer: Any = None) -> SafeString:
         return render_to_string(template_name, context)
+
+
+def _values(data: Mapping[str, Any], key: str) -> list[str]:
+    """What a form sends under this key, or a dict has there."""
+    return data.getlist(key) if isinstance(data, MultiValueDict) else Chosen.of(data.get(key)).ids
 
 
 def _storable(text: str) -> str:
@@ -124,7 +132,7 @@ class ContactField(forms.Field):
     default_error_messages: ClassVar = {
         "unknown": _("Nobody whom you can choose is called “%(name)s”."),
         "unavailable": _("Search is unavailable. Try again."),
-        "several": _("Several people are called “%(name)s”. Choose one of them."),
+        "several": _("Several people match “%(name)s”. Choose one of them."),
         "limit": ngettext_lazy(
             "Choose at most %(limit)d person.", "Choose at most %(limit)d people.", "limit"
         ),
@@ -166,7 +174,7 @@ class ContactField(forms.Field):
         if self.disabled:
             return ids
         if typed:
-            ids = list(dict.fromkeys([*ids, self._find(typed)]))
+            ids = self._with_typed(chosen, typed)
         if len(ids) > self.limit:
             raise self._error("limit", limit=self.limit)
         added = [member for member in ids if member not in self.widget.initial]
@@ -176,19 +184,18 @@ class ContactField(forms.Field):
                 raise self._error("unknown", name=member)
         return ids
 
-    def _find(self, typed: str) -> str:
-        """The id of the person with this name."""
+    def _with_typed(self, chosen: Chosen, typed: str) -> list[str]:
+        """The ids of the chosen people and of the one with this name."""
         if len(typed) > MAX_SEARCH_LENGTH:
             raise self._error("unknown", name=f"{typed[:MAX_SEARCH_LENGTH]}…")
         user, identity = self._required_user, identities.current()
         Rate.of(identity.member_id(user), "search").require()
-        found, more = suggest(identity, user, typed.replace("\0", ""))
-        exact = [person for person in found if fold(person.label) == fold(typed)]
-        fitting = exact or found
-        if len(fitting) == 1 and not (more and not exact):
-            return fitting[0].id
-        self.widget.found = fitting
-        raise self._error("several" if fitting else "unknown", name=typed)
+        named = people_named(identity, user, typed.replace("\0", ""))
+        ids = with_named(named, chosen.ids, chosen.found)
+        if ids is None:
+            self.widget.found = named
+            raise self._error("several" if named else "unknown", name=typed)
+        return ids
 
     @property
     def _required_user(self) -> Any:

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf
 from . import problems
 from .problems import Answer, Problem
+from .texts import is_visible
 
 #: maximum characters of a request id
 REQUEST_ID_LENGTH = 64
@@ -27,7 +28,7 @@ class MessageForm(forms.Form):
     reply_to = forms.IntegerField(required=False, min_value=1)
 
     def clean_body(self) -> str:
-        return clean_text(self.cleaned_data["body"])
+        return clean_body(self.cleaned_data["body"])
 
 
 class TitleForm(forms.Form):
@@ -52,7 +53,14 @@ class NewChatForm(TitleForm):
     request_id = forms.CharField(required=False, max_length=REQUEST_ID_LENGTH)
 
     def clean_body(self) -> str:
-        return clean_text(self.cleaned_data["body"])
+        return clean_body(self.cleaned_data["body"])
+
+
+def clean_body(text: str) -> str:
+    """The text of a message. Raises ValidationError for one of which nothing can be seen."""
+    if text and not is_visible(text):
+        raise ValidationError(_("This message contains only invisible characters."))
+    return clean_text(text)
 
 
 def clean_text(text: str) -> str:

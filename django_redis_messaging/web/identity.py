@@ -36,10 +36,16 @@ class Identity:
         found = {str(user.pk): self.label(user) for user in self._users(keys.values())}
         return {member: found.get(member) or self._missing_label(member, keys) for member in wanted}
 
-    def hints(self, ids: Iterable[str]) -> dict[str, str]:
-        """What tells people with the same label apart. Without one, the id is shown."""
+    def descriptions(self, ids: Iterable[str]) -> dict[str, str]:
+        """The second line of each person, which tells people with the same label apart: in lists of people,
+        and beside names that several people have. Where somebody has none, the id tells them apart."""
         keys = (key for member in ids if (key := self._key(member)) is not None)
         return {self.member_id(user): self.hint(user) for user in self._users(keys)}
+
+    def pictures(self, ids: Iterable[str]) -> dict[str, str]:
+        """The URL of each person's picture, which must be square and opaque: of this site, or one that the
+        `img-src` of its Content-Security-Policy contains. People without one have their initials."""
+        return {}
 
     def directories(self, user: Any) -> Sequence[str]:
         """The directories (guilds) in which the user may find people and write to them."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
 
 from ..services.mailboxes.notifications import Notification, notification
 from ..services.mailboxes.values import Mail
-from .identity import Identity
-from .texts import without_bidi_controls
+from .people import People, Person
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,8 +19,8 @@ class NotificationView:
 
     mail: Mail
     content: Notification
-    #: label of the sender; empty if it has none
-    sender: str
+    #: None if the mail has none
+    sender: Person | None
 
     @property
     def level(self) -> str:
@@ -32,7 +31,7 @@ class NotificationView:
     @property
     def as_json(self) -> dict[str, Any]:
         """The notification as JSON, without its payload: a browser gets only what the page shows."""
-        mail = self.mail
+        mail, sender = self.mail, self.sender
         return {
             "id": mail.id,
             "cursor": mail.cursor,
@@ -40,7 +39,8 @@ class NotificationView:
             "url": self.content.url,
             "level": self.content.level,
             "sender": mail.sender,
-            "label": self.sender,
+            "label": sender.label if sender else "",
+            **(sender.looks if sender else {}),
             "group": mail.group,
             "count": mail.count,
             "read": mail.read,
@@ -48,15 +48,19 @@ class NotificationView:
         }
 
 
-def notification_views(mails: Sequence[Mail], *, identity: Identity) -> list[NotificationView]:
-    """The mails as notifications; the labels of all senders are fetched together."""
-    senders = {mail.sender for mail in mails if mail.sender is not None}
-    labels = identity.labels(senders) if senders else {}
+def notification_views(mails: Sequence[Mail], *, people: People) -> list[NotificationView]:
+    """The mails as notifications."""
+    add_senders(people, mails)
     return [
         NotificationView(
             mail=mail,
             content=notification(mail.payload),
-            sender=without_bidi_controls(labels.get(mail.sender, mail.sender)) if mail.sender else "",
+            sender=people[mail.sender] if mail.sender else None,
         )
         for mail in mails
     ]
+
+
+def add_senders(people: People, mails: Iterable[Mail]) -> None:
+    """Add the senders of the mails."""
+    people.show(mail.sender for mail in mails if mail.sender)

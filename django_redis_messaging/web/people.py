@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
+
+from django.utils.text import Truncator
 
 from ..core.keys import name
 from ..core.steps import batched
@@ -29,20 +32,66 @@ SUGGESTIONS_PER_PAGE = 20
 MAX_SUGGESTION_PAGES = 10
 #: matches that a search reads from a directory that lists people who have left
 MAX_MATCHES = 1000
+#: characters of a description that are shown
+MAX_DESCRIPTION_LENGTH = 80
+#: characters of the longest URL of a picture
+MAX_PICTURE_LENGTH = 2000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Person:
-    """A person as shown: a label, and an avatar made of initials and a colour."""
+    """A person as shown: a label, and an avatar made of a picture, or of initials and a colour."""
 
     id: str
     label: str
-    #: what tells people with the same name apart, if that is needed
-    hint: str = ""
+    #: the second line, and the URL of a picture, as the identity returns them; "" if there is none
+    description: str = ""
+    picture: str = ""
+    #: whether another person with this name is shown, too
+    is_ambiguous: bool = False
 
     def __post_init__(self) -> None:
         # A name must not reverse the text around it, nor look like another name.
         object.__setattr__(self, "label", visible_text(self.label) or self.id)
+
+    @property
+    def distinction(self) -> str:
+        """What tells the person from others with the same name."""
+        return self.description or self.id
+
+    @property
+    def name(self) -> str:
+        """The label, if necessary with what tells the person from others with the same one."""
+        return self.distinct_name if self.is_ambiguous else self.label
+
+    @property
+    def distinct_name(self) -> str:
+        return f"{self.label} ({self.distinction})"
+
+    @property
+    def detail(self) -> str:
+        """The second line in lists of people; "" if it would repeat the name."""
+        if self.is_ambiguous:
+            return self.distinction
+        return "" if fold(self.description) == fold(self.label) else self.description
+
+    @property
+    def looks(self) -> dict[str, str]:
+        """What answers say of the person besides the label."""
+        return {"description": self.description, "picture": self.picture}
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The person in the format of suggestions."""
+        return {
+            "id": self.id,
+            "text": self.label,
+            "name": self.name,
+            "initials": self.initials,
+            "hue": self.hue,
+            "picture": self.picture,
+            "description": self.detail,
+        }
 
     @property
     def initials(self) -> str:
@@ -80,17 +129,133 @@ def people(identity: Identity, ids: Iterable[str]) -> list[Person]:
     return [Person(member, labels.get(member, member)) for member in wanted]
 
 
-def with_hints(identity: Identity, persons: Sequence[Person]) -> list[Person]:
-    """The people; those with the same name have what tells them apart."""
-    counts = Counter(fold(person.label) for person in persons)
-    alike = {person.id for person in persons if counts[fold(person.label)] > 1}
-    hints = identity.hints(alike) if alike else {}
-    return [
-        dataclasses.replace(person, hint=visible_text(hints.get(person.id, "")) or person.id)
-        if person.id in alike
-        else person
-        for person in persons
-    ]
+class People:
+    """The people on a page or in an answer.
+
+    If all of them are added before the first one is read, each hook of the identity is called at most once.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._labels: dict[str, str] = {}
+        self._descriptions: dict[str, str] = {}
+        self._pictures: dict[str, str] = {}
+        #: all, and those with a picture, and with a second line where names are ambiguous
+        self._added: set[str] = set()
+        self._shown: set[str] = set()
+        #: all as they are shown; empty if somebody was added since they were read
+        self._persons: dict[str, Person] = {}
+
+    def add(self, ids: Iterable[str]) -> None:
+        """Add people of whom only the names are needed, for `names`."""
+        self._extend(self._added, set(ids))
+
+    def show(self, ids: Iterable[str]) -> None:
+        """Add people who are shown themselves, with a picture."""
+        wanted = set(ids)
+        self._extend(self._added, wanted)
+        self._extend(self._shown, wanted)
+
+    def show_all(self, persons: Iterable[Person]) -> None:
+        """Add people whose labels are known."""
+        known = {person.id: person.label for person in persons}
+        self._labels = known | self._labels
+        self.show(known)
+
+    def labelled(self, ids: Iterable[str]) -> list[Person]:
+        """These people with their labels only, to choose those who are shown."""
+        wanted = list(ids)
+        self._read_labels({*wanted, *self._added})
+        return [Person(member, self._labels[member]) for member in wanted]
+
+    def __getitem__(self, member: str) -> Person:
+        self.add([member])
+        if not self._persons:
+            self._read()
+        return self._persons[member]
+
+    def names(self, ids: Iterable[str], *, among: Iterable[str] = ()) -> list[str]:
+        """The names of these people. Where several have one name, of these and of those `among` whom they are
+        shown, what tells them apart follows the name."""
+        wanted = list(ids)
+        others = {*wanted, *among} if wanted else set()
+        self.add(others)
+        counts = Counter(fold(self[member].label) for member in others)
+        return [
+            person.distinct_name if counts[fold(person.label)] > 1 else person.label
+            for person in map(self.__getitem__, wanted)
+        ]
+
+    def _extend(self, known: set[str], wanted: set[str]) -> None:
+        if not wanted <= known:
+            known |= wanted
+            self._persons = {}
+
+    def _read(self) -> None:
+        self._read_labels(self._added)
+        names = {member: fold(self._labels[member]) for member in self._added}
+        counts, shown = Counter(names.values()), Counter(names[member] for member in self._shown)
+        namesakes = {member for member, name in names.items() if counts[name] > 1}
+        self._read_descriptions((self._shown | namesakes) - self._descriptions.keys())
+        self._read_pictures(self._shown - self._pictures.keys())
+        descriptions = self._descriptions | self._longer_descriptions(namesakes, names)
+        self._persons = {
+            member: Person(
+                member,
+                self._labels[member],
+                descriptions.get(member, ""),
+                self._pictures.get(member, ""),
+                member in self._shown and shown[name] > 1,
+            )
+            for member, name in names.items()
+        }
+
+    def _read_labels(self, ids: Iterable[str]) -> None:
+        unknown = [member for member in ids if member not in self._labels]
+        self._labels |= {person.id: person.label for person in people(self._identity, unknown)}
+
+    def _read_descriptions(self, ids: Collection[str]) -> None:
+        found = self._identity.descriptions(list(ids)) if ids else {}
+        self._descriptions |= {member: _description(found.get(member)) for member in ids}
+
+    def _read_pictures(self, ids: Collection[str]) -> None:
+        found = self._identity.pictures(list(ids)) if ids else {}
+        self._pictures |= {member: picture_url(found.get(member)) for member in ids}
+
+    def _longer_descriptions(self, namesakes: Iterable[str], names: Mapping[str, str]) -> dict[str, str]:
+        """The descriptions that several people with one name have, with their ids."""
+        seen = {member: (names[member], fold(self._descriptions[member] or member)) for member in namesakes}
+        counts = Counter(seen.values())
+        return {
+            member: f"{self._descriptions[member] or member} · {member}"
+            for member, both in seen.items()
+            if counts[both] > 1
+        }
+
+
+def _description(value: object) -> str:
+    """A description as it is shown: in one line."""
+    line = " ".join(visible_text(str(value or "")).split())
+    return Truncator(line).chars(MAX_DESCRIPTION_LENGTH)
+
+
+def picture_url(value: object) -> str:
+    """The URL of a picture, or "" for what can't be one. Browsers load it only if the site's policy permits.
+
+    >>> picture_url("/media/ann.png"), picture_url("https://cdn.example/ann.png")
+    ('/media/ann.png', 'https://cdn.example/ann.png')
+    >>> picture_url("javascript:alert(1)"), picture_url("data:image/png;base64,"), picture_url("https:x")
+    ('', '', '')
+    """
+    url = str(value or "")
+    if len(url) > MAX_PICTURE_LENGTH or not url.isprintable() or "\\" in url or " " in url:
+        return ""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    is_absolute = parts.scheme in ("http", "https") and bool(parts.netloc)
+    return url if is_absolute or not parts.scheme else ""
 
 
 def reachable_labels(identity: Identity, user: Any, ids: Sequence[str]) -> dict[str, str]:
@@ -123,9 +288,9 @@ def must_fill_directory(identity: Identity, user: Any) -> bool:
     return is_staff and not any(Directory(guild).size() for guild in identity.directories(user))
 
 
-def recent_contacts(identity: Identity, user: Any) -> list[Person]:
-    """The people the user has written to, most recent first."""
-    return people(identity, RecentContacts(identity.member_id(user)).list())
+def recent_contacts(identity: Identity, user: Any, people: People) -> list[Person]:
+    """The people the user has written to, most recent first; with their labels only."""
+    return people.labelled(RecentContacts(identity.member_id(user)).list())
 
 
 def blocked_in(identity: Identity, member: str, chat_id: str) -> Person | None:
@@ -143,20 +308,47 @@ def blocked_people(identity: Identity, user: Any, first: int, count: int) -> tup
     return people(identity, blocked[first : first + count]), len(blocked) > first + count
 
 
-def suggest(identity: Identity, user: Any, prefix: str, *, page: int = 1) -> tuple[list[Person], bool]:
+def suggest(
+    identity: Identity, user: Any, prefix: str, recents: Iterable[Person], *, page: int = 1
+) -> tuple[list[Person], bool]:
     """People whose name, or a word of it, begins with `prefix`, and whether there are more.
 
-    Recent contacts come first, then the people in the user's directories.
+    `recents`, the recent contacts, come first, then the people in the user's directories.
     """
     end = SUGGESTIONS_PER_PAGE * min(page, MAX_SUGGESTION_PAGES)
-    suggestions = _available_matches(identity, user, prefix, end + 1)
+    suggestions = _available_matches(identity, user, prefix, end + 1, recents)
     more = len(suggestions) > end and page < MAX_SUGGESTION_PAGES
     return suggestions[end - SUGGESTIONS_PER_PAGE : end], more
 
 
-def _available_matches(identity: Identity, user: Any, prefix: str, wanted: int) -> list[Person]:
+def people_named(identity: Identity, user: Any, typed: str) -> list[Person]:
+    """The people whom the user can mean by a typed name: those with exactly this name, else all whom
+    `suggest` finds. Only a single one is clear."""
+    recents = recent_contacts(identity, user, People(identity))
+    found, _ = suggest(identity, user, typed, recents)
+    return [person for person in found if fold(person.label) == fold(typed)] or found
+
+
+def with_named(named: Sequence[Person], chosen: Sequence[str], found: Sequence[str]) -> list[str] | None:
+    """The ids of the chosen people and of the one whom a typed name means; None if that isn't clear.
+
+    `named`: see `people_named`; `found`: those of whom the user could choose when the name had been typed.
+
+    >>> bobs = [Person("1", "Bob"), Person("2", "Bob")]
+    >>> with_named(bobs[:1], ["3"], []), with_named(bobs, ["2"], []), with_named(bobs, ["2"], ["1", "2"])
+    (['3', '1'], None, ['2'])
+    """
+    ids = [person.id for person in named]
+    if any(member in found and member in chosen for member in ids):
+        return list(chosen)
+    return list(dict.fromkeys([*chosen, *ids])) if len(ids) == 1 else None
+
+
+def _available_matches(
+    identity: Identity, user: Any, prefix: str, wanted: int, recents: Iterable[Person]
+) -> list[Person]:
     """The people who match: at least `wanted`, if the first MAX_MATCHES of a directory contain as many."""
-    contacts, me = _matching_contacts(identity, user, prefix), identity.member_id(user)
+    contacts, me = _matching_contacts(identity, user, prefix, recents), identity.member_id(user)
     guilds, limit = identity.directories(user), wanted + 1  # one may be the user
     while True:
         matches = [Directory(guild).suggest(prefix, limit=limit) for guild in guilds]
@@ -172,9 +364,9 @@ def _available_matches(identity: Identity, user: Any, prefix: str, wanted: int) 
         limit = min(limit * 4, MAX_MATCHES)  # some of a directory that is out of date were left out
 
 
-def _matching_contacts(identity: Identity, user: Any, prefix: str) -> list[Person]:
+def _matching_contacts(identity: Identity, user: Any, prefix: str, recents: Iterable[Person]) -> list[Person]:
     """The recent contacts that match and are in one of the user's directories."""
     folded = fold(prefix)
-    matching = [person for person in recent_contacts(identity, user) if matches(folded, person.label)]
+    matching = [person for person in recents if matches(folded, person.label)]
     labels = reachable_labels(identity, user, [person.id for person in matching])
     return [Person(person.id, labels[person.id]) for person in matching if person.id in labels]

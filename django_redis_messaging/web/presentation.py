@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -16,8 +16,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ..services.chats import ChatEvent, ChatSummary, Message
 from ..services.chats.direct import is_direct
-from .identity import Identity
-from .people import Person, hue, initials, people
+from .people import People, Person, hue, initials
 from .texts import body_html, is_cut, visible_text, without_bidi_controls
 
 #: messages by one sender that are closer than this are grouped under one name
@@ -33,7 +32,7 @@ class Quote:
     """The message that another one replies to."""
 
     id: int
-    label: str
+    author: Person
     #: its text in one line
     text: str
 
@@ -84,6 +83,10 @@ class MessageView:
         return is_cut(self.message.body)
 
     @property
+    def excerpt(self) -> str:
+        return one_line(self.message)
+
+    @property
     def day(self) -> date:
         return local_day(self.message.sent_at)
 
@@ -91,7 +94,7 @@ class MessageView:
 def message_views(
     messages: Sequence[Message],
     *,
-    identity: Identity,
+    people: People,
     me: str,
     owner: bool,
     read_id: int | None = None,
@@ -100,15 +103,14 @@ def message_views(
     """The messages as the member `me` sees them. `read_id`: up to where they have read; `quoted`: messages
     that these reply to."""
     known = {message.id: message for message in (*quoted, *messages)}
-    ids = {member for message in known.values() for member in (message.sender, *message.mentions)}
-    persons = {person.id: person for person in people(identity, ids)}
+    add_authors(people, known.values(), me=me)
     first_unread = _first_unread_id(messages, me, read_id)
     previous: Message | None = None
     for message in messages:
         new_day = previous is None or local_day(previous.sent_at) != local_day(message.sent_at)
         yield MessageView(
             message=message,
-            author=persons[message.sender],
+            author=people[message.sender],
             mine=message.sender == me,
             may_delete=not message.deleted and (owner or message.sender == me),
             follows=(
@@ -119,11 +121,20 @@ def message_views(
             ),
             new_day=local_day(message.sent_at) if new_day else None,
             first_unread=message.id == first_unread,
-            mentions=[persons[member].label for member in message.mentions],
-            own_name=persons[me].label if me in message.mentions else "",
-            quote=_quote(known.get(message.reply_to or 0), persons),
+            mentions=[people[member].label for member in message.mentions],
+            own_name=people[me].label if me in message.mentions else "",
+            quote=_quote(known.get(message.reply_to or 0), people),
         )
         previous = message
+
+
+def add_authors(people: People, messages: Collection[Message], *, me: str) -> None:
+    """Add the people whom the messages show to the member `me`, whose own ones have no name and no avatar."""
+    quoted = {message.reply_to for message in messages}
+    for message in messages:
+        people.add([message.sender, *message.mentions])
+        if message.sender != me or message.id in quoted:
+            people.show([message.sender])
 
 
 def _is_grouped(previous: Message, message: Message) -> bool:
@@ -137,10 +148,10 @@ def _first_unread_id(messages: Sequence[Message], me: str, read_id: int | None) 
     return next((one.id for one in messages if one.id > read_id and one.sender != me), None)
 
 
-def _quote(message: Message | None, authors: Mapping[str, Person]) -> Quote | None:
+def _quote(message: Message | None, people: People) -> Quote | None:
     if message is None:
         return None
-    return Quote(id=message.id, label=authors[message.sender].label, text=one_line(message))
+    return Quote(id=message.id, author=people[message.sender], text=one_line(message))
 
 
 def local_day(moment: datetime) -> date:
@@ -154,6 +165,8 @@ class ChatRow:
 
     summary: ChatSummary
     title: str
+    #: the other member of a direct chat
+    other: Person | None
     #: in a group of two that has a title: the name of the other member, whom the title can't hide
     companion: str
     #: the newest message and its sender, in one line
@@ -168,8 +181,10 @@ class ChatRow:
     def version(self) -> str:
         """Changes with what the row shows: the browser replaces only the rows that changed."""
         message = self.summary.last_message
+        # Not whether the other member has a namesake: that depends on the other rows.
         shown = (
             self.title,
+            self.other and (self.other.description, self.other.picture),
             self.companion,
             self.excerpt,
             self.summary.unread,
@@ -185,32 +200,49 @@ class ChatRow:
         return timezone.localtime(message.sent_at) if message else None
 
     @property
+    def active(self) -> int:
+        """When something happened in the chat for the last time, in ms: the list is sorted by it."""
+        return round(self.summary.active_at.timestamp() * 1000)
+
+    @property
     def is_group(self) -> bool:
         return self.face.is_group
 
 
-def chat_rows(summaries: Sequence[ChatSummary], *, identity: Identity, me: str) -> list[ChatRow]:
-    """The chats as the member `me` sees them; the labels for all chats are fetched together."""
-    others = {chat.chat_id: _other_members(chat, me) for chat in summaries if _shows_names(chat)}
-    senders = {chat.last_message.sender for chat in summaries if chat.last_message}
-    labels = {person.id: person.label for person in people(identity, senders.union(*others.values()))}
-    return [_chat_row(chat, others.get(chat.chat_id, []), labels, me) for chat in summaries]
+def chat_rows(summaries: Sequence[ChatSummary], *, people: People, me: str) -> list[ChatRow]:
+    """The chats as the member `me` sees them."""
+    add_rows(people, summaries, me)
+    return [_chat_row(chat, people, me) for chat in summaries]
 
 
-def _chat_row(chat: ChatSummary, others: Sequence[str], labels: dict[str, str], me: str) -> ChatRow:
-    names = join_names([labels[member] for member in others], chat.member_count - 1)
-    title = shown_title(chat.chat_id, chat.title)
+def add_rows(people: People, summaries: Iterable[ChatSummary], me: str) -> None:
+    """Add the people whom the rows of the chats show."""
+    for chat in summaries:
+        (people.show if is_direct(chat.chat_id) else people.add)(_other_members(chat, me))
+        people.add(_namesakes_in(chat))
+
+
+def _chat_row(chat: ChatSummary, people: People, me: str) -> ChatRow:
+    others, title = _other_members(chat, me), shown_title(chat.chat_id, chat.title)
+    other = people[others[0]] if others and is_direct(chat.chat_id) else None
+    shows_names = chat.member_count == 2 or not title
+    named = [other.label] if other else people.names(others if shows_names else (), among=_namesakes_in(chat))
+    names = join_names(named, chat.member_count - 1)
     return ChatRow(
         summary=chat,
         title=title or names,
+        other=other,
         companion=names if title and chat.member_count == 2 and others else "",
-        excerpt=_excerpt(chat.last_message, labels, me, with_sender=chat.member_count > 2),
-        face=chat_face(chat.chat_id, names, others),
+        excerpt=_excerpt(chat, people, me),
+        face=chat_face(chat.chat_id, names, other),
     )
 
 
-def _shows_names(chat: ChatSummary) -> bool:
-    return chat.member_count == 2 or not shown_title(chat.chat_id, chat.title)
+def _namesakes_in(chat: ChatSummary) -> set[str]:
+    """The people from whom those whom a row names are told apart: so it doesn't depend on other rows."""
+    if is_direct(chat.chat_id):
+        return set()
+    return {*chat.members, *([chat.last_message.sender] if chat.last_message else [])}
 
 
 def shown_title(chat_id: str, title: str) -> str:
@@ -225,12 +257,15 @@ class Face:
     hue: int
     initials: str
     is_group: bool
+    picture: str = ""
 
 
-def chat_face(chat_id: str, names: str, others: Sequence[str]) -> Face:
-    """The avatar of a chat. `names` and `others`: of the other members."""
+def chat_face(chat_id: str, names: str, other: Person | None) -> Face:
+    """The avatar of a chat. `names`: of the other members; `other`: that of a direct chat."""
+    if other is not None:
+        return Face(other.hue, other.initials, False, other.picture)
     if is_direct(chat_id):
-        return Face(hue(others[0] if others else chat_id), initials(names), False)
+        return Face(hue(chat_id), initials(names), False)
     return Face(hue(chat_id), "", True)
 
 
@@ -264,7 +299,8 @@ def join_names(labels: Iterable[str], total: int) -> str:
     return text % {"names": names, "rest": rest}
 
 
-def _excerpt(message: Message | None, labels: dict[str, str], me: str, *, with_sender: bool) -> str:
+def _excerpt(chat: ChatSummary, people: People, me: str) -> str:
+    message = chat.last_message
     if message is None:
         return ""
     text = one_line(message)
@@ -272,9 +308,10 @@ def _excerpt(message: Message | None, labels: dict[str, str], me: str, *, with_s
         return text
     if message.sender == me:
         return _("You: %(text)s") % {"text": text}
-    if not with_sender:
+    if chat.member_count <= 2:
         return text
-    return _("%(name)s: %(text)s") % {"name": labels[message.sender], "text": text}
+    (name,) = people.names([message.sender], among=_namesakes_in(chat))
+    return _("%(name)s: %(text)s") % {"name": name, "text": text}
 
 
 def one_line(message: Message) -> str:
@@ -315,15 +352,21 @@ _EVENT_TEXTS = {
 }
 
 
-def event_views(events: Sequence[ChatEvent], *, identity: Identity) -> list[EventView]:
-    """The quiet entries as members see them; the labels are fetched together."""
-    ids = {user for event in events for user in (*event.users, event.actor)}
-    labels = {person.id: person.label for person in people(identity, ids)} if ids else {}
-    return [EventView(event=event, text=_event_text(event, labels)) for event in events]
+def event_views(events: Sequence[ChatEvent], *, people: People, members: Iterable[str]) -> list[EventView]:
+    """The quiet entries as members see them; those whom they name are told apart from the `members`, too."""
+    ids = people_of_events(events)
+    among = {*ids, *members} if ids else set()
+    return [EventView(event=event, text=_event_text(event, people, among)) for event in events]
 
 
-def _event_text(event: ChatEvent, labels: Mapping[str, str]) -> str:
+def people_of_events(events: Iterable[ChatEvent]) -> set[str]:
+    """The people whom the quiet entries name."""
+    return {user for event in events for user in (*event.users, event.actor) if user}
+
+
+def _event_text(event: ChatEvent, people: People, among: Collection[str]) -> str:
     title = visible_text(event.title)
     kind = "untitled" if event.kind == "renamed" and not title else event.kind
-    names = join_names([labels[user] for user in event.users], event.count) if event.users else ""
-    return str(_EVENT_TEXTS[kind]) % {"actor": labels.get(event.actor, ""), "users": names, "title": title}
+    users = join_names(people.names(event.users, among=among), event.count) if event.users else ""
+    actor = "".join(people.names([event.actor] if event.actor else [], among=among))
+    return str(_EVENT_TEXTS[kind]) % {"actor": actor, "users": users, "title": title}

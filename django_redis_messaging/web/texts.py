@@ -39,8 +39,10 @@ _TOKEN = re.compile(
 )
 #: punctuation that ends a sentence doesn't belong to the address before it
 _TRAILING = ".,;:!?)]}*_'\""
-#: letters and symbols that are displayed as nothing
-_BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
+#: but a closing bracket does if the address has the opening one, too
+_BRACKETS = {")": "(", "]": "[", "}": "{"}
+#: letters and symbols that are displayed as nothing, and unassigned characters that are reserved for that
+_BLANKS = re.compile("[\u115f\u1160\u2065\u2800\u3164\uffa0\ufff0-\ufff8\U0001d159\U000e0000-\U000e0fff]")
 #: embeddings, overrides, isolates and marks: they change the order in which the characters are displayed
 _BIDI_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 #: what mail programs show as links, besides domains: a scheme, a host of Windows, an IPv4 address
@@ -58,6 +60,9 @@ _INNER_DOT = re.compile(
 #: letters and emoji
 _INVISIBLE = {"Cc", "Cf", "Cs"}
 _JOINERS = "\u200c\u200d"
+#: categories of characters that alone display nothing: those, spaces, and marks. Unassigned characters may be
+#: new emoji that this Python doesn't know.
+_BLANK_CATEGORIES = {*_INVISIBLE, "Zs", "Zl", "Zp", "Mn", "Mc", "Me"}
 #: quotation marks with which a text could seem to end
 _QUOTATION_MARKS = dict.fromkeys(map(ord, '"“”„‟«»「」『』〝〞\uff02'), "'")
 
@@ -79,9 +84,17 @@ def visible_text(text: str) -> str:
     >>> visible_text("\\u202eAnn"), visible_text("\\u200b \\u2800")
     ('Ann', '')
     """
-    cleaned = without_bidi_controls(text)
-    is_visible = any(category(each)[0] in "LNPS" and each not in _BLANKS for each in cleaned)
-    return cleaned if is_visible else ""
+    return without_bidi_controls(text) if is_visible(text) else ""
+
+
+def is_visible(text: str) -> bool:
+    """Whether anything of the text can be seen: not if it is made of spaces, marks, and characters that are
+    displayed as nothing.
+
+    >>> is_visible("a\u200b"), is_visible("\u200b \u2800\u3164")
+    (True, False)
+    """
+    return any(category(each) not in _BLANK_CATEGORIES for each in _BLANKS.sub("", text))
 
 
 def unlinked(text: str, length: int) -> str:
@@ -214,9 +227,27 @@ def _token(match: re.Match[str]) -> tuple[str, int]:
         return f"<pre><code>{escape(match['block'], quote=False)}</code></pre>", len(match[0])
     if match["code"] is not None:
         return f"<code>{escape(match['code'], quote=False)}</code>", len(match[0])
-    address = match[0].rstrip(_TRAILING)
+    address = _without_trailing(match[0])
     target = without_bidi_controls(address)
     return (_link(target), len(address)) if _is_link(target) else ("", 0)
+
+
+def _without_trailing(address: str) -> str:
+    """The address without the punctuation that ends the sentence around it.
+
+    >>> _without_trailing("https://a.example/b_(c)."), _without_trailing("https://a.example/b).")
+    ('https://a.example/b_(c)', 'https://a.example/b')
+    """
+    # How many more closing brackets there are than opening ones: counted once, or many would take long.
+    surplus = {closing: address.count(closing) - address.count(_BRACKETS[closing]) for closing in _BRACKETS}
+    end = len(address)
+    while end and (last := address[end - 1]) in _TRAILING:
+        if last in surplus:
+            if surplus[last] <= 0:
+                break
+            surplus[last] -= 1
+        end -= 1
+    return address[:end]
 
 
 class _Marker:

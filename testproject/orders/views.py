@@ -12,6 +12,8 @@ from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse, reverse_lazy
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 from django.views.generic import CreateView, View
 
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultDoesNotExist
@@ -23,6 +25,13 @@ from .tasks import confirm
 
 #: orders on the page
 ORDERS_PER_PAGE = 20
+#: the labels of TaskResultStatus, which Django does not translate into all languages
+STATUSES = (
+    pgettext_lazy("Task", "Ready"),
+    pgettext_lazy("Task", "Running"),
+    pgettext_lazy("Task", "Failed"),
+    pgettext_lazy("Task", "Successful"),
+)
 
 
 @dataclass(frozen=True)
@@ -35,11 +44,19 @@ class Line:
     remaining: int | None
 
 
+class OrderForm(ModelForm):  # type: ignore[type-arg]
+    """The form to order something."""
+
+    class Meta:
+        model = Order
+        fields = ("item", "email")
+        labels = {"item": _("Item"), "email": _("Email")}  # noqa: RUF012  (as in Django's own forms)
+
+
 class OrdersView(LoginRequiredMixin, CreateView):  # type: ignore[type-arg]
     """The latest orders with the status of their tasks, and a form to order."""
 
-    model = Order
-    fields = ["item", "email"]  # noqa: RUF012  (as in Django's own views)
+    form_class = OrderForm
     template_name = "orders/orders.html"
     success_url = reverse_lazy("orders")
 

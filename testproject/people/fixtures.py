@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -71,6 +73,39 @@ CHATS = (
     ),
 )
 
+#: each pair is the title of a chat
+TEAMS = ("Design", "Support", "Sales", "Hiring", "Events", "Travel", "Office", "Training")
+PLACES = ("Lisbon", "Oslo", "Nairobi", "Kyoto", "Bogotá", "Montréal", "Zürich", "Auckland")
+
+#: the messages of these chats, again and again
+SENTENCES = (
+    "Good morning! Anything new since yesterday?",
+    "The draft is ready. Could somebody read it before noon?",
+    "I'll take it.",
+    "Two small things: the date on page 3 is last year's, and the second picture is missing.",
+    "Fixed, thanks.",
+    "Who is on call this weekend?",
+    "Me, until Saturday evening.",
+    "The customer called again. They can reproduce it every time, but only on the old tablets, and only after"
+    " the screen was locked for more than ten minutes. I have asked for their logs.",
+    "👍",
+    "Let's talk about it at the stand-up.",
+    "I booked the large room from two to four.",
+    "Agenda:\n1. Budget\n2. The new colleague\n3. Cake",
+    "Is number 3 negotiable?",
+    "It is not.",
+    "The train is late, start without me.",
+    "Here is the page I meant: https://example.org/guides/getting-started",
+    "That answers my question.",
+    "Can we move the review to Thursday?",
+    "Thursday works.",
+    "Not for me, but I'll read the notes.",
+    "Numbers are up by a tenth compared with last month.",
+    "Nice! Well done, everybody.",
+    "The keys are at the reception.",
+    "Have a nice evening.",
+)
+
 #: coins that each user of the market starts with
 FUNDS = 100
 
@@ -97,3 +132,10 @@ NOTIFICATIONS = (
         "market",
     ),
 )
+
+
+def titles() -> Iterator[str]:
+    """Different titles of chats without end, always the same ones."""
+    for number in itertools.count(1):
+        for place, team in itertools.product(PLACES, TEAMS):
+            yield f"{team} {place}" if number == 1 else f"{team} {place} {number}"

@@ -7,11 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core.cache import cache
-from django.http import HttpResponse
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse_lazy
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 from django.views.generic import FormView
 
 from . import caching, options
@@ -24,11 +27,12 @@ class OptionsForm(forms.Form):
     """The form for all options."""
 
     discount = forms.IntegerField(label=_("Discount (%)"), min_value=0, max_value=100)
-    open = forms.BooleanField(label=_("Open"), required=False)
+    open = forms.BooleanField(label=pgettext_lazy("shop", "Open"), required=False)
 
 
-class ShopView(FormView):  # type: ignore[type-arg]
-    """Shows the options of this process. A POST changes them in all processes, and deletes cached prices."""
+class ShopView(LoginRequiredMixin, FormView):  # type: ignore[type-arg]
+    """Shows the options of this process. A POST of staff changes them in all processes, and deletes cached
+    prices."""
 
     form_class = OptionsForm
     template_name = "shop/shop.html"
@@ -36,6 +40,12 @@ class ShopView(FormView):  # type: ignore[type-arg]
 
     def get_initial(self) -> dict[str, Any]:
         return {name: options.get(name) for name in options.DEFAULTS}
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Change the options."""
+        if not request.user.is_staff:
+            raise PermissionDenied
+        return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: forms.Form) -> HttpResponse:
         """Change the options that differ."""

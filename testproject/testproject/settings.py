@@ -78,7 +78,7 @@ CACHES = {
         "LOCATION": os.environ.get("REDIS_URL", _LOCATION),
     },
 }
-REDIS_MESSAGING = {"PREFIX": "demo"}
+REDIS_MESSAGING = {"PREFIX": "demo", "IDENTITY": "people.identity.DemoIdentity"}
 TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}}
 #: seconds after which an unpaid order is cancelled
 TIME_TO_PAY = float(os.environ.get("DEMO_TIME_TO_PAY", "30"))
@@ -90,6 +90,13 @@ GEOIP_PATH = os.environ.get("GEOIP_PATH", _SHARED_DATA / "GeoLite2-Country-Test.
 EMAIL_BACKEND = "orders.mail.UnreliableBackend"
 
 TIME_ZONE = "UTC"
+LANGUAGES = [
+    ("en", "English"),
+    ("de", "German"),
+    ("zh-hans", "Simplified Chinese"),
+    ("ar", "Arabic"),  # not translated: shows pages from right to left
+]
+LOCALE_PATHS = [BASE_DIR / "testproject" / "locale"]
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "messaging:chats"
 LOGOUT_REDIRECT_URL = "sign-in"

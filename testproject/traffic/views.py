@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -41,7 +42,7 @@ class TrafficView(LoginRequiredMixin, TemplateView):
 
 
 class ProcessView(LoginRequiredMixin, View):
-    """Publishes the access log, then redirects to the page."""
+    """For staff: publishes the access log, then redirects to the page."""
 
     http_method_names = ["post"]  # noqa: RUF012  (as in Django's own views)
 
@@ -51,6 +52,8 @@ class ProcessView(LoginRequiredMixin, View):
 
     def post(self, request: HttpRequest) -> HttpResponse:
         """Publish it, and wait for a while until it is counted."""
+        if not request.user.is_staff:
+            raise PermissionDenied
         try:
             report = counting.publish()
         except LockError:

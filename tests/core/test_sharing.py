@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -65,9 +66,18 @@ def listeners(client: clients.Client) -> int:
 async def shared(count: int) -> None:
     """Wait until this number of calls of the event loop share a connection."""
     client = clients.running("messaging")
+    await until(lambda: listeners(client) >= count)
+
+
+async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(LONG):
-        while listeners(client) < count:  # noqa: ASYNC110 (the calls set no asyncio.Event)
+        while not holds():  # noqa: ASYNC110 (the calls set no asyncio.Event)
             await asyncio.sleep(0.002)
+
+
+def refused(admin: Any) -> int:
+    """The commands that the server has refused because of the type of their key."""
+    return int(admin.info("errorstats").get("errorstat_WRONGTYPE", {"count": 0})["count"])
 
 
 def own() -> int:
@@ -169,7 +179,7 @@ async def test_a_key_of_another_type_does_not_fail_the_waits_for_other_streams(
     await shared(6 - own())
     admin.set(streams.key(7), "no stream")
     tasks.append(asyncio.create_task(streams.alisten(7)))
-    await asyncio.sleep(0.5)  # some reads
+    await until(lambda: refused(admin) >= 3)
     for number in range(6):
         admin.xadd(streams.key(number), {"a": 1}, id="1-0")
     async with asyncio.timeout(LONG):

@@ -93,6 +93,15 @@ def reply_to(step: Any) -> Any:
     return clients.execute(conf.alias(), step)
 
 
+def finish(body: Generator[Any, Any, Any], step: Any) -> Any:
+    """Run this step of an operation and all that follow; returns what the operation returns."""
+    try:
+        while True:
+            step = body.send(reply_to(step))
+    except StopIteration as ended:
+        return ended.value
+
+
 def crash_after(operation: Any, count: int, *args: Any, **options: Any) -> None:
     """Run the first `count` steps of an operation and no more, like a process that crashes."""
     body = steps(operation, *args, **options)

@@ -295,6 +295,15 @@ def test_block_and_unblock_of_a_damaged_chat_hold_after_the_repair() -> None:
     assert chat.changes("bob", after=0).positions["ann"] == shown["ann"] == 0
 
 
+def direct_chat(number: int, members: Iterable[str] = ("ann", "bob")) -> tuple[str, str, Chat]:
+    """A new Ann, a new Bob, and their direct chat, which those who are not in `members` have left."""
+    ann, bob = f"ann {number}", f"bob {number}"
+    chat = Chat.direct(ann, bob)
+    for name in {"ann", "bob"} - set(members):
+        chat.leave(f"{name} {number}")
+    return ann, bob, chat
+
+
 def interleave(one: Generator[Any, Any, Any], other: Generator[Any, Any, Any], order: Iterable[bool]) -> None:
     """Run the steps of two operations in this order, and what is left of each at the end."""
     replies: dict[bool, Any] = {True: None, False: None}
@@ -307,11 +316,7 @@ def interleave(one: Generator[Any, Any, Any], other: Generator[Any, Any, Any], o
 @pytest.mark.parametrize("members", [[], ["ann"], ["bob"]])
 def test_no_interleaving_of_block_and_direct_leaves_a_membership(asker: str, members: list[str]) -> None:
     for number, order in enumerate(itertools.product([True, False], repeat=5)):
-        ann, bob = f"ann {number}", f"bob {number}"
-        named = {"ann": ann, "bob": bob}
-        chat = Chat.direct(ann, bob)
-        for user in {"ann", "bob"} - set(members):
-            chat.leave(named[user])
+        ann, bob, chat = direct_chat(number, members)
         pair = (ann, bob) if asker == "ann" else (bob, ann)
         interleave(steps(Chat(chat.id)._direct, *pair), steps(Blocks(ann).block, bob), order)
         with suppress(ChatNotFound):
@@ -321,8 +326,8 @@ def test_no_interleaving_of_block_and_direct_leaves_a_membership(asker: str, mem
 
 def test_no_interleaving_of_block_and_unblock_leaves_them_different() -> None:
     for number, order in enumerate(itertools.product([True, False], repeat=6)):
-        ann, bob = f"ann {number}", f"bob {number}"
-        chat, blocks = Chat.direct(ann, bob), Blocks(ann)
+        ann, bob, chat = direct_chat(number)
+        blocks = Blocks(ann)
         interleave(steps(blocks.block, bob), steps(blocks.unblock, bob), order)
         assert is_suspended(chat, ann) == (blocks.list() == [bob]), order
 
@@ -330,11 +335,7 @@ def test_no_interleaving_of_block_and_unblock_leaves_them_different() -> None:
 @pytest.mark.parametrize("members", [[], ["ann"], ["bob"], ["ann", "bob"]])
 def test_no_interleaving_of_direct_and_leaving_for_good_leaves_a_membership(members: list[str]) -> None:
     for number, order in enumerate(itertools.product([True, False], repeat=6)):
-        ann, bob = f"ann {number}", f"bob {number}"
-        named = {"ann": ann, "bob": bob}
-        chat = Chat.direct(bob, ann)
-        for user in {"ann", "bob"} - set(members):
-            chat.leave(named[user])
+        ann, bob, chat = direct_chat(number, members)
         interleave(steps(Chat(chat.id)._direct, bob, ann), steps(chat.leave, ann, again=False), order)
         with pytest.raises(NotPermitted, match="does not want to be added again"):
             Chat.direct(bob, ann)

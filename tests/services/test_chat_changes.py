@@ -67,6 +67,19 @@ def test_messages_that_a_member_may_not_see_are_left_out(chat: Chat) -> None:
     assert following(chat, known, "dan").edited == []
 
 
+def test_who_joined_after_the_newest_message_has_not_read_it(chat: Chat) -> None:
+    known = chat.changes("ann", after=0)
+    assert known.newcomers == []
+    chat.join("dan", by="ann")
+    chat.ack("bob", 3)
+    known = following(chat, known, "ann")
+    assert (known.positions, known.newcomers) == ({"ann": 1, "bob": 3, "cat": 0, "dan": 3}, ["dan"])
+    chat.ack("dan", chat.send("ann", "four").id)
+    assert following(chat, known, "ann").newcomers == []
+    empty = Chat.create("ann", ["bob"], chat_id="empty")
+    assert empty.changes("ann", after=0).newcomers == []
+
+
 def test_the_index_of_edits_is_capped_and_incomplete_answers_are_told(chat: Chat) -> None:
     for number in range(102):
         chat.send("bob", str(number))

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from django_redis_messaging.services.files.publishing import Publication
 from django_redis_messaging.services.files.steps import Session
 
 from ..processes import forked
-from .asking import all_keys, change, reply_to, server, server_ms, steps, until
+from .asking import all_keys, change, finish, reply_to, server, server_ms, steps, until
 
 LIMIT = 10
 #: seconds
@@ -225,10 +225,7 @@ def test_ids_grow_although_the_clock_was_set_back(logs: Path) -> None:
     """The fence of the publisher's lease is ahead of the clock."""
     channel, fence = FileChannel("logs"), 2 * server_ms() * 1000
     body = steps(channel._publish, Publication(logs / "a", ["ann"], LIMIT, False, None, None), fence)
-    step = next(body)
-    with suppress(StopIteration):
-        while True:
-            step = body.send(reply_to(step))
+    finish(body, next(body))
     assert first(channel, "ann").id > fence
 
 

@@ -12,7 +12,7 @@ from django_redis_messaging.services.live.presence import GRACE, LIFETIME
 from django_redis_messaging.services.users import UserKeys
 
 from ..conftest import Call
-from .asking import change, crash_after, index, keys, reply_to, server, server_ms, steps
+from .asking import change, crash_after, finish, index, keys, reply_to, server, server_ms, steps
 
 PEOPLE = ["ann", "bob", "cat"]
 
@@ -55,9 +55,7 @@ def test_a_stream_that_ends_during_a_renewal(presence: live.Presence) -> None:
     step = next(renewal)
     presence.leave("ann", "one")
     del tokens["one"]
-    with pytest.raises(StopIteration):
-        while True:
-            step = renewal.send(reply_to(step))
+    finish(renewal, step)
     assert not server().exists(UserKeys(current_prefix(), "ann").streams)
     assert remaining("ann") <= GRACE < remaining("bob")
 
@@ -148,9 +146,7 @@ def test_choosing_while_joining(receipts: bool) -> None:
     joining = steps(chat.join, "bob")
     reply = reply_to(next(joining))
     choices.choose("bob", receipts=receipts)
-    with pytest.raises(StopIteration):
-        while True:
-            reply = reply_to(joining.send(reply))
+    finish(joining, joining.send(reply))
     assert hidden(chat) == (set() if receipts else {"bob"})
 
 
@@ -175,9 +171,7 @@ def test_choosing_again_while_a_joining_is_confirmed() -> None:
     reply = reply_to(joining.send(reply))  # its confirmation finds the choice
     step = joining.send(reply)
     choices.choose("bob", receipts=True)
-    with pytest.raises(StopIteration):
-        while True:
-            step = joining.send(reply_to(step))
+    finish(joining, step)
     assert hidden(chat) == set()
 
 
@@ -200,10 +194,7 @@ def test_of_two_choices_at_the_same_time_one_holds_in_all_chats(receipts: bool) 
     slow = steps(choices.choose, "bob", receipts=not receipts)
     step = slow.send(reply_to(next(slow)))
     choices.choose("bob", receipts=receipts)
-    with pytest.raises(StopIteration) as ended:
-        while True:
-            step = slow.send(reply_to(step))
-    assert ended.value.value.receipts == receipts
+    assert finish(slow, step).receipts == receipts
     assert [hidden(chat) for chat in chats] == [set() if receipts else {"bob"}] * 3
 
 

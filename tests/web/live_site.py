@@ -54,3 +54,6 @@ class Plain(Identity):
 
     def labels(self, ids: Iterable[str]) -> dict[str, str]:
         return {member: f"User {member}" for member in ids}
+
+    def descriptions(self, ids: Iterable[str]) -> dict[str, str]:
+        return {}

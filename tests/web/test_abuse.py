@@ -232,6 +232,20 @@ class TestBrokenRequests:
             assert code(post(client, name, room.chat.id, **{field: f"a{character}b"})) == (400, "invalid")
         assert post(client, name, room.chat.id, **{field: "a\tb\r\nc"}).status_code == 200
 
+    @pytest.mark.parametrize("json", [True, False])
+    def test_messages_of_invisible_characters(self, room: Room, json: bool) -> None:
+        client, direct = room.client("owner", json=json), {"to": room.id("staff")}
+        for name, args, data in (
+            ("send", [room.chat.id], {}), ("edit", [room.chat.id, 1], {}), ("new", [], direct),
+        ):  # fmt: skip
+            answer = post(client, name, *args, body="\u200b\u2800 \u202e\u3164", **data)
+            assert answer.status_code == 400
+            assert "only invisible characters" in answer.content.decode()
+        assert post(client, "send", room.chat.id, body="\u200b!").status_code == (200 if json else 302)
+        assert [message.body for message in room.chat.history(room.id("owner")).messages] == [
+            "From the owner", "From the member", "\u200b!",
+        ]  # fmt: skip
+
     def test_titles_that_are_too_long_are_named(self, room: Room) -> None:
         for name, args, data in (("rename", [room.chat.id], {}), ("new", [], {"to": room.id("staff")})):
             answer = post(room.client("owner"), name, *args, title="x" * 600, **data)

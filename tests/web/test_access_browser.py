@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from django.contrib.auth.models import User
 from django.urls import reverse
-from playwright.sync_api import Response, expect
+from playwright.sync_api import Page, Response, expect
 
 from django_redis_messaging import Chat
 
 from .test_browser import MODULES, TIMEOUT, Visit, send, visit
-from .test_room_browser import wait_until
+from .test_room_browser import IDS, wait_until
 
 __all__ = ["visit"]  # the fixture
 
@@ -43,6 +44,67 @@ def test_the_message_field_is_near(visit: Visit, person: Callable[..., User]) ->
     touch = visit(ann, "room", chats[0].id, has_touch=True, is_mobile=True)
     touch.evaluate(MODULES)
     expect(touch.locator("#drm-body")).not_to_be_focused()
+
+
+def test_the_chats_and_the_messages_have_one_tab_stop_each(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob", first_name="Bob")
+    for number in range(8):
+        Chat.create(str(ann.pk), [], title=f"Chat {number}")
+    chat = Chat.create(str(bob.pk), [str(ann.pk)], "First https://example.org/", title="Lunch")
+    for number in range(2, 61):
+        chat.send(str((ann, bob)[number % 2].pk), f"Message {number}")
+    chat.send(str(bob.pk), "A line.\n" * 19 + "```\n" + "code\n" * 60 + "```\n")
+    chat.send(str(bob.pk), "Last https://example.org/")
+    chat.ack(str(ann.pk), 62)
+    page = visit(ann, "room", chat.id, has_touch=True)  # where the message field has no focus at first
+    page.evaluate(MODULES)
+    press = page.keyboard.press
+    stops = list(stops_until(page, "#drm-body"))
+    assert len(stops) <= 6, stops
+    page.locator("#drm-find-chat").focus()
+    press("Tab")
+    row = page.locator(".drm-row > a")
+    expect(row.first).to_be_focused()
+    press("ArrowDown")
+    expect(row.nth(1)).to_be_focused()
+    press("End")
+    expect(row.nth(8)).to_be_focused()
+    page.locator("#drm-title").focus()
+    while not page.evaluate("document.activeElement.matches('.drm-message')"):
+        press("Tab")
+    expect(page.locator("#m62")).to_be_focused()
+    expect(page.locator("#m62")).to_have_accessible_name(re.compile("^Bob, Last https://example.org/, "))
+    press("ArrowRight")
+    expect(page.locator("#m62 .drm-body a")).to_be_focused()
+    press("ArrowRight")
+    expect(page.locator("#m62 .drm-dots")).to_be_focused()
+    press("ArrowUp")
+    expect(page.locator("#m61")).to_be_focused()
+    press("ArrowUp")  # its beginning is out of sight
+    expect(page.locator("#m61")).to_be_focused()
+    number = page.evaluate(IDS)[0]
+    press("Home")  # and older ones are loaded
+    expect(page.locator(f"#m{number}")).to_be_focused()
+    # A message that is replaced does not take the focus with it.
+    chat.edit(str((ann, bob)[number % 2].pk), number, "Edited")
+    expect(page.locator(f"#m{number}")).to_contain_text("Edited", timeout=TIMEOUT)
+    expect(page.locator(f"#m{number}")).to_be_focused()
+    assert page.locator("#drm-log [tabindex='0'], #drm-scroll[tabindex='0']").count() == 1
+    press("Enter")
+    expect(page.get_by_role("menuitem", name="Reply")).to_be_focused()
+    press("Enter")
+    expect(page.locator("#drm-body")).to_be_focused()
+    expect(page.locator("#drm-body")).to_have_accessible_description(re.compile("Reply to .* Edited Cancel"))
+
+
+def stops_until(page: Page, selector: str) -> Iterator[str]:
+    """Press Tab until an element has the focus, and name where it stops."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        yield str(page.evaluate("document.activeElement.outerHTML.slice(0, 80)"))
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"Tab never reaches {selector}.")
 
 
 def test_an_own_message_enters_the_log_once(visit: Visit, person: Callable[..., User]) -> None:

@@ -136,7 +136,7 @@ def test_neither_sees_that_the_other_is_online(direct: Room) -> None:
 def test_the_blocker_is_still_known_from_the_chat(direct: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """To a person who can find them in no directory, and has them in no contacts."""
     monkeypatch.setattr(blocks, "reachable_labels", lambda *_: {})
-    monkeypatch.setattr(blocks, "recent_contacts", lambda *_: [])
+    monkeypatch.setattr(blocks.RecentContacts, "list", lambda *_: [])
     data = {"person": direct.id("member"), "chat": direct.chat.id}
     client = direct.client("owner", json=True)
     assert client.post(reverse("messaging:block"), data).status_code == 200

@@ -19,7 +19,7 @@ from .test_site import Alone
 __all__ = ["visit"]  # the fixture
 
 MAX_HTML = 40_000
-MAX_REQUESTS = 6
+MAX_REQUESTS = 7
 #: ms, once it is known
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 

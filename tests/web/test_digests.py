@@ -345,6 +345,15 @@ class TestTextsOfUsers:
         output_of("send_digests")
         assert f"\n{heading}\n  Ann, " in mailoutbox[0].body
 
+    def test_a_direct_chat_has_the_name_of_the_other_member(
+        self, people: dict[str, User], mailoutbox: list[Any]
+    ) -> None:
+        chat = Chat.direct(id_of(people, "ann"), id_of(people, "bob"))
+        chat.rename(id_of(people, "ann"), "Bank")
+        send(chat, people, "Hello")
+        output_of("send_digests")
+        assert "\nAnn (1)\n  Ann, " in mailoutbox[0].body
+
 
 class TestUnsubscribing:
     def link(self, mail: Any) -> str:

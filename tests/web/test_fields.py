@@ -11,6 +11,7 @@ from django import forms
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
+from django.http import QueryDict
 from django.template import Context, Template, TemplateSyntaxError
 from django.test import RequestFactory
 from django.urls import include, path, reverse
@@ -123,6 +124,13 @@ class TestField:
         assert 'value="bob ray"' in html and 'aria-invalid="true"' in html
         for user in (users[1], users[3]):
             assert re.search(rf'name="author" value="{user.pk}">', html)
+        found = re.findall(r'name="author-found" value="(\d+)"', html)
+        data = QueryDict(mutable=True)
+        data.update({"author": str(users[3].pk), "author-q": "bob ray"})
+        assert errors(Form(data, contact_user=users[0]), "author") == ["several"]
+        data.setlist("author-found", found)
+        form = Form(data, contact_user=users[0])
+        assert form.is_valid() and form.cleaned_data["author"] == str(users[3].pk)
 
     def test_what_was_chosen_before_may_stay(self, users: list[User]) -> None:
         eve = str(users[4].pk)

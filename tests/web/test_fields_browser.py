@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.template import RequestContext, Template
 from django.urls import path, reverse
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from pytest_django import Settings
+
+from django_redis_messaging import Inbox
 
 from .accounts.models import Review
 from .test_browser import Visit, visit
 from .test_fields import Form, Urls, staff, users
 from .test_frame_browser import violations_now
+from .test_room_browser import wait_until
 
 __all__ = ["staff", "users", "visit"]  # fixtures
 
@@ -41,6 +45,41 @@ def choose(page: Page, label: str, text: str) -> None:
     field.press_sequentially(text)
     expect(page.get_by_role("option").first).to_be_visible()
     field.press("Enter")
+
+
+def test_enter_waits_for_the_suggestions_for_what_is_typed(visit: Visit, person: Callable[..., User]) -> None:
+    ann = person("ann")
+    names = ["Carol Okafor", "Bob Lind", "Bob Long"]
+    carol, lind, _ = (str(person(f"user{at}", first_name=name).pk) for at, name in enumerate(names))
+    page = visit(ann, "new")
+    field, options = page.get_by_role("combobox", name="Search people"), page.get_by_role("option")
+    chips, title = page.locator(".drm-chip"), page.get_by_label("Title")
+    field.fill("car")
+    expect(options).to_have_text(re.compile("Carol"))
+    held: list[Route] = []
+    page.route("**/suggest/**", lambda route: held.append(route))
+    field.fill("bob lind")
+    field.press("Enter")
+    wait_until(page, lambda: bool(held))
+    expect(chips).to_have_count(0)  # not Carol
+    held[0].continue_()
+    page.unroute("**/suggest/**")
+    expect(chips).to_have_text(re.compile("Bob Lind"))
+    field.fill("bob")
+    field.press("Enter")
+    expect(page.get_by_text("Several people match “bob”.")).to_be_visible()
+    expect(options).to_have_text(re.compile("Bob Long"))
+    title.fill("Lunch")
+    title.press("Enter")  # submits the form
+    expect(options).to_have_text(re.compile("Bob Long"))
+    expect(field).to_be_focused()
+    expect(chips).to_have_count(1)
+    assert Inbox(str(ann.pk)).chats() == []
+    field.fill("carol")
+    title.press("Enter")
+    expect(page.locator("#drm-title")).to_have_text("Lunch")
+    (chat,) = Inbox(str(ann.pk)).chats()
+    assert sorted(chat.members) == sorted([str(ann.pk), lind, carol])
 
 
 def test_two_fields_of_a_form(

@@ -20,6 +20,7 @@ from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 
 from .states import build_world
 from .test_browser import MODULES, TIMEOUT, Visit, choose, send, violations, visit
+from .test_room_browser import filled, many_chats
 from .test_site import Alone
 
 __all__ = ["visit"]  # the fixture
@@ -27,6 +28,15 @@ __all__ = ["visit"]  # the fixture
 WEB_DOCS = Path(__file__).parents[2] / "docs" / "web.md"
 #: width and height of phones (upright, and on their side), a tablet, and a desktop: px
 SIZES = [(360, 740), (740, 360), (768, 1024), (1440, 900)]
+#: counts how far the layout has shifted
+SHIFTS = """
+window.shifted = 0;
+new PerformanceObserver(list => { for (const { value } of list.getEntries()) window.shifted += value; })
+  .observe({ type: "layout-shift", buffered: true });
+"""
+#: what is stored of what was typed
+TEXTS = """() => Object.entries(localStorage).filter(([key]) => key.startsWith("drm:"))
+  .map(([, value]) => JSON.parse(value).text).sort()"""
 #: how visible an element is: {x, y, width, height} and those of the window
 BOX = "item => { const box = item.getBoundingClientRect(); return [box.x, box.y, box.right, box.bottom]; }"
 
@@ -59,6 +69,101 @@ def test_a_room_fits_into_the_window(
     assert fits(page, "#drm-menu")
 
 
+@pytest.mark.parametrize("frame", ["own", "staff"])
+def test_no_page_scrolls_to_blank(
+    visit: Visit, person: Callable[..., User], settings: Settings, frame: str
+) -> None:
+    """Only the list and the room scroll, even if they are long."""
+    if frame == "own":
+        settings.ROOT_URLCONF, settings.LOGIN_URL = Alone, "/login/"
+    ann, bob = person("ann", is_staff=frame == "staff"), person("bob")
+    many_chats(ann, bob)
+    room = filled(bob, ann, 500)
+    page = visit(ann)
+    for name, *args in (("chats",), ("room", room.id)):
+        page.goto(reverse(f"messaging:{name}", args=args))
+        page.evaluate(MODULES)
+        for width, height in ((1440, 900), (768, 1024), (360, 740)):
+            page.set_viewport_size({"width": width, "height": height})
+            page.evaluate("for (const one of document.querySelectorAll('.drm *')) one.scrollTop = 1e6")
+            fits = page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+            assert fits and page.evaluate("scrollY") == 0, (name, width)
+
+
+#: px between the menu and what it acts on, horizontally and vertically
+GAPS = """() => {
+  const [menu, dots] = ["#drm-menu", ".drm-dots[aria-expanded=true]"].map(
+    selector => document.querySelector(selector).getBoundingClientRect());
+  const gap = (start, end) => Math.max(0, menu[start] - dots[end], dots[start] - menu[end]);
+  return [gap("left", "right"), gap("top", "bottom")];
+}"""
+
+
+def test_options_are_beside_their_message_and_inside_the_window(
+    visit: Visit, person: Callable[..., User]
+) -> None:
+    ann, bob = person("ann"), person("bob")
+    chat = Chat.create(str(ann.pk), [str(bob.pk)], title="Lunch")
+    for number in range(1, 13):
+        chat.send(str((bob, ann)[number % 2].pk), "A line.\n" * (60 if number == 10 else 1))
+    chat.ack(str(ann.pk), 12)
+    page = visit(ann, "room", chat.id)
+    page.evaluate(MODULES)
+    for width, height in [*SIZES, (600, 900), (320, 400)]:
+        page.set_viewport_size({"width": width, "height": height})
+        for number in (12, 11, 10, 1):
+            page.locator(f"#m{number}").scroll_into_view_if_needed()
+            page.locator(f"#m{number}").focus()
+            page.keyboard.press("Enter")
+            assert fits(page, "#drm-menu"), (width, height, number)
+            assert max(page.evaluate(GAPS)) <= 1, (width, height, number)
+            expect(page.get_by_role("menuitem").first).to_be_focused()
+            page.keyboard.press("Escape")
+            expect(page.locator(f"#m{number}")).to_be_focused()
+            expect(page.locator("#drm-menu")).to_be_hidden()
+    # The menu follows the message, and closes when that is out of sight.
+    page.keyboard.press("Enter")
+    chat.send(str(bob.pk), "Another line.")
+    expect(page.locator("#m13")).to_be_attached(timeout=TIMEOUT)
+    assert max(page.evaluate(GAPS)) <= 1
+    page.locator("#drm-scroll").evaluate("one => { one.scrollTop = one.scrollHeight }")
+    expect(page.locator("#drm-menu")).to_be_hidden()
+
+
+def test_a_long_press_opens_the_options(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob")
+    text = "One\nTwo\nThree\nFour\nFive https://example.org/"
+    chat = Chat.create(str(bob.pk), [str(ann.pk)], text, title="Lunch")
+    page = visit(ann, "room", chat.id, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.evaluate(MODULES)
+    touch = page.context.new_cdp_session(page).send
+    menu = page.locator("#drm-menu")
+
+    def press(selector: str, *moves: int) -> None:
+        box = page.locator(selector).bounding_box()
+        assert box
+        for index, move in enumerate((0, *moves)):
+            point = {"x": box["x"] + 10, "y": box["y"] + box["height"] / 2 + move}
+            kind = "touchMove" if index else "touchStart"
+            touch("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [point]})
+        page.wait_for_timeout(200)  # longer than LONG_PRESS
+        touch("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+    press("#m1 .drm-body", 10, 30)
+    press("#m1 .drm-body a")
+    expect(menu).to_be_hidden()
+    press("#m1 .drm-body")
+    expect(menu).to_be_visible()
+    assert fits(page, "#drm-menu")
+    page.get_by_role("menuitem", name="Copy text").tap()
+    expect(page.locator("#drm-status")).to_have_text("Text copied.")
+    assert page.evaluate("navigator.clipboard.readText()") == text
+    press("#m1 .drm-body")
+    page.locator("#drm-title").tap()
+    expect(menu).to_be_hidden()
+
+
 @pytest.mark.parametrize("name", ["room", "chats"])
 def test_targets_are_large_enough_for_fingers(visit: Visit, person: Callable[..., User], name: str) -> None:
     ann = person("ann")
@@ -76,6 +181,64 @@ def test_targets_are_large_enough_for_fingers(visit: Visit, person: Callable[...
         if min(box["width"], box["height"]) < 44:
             sizes[target.evaluate("item => item.outerHTML")[:120]] = (box["width"], box["height"])
     assert {text: size for text, size in sizes.items() if "drm-button" not in text or size[1] < 43} == {}
+
+
+@pytest.mark.parametrize(("width", "text_size"), [(360, "100%"), (320, "100%"), (360, "200%")])
+def test_nothing_is_wider_than_a_phone(
+    visit: Visit, person: Callable[..., User], settings: Settings, width: int, text_size: str
+) -> None:
+    """In German, which has longer words, with a long line of code, and with large text."""
+    settings.LANGUAGE_CODE = "de"
+    world = build_world(person, staff=False)
+    world.crew.send(str(world.bob.pk), f"```\n{'a_long_line ' * 20}\n```")
+    page = visit(world.alice, viewport={"width": width, "height": 740})
+    for name, *args in (("room", world.crew.id), ("notifications",), ("details", world.crew.id), ("blocks",)):
+        page.goto(reverse(f"messaging:{name}", args=args))
+        page.evaluate(MODULES)
+        page.evaluate(
+            """size => {
+                const sheet = new CSSStyleSheet();
+                sheet.replaceSync(`html { font-size: ${size} !important }`);
+                document.adoptedStyleSheets = [sheet];
+            }""",
+            text_size,
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if name == "room":
+            scroll = page.locator("#drm-scroll")
+            assert scroll.evaluate("item => item.scrollWidth <= item.clientWidth")
+            # One bar: the title and the way back are its own.
+            assert page.locator(".drm-head").evaluate(BOX)[1] == 0
+            expect(page.locator(".drm-nav, #header").locator("visible=true")).to_have_count(0)
+        else:
+            assert page.locator("h1").evaluate("item => item.scrollWidth <= item.clientWidth")
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (1440, 900)])
+def test_the_layout_does_not_shift(
+    visit: Visit, person: Callable[..., User], width: int, height: int
+) -> None:
+    """For staff, who have the sidebar of the admin."""
+    world = build_world(person, staff=True)
+    page = visit(world.alice, viewport={"width": width, "height": height})
+    page.add_init_script(SHIFTS)
+    room = [world.crew.id]
+    shifted = {}
+    for name, args in (
+        ("chats", []),
+        ("room", room),
+        ("new", []),
+        ("add", room),
+        ("contacts", []),
+        ("notifications", []),
+        ("details", room),
+        ("blocks", []),
+    ):
+        page.goto(reverse(f"messaging:{name}", args=args))
+        page.evaluate(MODULES)
+        page.wait_for_load_state("networkidle")
+        shifted[name] = page.evaluate("window.shifted")
+    assert {name: value for name, value in shifted.items() if value > 0.05} == {}
 
 
 def test_enter_makes_a_new_line_on_a_touch_screen(visit: Visit, person: Callable[..., User]) -> None:
@@ -152,6 +315,19 @@ def violations_now(page: Page) -> list[str]:
 
 
 class TestList:
+    def test_a_long_list_does_not_make_the_page_scroll(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        """Texts for screen readers are positioned: they stay inside of the list."""
+        ann, bob = person("ann"), person("bob")
+        for number in range(60):
+            chat = Chat.create(str(bob.pk), [str(ann.pk)], "Text", title=f"Chat {number}")
+        page = visit(ann, "room", chat.id)
+        page.evaluate(MODULES)
+        for width, height in SIZES:
+            page.set_viewport_size({"width": width, "height": height})
+            assert page.evaluate("document.documentElement.scrollHeight <= Math.max(innerHeight, 420)")
+
     def test_the_second_page_stays_as_it_is(self, visit: Visit, person: Callable[..., User]) -> None:
         ann = person("ann")
         for number in range(CHATS_PER_PAGE + 5):
@@ -184,18 +360,26 @@ class TestList:
         expect(page.locator(".drm-row:visible")).to_have_text(re.compile("Lunch"))
 
 
-def test_signing_out_removes_drafts(visit: Visit, person: Callable[..., User]) -> None:
+def test_signing_out_removes_drafts_after_a_warning(visit: Visit, person: Callable[..., User]) -> None:
     ann = person("ann")
     chat = Chat.create(str(ann.pk), [], title="Notes")
     page = visit(ann, "room", chat.id)
     page.evaluate(MODULES)
     page.locator("#drm-body").fill("A secret")
     assert page.evaluate("Object.keys(localStorage).some(key => key.startsWith('drm:'))")
+    kept = "JSON.stringify({ text: 'Kept', at: Date.now() })"
+    page.evaluate(f"localStorage.setItem('drm:other:draft:1', {kept})")
+    page.evaluate("window.confirm = (text) => { window.asked = text; return false; }")
     page.get_by_text("Account").locator("..").click()
+    sign_out = page.get_by_role("button", name="Sign out")
+    sign_out.click()
+    assert "will be removed from this browser" in page.evaluate("window.asked")
+    assert page.evaluate(TEXTS) == ["A secret", "Kept"]
+    page.evaluate("window.confirm = () => true")
     with page.expect_navigation():
-        page.get_by_role("button", name="Sign out").click()
-    page.goto("/static/django_redis_messaging/theme.js")
-    assert not page.evaluate("Object.keys(localStorage).some(key => key.startsWith('drm:'))")
+        sign_out.click()
+    page.goto("/static/django_redis_messaging/frame.js")
+    assert page.evaluate(TEXTS) == ["Kept"]
 
 
 def test_states_of_a_room_are_accessible(visit: Visit, person: Callable[..., User]) -> None:

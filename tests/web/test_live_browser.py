@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote
 
 import pytest
@@ -20,7 +21,7 @@ from django_redis_messaging.web.live import sending
 from . import policies
 from .serving import CuttingProxy, Site
 from .test_browser import MODULES, Visit, expect_message, send, violations, visit
-from .test_room_browser import wait_until
+from .test_room_browser import filled, receive_while_jumping, wait_until
 
 __all__ = ["visit"]  # the fixture
 
@@ -70,6 +71,15 @@ def bodies(page: Page) -> list[str]:
     return page.locator("#drm-log .drm-body").all_inner_texts()
 
 
+def test_a_message_that_is_pushed_while_the_page_jumps(visit: Visit, people: tuple[User, User]) -> None:
+    ann, bob = people
+    chat = filled(bob, ann, 120)
+    chat.ack(str(ann.pk), 120)
+    page = visit(ann, "room", chat.id, fast=False)  # the poll every 45 s would be too late
+    page.goto(f"{page.url}?at=1")
+    receive_while_jumping(watch(page), chat, bob, polls=False)
+
+
 class Requests:
     """The requests of pages, by the end of their path."""
 
@@ -85,6 +95,7 @@ class Requests:
 def test_two_people(
     visit: Visit, people: tuple[User, User], chat: Chat, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    chat.ack(str(people[1].pk), 1)  # see test_everything_that_is_pushed
     at_anns, at_bobs = (watch(visit(one, "room", chat.id, fast=False)) for one in people)
     requests = Requests(at_anns, at_bobs)
     delays = []
@@ -111,6 +122,7 @@ def test_everything_that_is_pushed(
     visit: Visit, people: tuple[User, User], person: Callable[..., User], chat: Chat
 ) -> None:
     ann, bob = (str(one.pk) for one in people)
+    chat.ack(bob, 1)  # or the page does it, and reads the list again if the stream opens at that moment
     page = watch(visit(people[1], "room", chat.id, fast=False))
     requests = Requests(page)
     chat.typing(ann)
@@ -147,11 +159,46 @@ def test_everything_that_is_pushed(
     other.leave(bob)
     expect(page.locator(".drm-row")).to_have_count(1)
     chat.leave(bob, by=ann)
-    expect(page.locator("#drm-status")).to_contain_text("not")
+    expect(page.locator("#drm-status")).to_contain_text("no longer in this chat")
     chat.send(ann, "Secret")
     expect(page.locator(".drm-row")).to_have_count(0)
     assert "Secret" not in page.content()
     assert requests.paths.count("feed") <= 1  # of the room after the end
+
+
+def test_the_list_of_chats(visit: Visit, people: tuple[User, User], chat: Chat) -> None:
+    ann, bob = (str(one.pk) for one in people)
+    old = Chat.create(ann, [], title="Old")
+    loud = Chat.create(ann, [bob], "Hi", title="Loud")
+    while loud.info().active_at == old.info().active_at:
+        loud.send(ann, "Hi")  # later than the other chat
+    loud.mute(bob, datetime.now(UTC) + timedelta(hours=1))
+    page = watch(visit(people[1], "room", chat.id, fast=False))
+
+    def titles_with(new: str) -> list[str]:
+        """The titles as soon as there is a new one, in the order of the server: by activity."""
+        titles = page.locator(".drm-row-title > bdi")
+        expect(titles.filter(has_text=new)).to_be_visible()
+        return titles.all_inner_texts()
+
+    assert titles_with("Loud") == ["Loud", "Trip"]
+    expect(page).to_have_title(re.compile("^Group: Trip"))  # what is muted doesn't count
+    old.join(bob, by=ann)
+    assert titles_with("Old") == ["Loud", "Old", "Trip"]
+    Chat.create(ann, [bob], title="Empty")
+    assert titles_with("Empty") == ["Empty", "Loud", "Old", "Trip"]
+    page.get_by_role("link", name="Empty").click()
+    current = page.locator(".drm-row", has=page.locator("[aria-current=page]"))
+    expect(current).to_have_text(re.compile("Empty"))
+    expect(page.locator("#drm-title")).to_have_text("Empty")
+    chat.send(ann, "In the other room")
+    expect(page.locator(".drm-row").first).to_contain_text("In the other room")
+    assert titles_with("Trip") == ["Trip", "Empty", "Loud", "Old"]
+    expect(current).to_have_text(re.compile("Empty"))
+    expect(page).to_have_title(re.compile(r"^\(1\) Group: Empty"))
+    page.reload()
+    assert titles_with("Trip") == ["Trip", "Empty", "Loud", "Old"]
+    expect(page).to_have_title(re.compile(r"^\(1\) Group: Empty"))
 
 
 def test_who_is_online(
@@ -161,8 +208,11 @@ def test_who_is_online(
     at_anns, at_bobs = (watch(visit(one, "room", chat.id, fast=False)) for one in people)
     expect(at_anns.locator("#drm-online")).to_have_text("1 online")
     expect(at_bobs.locator("#drm-online")).to_have_text("1 online")
+    line = at_anns.locator(".drm-head-text p")
+    assert line.inner_text() == "with Bob · Group · 2 members · 1 online"
     at_bobs.goto("about:blank")
     expect(at_anns.locator("#drm-online")).to_be_empty()
+    assert line.inner_text() == "with Bob · Group · 2 members"
     at_bobs.go_back()
     expect(at_anns.locator("#drm-online")).to_have_text("1 online")
     at_bobs.locator("#drm-account summary").click()

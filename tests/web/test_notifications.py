@@ -308,7 +308,8 @@ class TestJson:
         mail = box.fetch().messages[0]
         assert oldest == {
             "id": 1, "cursor": mail.cursor, "text": "a", "url": "/a/", "level": "warning", "sender": "backup",
-            "label": "backup", "group": "g", "count": 1, "read": False, "sent_at": mail.sent_at.isoformat(),
+            "label": "backup", "description": "", "picture": "", "group": "g", "count": 1, "read": False,
+            "sent_at": mail.sent_at.isoformat(),
         }  # fmt: skip
         assert (newest["id"], newest["read"], newest["sender"], newest["label"]) == (2, True, None, "")
         assert data == {

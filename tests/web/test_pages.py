@@ -255,6 +255,16 @@ class TestRoom:
         room.chat.ack(room.id("owner"), 2)
         assert "Seen by owner" in page(room.client("member"), "room", room.chat.id)
 
+    def test_who_joins_later_has_not_seen_it(self, room: Room) -> None:
+        member, former = room.id("member"), room.id("former")
+        room.chat.join(former, by=room.id("owner"))
+        room.chat.ack(former, 2)  # the page acks what it shows: nothing
+        assert "Seen by" not in page(room.client("member"), "room", room.chat.id)
+        room.chat.ack(room.id("owner"), 2)
+        assert "Seen by owner<" in page(room.client("member"), "room", room.chat.id)
+        room.chat.ack(former, room.chat.send(member, "For all").id)
+        assert "Seen by former<" in page(room.client("member"), "room", room.chat.id)
+
     def test_renaming(self, room: Room) -> None:
         room.client("member").post(reverse("messaging:rename", args=[room.chat.id]), {"title": "Another"})
         assert "Another" in page(room.client("owner"), "room", room.chat.id)
@@ -367,6 +377,29 @@ class TestNew:
         assert answer.status_code == 400
         assert "Kept" in answer.content.decode()
         assert Inbox(str(ann.pk)).chats() == []
+
+    def test_a_typed_name_is_not_left_out(self, person: Callable[..., User]) -> None:
+        ann, cat = person("ann"), person("cat", first_name="Cat Ono")
+        bobs = [str(person(f"bob{at}", first_name="Bob", last_name=name).pk) for at, name in enumerate("RL")]
+        chat = Chat.create(str(ann.pk), [], title="Trip")
+        for name, *args in (("new",), ("add", chat.id)):
+            address = reverse(f"messaging:{name}", args=args)
+            for json in (True, False):
+                client = client_of(ann, json=json)
+                for typed, text in (("bob", "Several people match “bob”"), ("zoe", "is called “zoe”")):
+                    answer = client.post(address, {"to": str(cat.pk), "q": typed, "title": "Lunch"})
+                    shown = answer.json()["error"]["message"] if json else answer.content.decode()
+                    assert answer.status_code == 400 and text in shown
+            refused = client.post(address, {"to": str(cat.pk), "q": "bob"}).content.decode()
+            assert f'name="to" value="{cat.pk}" checked' in refused and 'name="q" value="bob"' in refused
+            found = re.findall(r'name="to-found" value="(\w+)"', refused)
+            assert sorted(found) == sorted(bobs)
+        assert len(chat.members()) == len(Inbox(str(ann.pk)).chats()) == 1
+        data = {"to": [str(cat.pk), bobs[0]], "to-found": found, "q": "bob"}  # chosen from those found
+        assert client.post(address, data).status_code == 302
+        assert client.post(address, {"q": "BOB l"}).status_code == 302  # only one
+        members = {member.user for member in chat.members()}
+        assert members == {str(ann.pk), str(cat.pk), *bobs}
 
     def test_recipients_must_be_in_the_guild(self, person: Callable[..., User], settings: Settings) -> None:
         settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.Guilds"}

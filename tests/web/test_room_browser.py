@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 from django.contrib.auth.models import User
 from django.urls import reverse
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import APIResponse, Page, Route, expect
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox, Mailbox
+from tests.services.asking import keys, server
 
 from .conftest import client_of
 from .test_browser import MODULES, TIMEOUT, Visit, choose, expect_message, send, visit
@@ -28,10 +30,24 @@ IN_SIGHT = """(() => {
     .filter(([id, end]) => end > top && end <= bottom + 2)
     .map(([id]) => id);
 })()"""
+#: what Safari and site layouts of other kinds do when a keyboard opens: the window keeps its size
+COVER = """([height, offsetTop]) => {
+  for (const [name, value] of Object.entries({ height, offsetTop })) {
+    Object.defineProperty(visualViewport, name, { value, configurable: true });
+  }
+  visualViewport.dispatchEvent(new Event("resize"));
+}"""
 #: scrolls by so many pages
 SCROLL = """pages => {
   const log = document.getElementById("drm-scroll");
   log.scrollTop += pages * log.clientHeight;
+}"""
+
+#: lets the clocks run ahead by so many seconds
+CLOCKS = """window.clocks = { wall: 0, steady: 0 };
+for (const [owner, name] of [[Date, "wall"], [performance, "steady"]]) {
+  const now = owner.now.bind(owner);
+  owner.now = () => now() + 1000 * clocks[name];
 }"""
 
 
@@ -41,6 +57,12 @@ def filled(sender: User, reader: User, count: int) -> Chat:
     for number in range(1, count + 1):
         chat.send(str(sender.pk), f"Message {number}.")
     return chat
+
+
+def many_chats(reader: User, other: User, count: int = 60) -> list[Chat]:
+    """Chats with a message that the reader has not read, the newest first."""
+    people = str(other.pk), [str(reader.pk)]
+    return [Chat.create(*people, f"Hello {number}", title=f"Room {number}") for number in range(count)][::-1]
 
 
 def position(chat: Chat, user: User) -> int:
@@ -111,11 +133,27 @@ def test_the_end_stays_in_sight_when_the_window_shrinks(visit: Visit, person: Ca
     expect(page.locator("#m30")).to_be_in_viewport(ratio=1)
     page.set_viewport_size({"width": 400, "height": 450})  # as by the keyboard of a phone
     expect(page.locator("#m30")).to_be_in_viewport(ratio=1)
-    page.locator("#drm-scroll").evaluate(SCROLL, -2)
+    page.evaluate(SCROLL, -2)
     expect(page.locator("#m30")).not_to_be_in_viewport()
     page.set_viewport_size({"width": 400, "height": 500})
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     expect(page.locator("#m30")).not_to_be_in_viewport()
+
+
+def test_the_composer_stays_above_a_keyboard_that_covers_the_window(
+    visit: Visit, person: Callable[..., User]
+) -> None:
+    ann, bob = person("ann"), person("bob")
+    chat = filled(bob, ann, 30)
+    chat.ack(str(ann.pk), 30)
+    page = visit(ann, "room", chat.id, viewport={"width": 400, "height": 800})
+    page.evaluate(MODULES)
+    expect(page.locator("#m30")).to_be_in_viewport(ratio=1)
+    bottom = "selector => document.querySelector(selector).getBoundingClientRect().bottom"
+    for height, top in ((450, 0), (450, 120), (800, 0)):
+        page.evaluate(COVER, [height, top])
+        wait_until(page, lambda: page.evaluate(bottom, "#m30") < page.evaluate(bottom, "#drm-scroll"))
+        assert height + top - 60 < page.evaluate(bottom, "#drm-send") <= height + top
 
 
 def wait_until(page: Page, condition: Callable[[], bool], *, seconds: int = 10) -> None:
@@ -316,10 +354,126 @@ class TestTyped:
         send(page, "By Ann")
         expect(page.locator("#drm-status")).to_contain_text("another user", timeout=TIMEOUT)
         assert [message.body for message in chat.history(str(bob.pk)).messages] == ["First"]
-        page.reload()  # as Bob: what Ann has typed is removed from this browser
+        expect(page.locator("#drm-status")).to_contain_text("is kept in this browser")
+        page.locator("#drm-body").fill("A draft by Ann")
+        old = {"text": "Of last year", "at": 0}
+        page.evaluate("old => localStorage.setItem('drm:0:draft:1', JSON.stringify(old))", old)
+        page.reload()  # as Bob, who sees nothing of it but that it is there
         page.evaluate(MODULES)
+        expect(page.locator("#drm-kept")).to_contain_text("Another user of this browser")
         expect(page.locator(".drm-pending")).to_have_count(0)
-        assert page.evaluate("Object.keys(localStorage).filter(key => key.startsWith('drm:'))") == []
+        expect(page.locator("#drm-body")).to_have_value("")
+        page.get_by_role("button", name="OK").click()
+        expect(page.locator("#drm-kept")).to_be_hidden()
+        page.reload()
+        page.evaluate(MODULES)
+        expect(page.locator("#drm-kept")).to_be_hidden()
+        session = client_of(ann).cookies["sessionid"].value
+        page.context.add_cookies([{"name": "sessionid", "value": session, "url": origin(page)}])
+        page.reload()
+        page.evaluate(MODULES)
+        expect(page.locator("#drm-body")).to_have_value("A draft by Ann")
+        wait_for_messages(page, chat, bob, ["First", "By Ann"])
+        assert page.evaluate("localStorage.getItem('drm:0:draft:1')") is None
+
+    def test_who_is_removed_keeps_the_text(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], "First", title="Trip")
+        chat.send(str(bob.pk), "Second")
+        page = visit(bob, "room", chat.id)
+        choose(page, 2, "Edit")
+        field = page.locator("#drm-body")
+        expect(field).to_have_value("Second")
+        field.fill("Second, edited")
+        field.press("Escape")
+        field.fill("A long answer")
+        chat.leave(str(bob.pk), by=str(ann.pk))
+        expect(page.locator("#drm-status")).to_contain_text("you are no longer in this chat", timeout=TIMEOUT)
+        expect(page.locator("#drm-composer")).to_be_hidden()
+        unsent = page.get_by_label("Your text that was not sent")
+        expect(unsent).to_have_value("A long answer\n\nSecond, edited")
+        expect(unsent).to_be_focused()
+        expect(page.locator(".drm-dots").first).to_be_hidden()
+        expect(page.locator("#m1")).to_be_visible()
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.get_by_role("button", name="Copy text").click()
+        assert page.evaluate("navigator.clipboard.readText()") == "A long answer\n\nSecond, edited"
+
+    def test_saving_an_edit_leaves_another_one_alone(self, visit: Visit, person: Callable[..., User]) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], "One", title="Trip")
+        chat.send(str(ann.pk), "Two")
+        page = visit(ann, "room", chat.id)
+        held: list[Route] = []
+        page.route("**/edit/**", lambda route: held.append(route))
+        field, marked = page.locator("#drm-body"), page.locator(".drm-edited")
+        choose(page, 1, "Edit")
+        expect(marked).to_have_id("m1")
+        field.fill("One, edited")
+        field.press("Enter")
+        field.press("Enter")  # while it is saved
+        wait_until(page, lambda: len(held) == 1)
+        choose(page, 2, "Edit")
+        expect(field).to_have_value("Two")
+        expect(marked).to_have_id("m2")
+        field.fill("Two, which took minutes")
+        held.pop().continue_()
+        expect(page.locator("#m1")).to_contain_text("One, edited")
+        expect(field).to_have_value("Two, which took minutes")
+        expect(marked).to_have_id("m2")
+        field.press("Enter")
+        field.press("Escape")  # the edit is saved nevertheless
+        expect(marked).to_have_count(0)
+        wait_until(page, lambda: len(held) == 1)
+        held.pop().continue_()
+        expect(page.locator("#m2")).to_contain_text("Two, which took minutes")
+        expect(field).to_have_value("")
+        expect(page.locator("#drm-status")).to_have_text("")
+        assert held == []
+
+    def test_enter_while_an_input_method_composes_sends_nothing(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)], title="Trip")
+        page = visit(ann, "room", chat.id)
+        page.evaluate(MODULES)
+        field = page.locator("#drm-body")
+        field.focus()
+        method = page.context.new_cdp_session(page).send
+        method("Input.imeSetComposition", {"text": "にほん", "selectionStart": 3, "selectionEnd": 3})
+        field.press("Enter")
+        # Safari ends the composition first; its keyCode is that of an input method.
+        safari = "{ key: 'Enter', keyCode: 229, cancelable: true, bubbles: true }"
+        assert field.evaluate(f"field => field.dispatchEvent(new KeyboardEvent('keydown', {safari}))")
+        expect(field).to_have_value(re.compile("にほん"))
+        method("Input.insertText", {"text": "日本"})
+        expect(page.locator(".drm-pending")).to_have_count(0)
+        field.fill("日本")
+        field.press("Enter")
+        wait_for_messages(page, chat, bob, ["日本"])
+
+
+def receive_while_jumping(page: Page, chat: Chat, sender: User, *, polls: bool) -> None:
+    """Jump to the newest messages; the answer, made before another message comes, arrives after it, and
+    before the answer to the next poll if the page `polls`."""
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold(route: Route) -> None:
+        held.append((route, route.fetch()))
+
+    page.route("**/feed/?at=*", hold)
+    page.locator("#drm-jump").click()
+    wait_until(page, lambda: len(held) == 1)
+    message = chat.send(str(sender.pk), "Meanwhile")
+    expect(page.locator("#drm-jump")).to_contain_text("1 new", timeout=TIMEOUT)
+    if polls:
+        page.route("**/feed/?after=*", hold, times=1)
+        wait_until(page, lambda: len(held) == 2)
+    for route, response in held:
+        route.fulfill(response=response)
+        expect(page.locator(f"#m{message.id - 1}")).to_be_visible()
+    expect(page.locator(f"#m{message.id}")).to_be_visible()
 
 
 def wait_for_messages(page: Page, chat: Chat, user: User, wanted: list[str]) -> None:
@@ -356,7 +510,7 @@ def test_names_and_emoji_are_completed(visit: Visit, person: Callable[..., User]
     page.evaluate(MODULES)
     field, options = page.locator("#drm-body"), page.locator("#drm-completions [role=option]")
     field.press_sequentially("Hi @bo")
-    expect(options).to_have_text(["Bob Lee"])
+    expect(options.locator(".drm-person")).to_have_text(["Bob Lee bob"])
     expect(options).to_have_attribute("aria-selected", "true")
     field.press("Enter")
     expect(field).to_have_value("Hi @Bob Lee ")
@@ -369,6 +523,15 @@ def test_names_and_emoji_are_completed(visit: Visit, person: Callable[..., User]
     expect(field).to_have_value("Hi @Bob Lee 🚀 ")
     field.press("Enter")
     expect(page.locator("#m1 .drm-mention")).to_have_text("@Bob Lee")
+    field.press_sequentially("@bo")
+    expect(options).to_have_text(["Bob Lee"])
+    # Enter directly after more was typed: the suggestions that are still shown are not for that.
+    field.evaluate("""field => {
+      field.value += "th of us";
+      field.dispatchEvent(new Event("input"));
+      field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+    }""")
+    expect_message(page, "@both of us")
 
 
 def test_of_two_members_with_one_name_the_chosen_one_is_notified(
@@ -376,12 +539,12 @@ def test_of_two_members_with_one_name_the_chosen_one_is_notified(
 ) -> None:
     ann = person("ann")
     bobs = [person(name, first_name="Bob", last_name="Lee") for name in ("bob1", "bob2")]
-    chat = Chat.create(str(ann.pk), [str(bob.pk) for bob in bobs], title="Trip")
+    chat = Chat.create(str(ann.pk), [str(bob.pk) for bob in bobs], "Hello", title="Trip")
     page = visit(ann, "room", chat.id)
     page.evaluate(MODULES)
     field, options = page.locator("#drm-body"), page.locator("#drm-completions [role=option]")
     field.press_sequentially("@bo")
-    expect(options).to_have_text(["Bob Leebob1", "Bob Leebob2"])
+    expect(options.locator(".drm-person")).to_have_text(["Bob Lee bob1", "Bob Lee bob2"])
     options.first.click()
     field.fill("")
     field.press_sequentially("@bo")
@@ -389,8 +552,14 @@ def test_of_two_members_with_one_name_the_chosen_one_is_notified(
     expect(field).to_have_value("@Bob Lee ")
     page.reload()  # the choice is part of the draft
     page.evaluate(MODULES)
+    choose(page, 1, "Edit")
+    field.press_sequentially(" @bo")
+    options.first.click()  # an edit notifies nobody, and leaves the draft alone
     field.press("Enter")
-    expect(page.locator("#m1 .drm-mention")).to_have_text("@Bob Lee")
+    expect(page.locator("#m1 .drm-body")).to_have_text("Hello @Bob Lee")
+    expect(field).to_have_value("@Bob Lee ")
+    field.press("Enter")
+    expect(page.locator("#m2 .drm-mention")).to_have_text("@Bob Lee")
     assert [Mailbox(str(bob.pk)).unread() for bob in bobs] == [0, 1]
 
 
@@ -410,6 +579,42 @@ def test_quiet_entries_are_between_the_messages(visit: Visit, person: Callable[.
 
 
 class TestOddBrowsers:
+    @pytest.mark.promise
+    def test_nothing_is_sent_twice_after_clocks_were_set(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = Chat.create(str(ann.pk), [str(bob.pk)])
+        page = visit(ann, "room", chat.id)
+        page.add_init_script(CLOCKS)
+        page.reload()
+        changes = {
+            "set back": "clocks.wall -= 3600",
+            "asleep": "clocks.wall += 200",
+            "set back by as much as has passed": "clocks.steady += 200",
+            "a new page": "",
+        }
+        lost: list[Route] = []
+
+        def lose_the_answer(route: Route) -> None:
+            if not lost:
+                route.fetch()
+            route.abort()
+            lost.append(route)
+
+        for text, change in changes.items():
+            page.route("**/send/**", lose_the_answer)
+            send(page, text)
+            wait_until(page, lambda: bool(lost))
+            server().delete(*keys(chat).requests)  # as after REQUEST_WINDOW
+            page.evaluate(change) if change else page.reload()
+            page.unroute("**/send/**")
+            lost.clear()
+            page.evaluate("dispatchEvent(new Event('online'))")
+            expect(page.locator(".drm-pending")).to_have_count(0, timeout=TIMEOUT)
+            expect_message(page, text)
+        assert [message.body for message in chat.history(str(bob.pk)).messages] == list(changes)
+
     def test_two_tabs_send_each_message_once_in_order(
         self, visit: Visit, person: Callable[..., User]
     ) -> None:
@@ -463,6 +668,17 @@ class TestOddBrowsers:
 
 
 class TestChangesWhileShown:
+    def test_a_message_that_comes_while_the_page_jumps(
+        self, visit: Visit, person: Callable[..., User]
+    ) -> None:
+        ann, bob = person("ann"), person("bob")
+        chat = filled(bob, ann, 120)
+        chat.ack(str(ann.pk), 120)
+        page = visit(ann, "room", chat.id)
+        page.goto(f"{page.url}?at=1")
+        page.evaluate(MODULES)
+        receive_while_jumping(page, chat, bob, polls=True)
+
     def test_a_chat_that_is_created_anew(self, visit: Visit, person: Callable[..., User]) -> None:
         ann, bob = person("ann"), person("bob")
         chat = Chat.create(str(ann.pk), [str(bob.pk)], "Old", title="Lunch")

@@ -81,7 +81,9 @@ def test_modules_have_no_urls_and_read_no_cookies(source: Path) -> None:
     assert not re.search(r"""^\s*(import|export) .*\bfrom\b""", text, re.MULTILINE)
     assert "document.cookie" not in text
     assert not re.search(r"""["'`]/\w""", text)
-    assert not re.search(r"\b(eval|Function)\(|\.style\b|insertAdjacentHTML", text)
+    # A policy allows scripts to set single properties of a style, and no whole style.
+    style = r"""\.style(?!\.\w+ = |\.setProperty\("--)|\.cssText|"style\""""
+    assert not re.search(rf"\b(eval|Function)\(|{style}|insertAdjacentHTML", text)
 
 
 def test_scripts_and_style_sheets_are_small() -> None:
@@ -89,7 +91,7 @@ def test_scripts_and_style_sheets_are_small() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (PACKAGE / "static").rglob("*.*")]
     comments = re.compile(r"^\s*//[^\n]*\n| // [^\n]*|/\*.*?\*/\n?", re.MULTILINE | re.DOTALL)
     code = [comments.sub("", source) for source in sources]
-    assert sum(len(one.encode()) for one in code) <= 90_000
+    assert sum(len(one.encode()) for one in code) <= 120_000
 
 
 class TestScriptName:

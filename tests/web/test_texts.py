@@ -12,6 +12,7 @@ from django_redis_messaging.web.texts import (
     MAX_SHOWN_LENGTH,
     body_html,
     is_cut,
+    is_visible,
     markup,
     split,
     unlinked,
@@ -67,6 +68,9 @@ def test_this_is_no_link(body: str) -> None:
         ('https://x.example/"onmouseover=alert(1)', "https://x.example/"),
         ("https://x.example/'><script>", "https://x.example/"),
         ("(https://x.example/?a=1&b=2).", "https://x.example/?a=1&amp;b=2"),
+        ("https://x.example/a_(b).", "https://x.example/a_(b)"),
+        ("(see https://x.example/a_(b)_[c]{d}).", "https://x.example/a_(b)_[c]{d}"),
+        ("[(https://x.example/(a))]", "https://x.example/(a)"),
         (f"https://x.example/{RLO}gpj.exe{PDI}", "https://x.example/gpj.exe"),
         (f"{RLO}https://moc.elgoog\u200f/\u061c\u2066", "https://moc.elgoog/"),
     ],
@@ -93,6 +97,7 @@ def test_text_is_escaped_only_where_it_must_be() -> None:
         "\U0001f600",
         "&\n",
         "https://\U0001f600&&&& ",
+        "https://x" + ")" * 13_000,
         "https://" + "&" * 1_900 + " ",
         "\n",
     ],
@@ -146,6 +151,23 @@ def test_parts_do_not_split_links() -> None:
     first, second = split(body)
     assert links(markup(first)) == ["https://example.com/" + "y" * 100]
     assert second == " z"
+
+
+@pytest.mark.parametrize(
+    ("body", "visible"),
+    [
+        (f"{RLO}\u200b\u2060\ufeff\u00ad \u3000\n", False),
+        ("\u2800\u3164\u115f\u1160\uffa0", False),
+        ("\ufe0f\u034f\U000e0041\U000e0100\U0001d159", False),
+        (f"{RLO}a", True),
+        ("?", True),
+        ("\u2764\ufe0f", True),
+        ("\U0001fae8", True),  # an emoji that Python 3.11 doesn't know
+        ("\uf8ff", True),
+    ],
+)
+def test_what_is_visible(body: str, visible: bool) -> None:
+    assert is_visible(body) is visible
 
 
 def test_all_direction_controls_are_removed() -> None:

@@ -26,7 +26,7 @@ def test_the_bars_have_numbers_and_fit_small_screens(start: Callable[..., Demo],
         blocked: list[Any] = []
         page.on("console", lambda message: blocked.append(message.text))  # noqa: B023
         page.goto("/traffic/")
-        page.get_by_role("button", name="Carol").click()
+        page.get_by_role("button", name="Alice").click()
         page.get_by_role("button", name="Process the access log").focus()
         page.keyboard.press("Enter")
         expect(page.get_by_role("status")).to_be_visible()

@@ -165,7 +165,8 @@ class Following(ChatBase):
         """The changes for each reader, and the readers for whom the reply is not what they would read alone:
         those who joined after what the others know."""
         epoch, first, stamp, gap, has_more, reset, title, member_count, last, sender, *rest = reply
-        edits, missed, moved, positions, edited, reading, typing, event, event_values, size, *raw = rest
+        edits, missed, moved, positions, newcomers, edited, reading, *rest = rest
+        typing, event, event_values, size, *raw = rest
         readers = {user: _Reader(*one) for user, one in zip(users, reading, strict=True) if one}
         messages = entries.make_messages(self.id, int(epoch), first, raw[:size])
         edited_messages = self._edited(int(epoch), edited, raw[size:])
@@ -187,6 +188,7 @@ class Following(ChatBase):
                 for member, position in zip(positions[::2], positions[1::2], strict=True)
                 if position != b"-"
             },
+            "newcomers": [member.decode() for member in newcomers],
             "moved": moved,
             "title": title.decode(),
             "member_count": member_count,

@@ -193,7 +193,7 @@ class Chat(Messages, Membership):
         epoch, *in_force = yield from self._checked_joining(reply, members, token, sender)
         tokens = in_force or [token] * len(members)
         confirmed = zip(members, tokens, strict=True)
-        yield from best_effort(self._confirm(confirmed, token, int(epoch), reserved))
+        yield from best_effort(self._confirm(confirmed, token, int(epoch), reserved, sender))
 
 
 def _chat_id(chat_id: str | None, sender: str, request_id: str) -> str:

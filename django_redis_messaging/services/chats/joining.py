@@ -36,7 +36,7 @@ Way = Literal["added", "alone", "returning"]
 class Joining(ChatBase):
     """Joining and leaving, and the entries in the users' indexes of chats."""
 
-    #: the two users of a direct chat, while the first one opens it, joins it or adds the other one
+    #: the two users of a direct chat, while one of them opens it, joins it or adds the other one
     _pair: tuple[str, str] | None = None
 
     @operation
@@ -136,7 +136,7 @@ class Joining(ChatBase):
         )
         epoch, is_member, joined, *tokens = yield from self._checked_joining(reply, reserved, token, asker)
         confirmed = zip(reserved, tokens, strict=True)
-        yield from best_effort(self._confirm(confirmed, token, int(epoch), reserved))
+        yield from best_effort(self._confirm(confirmed, token, int(epoch), reserved, asker))
         if way == "added" and not is_member:  # a repeat
             self._raise_refusal(b"not added", "", asker)
         return joined.decode().split("\0") if joined else []
@@ -215,17 +215,20 @@ class Joining(ChatBase):
         token: str,
         epoch: int,
         hiding: Mapping[str, bool],
+        asker: str,
     ) -> Steps[None]:
         """Confirm the entries of users, given with the tokens of their memberships in force; empty for a
-        user who is not a member. Corrects the chat where it is wrong about who is `hiding` what they have
-        read, because the user has chosen anew since the reservation."""
+        user who is not a member. `asker` has made them members. Corrects the chat where it is wrong about
+        who is `hiding` what they have read, because the user has chosen anew since the reservation."""
         seen = f"0-0-0-{epoch}-0"
         current = [(user, in_force) for user, in_force in members if in_force]
+        known = dict(hiding)
         for page in batched(current):
-            known, waiting = dict(hiding), list(page)
+            waiting = list(page)
             while waiting:  # or the user has chosen anew meanwhile
                 replies = yield [
-                    self._confirmation(user, token, in_force, seen) for user, in_force in waiting
+                    self._confirmation(user, token, in_force, seen, is_own=user == asker)
+                    for user, in_force in waiting
                 ]
                 states = {user: reply for (user, _), reply in zip(waiting, replies, strict=True)}
                 hides = {user: bool(state & _HIDES) for user, state in states.items()}
@@ -241,9 +244,10 @@ class Joining(ChatBase):
                 known |= wrong
                 waiting = [one for one in waiting if one[0] in wrong]
 
-    def _confirmation(self, user: str, token: str, in_force: str | bytes, seen: str) -> Script:
+    def _confirmation(
+        self, user: str, token: str, in_force: str | bytes, seen: str, *, is_own: bool
+    ) -> Script:
         keys = UserKeys(self._prefix, user)
-        is_own = self._pair is not None and self._pair[0] == user
         arguments = (self.id, token, in_force, seen, self._companion(user), int(is_own))
         own = [keys.chats, keys.choices, keys.blocks, keys.declined]
         return Script("inbox_confirm", own, arguments)

@@ -102,7 +102,7 @@ class ChatRepair(Membership):
         current = [(user, _token(line)) for user, line in zip(users, lines, strict=True) if newest and line]
         members = dict(current)
         epoch = int(newest.split(b"-")[3]) if newest else 0
-        yield from self._confirm(current, joining, epoch, dict.fromkeys(members, False))
+        yield from self._confirm(current, joining, epoch, dict.fromkeys(members, False), asker="")
         yield from self._release([user for user in users if user not in members], joining)
         return len(current)
 

@@ -132,11 +132,14 @@ class Changes:
     """Whether further messages may have been edited. The chat lists the last 100 messages that were edited.
     Read anew the messages that you show."""
     members: list[str]
-    """The 200 members who joined first, the first one first. Empty if nothing changed since `moved` and there
-    are no new messages."""
+    """The 200 members who joined first, the first one first. Empty if nothing changed since `moved`, there
+    are no new messages and events, and nobody is typing."""
     positions: dict[str, int]
     """Member → id up to which the member has acked, for those of `members` who let others see it; empty if
     READ_RECEIPTS is off."""
+    newcomers: list[str]
+    """Those of `positions` who joined after the newest message: they begin at it, but have not read it.
+    Empty if `last_sender` is."""
     moved: int
     """Stands for the title, the members, and the positions: pass it to the next call."""
     title: str

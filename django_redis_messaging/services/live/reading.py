@@ -144,9 +144,10 @@ class Reading:
         self._indexing += 1
         try:
             chats = await inbox.achats(limit=LIST_LENGTH)
+            newest = inbox.newest
             for stream in self._registry.streams_of(user):
                 listed = set(stream.chat_ids)
-                gone = self._registry.list_chats(stream, inbox.newest)
+                gone = self._registry.list_chats(stream, newest)
                 if whole or not listed:
                     stream.put_list(chats)
                 else:
@@ -154,9 +155,8 @@ class Reading:
                         if chat.chat_id not in listed:
                             stream.put_summary(chat, {})
                 stream.remove_chats(gone)
-            listed_now = inbox.newest.keys()
             for chat_id, what in list(self._changed_meanwhile):
-                if chat_id in listed_now:
+                if chat_id in newest:
                     self.note(chat_id, what)
         finally:
             self._indexing -= 1

@@ -16,8 +16,9 @@ export function tell({ id, version }, link) {
 
 function announce(id, link) {
   const textOf = (name) => {
-    const parts = link.querySelectorAll(`.drm-row-${name} > :is(bdi, .drm-companion)`);
-    return Array.from(parts, (part) => part.textContent).join(" · ");
+    const parts = link.querySelectorAll(`.drm-row-${name} > :is(bdi, .drm-companion, .drm-distinction)`);
+    const before = (part) => (part.matches(".drm-distinction") ? " " : " · ");
+    return Array.from(parts, (part) => before(part) + part.textContent).join("").slice(3);
   };
   if (chosen("sound")) playSound();
   if (!chosen("notify") || document.hasFocus()) return;

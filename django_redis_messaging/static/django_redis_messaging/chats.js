@@ -1,12 +1,12 @@
 // The list of chats: replaces the rows that changed, as the server pushes or as polling finds.
 
 const common = await import(document.getElementById("drm-common").href);
-const { byId, chosen, createConditionalGet, element, poll, putAt, root, showTimes } = common;
+const { Roving, byId, chosen, createConditionalGet, element, poll, putAt, root, showTimes, tellApart } = common;
 
 const list = byId("rows");
-const title = document.title;
+let { title } = document;
 const isFirstPage = "feed" in list.dataset;
-const currentId = list.querySelector('[aria-current="page"]')?.closest("li").dataset.id;
+let currentId = list.querySelector('[aria-current="page"]')?.closest("li").dataset.id;
 const filter = byId("find-chat");
 const get = createConditionalGet();
 // Unread messages of each chat, as shown.
@@ -49,7 +49,7 @@ async function update() {
   return changed;
 }
 
-// Chats that have changed, the latest one last, or the versions of all.
+// Chats that have changed, or the versions of all.
 function receive({ chats, gone, complete }) {
   if (!isFirstPage) return;
   const rows = [...list.children];
@@ -58,16 +58,21 @@ function receive({ chats, gone, complete }) {
   if (complete) return;
   for (const id of gone) rows.find((row) => row.dataset.id === id)?.remove();
   for (const chat of chats) {
-    const old = rows.find((row) => row.dataset.id === chat.id);
     const row = element(chat.html);
-    replaceRow(old, row, chat.id, timeOf(row) === timeOf(old) ? [...list.children].indexOf(old) : 0);
+    const old = rows.find(({ dataset }) => dataset.id === chat.id);
+    const others = [...list.children].filter(({ dataset }) => dataset.id !== chat.id);
+    const index = others.findIndex((other) => isBefore(row, other));
+    replaceRow(old, row, chat.id, index < 0 ? others.length : index);
   }
   showMatching();
   showTimes(list);
   tell(chats);
 }
 
-const timeOf = (row) => row?.querySelector("time")?.dateTime;
+// The order of the server: by latest activity, then by id.
+function isBefore({ dataset: one }, { dataset: other }) {
+  return one.active === other.active ? one.id > other.id : Number(one.active) > Number(other.active);
+}
 
 // Tells of new unread messages, if the user has chosen that.
 async function tell(chats) {
@@ -75,23 +80,51 @@ async function tell(chats) {
     unread > (counts.get(id) ?? 0) && !muted && !(id === currentId && document.hasFocus());
   const told = chats.filter(isNew);
   for (const { id, unread } of chats) counts.set(id, unread);
-  const total = [...list.children].reduce((sum, row) => sum + counts.get(row.dataset.id), 0);
-  document.title = total ? `(${total}) ${title}` : title;
+  showTotal();
   if (!told.length || !(chosen("notify") || chosen("sound"))) return;
   const alerts = await import(root.dataset.alerts);
   for (const chat of told) alerts.tell(chat, list.querySelector(`[data-id="${CSS.escape(chat.id)}"] > a`));
 }
 
+// In the title of the page; without muted chats.
+function showTotal() {
+  const total = [...list.children].reduce((sum, { dataset }) => sum + ("muted" in dataset ? 0 : counts.get(dataset.id)), 0);
+  document.title = total ? `(${total}) ${title}` : title;
+}
+
+// Another room is shown.
+function setCurrent({ detail }) {
+  currentId = detail.chat;
+  title = detail.title;
+  for (const { dataset, firstElementChild: link } of list.children) {
+    if (dataset.id === currentId) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  scrollToCurrent();
+  roving.update(null);
+  showTotal();
+  setKeys();
+  tellApart();
+}
+
+function scrollToCurrent() {
+  list.querySelector('[aria-current="page"]')?.scrollIntoView({ block: "nearest" });
+}
+
 // Shows the rows that contain the text of the filter.
 function showMatching() {
+  tellApart();
   const wanted = filter.value.toLocaleLowerCase();
   for (const row of list.children) row.hidden = !row.textContent.toLocaleLowerCase().includes(wanted);
+  roving.update();
   setKeys();
 }
 
+const shownLinks = () => [...list.querySelectorAll(".drm-row:not([hidden]) > a")];
+
 // The keys for the next chat, the previous one, and the next unread one.
 function setKeys() {
-  const links = [...list.querySelectorAll(".drm-row:not([hidden]) > a")];
+  const links = shownLinks();
   const at = links.findIndex((link) => link.ariaCurrent);
   const isUnread = (link) => link.matches(".drm-new *");
   const unread = links.slice(at + 1).find(isUnread) ?? links.find(isUnread);
@@ -101,11 +134,14 @@ function setKeys() {
   });
 }
 
+const roving = new Roving(list, shownLinks, (links) => links.find((link) => link.ariaCurrent) ?? links[0]);
 showTimes(list);
+showTotal();
 setKeys();
 filter.hidden = false;
 filter.addEventListener("input", showMatching);
-list.querySelector('[aria-current="page"]')?.scrollIntoView({ block: "nearest" });
+scrollToCurrent();
 const polling = poll(update, { maxDelay: 4000, hiddenDelay: 30_000 });
 document.addEventListener("drm:changed", polling.soon);
+document.addEventListener("drm:room", setCurrent);
 document.addEventListener("drm:live-chats", ({ detail }) => receive(detail));

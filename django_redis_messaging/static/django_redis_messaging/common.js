@@ -14,6 +14,32 @@ export class RequestError extends Error {
   }
 }
 
+// Avatar, name and second line of a suggestion.
+export function createFace({ text, description, initials, hue, picture }) {
+  const avatar = create("span", { className: `drm-avatar drm-hue-${Number(hue)}`, textContent: initials, ariaHidden: "true" });
+  if (picture) avatar.append(create("img", { alt: "", decoding: "async", src: picture }));
+  const name = create("span", { className: "drm-person" });
+  name.append(create("bdi", { textContent: text }));
+  if (description) name.append(" ", create("small", { className: "drm-detail", textContent: description }));
+  return [avatar, name];
+}
+
+// Python's casefold(), almost.
+const fold = (text) => text.normalize("NFKC").toUpperCase().toLowerCase().normalize("NFKC");
+
+const namesakes = new Map(); // folded name → ids of those who have been on the page with it
+
+// Shows what tells people with one name apart, once several of them have been on the page.
+export function tellApart() {
+  const names = Array.from(root.querySelectorAll("[data-distinction] > bdi"), (bdi) => [bdi, fold(bdi.textContent)]);
+  for (const [bdi, name] of names) namesakes.set(name, (namesakes.get(name) ?? new Set()).add(bdi.parentElement.dataset.person));
+  for (const [bdi, name] of names) {
+    if (namesakes.get(name).size < 2 || bdi.nextElementSibling?.matches(".drm-distinction")) continue;
+    const { distinction } = bdi.parentElement.dataset;
+    bdi.after(" ", create("small", { className: "drm-distinction", textContent: `(${distinction})` }));
+  }
+}
+
 // Returns the response and its JSON, null if nothing changed (304).
 async function exchange(url, options) {
   let response;
@@ -99,14 +125,15 @@ export function element(html) {
 }
 
 // A page of the site, parsed without running its scripts; null if that fails.
-export async function getPage(url) {
-  const response = await fetch(url, { credentials: "same-origin" }).catch(() => null);
+export async function getPage(url, headers = {}) {
+  const response = await fetch(url, { credentials: "same-origin", headers }).catch(() => null);
   if (!response?.ok) return null;
   return new DOMParser().parseFromString(trustHtml(await response.text()), "text/html");
 }
 
 const STORAGE_PREFIX = "drm:";
 const MAX_DRAFTS = 50;
+const MAX_AGE = 30 * 86_400_000; // ms for which the unsent text of other users is kept
 
 export function storageKey(name) {
   return `${STORAGE_PREFIX}${encodeURIComponent(root.dataset.user)}:${name}`;
@@ -122,10 +149,22 @@ export function storedKeys(prefix) {
 
 const removeKeys = (keys) => keys.forEach((key) => localStorage.removeItem(key));
 
-// Removes what other users of this browser have left, and the oldest drafts.
+const writtenAt = (key) => new Stored(key).value?.at ?? 0;
+
+// Removes the oldest drafts, and what other users of this browser left long ago. The rest is kept for them: the page says
+// so until the user has read it.
 function pruneStorage() {
-  removeKeys(storedKeys(STORAGE_PREFIX).filter((key) => !key.startsWith(storageKey(""))));
-  const writtenAt = (key) => new Stored(key).value?.at;
+  const isOwn = (key) => key.startsWith(storageKey(""));
+  const isOld = (key) => !isOwn(key) && writtenAt(key) < Date.now() - MAX_AGE;
+  removeKeys(storedKeys(STORAGE_PREFIX).filter(isOld));
+  const { length: kept } = storedKeys(STORAGE_PREFIX).filter((key) => !isOwn(key));
+  if (kept < chosen("kept")) choose("kept", kept);
+  const note = byId("kept");
+  note.hidden = kept <= chosen("kept");
+  onClick(note.querySelector("button"), () => {
+    choose("kept", kept);
+    note.hidden = true;
+  });
   const drafts = storedKeys(storageKey("draft:")).sort((a, b) => writtenAt(b) - writtenAt(a));
   removeKeys(drafts.slice(MAX_DRAFTS));
 }
@@ -156,10 +195,11 @@ export class Stored {
   }
 }
 
-// What a user has switched on or off in this browser. Stays after signing out.
+// What a user has switched on or off in this browser, and how many texts of others they know to be kept. Stays after
+// signing out.
 const choices = new Stored(`drm-choices:${root?.dataset.user}`);
 
-export const chosen = (name) => ({ keys: true, notify: false, sound: false, ...choices.value })[name];
+export const chosen = (name) => ({ keys: true, notify: false, sound: false, kept: 0, ...choices.value })[name];
 
 export function choose(name, value) {
   choices.value = { ...choices.value, [name]: value };
@@ -209,10 +249,10 @@ const LIVE_DELAY = 45_000; // ms between two polls while the server pushes
 // Calls `update` repeatedly. The delay (ms) is `minDelay` while `update` returns true (something changed), and grows up to
 // `maxDelay` while it doesn't or fails; in a hidden tab it is `hiddenDelay`, and LIVE_DELAY while the server pushes.
 // `onResult` gets the error of each call, or null. An exception that is not a RequestError is a defect: it is logged.
-// `soon()` resets the delay, unless the server pushes; `now()` does so always.
+// `soon()` resets the delay, unless the server pushes; `now()` does so always. `signal` ends it.
 export function poll(
   update,
-  { onResult = () => {}, minDelay = 2000, maxDelay = 15000, hiddenDelay = maxDelay } = {},
+  { onResult = () => {}, minDelay = 2000, maxDelay = 15000, hiddenDelay = maxDelay, signal } = {},
 ) {
   let delay = minDelay;
   let timer;
@@ -221,6 +261,7 @@ export function poll(
   let isLive = false;
   const schedule = (ms) => {
     clearTimeout(timer);
+    if (signal?.aborted) return;
     // Not all at the same time.
     timer = setTimeout(run, ms * (0.9 + 0.2 * Math.random()));
   };
@@ -237,6 +278,7 @@ export function poll(
       delay = Math.max(Math.min(delay * 2, maxDelay), error?.retryAfter ?? 0);
     }
     running = false;
+    if (signal?.aborted) return;
     // After 404, polling can't succeed. The user may sign in in another tab.
     const isSlow = document.hidden || [401, 403].includes(error?.status);
     if (again) now();
@@ -249,15 +291,53 @@ export function poll(
     schedule(document.hidden && !isLive ? hiddenDelay : minDelay / 4);
   }
   const soon = () => isLive || now();
-  document.addEventListener("drm:live", ({ detail }) => {
+  const goLive = ({ detail }) => {
     isLive = detail;
     schedule(isLive ? LIVE_DELAY : minDelay);
-  });
-  document.addEventListener("visibilitychange", () => document.hidden || soon());
-  addEventListener("online", soon);
-  addEventListener("pageshow", (event) => event.persisted && soon());
+  };
+  document.addEventListener("drm:live", goLive, { signal });
+  document.addEventListener("visibilitychange", () => document.hidden || soon(), { signal });
+  addEventListener("online", soon, { signal });
+  addEventListener("pageshow", (event) => event.persisted && soon(), { signal });
+  signal?.addEventListener("abort", () => clearTimeout(timer));
   schedule(delay);
   return { soon, now };
+}
+
+const STEPS = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
+
+// A list with one Tab stop: arrow keys, Home and End move the focus among its items. `items()` returns what can have the
+// focus; `first(items)`: which of them Tab reaches if none had the focus yet, or if that one has gone.
+export class Roving {
+  constructor(list, items, first) {
+    Object.assign(this, { items, first, current: null });
+    list.addEventListener("keydown", (event) => this.handleKey(event));
+    list.addEventListener("focusin", ({ target }) => this.update(this.itemOf(target)));
+    new MutationObserver(() => this.update()).observe(list, { childList: true });
+    this.update();
+  }
+
+  itemOf(target) {
+    return this.items().find((item) => item.contains(target));
+  }
+
+  update(current = this.current) {
+    const items = this.items();
+    this.current = items.includes(current) ? current : this.first(items);
+    for (const item of items) item.tabIndex = item === this.current ? 0 : -1;
+  }
+
+  handleKey(event) {
+    const { altKey, ctrlKey, key, metaKey, shiftKey, target } = event;
+    const step = STEPS[key];
+    if (!step || event.defaultPrevented || altKey || ctrlKey || metaKey || shiftKey) return;
+    const items = this.items();
+    const index = items.indexOf(this.itemOf(target)) + step;
+    const item = items[Math.max(0, Math.min(index, items.length - 1))];
+    event.preventDefault();
+    item?.focus({ preventScroll: true });
+    item?.scrollIntoView({ block: "nearest" });
+  }
 }
 
 // Menus close with Escape, and on a click elsewhere.
@@ -287,13 +367,13 @@ function useKey(event) {
   else marked.click();
 }
 
-// What a user has typed does not stay in the browser after signing out.
+// What a user has typed does not stay in the browser after signing out with our button.
 function signOut(event) {
   const form = event.target;
   if (!form.matches("[data-sign-out]")) return;
-  const hasUnsent = storedKeys(storageKey("outbox:")).length > 0;
-  if (hasUnsent && !confirm(form.dataset.sure)) event.preventDefault();
-  else removeKeys(storedKeys(STORAGE_PREFIX));
+  const keys = storedKeys(storageKey(""));
+  if (keys.length && !confirm(form.dataset.sure)) event.preventDefault();
+  else removeKeys(keys);
 }
 
 if (root?.dataset.user) {

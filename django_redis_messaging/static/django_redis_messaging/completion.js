@@ -1,12 +1,7 @@
 // Completes @name and :emoji: in the composer. Loaded when the first @ or : is typed.
 
-const load = (name) => import(document.getElementById(`drm-${name}`).href);
-const { byId, create, get } = await load("common");
-const { addMention } = await load("compose");
-
-const body = byId("body");
-const list = byId("completions");
-const { Listbox } = await import(list.dataset.listbox);
+const { byId, createFace, get } = await import(document.getElementById("drm-common").href);
+const { Listbox } = await import(byId("completions").dataset.listbox);
 const MAX_OPTIONS = 8;
 const WORD = /(?:^|\s)([@:])([^\s@:]{0,30})$/;
 const EMOJI = {
@@ -16,30 +11,37 @@ const EMOJI = {
   bulb: "💡", warning: "⚠️", check: "✅", question: "❓",
 };
 
-function typedWord() {
-  const match = WORD.exec(body.value.slice(0, body.selectionStart));
-  return match ? { kind: match[1], prefix: match[2].toLowerCase() } : {};
-}
-
-async function find() {
-  const { kind, prefix } = typedWord();
-  if (kind === "@") {
-    const { results } = await get(list.dataset.members, { q: prefix }).catch(() => ({ results: [] }));
-    return results.map(({ id, text, hint }) => ({ id, label: text, hint, insert: `@${text}` }));
+export class Completion {
+  constructor(composer) {
+    this.composer = composer;
+    this.body = composer.body;
+    this.list = byId("completions");
+    const find = () => this.find();
+    new Listbox(this.body, this.list, { find, choose: (option) => this.choose(option), describe }).findNow();
   }
-  const names = kind && prefix.length > 1 ? Object.keys(EMOJI).filter((name) => name.startsWith(prefix)) : [];
-  return names.slice(0, MAX_OPTIONS).map((name) => ({ label: `${EMOJI[name]} ${name}`, insert: EMOJI[name] }));
+
+  typedWord() {
+    const match = WORD.exec(this.body.value.slice(0, this.body.selectionStart));
+    return match ? { kind: match[1], prefix: match[2].toLowerCase() } : {};
+  }
+
+  async find() {
+    const { kind, prefix } = this.typedWord();
+    if (kind === "@") {
+      const { results } = await get(this.list.dataset.members, { q: prefix }).catch(() => ({ results: [] }));
+      return results.map((person) => ({ ...person, insert: `@${person.text}` }));
+    }
+    const names = kind && prefix.length > 1 ? Object.keys(EMOJI).filter((name) => name.startsWith(prefix)) : [];
+    return names.slice(0, MAX_OPTIONS).map((name) => ({ label: `${EMOJI[name]} ${name}`, insert: EMOJI[name] }));
+  }
+
+  choose({ id, insert }) {
+    const { body, composer } = this;
+    if (id) composer.addMention(id, insert);
+    const start = body.selectionStart - this.typedWord().prefix.length - 1;
+    body.setRangeText(`${insert} `, start, body.selectionStart, "end");
+    body.dispatchEvent(new Event("input"));
+  }
 }
 
-function choose({ id, insert }) {
-  if (id) addMention(id, insert);
-  const start = body.selectionStart - typedWord().prefix.length - 1;
-  body.setRangeText(`${insert} `, start, body.selectionStart, "end");
-  body.dispatchEvent(new Event("input"));
-}
-
-function describe({ label, hint }) {
-  return [label, ...(hint ? [create("small", { textContent: hint })] : [])];
-}
-
-new Listbox(body, list, { find, choose, describe }).findNow();
+const describe = (option) => (option.id ? createFace(option) : [option.label]);

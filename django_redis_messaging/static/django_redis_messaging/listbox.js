@@ -2,10 +2,17 @@
 
 const TYPING_DELAY = 120; // ms
 
+const single = (found) => (found.length === 1 ? found[0] : null);
+
 export class Listbox {
-  // `find()` promises the suggestions for what is typed; `describe(suggestion)` returns what its item contains.
-  constructor(input, list, { find, choose, describe, onShow = () => {} }) {
-    Object.assign(this, { input, list, find, choose, describe, onShow, found: [], active: -1, latest: 0 });
+  // `find()` promises the suggestions for what is typed, null if that fails; `describe(suggestion)` returns what its item
+  // contains; `only(suggestions)` the one that is meant if the user has not looked at them, or nothing if that isn't clear;
+  // then `onUnclear(suggestions)` is called.
+  constructor(input, list, { find, choose, describe, only = single, onShow = () => {}, onUnclear = () => {} }) {
+    Object.assign(this, { input, list, find, choose, describe, only, onShow, onUnclear });
+    Object.assign(this, { found: [], active: -1, latest: 0 });
+    this.isCurrent = false; // whether what is shown was found for what is typed
+    this.isCombobox = input.role === "combobox";
     input.setAttribute("aria-autocomplete", "list");
     input.setAttribute("aria-controls", list.id);
     input.addEventListener("input", () => this.findSoon());
@@ -16,22 +23,45 @@ export class Listbox {
   }
 
   findSoon() {
-    clearTimeout(this.timer);
+    this.outdate();
     this.timer = setTimeout(() => this.findNow(), TYPING_DELAY);
   }
 
-  // Responses to earlier searches are ignored.
+  // What is shown, and responses to earlier searches, are no longer for what is typed.
+  outdate() {
+    clearTimeout(this.timer);
+    this.latest += 1;
+    this.isCurrent = false;
+  }
+
+  // Returns whether the suggestions are shown: not if that failed, or if more was typed meanwhile.
   async findNow() {
-    const number = (this.latest += 1);
+    this.outdate();
+    const number = this.latest;
     const found = await this.find();
-    if (number !== this.latest || !found) return;
+    if (number !== this.latest || !found) return false;
     this.show(found);
+    this.isCurrent = true;
     this.onShow(found);
+    return true;
+  }
+
+  // Takes what is typed now as a choice, if it is clear who or what is meant. Returns whether it is; null without an answer.
+  async settle() {
+    if (!(await this.findNow())) return null;
+    const { found } = this;
+    const suggestion = this.only(found);
+    if (!suggestion) {
+      this.onUnclear(found);
+      return false;
+    }
+    this.close();
+    this.choose(suggestion);
+    return true;
   }
 
   close() {
-    this.latest += 1;
-    clearTimeout(this.timer);
+    this.outdate();
     this.show([]);
   }
 
@@ -39,7 +69,7 @@ export class Listbox {
     this.found = found;
     this.list.replaceChildren(...found.map((suggestion, index) => this.createItem(suggestion, index)));
     this.list.hidden = !found.length;
-    if (this.input.role === "combobox") this.input.setAttribute("aria-expanded", String(found.length > 0));
+    if (this.isCombobox) this.input.setAttribute("aria-expanded", String(found.length > 0));
     this.setActive(0);
   }
 
@@ -70,16 +100,30 @@ export class Listbox {
     else this.input.removeAttribute("aria-activedescendant");
   }
 
+  // Enter before the suggestions for what is typed are there: those that are shown are for less, or for something else.
+  async enterSoon() {
+    const isSettled = await this.settle();
+    if (this.isCombobox || isSettled !== false || this.found.length) return;
+    // There is nothing to choose: Enter means what it means without suggestions.
+    this.input.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+  }
+
   handleKey(event) {
-    if (event.isComposing || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.isComposing || event.keyCode === 229 || event.altKey || event.ctrlKey || event.metaKey) return;
     const isClosed = !this.found.length;
+    const hasText = this.isCombobox && this.input.value.trim();
+    if (event.key === "Enter" && (isClosed ? hasText : !this.isCurrent)) {
+      event.preventDefault();
+      this.enterSoon();
+      return;
+    }
     const handlers = {
       ArrowDown: () => (isClosed ? this.findNow() : this.setActive(this.active + 1)),
       ArrowUp: () => this.setActive(this.active - 1),
       Enter: () => this.take(this.active),
       Escape: () => this.close(),
     };
-    const opens = event.key === "ArrowDown" && this.input.role === "combobox";
+    const opens = event.key === "ArrowDown" && this.isCombobox;
     if (!handlers[event.key] || (isClosed && !opens)) return;
     event.preventDefault();
     handlers[event.key]();

@@ -122,7 +122,8 @@ async function lead(options = {}) {
   if (isTaken) lead();
 }
 
-// The events of a chat come to this tab, too. `known` returns what the tab knows of it, as the server has said.
+// The events of a chat come to this tab, too, instead of those of the last one. `known` returns what the tab knows of it, as
+// the server has said.
 export function follow(chat, known) {
   followed = { chat, known };
   setLive(false);

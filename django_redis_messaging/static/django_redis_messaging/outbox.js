@@ -26,24 +26,58 @@ function nonceOf(requestId) {
   return (crc ^ -1) >>> 0;
 }
 
+const attempts = new Map(); // request id → when this page tried to send it for the first time
+
+const readClocks = () => ({ wall: Date.now(), steady: performance.now() });
+
+// Whether the server may have forgotten a request of which the first attempt was at `first`, and unknown if another page made
+// it. The wall clock can be set, the steady one may stand still while the computer sleeps.
+function isForgotten(first, window) {
+  const now = readClocks();
+  return !first || now.wall < first.wall || Math.max(now.wall - first.wall, now.steady - first.steady) > 1000 * window;
+}
+
+const outboxes = new Map(); // by chat: those of other rooms until they have sent all
+const nobody = { onChange() {}, onSent() {} };
+
 // `room`: {urls: {send, feed}, window: seconds for which the server remembers request ids}. `listener`: newest(), an id;
-// onChange(items, what sending waits for); onSent(message).
-export class Outbox {
-  constructor(chat, room, listener) {
-    Object.assign(this, { chat, room, listener });
+// onChange(items, what sending waits for); onSent(message). After `signal`, only what is unsent keeps it alive.
+export function openOutbox(chat, room, listener, signal) {
+  const outbox = outboxes.get(chat) ?? new Outbox(chat);
+  outboxes.set(chat, outbox);
+  signal?.addEventListener("abort", () => outbox.leave(listener));
+  Object.assign(outbox, { room, listener });
+  outbox.start();
+  return outbox;
+}
+
+class Outbox {
+  constructor(chat) {
+    this.chat = chat;
     this.prefix = storageKey(`${OUTBOX}${encodeURIComponent(chat)}:`);
     this.memory = new Map(); // what can't be stored
     this.running = false;
     this.wake = () => {};
-    addEventListener("storage", ({ key }) => key?.startsWith(this.prefix) && this.changed());
-    addEventListener("online", () => this.wake());
-    addEventListener("focus", () => this.wake());
-    document.addEventListener("visibilitychange", () => document.hidden || this.wake());
-    this.start();
+    this.ending = new AbortController();
+    const { signal } = this.ending;
+    addEventListener("storage", ({ key }) => key?.startsWith(this.prefix) && this.changed(), { signal });
+    const wake = () => document.hidden || this.wake();
+    for (const name of ["online", "focus", "visibilitychange"]) addEventListener(name, wake, { signal });
+  }
+
+  leave(listener) {
+    if (this.listener === listener) this.listener = nobody;
+    this.endIfDone();
+  }
+
+  endIfDone() {
+    if (this.listener !== nobody || this.running || this.next()) return;
+    this.ending.abort();
+    if (outboxes.get(this.chat) === this) outboxes.delete(this.chat);
   }
 
   // [{id: request id, chat, urls, window, at: ms, text, reply_to, mentions: [ids], after: newest id when it was written,
-  // since: first attempt (ms) or 0, refused: why}]
+  // tried: whether there was an attempt to send it, refused: why}]
   get items() {
     const stored = storedKeys(this.prefix).map((key) => new Stored(key).value);
     const items = new Map([...stored, ...this.memory.values()].map((item) => [item?.id, item]));
@@ -74,7 +108,7 @@ export class Outbox {
   add(text, more) {
     const { urls, window } = this.room;
     const item = { id: newRequestId(), chat: this.chat, urls, window, at: this.end, text, ...more };
-    this.write({ ...item, after: this.listener.newest(), since: 0, refused: "" });
+    this.write({ ...item, after: this.listener.newest(), tried: false, refused: "" });
     this.start();
   }
 
@@ -90,6 +124,7 @@ export class Outbox {
   }
 
   discard(id) {
+    attempts.delete(id);
     new Stored(this.prefix + id).value = null;
     this.memory.delete(id);
     this.changed();
@@ -107,6 +142,7 @@ export class Outbox {
       this.running = false;
     }
     if (this.next()) this.start();
+    else this.endIfDone();
   }
 
   next() {
@@ -136,8 +172,10 @@ export class Outbox {
   // Returns the message, or null if an earlier attempt had sent it.
   async sendOne(item) {
     const { urls, window } = this.room;
-    if (!item.since) this.update(item.id, { since: Date.now() });
-    else if (Date.now() - item.since > 1000 * window && (await this.wasSent(item))) return null;
+    if (!item.tried) {
+      this.update(item.id, { tried: true });
+      attempts.set(item.id, readClocks());
+    } else if (isForgotten(attempts.get(item.id), window) && (await this.wasSent(item))) return null;
     const fields = [["body", item.text], ["request_id", item.id], ...(item.mentions ?? []).map((id) => ["mentions", id])];
     if (item.reply_to) fields.push(["reply_to", item.reply_to]);
     return (await post(urls.send, fields)).message;
@@ -171,6 +209,6 @@ export class Outbox {
 export function sendOthers(current) {
   const items = storedKeys(storageKey(OUTBOX)).map((key) => new Stored(key).value);
   for (const [chat, room] of new Map(items.map((item) => [item?.chat, item]))) {
-    if (room && chat !== current) new Outbox(chat, room, { onChange() {}, onSent() {} });
+    if (room && chat !== current && !outboxes.has(chat)) openOutbox(chat, room, nobody);
   }
 }

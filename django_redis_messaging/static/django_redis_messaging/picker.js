@@ -1,7 +1,7 @@
 // Fields to choose people: a combobox, and a chip for each person.
 
 const { common, listbox } = document.querySelector("[data-people]").dataset;
-const { create, get } = await import(common);
+const { create, createFace, get } = await import(common);
 const { Listbox } = await import(listbox);
 
 class People {
@@ -19,12 +19,16 @@ class People {
     results.remove();
     options.id = `${input.id}-options`;
     input.role = "combobox";
-    new Listbox(input, options, {
+    this.listbox = new Listbox(input, options, {
       find: () => this.find(),
       choose: (person) => this.choose(person),
-      describe,
+      describe: createFace,
+      only: () => this.meant,
       onShow: (found) => this.announce(found),
+      onUnclear: (found) => this.ask(found),
     });
+    input.form?.addEventListener("submit", (event) => this.check(event));
+    input.addEventListener("focus", () => input.value.trim() && this.listbox.findSoon());
     input.addEventListener("blur", () => (nobody.hidden = true));
     input.addEventListener("keydown", ({ key }) => {
       if (key === "Escape") nobody.hidden = true;
@@ -48,40 +52,68 @@ class People {
     return item;
   }
 
-  choose({ id, text: name, hint }) {
-    const text = hint ? `${name} (${hint})` : name;
+  get chosen() {
+    return [...this.chips.querySelectorAll("input")].map((input) => input.value);
+  }
+
+  choose({ id, name: text }) {
     if (!("multiple" in this.texts)) this.chips.replaceChildren();
-    this.chips.append(this.createChip(id, text));
+    if (!this.chosen.includes(id)) this.chips.append(this.createChip(id, text));
     this.input.value = "";
     this.changed(`${this.texts.added} ${text}`);
   }
 
-  changed(text) {
+  // Announces a text; a problem is also shown.
+  say(text, { isProblem = false } = {}) {
+    this.announcement.className = isProblem ? "drm-error" : "drm-hidden";
     this.announcement.textContent = text;
+  }
+
+  changed(text) {
+    this.say(text);
     this.input.focus();
     this.field.dispatchEvent(new Event("change", { bubbles: true }));
   }
 
   async find() {
-    const chosen = new Set([...this.chips.querySelectorAll("input")].map((input) => input.value));
     try {
       const { results } = await get(this.texts.suggest, { q: this.input.value });
-      return results.filter((person) => !chosen.has(person.id));
+      this.meant = meantBy(this.input.value, results);
+      const { chosen } = this;
+      return results.filter(({ id }) => !chosen.includes(id));
     } catch (error) {
-      this.announcement.textContent = error.message || this.texts.failed;
+      this.say(error.message || this.texts.failed, { isProblem: true });
       return null;
     }
   }
 
   announce({ length }) {
     this.nobody.hidden = length > 0;
-    this.announcement.textContent = length ? `${this.texts.found} ${length}` : this.texts.none;
+    this.say(length ? `${this.texts.found} ${length}` : this.texts.none);
+  }
+
+  // What was typed is not clear: nothing is chosen or sent.
+  ask({ length }) {
+    this.nobody.hidden = true;
+    this.say(length ? this.texts.several.replace("{name}", this.input.value.trim()) : this.texts.none, { isProblem: true });
+  }
+
+  // A name that was typed and not chosen is not left out in silence. Several fields of a form check theirs one by one.
+  async check(event) {
+    if (event.defaultPrevented || event.submitter?.formNoValidate || !this.input.value.trim()) return;
+    event.preventDefault();
+    this.input.focus();
+    if (await this.listbox.settle()) event.target.requestSubmit(event.submitter);
   }
 }
 
-function describe({ text, hint, initials, hue }) {
-  const avatar = create("span", { className: `drm-avatar drm-hue-${Number(hue)}`, textContent: initials, ariaHidden: "true" });
-  return [avatar, create("bdi", { textContent: text }), ...(hint ? [create("small", { textContent: hint })] : [])];
+const folded = (text) => text.trim().normalize("NFKC").toLowerCase();
+
+// The one person whom a typed name can mean: the only one with exactly this name, or the only one who was found.
+function meantBy(typed, people) {
+  const exact = people.filter(({ text }) => folded(text) === folded(typed));
+  const fitting = exact.length ? exact : people;
+  return fitting.length === 1 ? fitting[0] : null;
 }
 
 function prepareAll() {

@@ -1,8 +1,10 @@
 // The log of a room, with days, the divider above new messages, and quiet entries (who joined, left, renamed the chat).
 
-const { clock, create, dayName, dayOf, element, fullTime } = await import(document.getElementById("drm-common").href);
+const common = await import(document.getElementById("drm-common").href);
+const { Roving, clock, create, dayName, dayOf, element, fullTime, tellApart } = common;
 
 const GROUPING_INTERVAL = 300_000; // ms, as in presentation.py
+const LINE = 40; // px, by which an arrow key scrolls
 
 const idOf = (item) => Number(item.dataset.id);
 const sentAt = (item) => new Date(item.querySelector(".drm-meta time").dateTime);
@@ -20,19 +22,85 @@ function createNote(className, text) {
   return item;
 }
 
-function showTime(item) {
+const controlsOf = (item) => [...item.querySelectorAll("a, summary")];
+
+// With these modules, the link to the page of a message opens a menu.
+const BUTTON = { role: "button", "aria-haspopup": "menu", "aria-expanded": "false" };
+
+// Once for each element of a message.
+function prepare(item) {
   const time = item.querySelector(".drm-meta time");
   time.textContent = clock(sentAt(item));
   time.title = fullTime(sentAt(item));
+  item.tabIndex = -1;
+  for (const control of controlsOf(item)) control.tabIndex = -1; // the arrow keys reach it from the message
+  const dots = item.querySelector(".drm-dots");
+  for (const [name, value] of Object.entries(BUTTON)) dots?.setAttribute(name, value);
+}
+
+export const oneLine = (text) => text.trim().replace(/\s+/g, " ");
+
+// The text of a message, without the words that unfold it.
+export function textOf(item) {
+  const body = item.querySelector(".drm-body").cloneNode(true);
+  body.querySelector(".drm-fold > summary")?.remove();
+  return body.textContent;
 }
 
 export class LogView {
   constructor(list) {
     this.list = list;
+    this.scroller = list.closest(".drm-scroll");
     this.timeline = null;
+    this.editing = ""; // id of the element of the message that is edited
     // The id of the message below the divider, and the divider's text.
     this.divider = { id: 0, text: "" };
     this.events = new Map(); // number → quiet entry
+    list.addEventListener("focusin", ({ target }) => target.matches(".drm-message") && this.label(target));
+    list.addEventListener("keydown", (event) => this.handleKey(event)); // before that of Roving
+    this.roving = new Roving(list, () => [...list.querySelectorAll(":scope > .drm-message")], (items) => items.at(-1));
+  }
+
+  // What a screen reader says of the message that gets the focus.
+  label(item) {
+    const parts = item.querySelectorAll(".drm-author, .drm-quote, .drm-body, .drm-meta");
+    item.ariaLabel = Array.from(parts, (part) => oneLine(part.textContent)).join(", ");
+  }
+
+  // Tab reaches the last message in sight, unless one has the focus.
+  showStop(id) {
+    if (!this.list.contains(document.activeElement)) this.roving.update(this.timeline.messages.get(id)?.element);
+    this.scroller.tabIndex = this.roving.current ? -1 : 0;
+  }
+
+  // Left and right lead to the links and the button of a message. Of a long message, the rest comes into sight first.
+  handleKey(event) {
+    const { key, target } = event;
+    const item = target.closest(".drm-message");
+    const stops = [item, ...controlsOf(item)].filter((stop) => stop.checkVisibility());
+    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || !stops.includes(target)) return;
+    const forward = getComputedStyle(item).direction === "rtl" ? "ArrowLeft" : "ArrowRight";
+    if (["ArrowLeft", "ArrowRight"].includes(key)) stops[stops.indexOf(target) + (key === forward ? 1 : -1)]?.focus();
+    else if (this.continues(item, key)) this.scroller.scrollBy({ top: key === "ArrowDown" ? LINE : -LINE });
+    else return;
+    event.preventDefault();
+  }
+
+  // Whether more of a message is out of sight where an arrow key leads.
+  continues(item, key) {
+    const { bottom, top } = item.getBoundingClientRect();
+    const sight = this.scroller.getBoundingClientRect();
+    return (key === "ArrowDown" && bottom > sight.bottom + 2) || (key === "ArrowUp" && top < sight.top - 2);
+  }
+
+  // Marks the message that is edited.
+  markEdited(id) {
+    this.editing = id;
+    for (const item of this.list.children) this.markItem(item);
+  }
+
+  markItem(item) {
+    item.classList.toggle("drm-edited", Boolean(this.editing) && item.id === this.editing);
   }
 
   get messages() {
@@ -44,16 +112,20 @@ export class LogView {
     const next = place === "start" ? this.list.querySelector(".drm-message") : null;
     this.list[place === "start" ? "prepend" : "append"](...items);
     for (const item of items) {
-      showTime(item);
+      prepare(item);
       this.decorate(item);
     }
     this.decorate(next);
+    tellApart();
   }
 
   replace(message, old) {
+    const hadFocus = old.element.contains(document.activeElement);
+    prepare(message.element);
     old.element.replaceWith(message.element);
-    showTime(message.element);
+    if (hadFocus) message.element.focus({ preventScroll: true });
     this.decorate(message.element);
+    tellApart();
   }
 
   remove(messages) {
@@ -79,6 +151,7 @@ export class LogView {
     }
     const isNext = this.putNotes(previous, item) && previous;
     if (!item) return;
+    this.markItem(item);
     const isClose = isNext && sentAt(item) - sentAt(previous) < GROUPING_INTERVAL;
     item.classList.toggle("drm-follows", isClose && previous.dataset.sender === item.dataset.sender);
   }

@@ -109,7 +109,7 @@ class Renderer:
     def _list(self, chats: Sequence[ChatSummary], *, html: bool) -> list[dict[str, Any]]:
         view = ChatsFeedView()
         self._set_up(view)
-        rows = chat_rows(chats, identity=self._identity, me=self._me)
+        rows = chat_rows(chats, people=view.people, me=self._me)
         return [view.as_json(row, html=html) for row in rows]
 
     def _set_up(self, view: MessagingView, **kwargs: str) -> None:

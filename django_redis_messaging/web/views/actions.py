@@ -18,6 +18,7 @@ from ..base import ChatMixin, MessagingView
 from ..forms import MessageForm, PositionForm, clean
 from ..mentions import find_mentions, notify_mentioned
 from ..params import INVALID_POSITION, parse_id, parse_position, shown_again
+from ..presentation import add_authors
 from ..problems import Answer, Problem
 from ..texts import visible_text
 from .feeds import message_json
@@ -75,7 +76,8 @@ class SendView(MessageMixin):
             _logger.warning("Notifying of mentions in %r failed: %s", message.chat_id, error)
             return
         url = f"{self.url('room', self.chat.id)}?at={message.id}"
-        notify_mentioned(message, label=self.labels([self.me])[0], title=title, url=url)
+        add_authors(self.people, [message], me=self.me)
+        notify_mentioned(message, label=self.people[self.me].label, title=title, url=url)
 
 
 class EditView(MessageMixin):

@@ -9,10 +9,11 @@ from ...errors import ChatNotFound, InvalidArgument, NotAMember
 from ...services.blocks import Blocks
 from ...services.chats.direct import direct_id, is_direct
 from ...services.choices import Choices
+from ...services.contacts import RecentContacts
 from .. import problems
 from ..base import MessagingPage, MessagingView
 from ..params import get_number
-from ..people import blocked_people, reachable_labels, recent_contacts
+from ..people import blocked_people, reachable_labels
 from ..problems import Problem
 from .choices import offered
 
@@ -29,9 +30,10 @@ class BlocksView(MessagingPage):
     def get(self, request: HttpRequest) -> HttpResponse:
         first = get_number(request.GET, "from") or 0
         blocked, has_more = blocked_people(self.active_identity, request.user, first, BLOCKS_PER_PAGE)
+        self.people.show_all(blocked)
         return self.page(
             {
-                "blocked": blocked,
+                "blocked": [self.people[person.id] for person in blocked],
                 "more": first + BLOCKS_PER_PAGE if has_more else None,
                 "offered": offered(self.active_identity, request.user),
                 "choice": Choices().get(self.me),
@@ -72,7 +74,7 @@ def may_know(view: MessagingView, person: str, chat_id: str) -> bool:
     identity, user = view.active_identity, view.request.user
     if reachable_labels(identity, user, [person]):
         return True
-    if any(contact.id == person for contact in recent_contacts(identity, user)):
+    if person in RecentContacts(view.me).list():
         return True
     return bool(chat_id) and _are_fellow_members(view, person, chat_id)
 

@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 
 from ...errors import InvalidArgument
+from ...services.chats import ChatSummary
 from ..base import MessagingPage, MessagingView
 from ..conditional import conditional_json
 from ..presentation import ChatRow, chat_rows
@@ -21,8 +22,13 @@ class ChatListMixin(MessagingView):
 
     def rows(self, *, after: str | None = None) -> list[ChatRow]:
         """A page of the chats, newest activity first."""
-        summaries = self.inbox(self.me).chats(limit=CHATS_PER_PAGE, after=after)
-        return chat_rows(summaries, identity=self.active_identity, me=self.me)
+        return chat_rows(self.summaries(after=after), people=self.people, me=self.me)
+
+    def summaries(self, *, after: str | None = None) -> list[ChatSummary]:
+        """The chats of the page; none for a script that has the list already."""
+        if self.request.headers.get("Messaging-Without") == "list":
+            return []
+        return self.inbox(self.me).chats(limit=CHATS_PER_PAGE, after=after)
 
 
 class ChatsView(ChatListMixin, MessagingPage):
@@ -71,4 +77,5 @@ class ChatsFeedView(ChatListMixin):
         if html:
             name = "django_redis_messaging/_row.html"
             return {**data, "html": render_to_string(name, {"row": row}, request=self.request)}
-        return {**data, "title": row.title, "excerpt": row.excerpt}
+        looks = row.other.looks if row.other else {}
+        return {**data, "title": row.title, **looks, "excerpt": row.excerpt}

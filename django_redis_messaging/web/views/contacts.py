@@ -12,7 +12,7 @@ from ...services.contacts import RecentContacts
 from .. import problems
 from ..base import MessagingPage, MessagingView
 from ..params import get_search
-from ..people import must_fill_directory, people, reachable_labels, recent_contacts, suggest, with_hints
+from ..people import must_fill_directory, reachable_labels, recent_contacts, suggest
 from ..problems import Problem
 from .blocks import may_know
 
@@ -31,15 +31,16 @@ class ContactsView(MessagingPage):
         query = get_search(request.GET)
         if query:
             self.count_use("search")
-        found, more = suggest(identity, user, query)
-        recents = recent_contacts(identity, user)
+        recents = recent_contacts(identity, user, self.people)
+        found, more = suggest(identity, user, query, recents)
         reachable = reachable_labels(identity, user, [person.id for person in recents])
+        self.people.show_all([*found, *recents])
         context: dict[str, Any] = {
             "q": query,
-            "found": found,
+            "found": [self.people[person.id] for person in found],
             "found_more": more,
             "must_fill_directory": not found and must_fill_directory(identity, user),
-            "recents": [(person, person.id in reachable) for person in recents],
+            "recents": [(self.people[person.id], person.id in reachable) for person in recents],
         }
         return self.page(context)
 
@@ -55,17 +56,11 @@ class SuggestView(MessagingView):
             raise problems.invalid(_("This page doesn't exist."))
         query = get_search(request.GET)
         self.count_use("search")
-        found, more = suggest(self.active_identity, request.user, query, page=int(page))
-        results = [
-            {
-                "id": person.id,
-                "text": person.label,
-                "hint": person.hint,
-                "initials": person.initials,
-                "hue": person.hue,
-            }
-            for person in with_hints(self.active_identity, found)
-        ]
+        identity, user = self.active_identity, request.user
+        recents = recent_contacts(identity, user, self.people)
+        found, more = suggest(identity, user, query, recents, page=int(page))
+        self.people.show_all(found)
+        results = [self.people[person.id].as_json for person in found]
         return JsonResponse({"results": results, "pagination": {"more": more}})
 
 
@@ -83,13 +78,14 @@ class PersonView(MessagingPage):
         if not may_know(self, person, chat_id):
             raise Problem(problems.NO_PERSON)
         identity, user = self.active_identity, request.user
+        self.people.show([person])
         context: dict[str, Any] = {
-            "person": people(identity, [person])[0],
+            "person": self.people[person],
             "chat": {"chat_id": chat_id} if chat_id else None,
             "is_me": person == self.me,
             "reachable": bool(reachable_labels(identity, user, [person])),
             "blocked": person in Blocks(self.me).list(),
-            "recent": any(contact.id == person for contact in recent_contacts(identity, user)),
+            "recent": person in RecentContacts(self.me).list(),
         }
         return self.page(context)
 

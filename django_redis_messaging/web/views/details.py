@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from ... import conf
@@ -21,7 +22,7 @@ from ..base import ChatMixin, MessagingPage
 from ..forms import TitleForm, clean
 from ..mentions import MENTIONABLE
 from ..params import get_search
-from ..people import Person, people, reachable_labels, with_hints
+from ..people import Person, people, reachable_labels
 from ..problems import Problem
 from .new import MAX_NEW_CONTACTS, PickerPage
 from .rooms import RoomMixin
@@ -44,6 +45,7 @@ class DetailsView(RoomMixin, MessagingPage):
         state = self.state()
         members = self.chat.members(limit=MEMBERS_PER_PAGE + 1, after=request.GET.get("after") or None)
         shown = members[:MEMBERS_PER_PAGE]
+        self.people.show(member.user for member in shown)
         return self.page(
             {
                 **self.chat_context(state),
@@ -66,8 +68,7 @@ class DetailsView(RoomMixin, MessagingPage):
 
     def roster(self, members: Sequence[Member]) -> list[tuple[Person, Member]]:
         """The members as persons, too."""
-        persons = people(self.active_identity, [one.user for one in members])
-        return list(zip(with_hints(self.active_identity, persons), members, strict=True))
+        return [(self.people[member.user], member) for member in members]
 
 
 class MemberSuggestView(ChatMixin):
@@ -79,8 +80,8 @@ class MemberSuggestView(ChatMixin):
         prefix = fold(get_search(request.GET))
         ids = [member.user for member in self.chat.members(limit=MENTIONABLE) if member.user != self.me]
         found = [person for person in people(self.active_identity, ids) if matches(prefix, person.label)]
-        shown = with_hints(self.active_identity, found[: 2 * SUGGESTED_MEMBERS])[:SUGGESTED_MEMBERS]
-        results = [{"id": person.id, "text": person.label, "hint": person.hint} for person in shown]
+        self.people.show_all(found[: 2 * SUGGESTED_MEMBERS])
+        results = [self.people[person.id].as_json for person in found[:SUGGESTED_MEMBERS]]
         return JsonResponse({"results": results}, json_dumps_params={"ensure_ascii": False})
 
 
@@ -160,7 +161,7 @@ class AddView(PickerPage, RoomMixin):
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         if "search" in request.POST:
             return self.show_form()
-        chosen = self.chosen_ids()
+        chosen = self.recipients()
         self.check_recipients(chosen)
         self.count_use("invite", len(chosen))
         added = self.chat.add(chosen, by=self.me)
@@ -178,5 +179,12 @@ class AddView(PickerPage, RoomMixin):
         if not all(identity.may_add(user, self.chat.id, member) for member in chosen):
             raise Problem(problems.NOT_PERMITTED)
 
+    @cached_property
+    def read_state(self) -> Changes:
+        return self.state()
+
+    def add_others(self) -> None:
+        self.add_people(self.read_state)
+
     def extra_context(self) -> dict[str, object]:
-        return self.chat_context(self.state())
+        return self.chat_context(self.read_state)

@@ -15,7 +15,7 @@ from ..base import MessagingView
 from ..conditional import conditional_json
 from ..fitting import fitting, split
 from ..params import INVALID_POSITION, get_checked_position, get_number, parse_id
-from ..presentation import MessageView, event_views
+from ..presentation import MessageView, add_authors, event_views
 from ..problems import Problem
 from .rooms import RoomMixin, gap_text
 
@@ -62,9 +62,12 @@ class RoomFeedView(RoomMixin):
         if at == "unread" and state.unread:
             position = state.read_id + 1
         window = self.window(state, position, limit=MESSAGES_PER_ANSWER)
+        quoted = self.quoted(window.messages)
+        self.add_people(state)
+        add_authors(self.people, [*window.messages, *quoted], me=self.me)
         return {
             **self.room_state(state, window),
-            "messages": list(self.as_json(window.messages, state)),
+            "messages": list(self.as_json(window.messages, state, quoted)),
             **self.heading(state),
             "seen": self.seen_of(state),
         }
@@ -76,8 +79,7 @@ class RoomFeedView(RoomMixin):
 
     def changed(self, changes: Changes) -> dict[str, Any]:
         """What changed besides the messages."""
-        self.member_ids = changes.members
-        events = event_views(changes.events, identity=self.active_identity)
+        events = event_views(changes.events, people=self.people, members=self.member_ids)
         data = {
             **self.changing_state(changes),
             "gap": changes.gap,
@@ -94,7 +96,12 @@ class RoomFeedView(RoomMixin):
 
     def fitting_part(self, changes: Changes) -> tuple[dict[str, Any], int]:
         """As much of the changes as fits into an answer, and how many of the messages that are."""
-        new, edited = self.as_json(changes.messages, changes), self.as_json(changes.edited, changes)
+        quoted = self.quoted([*changes.messages, *changes.edited])
+        self.add_people(changes)
+        known = [*quoted, *changes.messages, *changes.edited]
+        add_authors(self.people, known, me=self.me)
+        new = self.as_json(changes.messages, changes, known)
+        edited = self.as_json(changes.edited, changes, known)
         found = fitting(chain(new, edited))
         part, _ = split(changes, len(found))
         changed = found[len(part.messages) :]
@@ -131,9 +138,11 @@ class RoomFeedView(RoomMixin):
             "reset": page.reset,
         }
 
-    def as_json(self, messages: Sequence[Message], read: Page | Changes) -> Iterator[dict[str, Any]]:
-        """The messages with their labels, rendered one by one."""
-        for view in self.message_views(messages, owner=read.role == "owner"):
+    def as_json(
+        self, messages: Sequence[Message], read: Page | Changes, quoted: Sequence[Message] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The messages with their authors, rendered one by one."""
+        for view in self.message_views(messages, owner=read.role == "owner", quoted=quoted):
             yield message_json(self, view)
 
 
@@ -146,6 +155,7 @@ def message_json(view: MessagingView, shown: MessageView) -> dict[str, Any]:
         "nonce": message.nonce,
         "sender": message.sender,
         "label": shown.author.label,
+        **({} if shown.mine else shown.author.looks),
         "mine": shown.mine,
         "data": message.data,
         "reply_to": message.reply_to,

@@ -21,11 +21,22 @@ from .. import problems
 from ..base import MessagingPage
 from ..forms import NewChatForm, clean
 from ..params import get_search, shown_again
-from ..people import Person, must_fill_directory, people, reachable_labels, suggest, with_hints
+from ..people import (
+    Person,
+    must_fill_directory,
+    people_named,
+    reachable_labels,
+    recent_contacts,
+    suggest,
+    with_named,
+)
 from ..problems import Answer, Problem
 
 #: people that a link may name, and that count as one search when they are shown
 MAX_LINKED = 20
+#: the problems with a typed name
+_SEVERAL = _("Several people match “%(name)s”. Choose one of them.")
+_UNKNOWN = _("Nobody whom you can choose is called “%(name)s”.")
 #: maximum number of recipients that become recent contacts: a mailing must not push out the others
 MAX_NEW_CONTACTS = 20
 
@@ -54,6 +65,20 @@ class PickerPage(MessagingPage):
             raise problems.invalid(_("A link can't name this many people."))
         return chosen
 
+    def recipients(self) -> list[str]:
+        """The people chosen, and the one whose name is in the search field. Raises the Problem if it isn't
+        clear who that is: a typed name must not be left out."""
+        chosen, typed = self.chosen_ids(), get_search(self.given).strip()
+        if not typed:
+            return chosen
+        self.count_use("search")
+        named = people_named(self.active_identity, self.request.user, typed)
+        everyone = with_named(named, chosen, self.given.getlist("to-found"))
+        if everyone is None:
+            text = _SEVERAL if named else _UNKNOWN
+            raise problems.invalid(text % {"name": typed}, field="to")
+        return everyone
+
     def show_form(self, *, problem: Answer | None = None) -> HttpResponse:
         """The form with the user's input and the people found."""
         given = self.given
@@ -66,30 +91,33 @@ class PickerPage(MessagingPage):
             self.count_use("search", searches)
         # Only labels from the user's directories: a URL with `?to=` must not reveal other names.
         labels = reachable_labels(self.active_identity, self.request.user, chosen_ids)
-        chosen = people(self.active_identity, labels)
-        found, more = suggest(self.active_identity, self.request.user, query)
-        return self.form_page(given, chosen, found, more, problem)
-
-    def form_page(
-        self,
-        given: QueryDict,
-        chosen: Sequence[Person],
-        found: Sequence[Person] = (),
-        more: bool = False,
-        problem: Answer | None = None,
-    ) -> HttpResponse:
-        """The form with this input."""
-        context: dict[str, Any] = {
-            "given": shown_again(given),
-            "chosen": with_hints(self.active_identity, chosen),
-            "found": with_hints(self.active_identity, [one for one in found if one not in chosen]),
+        chosen = [Person(member, label) for member, label in labels.items()]
+        self.add_others()
+        recents = recent_contacts(self.active_identity, self.request.user, self.people)
+        found, more = suggest(self.active_identity, self.request.user, query, recents)
+        self.people.show_all([*chosen, *found])
+        ids = [person.id for person in chosen]
+        context = {
+            "chosen": [self.people[member] for member in ids],
+            "found": [self.people[person.id] for person in found if person.id not in ids],
             "found_more": more,
             "must_fill_directory": not found and must_fill_directory(self.active_identity, self.request.user),
-            "request_id": given.get("request_id") or uuid.uuid4().hex,
-            "problem": problem,
             **self.extra_context(),
         }
-        return self.page(context, status=problem.status if problem else 200)
+        return self.form_page(given, context, problem)
+
+    def form_page(self, given: QueryDict, context: dict[str, Any], problem: Answer | None) -> HttpResponse:
+        """The form with this input."""
+        everything: dict[str, Any] = {
+            "given": shown_again(given),
+            "request_id": given.get("request_id") or uuid.uuid4().hex,
+            "problem": problem,
+            **context,
+        }
+        return self.page(everything, status=problem.status if problem else 200)
+
+    def add_others(self) -> None:
+        """Add the people whom the template shows besides those to choose from."""
 
     def extra_context(self) -> dict[str, Any]:
         """More context for the template."""
@@ -102,8 +130,9 @@ class PickerPage(MessagingPage):
             try:
                 return self.show_form(problem=problem)
             except LimitExceeded:  # no search is left: what was typed must not be lost
+                # Nor what else is known of them: a browser may have made up the ids.
                 chosen = [Person(member, member) for member in self.given_ids()]
-                return self.form_page(self.request.POST, chosen, problem=problem)
+                return self.form_page(self.request.POST, {"chosen": chosen, **self.extra_context()}, problem)
             except (MessagingError, Problem):
                 pass  # Redis has become unavailable, the chat was deleted, or the input can't be shown.
         return super().problem_page(problem, **context)
@@ -126,7 +155,7 @@ class NewChatView(PickerPage):
         if "search" in request.POST:
             return self.show_form()
         data = clean(NewChatForm(request.POST))
-        chosen = self.chosen_ids()
+        chosen = self.recipients()
         self.check_recipients(chosen)
         try:
             chat = self.open_chat(chosen, data)

@@ -18,7 +18,7 @@ from ...services.mailboxes.notifications import checked_url
 from ...services.mailboxes.values import MailPage
 from .. import bell, problems
 from ..base import MessagingPage, MessagingView
-from ..notifications import NotificationView, notification_views
+from ..notifications import NotificationView, add_senders, notification_views
 from ..params import parse_id, parse_position
 
 _logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class MailboxMixin(MessagingView):
             return self.mailbox.fetch(limit=NOTIFICATIONS_PER_PAGE, unread=unread, newest_first=True)
 
     def views(self, page: MailPage) -> list[NotificationView]:
-        return notification_views(page.messages, identity=self.active_identity)
+        return notification_views(page.messages, people=self.people)
 
     @property
     def show(self) -> str:
@@ -87,6 +87,8 @@ class NotificationsView(MailboxMixin, MessagingPage):
     def get(self, request: HttpRequest) -> HttpResponse:
         further = "after" in request.GET
         pages = self.pages(further=further)
+        for page in pages.values():
+            add_senders(self.people, page.messages)
         sections = [self.section(kind, page) for kind, page in pages.items() if page.messages]
         first = [] if further or not sections else sections[0].notifications
         context = {

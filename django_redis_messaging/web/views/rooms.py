@@ -16,19 +16,24 @@ from django.utils.translation import ngettext
 from ... import conf
 from ...errors import ChatNotFound, NotAMember
 from ...services.chats import Changes, Message, Page
+from ...services.chats.direct import is_direct
 from ..base import ChatMixin, MessagingPage, MessagingView
 from ..fitting import count_fitting
 from ..params import INVALID_POSITION, get_position, parse_id
-from ..people import blocked_in, people
+from ..people import Person, blocked_in
 from ..presentation import (
     NAMES_IN_TITLE,
     MessageView,
+    add_authors,
+    add_rows,
     chat_face,
+    chat_rows,
     event_views,
     join_names,
     kind_text,
     message_views,
     page_title,
+    people_of_events,
     shown_title,
 )
 from ..texts import body_html
@@ -84,19 +89,32 @@ class RoomMixin(ChatMixin, MessagingView):
             messages = self.chat.history(self.me, after=position - 1, limit=limit).messages
         return make_window(state, fitting_around(messages, position))
 
+    def add_people(self, state: Changes) -> None:
+        """Add the people whom the head and the texts of the room name, and those from whom they are told
+        apart."""
+        self.member_ids = state.members
+        if is_direct(self.chat.id):
+            self.people.show(self.others)
+        shows_names = state.member_count == 2 or not shown_title(self.chat.id, state.title)
+        named = {*state.typists, *people_of_events(state.events), *self.readers(state)}
+        if named or (shows_names and self.others):
+            self.people.add({*named, *self.member_ids})
+
     def message_views(
-        self, messages: Sequence[Message], *, owner: bool, read_id: int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        owner: bool,
+        read_id: int | None = None,
+        quoted: Sequence[Message] | None = None,
     ) -> list[MessageView]:
-        """The messages as the user sees them; `owner`: whether the user is an owner of the chat."""
+        """The messages as the user sees them; `owner`: whether the user is an owner of the chat. `quoted`:
+        what `quoted` returns for them, if it was called before."""
+        if quoted is None:
+            quoted = self.quoted(messages)
+        people, me = self.people, self.me
         return list(
-            message_views(
-                messages,
-                identity=self.active_identity,
-                me=self.me,
-                owner=owner,
-                read_id=read_id,
-                quoted=self.quoted(messages),
-            )
+            message_views(messages, people=people, me=me, owner=owner, read_id=read_id, quoted=quoted)
         )
 
     def quoted(self, messages: Sequence[Message]) -> list[Message]:
@@ -111,7 +129,12 @@ class RoomMixin(ChatMixin, MessagingView):
 
     def names(self, member_count: int) -> str:
         """The names of the other members, as they are shown for a chat without a title."""
-        return join_names(self.labels(self.others), member_count - 1)
+        return join_names(self.told_apart(self.others), member_count - 1)
+
+    @property
+    def other(self) -> Person | None:
+        """The other member of a direct chat."""
+        return self.people[self.others[0]] if self.others and is_direct(self.chat.id) else None
 
     @property
     def others(self) -> list[str]:
@@ -124,50 +147,58 @@ class RoomMixin(ChatMixin, MessagingView):
 
     def heading(self, state: Changes) -> dict[str, str]:
         """What the head of a room shows."""
-        title, count = state.title, state.member_count
+        title, count, other = state.title, state.member_count, self.other
         return {
-            "title": self.title(title, count),
+            "title": other.label if other else self.title(title, count),
             "companion": self.companion(title, count),
             "members": kind_text(self.chat.id, count),
+            **(other.looks if other else {}),
         }
 
     def chat_context(self, state: Changes) -> dict[str, Any]:
         """What the pages about a chat show of the chat itself."""
-        heading = self.heading(state)
+        self.add_people(state)
+        heading, other = self.heading(state), self.other
         return {
             "chat": state,
             "heading": heading,
-            "page_title": page_title(self.chat.id, heading["title"]),
-            "face": chat_face(self.chat.id, heading["title"], self.others),
+            "other": other,
+            "page_title": page_title(self.chat.id, other.name if other else heading["title"]),
+            "face": chat_face(self.chat.id, heading["title"], other),
         }
 
     def seen_of(self, state: Changes) -> str:
-        """The members who have read the newest message, and let others see it, if it is the user's own."""
-        if state.last_sender != self.me:
-            return ""
-        readers = [
-            member
-            for member, read_id in state.positions.items()
-            if member != self.me and read_id >= state.last_id
-        ]
+        """The text that says who has read the user's newest message."""
+        readers = self.readers(state)
         if not readers:
             return ""
-        names = join_names(self.labels(readers[:NAMES_IN_TITLE]), len(readers))
+        names = join_names(self.told_apart(readers[:NAMES_IN_TITLE]), len(readers))
         return _("Seen by %(names)s") % {"names": names}
+
+    def readers(self, state: Changes) -> list[str]:
+        """The members who have read the newest message, and let others see it, if it is the user's own."""
+        if state.last_sender != self.me:
+            return []
+        return [
+            member
+            for member, read_id in state.positions.items()
+            if member != self.me and read_id >= state.last_id and member not in state.newcomers
+        ]
 
     def typing_text(self, typists: Sequence[str]) -> str:
         """Who is typing."""
         if not typists:
             return ""
-        names = join_names(self.labels(typists[:NAMES_IN_TITLE]), len(typists))
+        names = join_names(self.told_apart(typists[:NAMES_IN_TITLE]), len(typists))
         return ngettext("%(names)s is typing…", "%(names)s are typing…", len(typists)) % {"names": names}
 
-    def labels(self, ids: Sequence[str]) -> list[str]:
-        return [person.label for person in people(self.active_identity, ids)]
+    def told_apart(self, ids: Sequence[str]) -> list[str]:
+        """The names of members."""
+        return self.people.names(ids, among=self.member_ids)
 
     def room_state(self, state: Changes, window: Window) -> dict[str, Any]:
         """What the browser needs to know to show the window and to keep it up to date."""
-        events = event_views(state.events, identity=self.active_identity)
+        events = event_views(state.events, people=self.people, members=self.member_ids)
         return {
             "newest": state.last_id,
             "older": window.older,
@@ -212,24 +243,30 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
             if person is None:
                 raise
             self.template_name = "django_redis_messaging/blocked.html"
-            return self.page({"person": person, "chat_id": chat_id})
-        window = self.selected_window(state)
-        owner = state.role == "owner"
+            self.people.show_all([person])
+            return self.page({"person": self.people[person.id], "chat_id": chat_id})
+        window, owner = self.selected_window(state), state.role == "owner"
+        read_id = state.read_id if window.has_read(state) else None
+        quoted, replied = self.quoted(window.messages), self.selected_message("reply")
+        summaries = self.summaries()
+        # All people before the first one is read.
+        add_rows(self.people, summaries, self.me)
+        add_authors(self.people, [*window.messages, *quoted, *([replied] if replied else [])], me=self.me)
         context = self.chat_context(state)
         return self.page(
             {
                 **context,
                 "window": window,
-                "rows": self.rows(),
+                "rows": chat_rows(summaries, people=self.people, me=self.me),
                 "message_views": self.message_views(
-                    window.messages, owner=owner, read_id=state.read_id if window.has_read(state) else None
+                    window.messages, owner=owner, read_id=read_id, quoted=quoted
                 ),
                 "last": window.messages[-1] if window.messages else None,
                 "removed": gap_text(state.removed),
                 "divider": divider_text(state.unread),
                 "seen": self.seen_of(state),
                 "editing": self.own_message("edit"),
-                "replying": self.replied_message(owner),
+                "replying": self.message_views([replied], owner=owner, quoted=())[0] if replied else None,
                 "muted_until": timezone.localtime(state.muted_until) if state.muted_until else None,
                 "request_id": uuid.uuid4().hex,
                 "state": json.dumps(
@@ -269,11 +306,6 @@ class RoomView(ChatListMixin, RoomMixin, MessagingPage):
         """The message that the parameter selects, if it is the user's own."""
         found = self.selected_message(parameter)
         return found if found and found.sender == self.me else None
-
-    def replied_message(self, owner: bool) -> MessageView | None:
-        """The message that `?reply=` selects."""
-        found = self.selected_message("reply")
-        return self.message_views([found], owner=owner)[0] if found else None
 
     def selected_message(self, parameter: str) -> Message | None:
         value = self.request.GET.get(parameter)

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
+from ...services.chats import Changes
 from ..base import MessagingPage
 from ..params import INVALID_POSITION, get_position, get_search
 from ..presentation import one_line
@@ -24,17 +25,15 @@ class SearchView(RoomMixin, MessagingPage):
 
     def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         state, query = self.state(), get_search(request.GET).strip()
-        context: dict[str, Any] = {
-            **self.chat_context(state),
-            "q": query,
-        }
-        return self.page({**context, **(self.results(query) if query else {})})
+        results = self.results(query, state) if query else {}
+        return self.page({**self.chat_context(state), "q": query, **results})
 
-    def results(self, query: str) -> dict[str, Any]:
+    def results(self, query: str, state: Changes) -> dict[str, Any]:
         """The results, and where the next page begins."""
         self.count_use("search")
         before = get_position(self.request.GET, "before")
         found = self.chat.search(self.me, query, before=before, limit=RESULTS_PER_PAGE)
+        self.add_people(state)
         views = self.message_views(found.messages, owner=False)
         return {
             "results": [(view, one_line(view.message)) for view in views],

@@ -65,6 +65,8 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
         parser.add_argument("--fresh", action="store_true", help="remove the data of earlier demos first")
         parser.add_argument("--contacts", type=int, default=5000, help="more users in the directory (5000)")
+        parser.add_argument("--chats", type=int, default=60, help="chats that all demo users share (60)")
+        parser.add_argument("--messages", type=int, default=500, help="messages of each of these chats (500)")
         parser.add_argument(
             "--cluster", action="store_true", help="run a Cluster of three primaries, with data of its own"
         )
@@ -73,8 +75,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the demo."""
         host = options["host"]
-        if options["contacts"] < 0:
-            raise CommandError("--contacts must not be negative: give 0 or more.")
+        for name, least in (("contacts", 0), ("chats", 0), ("messages", 1)):
+            if options[name] < least:
+                raise CommandError(f"--{name} must be at least {least}, not {options[name]}.")
         with handle_stop_signals(), bind(host, options["port"]) as listening:
             self._restrict_access(host, options["allowed_host"])
             self._serve(listening, host, options)
@@ -86,7 +89,7 @@ class Command(BaseCommand):
             try:
                 if options["fresh"]:
                     self._remove_data(ask=not options["no_input"])
-                self._create_data(options["contacts"])
+                self._create_data(options["contacts"], options["chats"], options["messages"])
             except (MessagingError, RedisError) as error:
                 raise CommandError(str(error)) from error
             stop_if_requested()
@@ -116,12 +119,14 @@ class Command(BaseCommand):
             leftover.unlink()
         self._write(f"Removed the database and {remove_keys()} keys.")
 
-    def _create_data(self, contacts: int) -> None:
+    def _create_data(self, contacts: int, chats: int, messages: int) -> None:
         self._write("Database …")
         call_command("migrate", verbosity=0, interactive=False)
         stop_if_requested()
         seed.create_users(contacts)
         total = seed.fill_directory(self._report_progress)
+        self._write(f"Chats: {chats} with {messages} messages each …")
+        seed.fill_chats(chats, messages)
         seed.create_chats()
         seed.send_notifications()
         seed.open_market()

@@ -1,0 +1,274 @@
+"""People of one name are told apart, and have pictures, wherever they are shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.template.loader import render_to_string
+from django.urls import reverse
+from pytest_django import Settings
+
+from django_redis_messaging import Blocks, Chat, Mailbox, RecentContacts, notify
+from django_redis_messaging.web.digests import Site, find_digest
+from django_redis_messaging.web.identity import Identity
+from django_redis_messaging.web.people import People, Person
+
+from .conftest import client_of
+
+#: how often each hook was called
+calls: Counter[str] = Counter()
+
+
+class Faces(Identity):
+    """People with pictures. Counts how often each hook is called."""
+
+    def labels(self, ids: Iterable[str]) -> dict[str, str]:
+        calls["labels"] += 1
+        return super().labels(ids)
+
+    def descriptions(self, ids: Iterable[str]) -> dict[str, str]:
+        calls["descriptions"] += 1
+        return super().descriptions(ids)
+
+    def pictures(self, ids: Iterable[str]) -> dict[str, str]:
+        calls["pictures"] += 1
+        return {member: f"/faces/{member}.png" for member in ids}
+
+
+class Others(Identity):
+    """Descriptions and pictures as a site's code may return them."""
+
+    def descriptions(self, ids: Iterable[str]) -> dict[str, str]:
+        return dict.fromkeys(ids, " Sales\n\u202e<b> ") | {"3": "", "4": "Sales"}
+
+    def pictures(self, ids: Iterable[str]) -> dict[str, str]:
+        return {"1": '/a"onerror="b.png', "2": "javascript:alert(1)", "3": "https://cdn.example/3.png"}
+
+
+@pytest.fixture
+def annas(person: Callable[..., User], settings: Settings) -> list[User]:
+    """Two people called Ann Lee, and Bob."""
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "IDENTITY": f"{__name__}.Faces"}
+    names = [("ann1", "Ann", "Lee"), ("ann2", "ANN", "LEE"), ("bob", "Bob", "")]
+    return [person(name, first_name=first, last_name=last) for name, first, last in names]
+
+
+@pytest.fixture
+def ids(annas: list[User]) -> list[str]:
+    return [str(one.pk) for one in annas]
+
+
+@pytest.fixture
+def group(ids: list[str]) -> Chat:
+    """A group without title of the three, in which each has written."""
+    chat = Chat.create(ids[2], ids[:2], "One")
+    for member in ids[:2]:
+        chat.send(member, "Two", reply_to=1)
+    chat.send(ids[2], "Three", reply_to=2)
+    return chat
+
+
+def page(user: User, name: str, *args: Any, **query: str) -> str:
+    """The text of a page; each hook is called at most once for it."""
+    calls.clear()
+    answer = client_of(user).get(reverse(f"messaging:{name}", args=args), query)
+    assert answer.status_code == 200
+    assert calls <= Counter(labels=1, descriptions=1, pictures=1), name
+    return answer.content.decode()
+
+
+def json(user: User, name: str, *args: Any, **query: Any) -> Any:
+    """A JSON answer; each hook is called at most once for it."""
+    calls.clear()
+    answer = client_of(user, json=True).get(reverse(f"messaging:{name}", args=args), query)
+    assert answer.status_code == 200
+    assert calls <= Counter(labels=1, descriptions=1, pictures=1), name
+    return answer.json()
+
+
+DISTINCT = [f'<bdi>{name}</bdi> <small class="drm-distinction">({told})</small>'
+            for name, told in (("Ann Lee", "ann1"), ("ANN LEE", "ann2"))]  # fmt: skip
+
+
+class TestRooms:
+    def test_authors_quotes_and_the_head(self, group: Chat, annas: list[User], ids: list[str]) -> None:
+        for member in ids[:2]:
+            Chat.direct(ids[2], member).send(member, "Hi")
+        group.ack(ids[0], 4)
+        group.ack(ids[1], 4)
+        group.typing(ids[0])
+        text = page(annas[2], "room", group.id, reply="2")
+        assert all(text.count(distinct) >= 2 for distinct in DISTINCT), "as author, and in the list"
+        assert "Seen by Ann Lee (ann1), ANN LEE (ann2)" in text
+        assert "<bdi>Ann Lee (ann1), ANN LEE (ann2)</bdi>" in text, "the title"
+        assert "Ann Lee (ann1) is typing" in text
+        assert "Reply to <bdi>Ann Lee (ann1)</bdi>" in text
+        assert f'<b data-person="{ids[0]}" data-distinction="ann1">{DISTINCT[0]}</b>' in text
+        assert all(
+            f'<img src="/faces/{member}.png" alt="" width="40" height="40"' in text for member in ids[:2]
+        )
+        text = page(annas[2], "room", Chat.direct(ids[2], ids[1]).id)
+        assert (
+            f'<h1 id="drm-title" tabindex="-1" data-person="{ids[1]}" data-distinction="ann2">{DISTINCT[1]}'
+            in text
+        )
+        assert "<title>ANN LEE (ann2) | Messages</title>" in text
+
+    def test_a_name_that_only_one_has_stands_alone(
+        self, group: Chat, annas: list[User], ids: list[str]
+    ) -> None:
+        group.leave(ids[1])
+        chat = Chat.create(ids[2], ids[:1], "Hi")
+        chat.send(ids[0], "Hello")
+        text = page(annas[2], "room", chat.id)
+        assert "drm-distinction" not in text
+        assert 'data-distinction="ann1"><bdi>Ann Lee</bdi></a>' in text, (
+            "for the browser, if another one writes"
+        )
+
+    def test_answers(self, group: Chat, annas: list[User], ids: list[str]) -> None:
+        first = json(annas[2], "room_feed", group.id)
+        one, two, three, own = first["messages"][0], *first["messages"][1:]
+        assert "description" not in one and "description" not in own, "one's own"
+        assert [(each["label"], each["description"], each["picture"]) for each in (two, three)] == [
+            ("Ann Lee", "ann1", f"/faces/{ids[0]}.png"),
+            ("ANN LEE", "ann2", f"/faces/{ids[1]}.png"),
+        ]
+        known = {
+            "after": first["cursor"],
+            "edits": first["edits"],
+            "moved": first["moved"],
+            "events": first["event"],
+        }
+        group.typing(ids[1])
+        assert json(annas[2], "room_feed", group.id, **known)["typing"] == "ANN LEE (ann2) is typing…"
+        group.set_role(ids[2], ids[0], "owner")
+        (event,) = json(annas[2], "room_feed", group.id, **known)["events"]
+        assert event["text"] == "Ann Lee (ann1) became an owner."
+        group.send(ids[0], "Four", reply_to=3)
+        html = json(annas[2], "room_feed", group.id, **known, html="1")["messages"][0]["html"]
+        assert all(distinct in html for distinct in DISTINCT), "the author, and who is quoted"
+        assert json(annas[2], "room_feed", group.id, at="newest", html="1")["title"].count("ann") == 2
+        assert json(annas[2], "room_feed", group.id, before="4")["messages"][1]["description"] == "ann1"
+
+    def test_the_search_and_the_page_of_a_message(
+        self, group: Chat, annas: list[User], ids: list[str]
+    ) -> None:
+        text = page(annas[2], "search", group.id, q="Two")
+        assert "<bdi>Ann Lee (ann1)</bdi>" in text and "<bdi>ANN LEE (ann2)</bdi>" in text
+        assert "<bdi>Ann Lee</bdi>" in page(annas[2], "message", group.id, "2")
+
+
+def test_the_list(group: Chat, annas: list[User], ids: list[str]) -> None:
+    for member in ids[:2]:
+        Chat.direct(ids[2], member).send(member, "Hi")
+    group.send(ids[0], "News")
+    text = page(annas[2], "chats")
+    assert all(text.count(distinct) == 1 for distinct in DISTINCT)
+    assert "<bdi>Ann Lee (ann1): News</bdi>" in text
+    rows = {row["title"]: row for row in json(annas[2], "chats_feed")["chats"]}
+    assert rows["ANN LEE"]["description"] == "ann2"
+    assert rows["ANN LEE"]["picture"] == f"/faces/{ids[1]}.png"
+    assert "picture" not in rows["Ann Lee (ann1), ANN LEE (ann2)"]
+
+
+class TestPeople:
+    def test_lists_of_people_have_second_lines(self, group: Chat, annas: list[User], ids: list[str]) -> None:
+        bob = annas[2]
+        RecentContacts(ids[2]).touch(ids[0])
+        Blocks(ids[2]).block(ids[0])
+        shown = '<bdi>{}</bdi>{} <small class="drm-detail"><bdi>{}</bdi></small>'
+        one, two = shown.format("Ann Lee", "", "ann1"), shown.format("ANN LEE", "", "ann2")
+        found = page(bob, "contacts", q="ann")
+        assert (
+            one in found
+            and two in found
+            and 'Message<span class="drm-hidden"> Ann Lee (ann1)</span>' in found
+        )
+        assert one in page(bob, "contacts"), "also if nobody else has this name"
+        assert one in page(bob, "blocks")
+        assert f"/faces/{ids[0]}.png" in page(bob, "person", id=ids[0])
+        assert shown.format("Ann Lee", "</a>", "ann1") in page(bob, "details", group.id)
+        picker = page(bob, "new", q="ann", to=ids[0])
+        assert "<bdi>Ann Lee (ann1)</bdi>" in picker and two in picker
+        assert two in page(bob, "add", group.id, q="ann")
+
+    def test_what_repeats_the_name_is_left_out(self, annas: list[User], person: Callable[..., User]) -> None:
+        person("carl")
+        (carl,) = json(annas[2], "suggest", q="carl")["results"]
+        assert (carl["text"], carl["description"]) == ("carl", "")
+
+    def test_suggestions(self, group: Chat, annas: list[User], ids: list[str]) -> None:
+        for found in (
+            json(annas[2], "suggest", q="ann"),
+            json(annas[2], "member_suggest", group.id, q="ann"),
+        ):
+            assert sorted((one["description"], one["picture"]) for one in found["results"]) == [
+                ("ann1", f"/faces/{ids[0]}.png"),
+                ("ann2", f"/faces/{ids[1]}.png"),
+            ]
+
+    def test_a_made_up_id_shows_nothing(self, annas: list[User], ids: list[str], settings: Settings) -> None:
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "SEARCH_RATE": 2}
+        client = client_of(annas[2])
+        data = {"to": [ids[0]], "q": "x", "search": "1"}
+        client.post(reverse("messaging:new"), data)
+        text = client.post(reverse("messaging:new"), data).content.decode()
+        assert f"<bdi>{ids[0]}</bdi>" in text
+        assert "ann1" not in text and "/faces/" not in text
+
+
+def test_notifications_and_digests(
+    group: Chat, annas: list[User], ids: list[str], settings: Settings
+) -> None:
+    for member in ids[:2]:
+        notify(ids[2], "Look", sender=member)
+    assert Mailbox(ids[2]).unread() == 2
+    text = page(annas[2], "notifications")
+    assert "<bdi>Ann Lee (ann1)</bdi>" in text and "<bdi>ANN LEE (ann2)</bdi>" in text
+    shown = json(annas[2], "notifications_feed")["notifications"]
+    assert [one["description"] for one in shown] == ["ann2", "ann1"]
+    settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "DIGEST_AFTER": 0}
+    other = Chat.direct(ids[2], ids[1])
+    other.send(ids[1], "Hi")
+    calls.clear()
+    digest = find_digest(Faces(), ids[2], Site("https://example.com"))
+    assert digest and calls == Counter(labels=1, descriptions=1, pictures=1)
+    names = {excerpt.name for chat in digest.chats for excerpt in chat.excerpts}
+    assert names >= {"Ann Lee (ann1)", "ANN LEE (ann2)"}
+
+
+class TestHooks:
+    def test_what_they_return_is_made_safe(self) -> None:
+        people = People(Others())
+        people.show("12345")
+        assert [people[one].picture for one in "12345"] == [
+            '/a"onerror="b.png',
+            "",
+            "https://cdn.example/3.png",
+            "",
+            "",
+        ]
+        assert people["1"].description == "Sales <b>"
+        face = render_to_string("django_redis_messaging/_avatar.html", {"face": people["1"]})
+        assert '<img src="/a&quot;onerror=&quot;b.png" alt=""' in face
+        assert "<img" not in render_to_string("django_redis_messaging/_avatar.html", {"face": people["2"]})
+
+    def test_equal_descriptions_get_the_id(self) -> None:
+        people = People(Others())
+        people.show_all([*(Person(one, "Ann") for one in "34"), Person("5", "Ann"), Person("6", "ann")])
+        assert [people[one].name for one in "3456"] == [
+            "Ann (3)", "Ann (Sales)", "Ann (Sales <b> · 5)", "ann (Sales <b> · 6)",
+        ]  # fmt: skip
+
+    def test_they_are_called_once(self) -> None:
+        people = People(Faces())
+        people.add("123")
+        people.show("234")
+        calls.clear()
+        assert people.names("12", among="5") and people["4"].picture == "/faces/4.png"
+        assert people["3"].name and calls == Counter(labels=1, descriptions=1, pictures=1)
