@@ -80,14 +80,14 @@ def test_a_room_in_a_layout_of_the_site(
     assert frame.evaluate("window.shifted") <= 0.05
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})
-        expect(page.locator(".drm-composer")).to_be_in_viewport(ratio=1)
+        expect(page.locator("#drm-composer")).to_be_in_viewport(ratio=1)
         expect(page.locator(".drm-head")).to_be_in_viewport(ratio=1)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         # Neither the list nor the log moves the page.
         page.locator("#drm-scroll").hover()
         page.mouse.wheel(0, 20_000)
         page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        expect(page.locator(".drm-composer")).to_be_in_viewport(ratio=1)
+        expect(page.locator("#drm-composer")).to_be_in_viewport(ratio=1)
 
 
 #: properties of what is visible
