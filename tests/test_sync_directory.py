@@ -273,7 +273,7 @@ class TestInactiveUsers:
             user(name)
         sync()
         User.objects.filter(username__in=names).update(is_active=False)
-        found, more = suggest(current(), User.objects.get(username="me"), "a")
+        found, more = suggest(current(), User.objects.get(username="me"), "a", [])
         assert ([person.label for person in found], more) == (["azoe"], False)
 
     def test_they_are_neither_suggested_nor_added(self) -> None:

@@ -36,12 +36,12 @@
 -- ARGV  15… users
 -- Returns {epoch, id of the first new entry, stamp of the entry before it if there is none, gap, has_more, reset, title,
 --   number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed, state of the positions,
---   {member, position or '-' if it is hidden, …}, {member among them who joined after the newest entry, …}, {number, id, number, id, …} of the edited entries, {reader, …},
---   {member who is typing, …}, number of the latest event, {value, …} of the new events (_events.lua), number of new
---   entries, new entry, …, edited entry, …}, or 'no chat', 'no member' if no user is a member. A reader is {id at
---   joining, ms of joining, number of the first event that the user sees, role, id of the oldest entry that the user can
---   see, position, unread, ms until which the user has muted the chat or 0, 1 or 0: whether the user joined by unblocking
---   the other member}, or 0 if the user is not a member.
+--   {member, position or '-' if it is hidden, …}, {member among them who joined after the newest entry, …}, {number,
+--   id, number, id, …} of the edited entries, {reader, …}, {member who is typing, …}, number of the latest event,
+--   {value, …} of the new events (_events.lua), number of new entries, new entry, …, edited entry, …}, or 'no chat', 'no
+--   member' if no user is a member. A reader is {id at joining, ms of joining, number of the first event that the user
+--   sees, role, id of the oldest entry that the user can see, position, unread, ms until which the user has muted the chat
+--   or 0, 1 or 0: whether the user joined by unblocking the other member}, or 0 if the user is not a member.
 local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local own, typing, mutes, hidden = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local cursor = {id = tonumber(ARGV[1]), epoch = ARGV[2], stamp = ARGV[3]}
@@ -197,7 +197,7 @@ local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, fi
 local typists = read_typists(now)
 local event, events = events_since(info, latest_event, not reset and known_event or nil, viewer.event)
 -- Who is typing or in an event is told apart from other members with the same name.
-if from > last and digits(state) == known_state and #typists == 0 and not (known_event and #events > 0) then
+if from > last and digits(state) == known_state and #typists == 0 and event == (known_event or event) then
   positions = {}
 end
 max_bytes = max_bytes - bytes_of(positions)

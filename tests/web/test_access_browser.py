@@ -7,15 +7,21 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import pytest
 from django.contrib.auth.models import User
 from django.urls import reverse
 from playwright.sync_api import Page, Response, expect
+from pytest_django import Settings
 
 from django_redis_messaging import Chat
 
-from .test_browser import MODULES, TIMEOUT, Visit, send, visit
+from .states import build_world
+from .test_browser import MODULES, TIMEOUT, Visit, choose, send, visit
+from .test_frame_browser import violations_now
 from .test_room_browser import IDS, wait_until
+from .test_site import Alone
 
 __all__ = ["visit"]  # the fixture
 
@@ -146,6 +152,49 @@ def test_large_text_and_forced_colours(visit: Visit, person: Callable[..., User]
     assert border == ["solid", bubble.evaluate("one => getComputedStyle(one).color")]
     knob = "one => getComputedStyle(one, '::after').borderTopStyle"
     assert page.locator(".drm-switch").first.evaluate(knob) == "solid"
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("condition", ["right to left", "forced colours"])
+def test_a_conversation_under_conditions(
+    visit: Visit, person: Callable[..., User], settings: Settings, condition: str, width: int
+) -> None:
+    settings.ROOT_URLCONF, settings.LOGIN_URL = Alone, "/login/"
+    colours: dict[str, Any] = {}
+    if condition == "right to left":
+        settings.LANGUAGE_CODE = "ar"  # in which the pages have no texts of their own
+    else:
+        colours = {"forced_colors": "active"}
+    world = build_world(person, staff=False)
+    page = visit(world.alice, "new", viewport={"width": width, "height": 900}, **colours)
+    page.evaluate(MODULES)
+    page.get_by_role("combobox").press_sequentially("car")
+    expect(page.get_by_role("option")).to_have_text("COCarol Okafor carol")
+    expect_accessible(page)
+    page.get_by_role("combobox").press("Enter")
+    page.get_by_label("First message").fill("Hello")
+    page.get_by_role("button", name="Start chat").click()
+    send(page, "Shall we?")
+    expect(page.locator(".drm-pending")).to_have_count(0)
+    expect_accessible(page)
+    choose(page, page.evaluate(IDS)[-1], "Edit")
+    expect_accessible(page)
+    page.locator("#drm-body").fill("Shall we go?")
+    page.keyboard.press("Enter")
+    expect(page.locator("#drm-log .drm-body").last).to_have_text("Shall we go?")
+    if condition == "right to left":
+        of_field, of_button = (
+            page.locator(name).bounding_box() for name in ("#drm-body", "#drm-composer button:visible")
+        )
+        assert of_field and of_button and of_button["x"] < of_field["x"]
+    page.goto(reverse("messaging:chats"))
+    expect_accessible(page)
+
+
+def expect_accessible(page: Page) -> None:
+    """The page isn't wider than the window and violates no rule, as it is."""
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth && scrollX === 0")
+    assert violations_now(page) == []
 
 
 def test_an_idle_room_polls_every_few_seconds(visit: Visit, person: Callable[..., User]) -> None:

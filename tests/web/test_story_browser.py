@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.urls import reverse
@@ -15,27 +17,30 @@ from pytest_django import Settings
 from django_redis_messaging import Chat
 
 from .conftest import client_of
-from .test_browser import MODULES, TIMEOUT, Visit, expect_message, send, visit
+from .test_browser import MODULES, TIMEOUT, Visit, expect_message, visit
 from .test_room_browser import origin, wait_for_messages, wait_until
 from .test_site import Alone
 
 __all__ = ["visit"]  # the fixture
 
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}}
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 #: attempts to send without a network; six take a minute of the pages, whose clocks run four times as fast
 ATTEMPTS = 6 if os.environ.get("MESSAGING_LONG") else 3
 
 
+@pytest.mark.parametrize("frame", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_nothing_is_lost_doubled_or_out_of_order(
-    visit: Visit, person: Callable[..., User], settings: Settings
+    visit: Visit, person: Callable[..., User], settings: Settings, frame: dict[str, Any]
 ) -> None:
     settings.ROOT_URLCONF, settings.LOGIN_URL = Alone, "/login/"
     ann, bob, cat = (person(name, first_name=name.title()) for name in ("ann", "bob", "cat"))
     chat = Chat.create(str(ann.pk), [str(bob.pk), str(cat.pk)], "Who brings what?", title="Picnic")
-    at_cats = visit(cat, "room", chat.id)
+    at_cats = visit(cat, "room", chat.id, **frame)
     expect_message(at_cats, "Who brings what?")
     wait_until(at_cats, lambda: unread(chat, cat) == 0)
     at_cats.goto("about:blank")  # Cat is away
-    at_anns, at_bobs = visit(ann, "room", chat.id), visit(bob, "room", chat.id)
+    at_anns, at_bobs = (visit(user, "room", chat.id, **frame) for user in (ann, bob))
     send(at_bobs, "Bread")
     expect_message(at_anns, "Bread")
 
@@ -61,6 +66,13 @@ def test_nothing_is_lost_doubled_or_out_of_order(
         expect(page.locator("#drm-log .drm-body")).to_have_text(expected, timeout=TIMEOUT)
         expect(page.locator("#drm-outbox li")).to_have_count(0)
     wait_until(at_cats, lambda: all(unread(chat, user) == 0 for user in (ann, bob, cat)))
+
+
+def send(page: Page, text: str) -> None:
+    """As users of a phone do, too: there, Enter is a line break."""
+    page.evaluate(MODULES)
+    page.get_by_label("Message", exact=True).fill(text)
+    page.get_by_role("button", name="Send", exact=True).click()
 
 
 def unread(chat: Chat, user: User) -> int:

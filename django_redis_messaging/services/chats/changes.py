@@ -224,6 +224,7 @@ class Following(ChatBase):
         last_sender: str,
     ) -> Changes:
         visible = {number: message for number, message in edited.items() if message.id >= one.oldest}
+        sees_newest = shared["last_id"] >= one.oldest
         changes = _new(Changes)
         # The __init__ of a frozen dataclass sets field by field, which takes three times as long.
         _set(
@@ -235,7 +236,8 @@ class Following(ChatBase):
                 "joined_at": to_datetime(one.joined_at),
                 "edited": list(visible.values()),
                 "edit_numbers": list(visible),
-                "last_sender": last_sender if shared["last_id"] >= one.oldest else "",
+                "last_sender": last_sender if sees_newest else "",
+                "newcomers": shared["newcomers"] if sees_newest else [],
                 "oldest_id": one.oldest,
                 "removed": one.oldest - 1 - one.join_id,
                 "resumed": bool(one.resumed),
