@@ -241,9 +241,21 @@ def few_objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.collect()
 
 
+@pytest.fixture
+def unlocked_coverage() -> Iterator[None]:
+    """An interrupt at the moment when coverage holds its lock would stop all threads for ever."""
+    module = sys.modules.get("coverage.collector")
+    collectors = module.Collector._collectors if module else []
+    for collector in collectors:
+        collector.data_lock = None
+    yield
+    for collector in collectors:
+        collector.data_lock = threading.Lock()
+
+
 @pytest.mark.promise
 @pytest.mark.timing
-@pytest.mark.usefixtures("few_objects")
+@pytest.mark.usefixtures("few_objects", "unlocked_coverage")
 @pytest.mark.parametrize(
     "interrupts", [200, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
@@ -282,7 +294,7 @@ def test_interrupted_attempts_take_no_rows_of_others_with_them(
 
 @pytest.mark.promise
 @pytest.mark.timing
-@pytest.mark.usefixtures("few_objects")
+@pytest.mark.usefixtures("few_objects", "unlocked_coverage")
 def test_interrupted_messaging_calls_leave_no_connection_in_use(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,8 @@ from django_redis_messaging.web.digests import unsubscribe_token
 MODULES = (
     "Promise.all([...document.scripts].filter(one => one.type === 'module').map(one => import(one.src)))"
 )
+#: stores what another user of the browser has typed and not sent
+KEEP = "localStorage.setItem('drm:other:draft:1', JSON.stringify({ text: 'Kept', at: Date.now() }))"
 
 
 @dataclass
@@ -29,11 +31,12 @@ class World:
     bob: User
     crew: Chat
     unread: Chat
+    direct: Chat
 
 
 def build_world(person: Callable[..., User], *, staff: bool) -> World:
     """Alice has a lively chat, one with unread messages, a direct one, and a muted one; and notifications."""
-    names = [("Alice", "Moreau"), ("Bob", "Lindqvist"), ("Carol", "Okafor"), ("Dave", "Marchetti")]
+    names = [("Alice", "Moreau"), ("Bob", "Lindqvist"), ("Carol", "Okafor"), ("Dave", "Lundgren")]
     people = [person(first.lower(), first_name=first, last_name=last) for first, last in names]
     people[0].is_staff = people[0].is_superuser = staff
     people[0].save()
@@ -41,7 +44,8 @@ def build_world(person: Callable[..., User], *, staff: bool) -> World:
     tour = Chat.create(bob, [alice, carol], title="Bike tour")
     for number in range(1, 61):
         tour.send(carol, f"Stage {number}: {number * 7} km, with a long climb at the end.")
-    Chat.direct(carol, alice).send(carol, "Hi Alice, could you have a look at the draft?")
+    direct = Chat.direct(carol, alice)
+    direct.send(carol, "Hi Alice, could you have a look at the draft?")
     crew = Chat.create(
         alice, [bob, carol], "Shall we go through the release notes on Friday?", title="Release crew"
     )
@@ -68,7 +72,7 @@ def build_world(person: Callable[..., User], *, staff: bool) -> World:
     Blocks(alice).block(dave)
     for contact in (carol, bob):
         RecentContacts(alice).touch(contact)
-    return World(people[0], people[1], crew, tour)
+    return World(people[0], people[1], crew, tour, direct)
 
 
 State = Callable[[Page, World], None]
@@ -162,6 +166,28 @@ def room_completing(page: Page, world: World) -> None:
 
 
 @state
+def room_direct(page: Page, world: World) -> None:
+    visit_page(page, "room", world.direct.id)
+    expect(page.locator("#m1")).to_be_in_viewport()
+
+
+@state
+def room_left(page: Page, world: World) -> None:
+    room(page, world)
+    page.locator("#drm-body").fill("My answer")
+    world.crew.leave(str(world.alice.pk))
+    expect(page.get_by_label("Your text that was not sent")).to_be_visible()
+
+
+@state
+def room_kept(page: Page, world: World) -> None:
+    room(page, world)
+    page.evaluate(KEEP)
+    room(page, world)
+    expect(page.locator("#drm-kept")).to_be_visible()
+
+
+@state
 def room_refused(page: Page, world: World) -> None:
     send(page, world, lambda route: route.fulfill(status=413, json={"error": {"message": "Too long."}}))
     expect(page.locator(".drm-failed")).to_be_visible()
@@ -208,6 +234,14 @@ def new_nobody(page: Page, world: World) -> None:
     visit_page(page, "new")
     page.get_by_role("combobox").press_sequentially("zzz")
     expect(page.locator(".drm-options.drm-note")).to_be_visible()
+
+
+@state
+def new_unclear(page: Page, world: World) -> None:
+    visit_page(page, "new")
+    page.get_by_role("combobox").press_sequentially("l")  # Lindqvist and Lundgren
+    page.get_by_role("button", name="Start chat").click()
+    expect(page.locator(".drm-picker .drm-error")).to_contain_text("Several people")
 
 
 @state

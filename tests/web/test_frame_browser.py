@@ -18,7 +18,7 @@ from pytest_django import Settings
 from django_redis_messaging import Chat
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 
-from .states import build_world
+from .states import KEEP, build_world
 from .test_browser import MODULES, TIMEOUT, Visit, choose, send, violations, visit
 from .test_room_browser import filled, many_chats
 from .test_site import Alone
@@ -34,6 +34,9 @@ window.shifted = 0;
 new PerformanceObserver(list => { for (const { value } of list.getEntries()) window.shifted += value; })
   .observe({ type: "layout-shift", buffered: true });
 """
+#: the buttons that are narrower than their text
+CUT_BUTTONS = """[...document.querySelectorAll(".drm button, .drm-button")]
+  .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent)"""
 #: what is stored of what was typed
 TEXTS = """() => Object.entries(localStorage).filter(([key]) => key.startsWith("drm:"))
   .map(([, value]) => JSON.parse(value).text).sort()"""
@@ -191,8 +194,10 @@ def test_nothing_is_wider_than_a_phone(
     settings.LANGUAGE_CODE = "de"
     world = build_world(person, staff=False)
     world.crew.send(str(world.bob.pk), f"```\n{'a_long_line ' * 20}\n```")
-    page = visit(world.alice, viewport={"width": width, "height": 740})
-    for name, *args in (("room", world.crew.id), ("notifications",), ("details", world.crew.id), ("blocks",)):
+    page = visit(world.alice, viewport={"width": width, "height": 740}, has_touch=True, is_mobile=True)
+    room = [world.crew.id]
+    pages = {"room": room, "details": room, "notifications": [], "blocks": [], "contacts": []}
+    for name, args in pages.items():
         page.goto(reverse(f"messaging:{name}", args=args))
         page.evaluate(MODULES)
         page.evaluate(
@@ -204,6 +209,7 @@ def test_nothing_is_wider_than_a_phone(
             text_size,
         )
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(CUT_BUTTONS) == []
         if name == "room":
             scroll = page.locator("#drm-scroll")
             assert scroll.evaluate("item => item.scrollWidth <= item.clientWidth")
@@ -218,25 +224,24 @@ def test_nothing_is_wider_than_a_phone(
 def test_the_layout_does_not_shift(
     visit: Visit, person: Callable[..., User], width: int, height: int
 ) -> None:
-    """For staff, who have the sidebar of the admin."""
+    """For staff, who have the sidebar of the admin, and with a note about text of another user."""
     world = build_world(person, staff=True)
     page = visit(world.alice, viewport={"width": width, "height": height})
     page.add_init_script(SHIFTS)
+    page.evaluate(KEEP)
     room = [world.crew.id]
+    pages: dict[str, list[Any]] = {
+        name: [] for name in ("chats", "new", "contacts", "notifications", "blocks")
+    }
+    pages |= dict.fromkeys(("room", "details", "add", "search"), room) | {"message": [*room, 6]}
+    urls = {name: reverse(f"messaging:{name}", args=args) for name, args in pages.items()}
+    urls["person"] = f"{reverse('messaging:person')}?id={world.bob.pk}&chat={world.crew.id}"
     shifted = {}
-    for name, args in (
-        ("chats", []),
-        ("room", room),
-        ("new", []),
-        ("add", room),
-        ("contacts", []),
-        ("notifications", []),
-        ("details", room),
-        ("blocks", []),
-    ):
-        page.goto(reverse(f"messaging:{name}", args=args))
+    for name, url in urls.items():
+        page.goto(url)
         page.evaluate(MODULES)
         page.wait_for_load_state("networkidle")
+        expect(page.locator("#drm-kept")).to_be_visible()
         shifted[name] = page.evaluate("window.shifted")
     assert {name: value for name, value in shifted.items() if value > 0.05} == {}
 
@@ -367,8 +372,7 @@ def test_signing_out_removes_drafts_after_a_warning(visit: Visit, person: Callab
     page.evaluate(MODULES)
     page.locator("#drm-body").fill("A secret")
     assert page.evaluate("Object.keys(localStorage).some(key => key.startsWith('drm:'))")
-    kept = "JSON.stringify({ text: 'Kept', at: Date.now() })"
-    page.evaluate(f"localStorage.setItem('drm:other:draft:1', {kept})")
+    page.evaluate(KEEP)
     page.evaluate("window.confirm = (text) => { window.asked = text; return false; }")
     page.get_by_text("Account").locator("..").click()
     sign_out = page.get_by_role("button", name="Sign out")

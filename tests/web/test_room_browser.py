@@ -512,6 +512,13 @@ def test_names_and_emoji_are_completed(visit: Visit, person: Callable[..., User]
     field.press_sequentially("Hi @bo")
     expect(options.locator(".drm-person")).to_have_text(["Bob Lee bob"])
     expect(options).to_have_attribute("aria-selected", "true")
+    field.press("Home")
+    field.press("Enter")  # where the caret is now, nothing can be completed
+    expect(options).to_have_count(0)
+    expect(field).to_have_value("Hi @bo")
+    field.press("End")
+    field.press_sequentially("b")
+    expect(options.locator(".drm-person")).to_have_text(["Bob Lee bob"])
     field.press("Enter")
     expect(field).to_have_value("Hi @Bob Lee ")
     field.press_sequentially(":roc")

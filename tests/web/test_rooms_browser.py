@@ -131,7 +131,7 @@ def test_rooms_that_were_left_take_no_memory(visit: Visit, person: Callable[...,
             assert page.evaluate(SWITCH, 1 + number % 10)
 
     switch(20)
-    nodes, listeners = (count * 1.1 for count in counted())
+    before = counted()
     switch(SWITCHES)
     # Timers that have not ended yet keep the latest rooms.
-    wait_until(page, lambda: counted() <= (nodes, listeners) and counted()[1] <= listeners)
+    wait_until(page, lambda: all(now <= 1.1 * then for now, then in zip(counted(), before, strict=True)))

@@ -37,8 +37,10 @@ export class Completion {
 
   choose({ id, insert }) {
     const { body, composer } = this;
+    const { prefix } = this.typedWord();
+    if (prefix === undefined) return; // the caret has left the word
     if (id) composer.addMention(id, insert);
-    const start = body.selectionStart - this.typedWord().prefix.length - 1;
+    const start = body.selectionStart - prefix.length - 1;
     body.setRangeText(`${insert} `, start, body.selectionStart, "end");
     body.dispatchEvent(new Event("input"));
   }

@@ -109,16 +109,22 @@ export class Room {
     this.scroll.scrollTo({ top: this.scroll.scrollHeight });
   }
 
+  // Changes the log without announcing it.
+  silently(change) {
+    const { live } = this;
+    live.setAttribute("aria-live", "off");
+    change();
+    setTimeout(() => live.setAttribute("aria-live", "polite"), ANNOUNCE_DELAY);
+  }
+
   // Changes the log without moving what is in sight, and without announcing it.
   quietly(change) {
-    const { live, log, scroll } = this;
+    const { log, scroll } = this;
     const { top } = scroll.getBoundingClientRect();
     const anchor = log.messages.find((message) => message.element.getBoundingClientRect().bottom > top)?.element;
     const before = anchor?.getBoundingClientRect().top;
-    live.setAttribute("aria-live", "off");
-    change();
+    this.silently(change);
     if (anchor?.isConnected) scroll.scrollTop += anchor.getBoundingClientRect().top - before;
-    setTimeout(() => live.setAttribute("aria-live", "polite"), ANNOUNCE_DELAY);
   }
 
   async loadMore(place) {
@@ -166,7 +172,7 @@ export class Room {
     const unread = hasRead && state.messages.find(({ id, mine }) => id > state.read_id && !mine);
     log.divider = { id: (state.unread && unread?.id) || 0, text: state.divider };
     for (const event of state.events) log.events.set(event.number, event);
-    this.quietly(() => timeline.open(state));
+    this.silently(() => timeline.open(state));
     beginning.textContent = state.older ? "" : state.gap_text || (timeline.newest ? beginning.dataset.text : "");
     list.querySelector(".drm-found")?.classList.remove("drm-found");
     this.showState(state);
