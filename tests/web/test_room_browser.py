@@ -124,13 +124,19 @@ class TestUnread:
         expect(page.locator("#drm-mark")).to_be_hidden()
 
 
-def test_the_end_stays_in_sight_when_the_window_shrinks(visit: Visit, person: Callable[..., User]) -> None:
+def visit_end(visit: Visit, person: Callable[..., User]) -> Page:
+    """The end of a room, on a phone."""
     ann, bob = person("ann"), person("bob")
     chat = filled(bob, ann, 30)
     chat.ack(str(ann.pk), 30)
     page = visit(ann, "room", chat.id, viewport={"width": 400, "height": 800})
     page.evaluate(MODULES)
     expect(page.locator("#m30")).to_be_in_viewport(ratio=1)
+    return page
+
+
+def test_the_end_stays_in_sight_when_the_window_shrinks(visit: Visit, person: Callable[..., User]) -> None:
+    page = visit_end(visit, person)
     page.set_viewport_size({"width": 400, "height": 450})  # as by the keyboard of a phone
     expect(page.locator("#m30")).to_be_in_viewport(ratio=1)
     page.evaluate(SCROLL, -2)
@@ -143,12 +149,7 @@ def test_the_end_stays_in_sight_when_the_window_shrinks(visit: Visit, person: Ca
 def test_the_composer_stays_above_a_keyboard_that_covers_the_window(
     visit: Visit, person: Callable[..., User]
 ) -> None:
-    ann, bob = person("ann"), person("bob")
-    chat = filled(bob, ann, 30)
-    chat.ack(str(ann.pk), 30)
-    page = visit(ann, "room", chat.id, viewport={"width": 400, "height": 800})
-    page.evaluate(MODULES)
-    expect(page.locator("#m30")).to_be_in_viewport(ratio=1)
+    page = visit_end(visit, person)
     bottom = "selector => document.querySelector(selector).getBoundingClientRect().bottom"
     for height, top in ((450, 0), (450, 120), (800, 0)):
         page.evaluate(COVER, [height, top])
@@ -560,6 +561,7 @@ def test_of_two_members_with_one_name_the_chosen_one_is_notified(
     page.reload()  # the choice is part of the draft
     page.evaluate(MODULES)
     choose(page, 1, "Edit")
+    expect(field).to_have_value("Hello")
     field.press_sequentially(" @bo")
     options.first.click()  # an edit notifies nobody, and leaves the draft alone
     field.press("Enter")
