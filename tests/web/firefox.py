@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,6 @@ class Firefox:
         self.do("WebDriver:ElementSendKeys", id=self._find(selector), text=text)
 
     def close(self) -> None:
-        self.do("Marionette:Quit", flags=["eForceQuit"])
         self._stream.close()
         self._socket.close()
 
@@ -85,7 +84,10 @@ class Firefox:
     def _read(self) -> Any:
         length = b""
         while not length.endswith(b":"):
-            length += self._stream.read(1)
+            character = self._stream.read(1)
+            if not character:
+                raise ConnectionError("Firefox has ended.")
+            length += character
         return json.loads(self._stream.read(int(length[:-1])))
 
 
@@ -105,9 +107,9 @@ def open_firefox(directory: Path) -> Iterator[Firefox]:
         while not (port.exists() and port.read_text()):
             assert process.poll() is None and time.monotonic() < ends
             time.sleep(0.02)
-        firefox = Firefox(int(port.read_text()))
-        yield firefox
-        firefox.close()
+        with closing(Firefox(int(port.read_text()))) as firefox:
+            yield firefox
+            firefox.do("Marionette:Quit", flags=["eForceQuit"])
     finally:
         process.kill()
         process.wait()

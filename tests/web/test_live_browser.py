@@ -290,6 +290,19 @@ class TestTabs:
             assert site.streams() == 1
             tabs.pop(0).close()  # the one with the stream
 
+    def test_a_room_that_was_left_is_not_in_the_stream(
+        self, visit: Visit, people: tuple[User, User], chat: Chat, site: Site
+    ) -> None:
+        page = visit(people[1], "room", chat.id, viewport={"width": 360, "height": 740}, fast=False)
+        with page.expect_request("**/live/**") as opened:
+            watch(page)
+        assert chat.id in unquote(opened.value.url)
+        page.locator(".drm-back").click()
+        expect(page.locator("#drm-title")).to_have_count(0)
+        with page.expect_request("**/live/**") as opened:
+            page.context.new_page().goto(site.url + reverse("messaging:chats"))
+        assert chat.id not in unquote(opened.value.url)
+
     def test_a_frozen_tab_loses_the_stream(
         self,
         visit: Visit,

@@ -540,6 +540,25 @@ def test_names_and_emoji_are_completed(visit: Visit, person: Callable[..., User]
       field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
     }""")
     expect_message(page, "@both of us")
+    # With Shift it is a line break, on a touch screen always.
+    field.press_sequentially("@bo")
+    expect(options).to_have_count(1)
+    is_left = """field => {
+      field.value += "b";
+      field.dispatchEvent(new Event("input"));
+      const init = { key: "Enter", shiftKey: true, bubbles: true, cancelable: true };
+      return field.dispatchEvent(new KeyboardEvent("keydown", init));
+    }"""
+    assert field.evaluate(is_left)
+    touch = visit(ann, "room", chat.id, has_touch=True, is_mobile=True)
+    touch.evaluate(MODULES)
+    field = touch.locator("#drm-body")
+    field.fill("")
+    field.press_sequentially("@bo")
+    expect(touch.locator("#drm-completions [role=option]")).to_have_count(1)
+    field.press_sequentially("x")
+    field.press("Enter")
+    expect(field).to_have_value("@box\n")
 
 
 def test_of_two_members_with_one_name_the_chosen_one_is_notified(

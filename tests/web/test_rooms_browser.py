@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable
 
 from django.contrib.auth.models import User
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from pytest_django import Settings
 
 from django_redis_messaging import Chat
 
-from .test_browser import MODULES, Visit, expect_message, visit
+from .test_browser import MODULES, Visit, choose, expect_message, send, visit
 from .test_room_browser import IN_SIGHT, SCROLL, filled, many_chats, wait_until
 from .test_site import Alone
 
@@ -63,6 +63,7 @@ def test_switching_and_going_back(visit: Visit, person: Callable[..., User], set
 
     row(page, "Room 7").click()
     expect_room(page, "Room 7")
+    expect(page.locator("#drm")).to_have_attribute("data-sign-in", re.compile(page.url.rsplit("/", 2)[1]))
     expect_message(page, "Hello 7")
     expect(field).to_be_focused()
     expect(field).to_have_value("")
@@ -95,18 +96,131 @@ def test_unsent_messages_are_sent_from_another_room(visit: Visit, person: Callab
     left, other = many_chats(ann, bob, 2)
     page = visit(ann, "room", left.id)
     page.evaluate(MODULES)
-    page.route(f"**/{left.id}/send/**", lambda route: route.abort())
+    held: list[Route] = []
+    page.route(f"**/{left.id}/send/**", lambda route: held.append(route))
     page.get_by_label("Message", exact=True).fill("Sent later")
     page.keyboard.press("Enter")
     expect(page.locator(".drm-pending")).to_contain_text("Sent later")
     row(page, "Room 0").click()
     expect(page.locator("#drm-title bdi")).to_have_text("Room 0")
     expect(page.locator(".drm-pending")).to_have_count(0)
-    page.unroute(f"**/{left.id}/send/**")
+    page.go_back()
+    expect(page.locator(".drm-pending")).to_contain_text("Sent later")
+    page.go_forward()
+    expect(page.locator("#drm-title bdi")).to_have_text("Room 0")
+    held.pop().continue_()
     wait_until(page, lambda: texts(left, bob) == ["Hello 1", "Sent later"], seconds=30)
     assert texts(other, bob) == ["Hello 0"]
     page.go_back()
     expect(page.locator("#drm-log .drm-body")).to_have_text(["Hello 1", "Sent later"])
+    expect(page.locator(".drm-pending")).to_have_count(0)
+
+
+def test_a_room_that_was_left_loads_nothing_more(visit: Visit, person: Callable[..., User]) -> None:
+    """Also if answers are still to come when it is left."""
+    ann, bob = person("ann"), person("bob")
+    [other] = many_chats(ann, bob, 1)
+    long = filled(bob, ann, 400)
+    page = visit(ann, "room", other.id)
+    page.evaluate(MODULES)
+    held: list[Route] = []
+    page.route(f"**/{long.id}/ack/**", lambda route: held.append(route))
+    row(page, "Long").click()
+    wait_until(page, lambda: len(held) == 1)
+    row(page, "Room 0").click()
+    expect(page.locator("#drm-title bdi")).to_have_text("Room 0")
+    asked: list[str] = []
+    page.on(
+        "request", lambda request: asked.append(request.url) if f"{long.id}/feed" in request.url else None
+    )
+    with page.expect_response(f"**/{long.id}/ack/**"):
+        held.pop().continue_()
+    for _ in range(2):  # polls of the other room
+        page.wait_for_event("response", lambda response: f"{other.id}/feed" in response.url)
+    assert [url for url in asked if f"{long.id}/feed" in url] == []
+
+
+def test_an_edit_that_is_saved_late_leaves_the_draft_alone(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob")
+    [chat, _] = many_chats(ann, bob, 2)
+    chat.send(str(ann.pk), "Second")
+    page = visit(ann, "room", chat.id)
+    held: list[Route] = []
+    page.route("**/edit/**", lambda route: held.append(route))
+    choose(page, 2, "Edit")
+    field = page.get_by_label("Message", exact=True)
+    expect(field).to_have_value("Second")
+    field.fill("Second, edited")
+    field.press("Enter")
+    wait_until(page, lambda: len(held) == 1)
+    row(page, "Room 0").click()
+    expect(page.locator("#drm-title bdi")).to_have_text("Room 0")
+    page.go_back()
+    expect(page.locator("#drm-title bdi")).to_have_text("Room 1")
+    field.fill("A draft")
+    with page.expect_response("**/edit/**"):
+        held.pop().continue_()
+    expect(page.locator("#m2")).to_contain_text("Second, edited")
+    page.reload()
+    page.evaluate(MODULES)
+    expect(field).to_have_value("A draft")
+    choose(page, 2, "Edit")
+    expect(field).to_have_value("Second, edited")
+
+
+def test_drafts_without_storage(visit: Visit, person: Callable[..., User], settings: Settings) -> None:
+    settings.ROOT_URLCONF = Alone  # the admin's script needs localStorage
+    ann, bob = person("ann"), person("bob")
+    many_chats(ann, bob, 2)
+    page = visit(ann)
+    page.add_init_script(
+        "Object.defineProperty(window, 'localStorage', { get() { throw new Error('no'); } });"
+    )
+    page.reload()
+    page.evaluate(MODULES)
+    field = page.get_by_label("Message", exact=True)
+    row(page, "Room 1").click()
+    expect(page.locator("#drm-title bdi")).to_have_text("Room 1")
+    field.fill("A draft")
+    row(page, "Room 0").click()
+    expect(page.locator("#drm-title bdi")).to_have_text("Room 0")
+    expect(field).to_have_value("")
+    row(page, "Room 1").click()
+    expect(field).to_have_value("A draft")
+
+
+def test_going_back_and_at_once_forward(visit: Visit, person: Callable[..., User]) -> None:
+    ann, bob = person("ann"), person("bob")
+    first, second = many_chats(ann, bob, 2)
+    page = visit(ann, "room", first.id)
+    page.evaluate(MODULES)
+    row(page, "Room 0").click()
+    expect(page.locator("#drm-title bdi")).to_have_text("Room 0")
+    held: list[Route] = []
+    page.route(f"**/chats/{first.id}/", lambda route: held.append(route))
+    page.evaluate("history.back()")
+    wait_until(page, lambda: len(held) == 1)
+    page.evaluate("history.forward()")
+    wait_until(page, lambda: second.id in page.url)
+    with page.expect_response(f"**/chats/{first.id}/"):
+        held.pop().continue_()
+    with page.expect_response(f"**/{second.id}/feed/**"):  # the room goes on
+        pass
+    expect(page.locator("#drm-title bdi")).to_have_text("Room 0")
+    assert second.id in page.url
+
+
+def test_a_page_is_loaded_if_the_scripts_of_rooms_are_not(visit: Visit, person: Callable[..., User]) -> None:
+    """Because a new version of the site has others."""
+    ann, bob = person("ann"), person("bob")
+    many_chats(ann, bob, 1)
+    page = visit(ann)
+    page.evaluate(MODULES)
+    page.route("**/room.js", lambda route: route.abort(), times=1)
+    with page.expect_event("load"):
+        row(page, "Room 0").click()
+    send(page, "Hello to you")
+    expect_message(page, "Hello to you")
     expect(page.locator(".drm-pending")).to_have_count(0)
 
 

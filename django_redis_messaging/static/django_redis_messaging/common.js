@@ -25,7 +25,7 @@ export function createFace({ text, description, initials, hue, picture }) {
 }
 
 // Python's casefold(), almost.
-const fold = (text) => text.normalize("NFKC").toUpperCase().toLowerCase().normalize("NFKC");
+export const fold = (text) => text.normalize("NFKC").toUpperCase().toLowerCase().normalize("NFKC");
 
 const namesakes = new Map(); // folded name → ids of those who have been on the page with it
 
@@ -139,15 +139,19 @@ export function storageKey(name) {
   return `${STORAGE_PREFIX}${encodeURIComponent(root.dataset.user)}:${name}`;
 }
 
+const memory = new Map(); // by key: what can't be stored
+
 export function storedKeys(prefix) {
+  let stored = [];
   try {
-    return Object.keys(localStorage).filter((key) => key.startsWith(prefix));
+    stored = Object.keys(localStorage);
   } catch {
-    return [];
+    // no localStorage
   }
+  return [...new Set([...stored, ...memory.keys()])].filter((key) => key.startsWith(prefix));
 }
 
-const removeKeys = (keys) => keys.forEach((key) => localStorage.removeItem(key));
+const removeKeys = (keys) => keys.forEach((key) => (new Stored(key).value = null));
 
 const writtenAt = (key) => new Stored(key).value?.at ?? 0;
 
@@ -176,7 +180,7 @@ export class Stored {
   }
 
   get value() {
-    if (this.memory !== undefined) return this.memory;
+    if (memory.has(this.key)) return memory.get(this.key);
     try {
       return JSON.parse(localStorage.getItem(this.key));
     } catch {
@@ -185,12 +189,12 @@ export class Stored {
   }
 
   set value(value) {
-    this.memory = undefined;
+    memory.delete(this.key);
     try {
       if (value === null) localStorage.removeItem(this.key);
       else localStorage.setItem(this.key, JSON.stringify(value));
     } catch {
-      this.memory = value;
+      if (value !== null) memory.set(this.key, value);
     }
   }
 }
@@ -324,7 +328,10 @@ export class Roving {
   update(current = this.current) {
     const items = this.items();
     this.current = items.includes(current) ? current : this.first(items);
-    for (const item of items) item.tabIndex = item === this.current ? 0 : -1;
+    for (const item of items) {
+      const tabIndex = item === this.current ? 0 : -1;
+      if (item.tabIndex !== tabIndex) item.tabIndex = tabIndex;
+    }
   }
 
   handleKey(event) {

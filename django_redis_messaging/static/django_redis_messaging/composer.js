@@ -13,9 +13,13 @@ const MIN_ZOOM = 1.01; // from here on, the user has zoomed in
 const IME = 229; // keyCode of keys that an input method handles
 const isTouch = matchMedia("(pointer: coarse)").matches;
 
+// By chat: all composers of a chat share its draft, for answers may come after the chat was left and opened again.
+const drafts = new Map();
+
 export class Composer {
   constructor(room, signal) {
     this.room = room;
+    this.signal = signal;
     this.chat = room.state.chat;
     this.form = byId("composer");
     this.body = byId("body");
@@ -27,7 +31,9 @@ export class Composer {
     this.stored = new Stored(storageKey(`draft:${this.chat}`));
     // {text, mentions: {member id: what was inserted}, reply: {id, label, text} or null, edits: {id of the element: unsaved
     // text}}
-    this.draft = { text: "", mentions: {}, reply: null, edits: {}, ...this.stored.value };
+    this.draft = drafts.get(this.chat) ?? {};
+    drafts.set(this.chat, this.draft);
+    Object.assign(this.draft, { text: "", mentions: {}, reply: null, edits: {} }, this.stored.value);
     this.editing = null; // {id, url, isSaving} of the message that is edited
     this.typing = { at: 0 }; // the last time others were told, and how to stop it
     const listener = {
@@ -89,7 +95,7 @@ export class Composer {
     else body.removeAttribute("aria-describedby");
     room.log.markEdited(editing?.id ?? "");
     button.textContent = editing ? button.dataset.save : button.dataset.send;
-    body.value = editing ? draft.edits[editing.id] : draft.text;
+    body.value = editing ? (draft.edits[editing.id] ?? body.value) : draft.text;
     this.resize();
   }
 
@@ -108,6 +114,7 @@ export class Composer {
   async startEditing(id, url) {
     const { edits } = this.draft;
     if (edits[id] === undefined) edits[id] = (await get(url)).message.body;
+    if (this.signal.aborted) return;
     this.editing = { id, url };
     this.refocus();
     document.getElementById(id)?.scrollIntoView({ block: "nearest" });

@@ -13,6 +13,7 @@
   };
   try {
     apply();
+    requestAnimationFrame(apply); // before the first look at a layout of which the body says that it is themed
     document.addEventListener("DOMContentLoaded", apply);
     document.addEventListener("click", ({ target }) => {
       const button = target.closest("[data-choose-theme]");

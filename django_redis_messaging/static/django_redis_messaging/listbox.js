@@ -104,12 +104,17 @@ export class Listbox {
   async enterSoon() {
     const isSettled = await this.settle();
     if (this.isCombobox || isSettled !== false || this.found.length) return;
-    // There is nothing to choose: Enter means what it means without suggestions.
-    this.input.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+    // There is nothing to choose: Enter means what it means without suggestions, in the end a new line.
+    const { input } = this;
+    const enter = new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true });
+    if (!input.dispatchEvent(enter)) return;
+    input.setRangeText("\n", input.selectionStart, input.selectionEnd, "end");
+    input.dispatchEvent(new Event("input"));
   }
 
   handleKey(event) {
-    if (event.isComposing || event.keyCode === 229 || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.isComposing || event.keyCode === 229) return;
+    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
     const isClosed = !this.found.length;
     const hasText = this.isCombobox && this.input.value.trim();
     if (event.key === "Enter" && (isClosed ? hasText : !this.isCurrent)) {

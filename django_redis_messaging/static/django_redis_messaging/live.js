@@ -130,6 +130,11 @@ export function follow(chat, known) {
   tell({ name: "hello" });
 }
 
+// Ends what `follow` has begun with this `known`. The next stream is without the chat.
+export function leave(known) {
+  if (followed?.known === known) followed = null;
+}
+
 // Without locks, each tab would have a connection of its own, of the few that a browser opens: then they poll.
 if (navigator.locks) {
   tabs.addEventListener("message", ({ data }) => receive(data));

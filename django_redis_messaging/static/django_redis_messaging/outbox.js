@@ -55,14 +55,14 @@ class Outbox {
   constructor(chat) {
     this.chat = chat;
     this.prefix = storageKey(`${OUTBOX}${encodeURIComponent(chat)}:`);
-    this.memory = new Map(); // what can't be stored
     this.running = false;
     this.wake = () => {};
     this.ending = new AbortController();
     const { signal } = this.ending;
     addEventListener("storage", ({ key }) => key?.startsWith(this.prefix) && this.changed(), { signal });
-    const wake = () => document.hidden || this.wake();
-    for (const name of ["online", "focus", "visibilitychange"]) addEventListener(name, wake, { signal });
+    const wake = () => this.wake();
+    for (const name of ["online", "focus"]) addEventListener(name, wake, { signal });
+    addEventListener("visibilitychange", () => document.hidden || wake(), { signal });
   }
 
   leave(listener) {
@@ -80,15 +80,11 @@ class Outbox {
   // tried: whether there was an attempt to send it, refused: why}]
   get items() {
     const stored = storedKeys(this.prefix).map((key) => new Stored(key).value);
-    const items = new Map([...stored, ...this.memory.values()].map((item) => [item?.id, item]));
-    return [...items.values()].filter(Boolean).sort((a, b) => a.at - b.at);
+    return stored.filter(Boolean).sort((a, b) => a.at - b.at);
   }
 
   write(item) {
-    const stored = new Stored(this.prefix + item.id);
-    stored.value = item;
-    if (stored.memory) this.memory.set(item.id, item);
-    else this.memory.delete(item.id);
+    new Stored(this.prefix + item.id).value = item;
     this.changed();
   }
 
@@ -126,15 +122,14 @@ class Outbox {
   discard(id) {
     attempts.delete(id);
     new Stored(this.prefix + id).value = null;
-    this.memory.delete(id);
     this.changed();
   }
 
   // One tab sends at a time. Without locks, request ids keep messages single.
   async start() {
+    this.changed();
     if (this.running) return;
     this.running = true;
-    this.changed();
     const run = () => this.sendAll();
     try {
       await (navigator.locks ? navigator.locks.request(this.prefix, run) : run());

@@ -1,7 +1,7 @@
 // Fields to choose people: a combobox, and a chip for each person.
 
 const { common, listbox } = document.querySelector("[data-people]").dataset;
-const { create, createFace, get } = await import(common);
+const { create, createFace, fold, get } = await import(common);
 const { Listbox } = await import(listbox);
 
 class People {
@@ -107,11 +107,9 @@ class People {
   }
 }
 
-const folded = (text) => text.trim().normalize("NFKC").toLowerCase();
-
 // The one person whom a typed name can mean: the only one with exactly this name, or the only one who was found.
 function meantBy(typed, people) {
-  const exact = people.filter(({ text }) => folded(text) === folded(typed));
+  const exact = people.filter(({ text }) => fold(text) === fold(typed.trim()));
   const fitting = exact.length ? exact : people;
   return fitting.length === 1 ? fitting[0] : null;
 }

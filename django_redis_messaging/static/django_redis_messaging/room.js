@@ -59,7 +59,8 @@ export class Room {
     const { chat } = this.state;
     const on = (target, name, handle, options) => target.addEventListener(name, handle, { signal, ...options });
     const look = () => this.look();
-    common.live?.then(({ follow }) => signal.aborted || follow(chat, () => this.known));
+    const known = () => this.known;
+    common.live?.then(({ follow }) => signal.aborted || follow(chat, known));
     on(document, "drm:live-room", ({ detail }) => detail.chat === chat && this.receivePushed(detail));
     on(document, "drm:live-presence", ({ detail }) => detail.chat === chat && write(this.shown.online, detail.text));
     on(document, "drm:live", ({ detail }) => detail || write(this.shown.online, ""));
@@ -79,6 +80,7 @@ export class Room {
       observer.disconnect();
       sight.disconnect();
       clearTimeout(this.ackTimer);
+      common.live?.then(({ leave }) => leave(known));
     });
     onClick(this.older, () => this.loadMore("start"));
     onClick(this.newer, () => this.loadMore("end"));
@@ -119,12 +121,9 @@ export class Room {
 
   // Changes the log without moving what is in sight, and without announcing it.
   quietly(change) {
-    const { log, scroll } = this;
-    const { top } = scroll.getBoundingClientRect();
-    const anchor = log.messages.find((message) => message.element.getBoundingClientRect().bottom > top)?.element;
-    const before = anchor?.getBoundingClientRect().top;
+    const anchor = this.topmost;
     this.silently(change);
-    if (anchor?.isConnected) scroll.scrollTop += anchor.getBoundingClientRect().top - before;
+    if (anchor?.item.isConnected) this.scrollTo(anchor.item, anchor.offset);
   }
 
   async loadMore(place) {
@@ -178,12 +177,18 @@ export class Room {
     this.showState(state);
   }
 
-  // What is at the top: {id, offset: px}, or null at the end of the chat.
-  get here() {
+  // The first message in sight, and how far (px) below the top of the log it begins.
+  get topmost() {
     const { top } = this.scroll.getBoundingClientRect();
-    const first = this.log.messages.find((message) => message.element.getBoundingClientRect().bottom > top);
+    const first = this.log.messages.find(({ element: item }) => item.getBoundingClientRect().bottom > top);
+    return first && { id: first.id, item: first.element, offset: first.element.getBoundingClientRect().top - top };
+  }
+
+  // Where the user is: {id, offset: px}, or null at the end of the chat.
+  get here() {
+    const first = this.topmost;
     if (!first || (this.atEnd && !this.timeline.hasNewer)) return null;
-    return { id: first.id, offset: first.element.getBoundingClientRect().top - top };
+    return { id: first.id, offset: first.offset };
   }
 
   // Puts an item so far (px) below the top of the log, without moving the page of a site.
@@ -217,9 +222,11 @@ export class Room {
     return true;
   }
 
-  // Loads more near an end, moves the read position, and shows where new messages are.
+  // Loads more near an end, moves the read position, and shows where new messages are. Not in a room that was left: its
+  // answers may still come, and nothing of it has a size.
   look() {
-    const { newer, older, scroll, timeline } = this;
+    const { newer, older, scroll, signal, timeline } = this;
+    if (signal.aborted) return;
     older.hidden = !timeline.hasOlder;
     newer.hidden = !timeline.hasNewer;
     if (scroll.scrollTop < LOAD_DISTANCE) this.loadMore("start");

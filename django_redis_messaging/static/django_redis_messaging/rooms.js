@@ -37,12 +37,14 @@ function keepPlace() {
 // Shows the room of another page, or what is beside the list there, in the place of this room.
 async function show(url, { isNew }) {
   const number = (latest += 1);
-  modules ??= loadModules();
+  (modules ??= loadModules()).catch(() => {}); // that it fails is seen when the room is opened
   const page = await getPage(url, { "Messaging-Without": "list" });
   if (number !== latest) return;
   const other = page?.getElementById("drm");
   if (other?.dataset.user !== root.dataset.user || !other.querySelector(".drm-room")) {
-    location.assign(url); // it says that the user has been signed out, or that the chat is gone
+    // The page says that the user has been signed out, or that the chat is gone.
+    if (isNew) location.assign(url);
+    else location.reload();
     return;
   }
   const left = room?.state.chat;
@@ -54,9 +56,14 @@ async function show(url, { isNew }) {
     if (own && its) own.replaceWith(its);
   }
   root.className = other.className;
+  root.dataset.signIn = other.dataset.signIn;
   document.title = page.title;
-  await open();
-  if (number !== latest) return;
+  try {
+    await open();
+  } catch {
+    location.reload(); // without the modules of rooms, or with those of another version of the site, it can't be opened here
+  }
+  if (url !== shown) return;
   document.dispatchEvent(new CustomEvent("drm:room", { detail: { chat: room?.state.chat, title: page.title } }));
   if (document.activeElement === document.body) (byId("title") ?? rowOf(left))?.focus({ preventScroll: true });
 }
@@ -73,7 +80,9 @@ function handleClick(event) {
 }
 
 function handlePop({ state }) {
-  if (state?.inPlace && withoutHash(location.href) !== withoutHash(shown)) show(location.href, { isNew: false });
+  if (!state?.inPlace) return;
+  if (withoutHash(location.href) === withoutHash(shown)) latest += 1; // back where the user is: nothing else is wanted
+  else show(location.href, { isNew: false });
 }
 
 root.addEventListener("click", handleClick);
