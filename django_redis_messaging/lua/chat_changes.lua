@@ -64,20 +64,20 @@ end
 
 -- Returns the memberships of the users by their names, and one that sees what any of them sees.
 local function read_memberships()
-  local found, viewer = {}, nil
+  local memberships, viewer = {}, nil
   for at = FIRST_USER, #ARGV do
     local join_id, role, _, joined_at, event, resumed = read_membership(roster, ARGV[at])
     if join_id then
       local one = {user = ARGV[at], join_id = join_id, role = role, joined_at = tonumber(joined_at), event = event}
       one.resumed = resumed
-      found[one.user], viewer = one, viewer or one
+      memberships[one.user], viewer = one, viewer or one
       if join_id < viewer.join_id or event < viewer.event then
         join_id, event = math.min(join_id, viewer.join_id), math.min(event, viewer.event)
         viewer = {user = one.user, join_id = join_id, event = event}
       end
     end
   end
-  return found, viewer
+  return memberships, viewer
 end
 
 -- Replaces the positions that others don't see.

@@ -33,9 +33,9 @@ local request, window = ARGV[4], tonumber(ARGV[5])
 local ids = {unpack(ARGV, 6)}
 local now = milliseconds()
 local since = now - max_age
-local before = find_answer(request, requests, window, now)
-if before then
-  local count, next_position = string.match(before, '^(%d+) (.*)$')
+local recorded = find_answer(request, requests, window, now)
+if recorded then
+  local count, next_position = string.match(recorded, '^(%d+) (.*)$')
   return {tonumber(count), next_position}
 end
 

@@ -47,7 +47,7 @@ if recorded then
   return tonumber(recorded)
 end
 local first = first_id(box, count_excess(box, now, limits))
-local _, __, ___, acked = read_newest(box)
+local _, _, _, acked = read_newest(box)
 check_types('ZCARD', box.marked, box.groups)
 local lowest = math.max(first, (acked or 0) + 1)
 local stored = redis.call('ZMSCORE', box.order, unpack(ARGV, 5))

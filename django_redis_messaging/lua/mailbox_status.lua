@@ -18,7 +18,7 @@ local box, fetched = mailbox_at(KEYS), KEYS[7]
 local limits = {length = tonumber(ARGV[1]), age = tonumber(ARGV[2])}
 
 local excess, length = count_excess(box, milliseconds(), limits)
-local last, _, __, acked = read_newest(box)
+local last, _, _, acked = read_newest(box)
 acked = acked or 0
 local from = math.max(excess > 0 and first_id(box, excess) or 0, acked + 1)
 return {
