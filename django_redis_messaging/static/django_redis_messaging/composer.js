@@ -90,7 +90,7 @@ export class Composer {
     replyingNote.hidden = Boolean(editing) || !draft.reply;
     const shown = replyingNote.querySelectorAll("bdi");
     [draft.reply?.label, draft.reply?.text].forEach((text, index) => (shown[index].textContent = text ?? ""));
-    const [note] = [editingNote, replyingNote].filter(({ hidden }) => !hidden);
+    const note = [editingNote, replyingNote].find(({ hidden }) => !hidden);
     if (note) body.setAttribute("aria-describedby", note.id);
     else body.removeAttribute("aria-describedby");
     room.log.markEdited(editing?.id ?? "");

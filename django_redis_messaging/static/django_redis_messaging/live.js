@@ -31,8 +31,9 @@ function tell(message) {
 function receive({ name, data }) {
   watch();
   if (name === "hello") leader?.open();
-  else if (name === "who") followed && tell({ name: "here", data: [followed.chat, followed.known()] });
-  else if (name === "here") leader?.follow(...data);
+  else if (name === "who") {
+    if (followed) tell({ name: "here", data: [followed.chat, followed.known()] });
+  } else if (name === "here") leader?.follow(...data);
   else if (name === "open") setLive(!followed || data.includes(followed.chat));
   else if (name === "down") setLive(false);
   else fire(`drm:live-${name}`, JSON.parse(data));
@@ -84,8 +85,8 @@ class Leader {
     }
     this.close();
     this.source = new EventSource(url);
-    this.source.onopen = () => tell({ name: "open", data: rooms.map(([chat]) => chat) });
-    this.source.onerror = () => this.fail();
+    this.source.addEventListener("open", () => tell({ name: "open", data: rooms.map(([chat]) => chat) }));
+    this.source.addEventListener("error", () => this.fail());
     for (const name of NAMES) {
       this.source.addEventListener(name, ({ data }) => {
         this.failures = 0;

@@ -12,7 +12,7 @@ class People {
     const nobody = field.querySelector(".drm-note");
     Object.assign(this, { field, input, chips, nobody, texts: field.dataset });
     this.announcement = field.querySelector("[role=status]");
-    for (const item of [...chips.children]) {
+    for (const item of Array.from(chips.children)) {
       item.replaceWith(this.createChip(item.querySelector("input").value, item.querySelector("bdi").textContent));
     }
     field.querySelector("button.drm-search")?.remove();

@@ -48,7 +48,10 @@ export class Room {
     const { list, state } = this;
     for (const item of list.querySelectorAll("li:not(.drm-message)")) item.remove();
     this.open({ ...state, messages: [...list.children].map(parseMessage) });
-    if (!(state.at && this.find(state.at))) state.unread ? this.scrollToUnread() : this.scrollToEnd();
+    if (!(state.at && this.find(state.at))) {
+      if (state.unread) this.scrollToUnread();
+      else this.scrollToEnd();
+    }
     const onResult = (error) => (error?.status === 404 ? this.end() : this.showError(error));
     this.polling = poll(() => this.update(), { onResult, signal: this.signal, ...POLLING });
     if (place) this.return(place).catch((error) => this.showError(error));
