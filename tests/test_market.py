@@ -217,7 +217,7 @@ class TestDeliveries:
 
 def offers(page: str) -> dict[str, str]:
     """Name of an item → value of its button."""
-    found = re.findall(r'<button name="offer" value="([\d:]+)" aria-label="Buy ([^"]+)"', page)
+    found = re.findall(r'<button type="submit" name="offer" value="([\d:]+)" aria-label="Buy ([^"]+)"', page)
     return {name: value for value, name in found}
 
 
