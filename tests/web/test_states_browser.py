@@ -1,4 +1,4 @@
-"""Every state of the pages is accessible. With SCREENSHOTS, makes screenshots: see scripts/screenshots."""
+"""Every state of the pages is accessible. With SCREENSHOTS, makes screenshots: see .ci/screenshots."""
 
 from __future__ import annotations
 
