@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 
 SETTINGS = """
 import os

@@ -47,7 +47,7 @@ def attack() -> None:
     import django
     from django.conf import settings
 
-    from django_redis_messaging.core.embedded import EmbeddedServer
+    from django_redis_messaging.devserver.server import EmbeddedServer
 
     with EmbeddedServer() as running:
         settings.CACHES["messaging"]["LOCATION"] = running.url
@@ -80,7 +80,7 @@ def attack() -> None:
 
 
 def show_modes() -> None:
-    from django_redis_messaging.core.embedded import EmbeddedServer
+    from django_redis_messaging.devserver.server import EmbeddedServer
 
     with tempfile.TemporaryDirectory() as parent:
         directory = Path(parent, "redis")

@@ -78,7 +78,7 @@ class AppTimers:
     @contextmanager
     def listening(self, fired: Callable[[str], None]) -> Iterator[None]:
         from django_redis_messaging.handlers import TimerHandler
-        from django_redis_messaging.services.jobs.limits import Limits
+        from django_redis_messaging.services.jobs.worker import Limits
         from django_redis_messaging.services.listening import Listener
 
         handlers = {"order": TimerHandler("order", lambda expired: fired(expired.name), None)}

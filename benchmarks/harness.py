@@ -35,7 +35,7 @@ def server(**options: Any) -> Iterator[Any]:
     import django
     from django.conf import settings
 
-    from django_redis_messaging.core.embedded import EmbeddedServer
+    from django_redis_messaging.devserver.server import EmbeddedServer
 
     with EmbeddedServer(**options) as running:
         settings.configure(

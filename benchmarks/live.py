@@ -193,7 +193,7 @@ async def wait_for_arrivals(streams: list[Stream], counts: list[int]) -> int:
 
 def run(name: str, streams: int, messages: int) -> dict[str, float]:
     """One round of one site, in a process of its own, on a new server."""
-    from django_redis_messaging.core.embedded import EmbeddedServer
+    from django_redis_messaging.devserver.server import EmbeddedServer
 
     with EmbeddedServer() as server, tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)

@@ -151,7 +151,7 @@ def listing(browser: Browser, chats: int) -> list[list[str]]:
 
 
 def main(messages: int, chats: int) -> None:
-    from django_redis_messaging.core.embedded import EmbeddedServer
+    from django_redis_messaging.devserver.server import EmbeddedServer
 
     with EmbeddedServer() as running:
         browser = Browser(set_up(running.url))

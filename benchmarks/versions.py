@@ -134,7 +134,7 @@ class Checkout:
 
 
 def main(old: str, new: str, rounds: int) -> None:
-    from django_redis_messaging.core.embedded import EmbeddedServer
+    from django_redis_messaging.devserver.server import EmbeddedServer
 
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer())

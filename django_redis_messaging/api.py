@@ -1,7 +1,7 @@
 """The public names, by subject. The package loads this module at the first use of one of them."""
 
-from .core.observers import observe, unobserve
-from .core.retry import deadline
+from .core.operations import observe, unobserve
+from .core.outcome import deadline
 from .errors import (
     ChatExists,
     ChatNotFound,
@@ -27,12 +27,11 @@ from .errors import (
 from .handlers import Expired, KeyEvent, on_expiry, on_key_event
 from .services import live
 from .services.aggregates import Aggregator, Count, Counted, Countries
-from .services.blocks import Blocks
 from .services.broadcasts import Batch, Broadcast, Event
 from .services.chats import Changes, Chat, ChatInfo, ChatSummary, Member, Message, Names, Page, Pending
-from .services.choices import Choice, Choices
-from .services.contacts import RecentContacts
+from .services.chats.inbox import Inbox
 from .services.directories import Contact, Directory
+from .services.directories.recent import RecentContacts
 from .services.expiries import Expiry
 from .services.files import (
     ConsumerStats,
@@ -45,8 +44,6 @@ from .services.files import (
     iter_lines,
     unzstd,
 )
-from .services.forgetting import aforget, forget
-from .services.inboxes import Inbox
 from .services.jobs import DeadJob, DelayQueue, Job, QueueStats
 from .services.locks import Lock, LockInfo, afenced_update, fenced_update
 from .services.mailboxes import (
@@ -60,6 +57,8 @@ from .services.mailboxes import (
     notify_many,
 )
 from .services.semaphores import Semaphore, SemaphoreHolder, SemaphoreInfo, SemaphoreWaiter
+from .services.users.forgetting import aforget, forget
+from .services.users.privacy import Blocks, Choice, Choices
 
 __all__ = [  # noqa: RUF022 (grouped: this is the table of contents)
     # group chat

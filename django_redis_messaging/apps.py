@@ -16,15 +16,15 @@ class MessagingConfig(AppConfig):
     def ready(self) -> None:
         from . import checks
         from .core import runs
-        from .web import following
-        from .web.live import signing_out
+        from .web import directories
+        from .web.live import access
 
         register(_check_tasks, checks.TAG)
         # most tests begin with a database connection: processes that they start then take part in the run
         connection_created.connect(runs.notice, dispatch_uid="django_redis_messaging.runs")
         if apps.is_installed("django.contrib.auth"):
-            following.connect()
-            signing_out.connect()
+            directories.connect()
+            access.connect()
 
 
 def _check_tasks(**_: object) -> list[CheckMessage]:
@@ -34,6 +34,6 @@ def _check_tasks(**_: object) -> list[CheckMessage]:
 
     if not tasks_installed():
         return []
-    from .tasks.checks import check_periodic_tasks
+    from .tasks.schedules import check_periodic_tasks
 
     return check_periodic_tasks()

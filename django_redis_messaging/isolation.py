@@ -18,9 +18,8 @@ from django.core.signals import setting_changed
 from django_redis import get_redis_connection
 
 from .core import clients, runs
-from .core.endpoints import endpoint
-from .core.primaries import remove_keys
 from .core.runs import Prefix, Run
+from .core.topology import endpoint, remove_keys
 from .errors import ConfigurationError
 
 __all__ = ["Prefix", "Redirection", "Run", "close_connections", "current_run", "problems", "redirected"]

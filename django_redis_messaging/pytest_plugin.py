@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .core.embedded import EmbeddedServer
+    from .devserver.server import EmbeddedServer
     from .isolation import Prefix, Redirection
+
 
 #: the ini option: private, configured, or empty: what the setting TEST says
 chosen = ""

@@ -16,7 +16,7 @@ from . import conf, handlers, isolation
 from .core import runs
 from .errors import ConfigurationError, InvalidArgument
 from .services.expiries import Expiry
-from .services.jobs.limits import Limits
+from .services.jobs.worker import Limits
 from .services.listening.listener import Listener
 
 #: seconds that a handler may take

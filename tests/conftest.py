@@ -14,9 +14,9 @@ from playwright.sync_api import Playwright, expect
 
 from django_redis_messaging import handlers
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.isolation import Prefix, close_connections
-from django_redis_messaging.tasks import periodic
+from django_redis_messaging.tasks import schedules
 
 from . import gate, postgresql
 from .topologies.servers import Servers
@@ -54,7 +54,7 @@ def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "timers", {})
     monkeypatch.setattr(handlers, "key_events", [])
     # the module, whose name in the package is that of the function
-    monkeypatch.setattr(sys.modules[periodic.__module__], "_registered", {})
+    monkeypatch.setattr(sys.modules[schedules.__module__], "_registered", {})
 
 
 @pytest_asyncio.fixture

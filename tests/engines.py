@@ -7,7 +7,7 @@ from typing import Any
 
 from django_redis_messaging import conf
 from django_redis_messaging.core.operations import perform
-from django_redis_messaging.services.expiries.engine import TimerEngine
+from django_redis_messaging.services.expiries.timers import TimerEngine
 from django_redis_messaging.services.jobs.engine import Engine
 
 

@@ -17,10 +17,10 @@ from django.test import override_settings
 from django_redis.cache import RedisCache
 
 from django_redis_messaging import checks, conf
-from django_redis_messaging.checks import deployment
-from django_redis_messaging.checks import server as server_checks
+from django_redis_messaging.checks import servers as server_checks
+from django_redis_messaging.checks import settings as deployment
 from django_redis_messaging.checks.servers import Server
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 
 pytestmark = pytest.mark.versions
 

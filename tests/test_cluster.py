@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from django_redis_messaging import Chat, Unavailable
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.ports import free_port
+from django_redis_messaging.devserver.server import free_port
 from tests.core.clusters import Cluster, until
 
 pytestmark = pytest.mark.timing

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.embedded_cluster import EmbeddedCluster
+from django_redis_messaging.devserver.cluster import EmbeddedCluster
+from django_redis_messaging.devserver.server import EmbeddedServer
 
 MANAGE = Path(__file__).parents[1] / "testproject" / "manage.py"
 #: seconds within which the demo must answer

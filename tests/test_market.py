@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 
 from . import trading
 from .chaos.conftest import processes

@@ -16,16 +16,16 @@ from redis.crc import key_slot
 
 from django_redis_messaging import DelayQueue, Expiry, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management import loops
-from django_redis_messaging.services import health
+from django_redis_messaging.services.common import operators
+from django_redis_messaging.services.common.operators import PROBES, Consumer, Health, probe_key
 from django_redis_messaging.services.expiries.keys import TIMERS
-from django_redis_messaging.services.health import PROBES, Consumer, Health, probe_key
 from django_redis_messaging.services.jobs.engine import HEARTBEAT_TIMEOUT
 from django_redis_messaging.services.jobs.keys import JobKeys
-from django_redis_messaging.tasks import periodic
+from django_redis_messaging.tasks import schedules
 from django_redis_messaging.tasks.compat import BaseTaskBackend
-from django_redis_messaging.tasks.periodic import periodic_tasks
+from django_redis_messaging.tasks.schedules import periodic_tasks
 from tests.engines import timers
 from tests.processes import PATIENCE, Start, commands
 from tests.services.asking import all_keys, change, server, server_ms, until
@@ -84,7 +84,7 @@ class TestServer:
         assert healthy().count("\n") == 1
         assert healthy().startswith("Healthy: Redis wrote and answered in ")
         assert len(all_keys()) == PROBES
-        assert all(0 < server().pttl(key) <= health.PROBE_TTL for key in all_keys())
+        assert all(0 < server().pttl(key) <= operators.PROBE_TTL for key in all_keys())
 
     def test_verbosity_zero_prints_nothing(self) -> None:
         assert healthy("--verbosity", "0") == ""
@@ -267,7 +267,7 @@ class TestConsuming:
         assert healthy("--consuming", "--max-age", "0.01")
 
     def test_periodic_tasks_without_a_poller(self) -> None:
-        periodic(every=86_400)(jobs.noop)
+        schedules(every=86_400)(jobs.noop)
         one, key = periodic_tasks()[0].name, keys().periodic
         assert healthy("--consuming")  # none has run yet
         for _ in range(2):

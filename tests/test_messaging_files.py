@@ -14,7 +14,7 @@ from django.core.management import CommandError
 from django.test import override_settings
 
 from django_redis_messaging import FileChannel, LeaseLost, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.services.asking import server
 from tests.terminal import output_of
 

@@ -11,7 +11,7 @@ from django.core.management import CommandError
 from django.test import override_settings
 
 from django_redis_messaging import Chat, ChatNotFound, Inbox, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management.commands import messaging_repair
 from tests.services.asking import bodies, copied, ids, index, keys, said, server, snapshot
 from tests.services.conftest import messaging_alias

@@ -21,7 +21,7 @@ from django.apps import apps
 from django.core.management import call_command
 
 import django_redis_messaging
-from django_redis_messaging.core import scripts
+from django_redis_messaging.core import commands
 from django_redis_messaging.core.operations import Service
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
@@ -44,7 +44,7 @@ def tree(path: Path) -> ast.Module:
 
 #: run synchronous code of Django in the thread where asgiref runs it, as its database connections need
 RUN_CODE_OF_DJANGO = {
-    "django_redis_messaging.services.jobs.event_loop",
+    "django_redis_messaging.services.jobs.threads",
     "django_redis_messaging.web.live.access",
     "django_redis_messaging.web.live.view",
 }
@@ -408,7 +408,7 @@ def read(name: str) -> Script:
     text = text_of(name)
     header = re.match(r"(?:--.*\n)*", text)
     assert header is not None
-    return Script(header[0], without_comments("\n".join([*map(scripts.read, scripts.pieces(text)), text])))
+    return Script(header[0], without_comments("\n".join([*map(commands.read, commands.pieces(text)), text])))
 
 
 def functions(text: str) -> dict[str, str]:
@@ -431,8 +431,8 @@ def own_code(name: str) -> str:
 def reached(name: str) -> dict[str, str]:
     """The functions of its pieces that a script calls, directly or through others."""
     defined: dict[str, str] = {}
-    for piece in scripts.pieces(text_of(name)):
-        defined |= functions(scripts.read(piece))
+    for piece in commands.pieces(text_of(name)):
+        defined |= functions(commands.read(piece))
     found: dict[str, str] = {}
     waiting = [own_code(name)]
     while waiting:
@@ -482,10 +482,10 @@ class TestScripts:
 
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_pieces_come_after_those_they_use(self, name: str) -> None:
-        order = scripts.pieces(text_of(name))
+        order = commands.pieces(text_of(name))
         assert len(order) == len(set(order))
         for at, piece in enumerate(order):
-            assert set(scripts.pieces(scripts.read(piece))) <= set(order[:at])
+            assert set(commands.pieces(commands.read(piece))) <= set(order[:at])
 
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_keys_and_arguments_get_their_names_at_the_top(self, name: str) -> None:

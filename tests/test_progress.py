@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import Progress
-from django_redis_messaging.management import progress
-from django_redis_messaging.management.progress import (
+from django_redis_messaging.management import output
+from django_redis_messaging.management.output import (
     ENDING,
     ConsumingDisplay,
     PublishingDisplay,
@@ -56,7 +56,7 @@ class TestPublishing:
 
 class TestConsuming:
     def test_position_lines_and_time_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(progress, "monotonic", lambda: 10.0)
+        monkeypatch.setattr(output, "monotonic", lambda: 10.0)
         display, file = ConsumingDisplay(io.StringIO(), "logs", "a"), OpenFile()
         assert display.snapshot(10.0) == (0, 0, "waiting for files, 0 files done")
         display.begin(file)  # type: ignore[arg-type]
@@ -76,8 +76,8 @@ class TestConsuming:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines without an interval."""
-    monkeypatch.setattr(progress, "TICK", 0.002)
-    monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
+    monkeypatch.setattr(output, "TICK", 0.002)
+    monkeypatch.setattr(output, "LINE_INTERVAL", 0.0)
 
 
 class Closed(io.StringIO):
@@ -112,7 +112,7 @@ class TestLines:
     def test_lines_are_logged_if_the_site_logs_them(
         self, often: None, caplog: pytest.LogCaptureFixture
     ) -> None:
-        caplog.set_level(logging.INFO, progress.__name__)
+        caplog.set_level(logging.INFO, output.__name__)
         stream = io.StringIO()
         with PublishingDisplay(stream, "logs") as display:
             display.update(publishing(waiting=True))
@@ -120,7 +120,7 @@ class TestLines:
         assert stream.getvalue() == ""
 
     def test_lines_have_an_interval(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(progress, "TICK", 0.002)
+        monkeypatch.setattr(output, "TICK", 0.002)
         shown: list[float] = []
         stream = io.StringIO()
         with PublishingDisplay(stream, "logs") as display:

@@ -17,8 +17,8 @@ from django.core.management import CommandError
 
 from django_redis_messaging import FileChannel, FileStats
 from django_redis_messaging.management.commands import publish_files
-from django_redis_messaging.management.watching import Watch
-from django_redis_messaging.services.files.sources import Source
+from django_redis_messaging.management.loops import Watch
+from django_redis_messaging.services.files.reading import Source
 from tests.terminal import on_terminal, output_of
 
 ARGUMENTS = ("--channel", "logs", "--consumers", "a,b")

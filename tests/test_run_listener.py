@@ -17,9 +17,9 @@ from django.core.management import CommandError, call_command
 from pytest_django import Settings
 
 from django_redis_messaging import ConfigurationError, Expiry, conf, handlers, on_expiry, on_key_event
-from django_redis_messaging.checks.handlers import check_flags, check_handlers
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.jobs.leases import Outcome
+from django_redis_messaging.checks.settings import check_flags, check_handlers
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.jobs.engine import Outcome
 from tests.engines import timers
 from tests.processes import PATIENCE, Process, Start, processes
 from tests.services.asking import server, until

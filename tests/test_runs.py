@@ -13,7 +13,7 @@ import django.test.utils
 import pytest
 
 from django_redis_messaging.core import runs
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 
 from .processes import ROOT
 

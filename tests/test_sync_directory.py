@@ -16,10 +16,10 @@ from django.urls import include, path, reverse_lazy
 from pytest_django import DjangoCaptureOnCommitCallbacks, Settings
 
 from django_redis_messaging import Chat, Directory, Inbox, Mailbox, Unavailable
-from django_redis_messaging.checks.login import check_login_url
+from django_redis_messaging.checks.settings import check_login_url
 from django_redis_messaging.services.directories.directory import Directory as AnyDirectory
 from django_redis_messaging.services.directories.indexing import Progress
-from django_redis_messaging.web.following import update_user
+from django_redis_messaging.web.directories import update_user
 from django_redis_messaging.web.identity import Identity, current
 from django_redis_messaging.web.people import suggest
 from tests.services.asking import change
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 #: the URLs of a site whose sign-in page has the language in its address
 urlpatterns = [
-    path("messages/", include("django_redis_messaging.web.urls")),
+    path("messages/", include("django_redis_messaging.urls")),
     *i18n_patterns(path("accounts/", include("django.contrib.auth.urls"))),
 ]
 

@@ -17,10 +17,9 @@ from django_redis import get_redis_connection
 
 from django_redis_messaging import Chat, Inbox, conf
 from django_redis_messaging.core import runs
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.endpoints import endpoint
-from django_redis_messaging.core.primaries import remove_keys
 from django_redis_messaging.core.runs import layers
+from django_redis_messaging.core.topology import endpoint, remove_keys
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.isolation import Prefix, Redirection, Run
 
 SETTINGS = """
@@ -325,7 +324,7 @@ def test_remove_keys_removes_only_keys_with_the_prefix(own_prefix: str) -> None:
 
 
 def test_remove_keys_works_in_batches(own_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_redis_messaging.core.primaries.SCAN_COUNT", 3)
+    monkeypatch.setattr("django_redis_messaging.core.topology.SCAN_COUNT", 3)
     client = get_redis_connection("messaging")
     for number in range(10):
         client.set(f"{own_prefix}:{number}", "1")

@@ -39,7 +39,12 @@ def traffic(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> A
     """The modules of the app, on the server of the tests."""
     monkeypatch.syspath_prepend(ROOT / "testproject")
     settings.DATA_DIR, settings.ACCESS_LOG, settings.GEOIP_PATH = tmp_path, "", DATABASE
-    from traffic import access_log, counting, figures, origins  # type: ignore[import-not-found]
+    from traffic import (
+        access_log,  # type: ignore[import-not-found]
+        counting,  # type: ignore[import-not-found]
+        figures,  # type: ignore[import-not-found]
+        origins,  # type: ignore[import-not-found]
+    )
 
     origins.origin_of.cache_clear()
     origins._database.cache_clear()

@@ -11,7 +11,7 @@
 
                                                        messaging.W017  LOGIN_URL leads nowhere
 
-(*) in tasks/checks.py, since this package imports nothing of the layers above.
+(*) in tasks/schedules.py, since this package imports nothing of the layers above.
 
 Only in `check --deploy`:
 
@@ -36,14 +36,16 @@ Only `check --deploy` queries the server:
 
 from django.core.checks import register
 
-from .caches import check_alias
-from .deployment import check_middleware, check_transport
-from .handlers import check_flags, check_handlers
-from .login import check_login_url
-from .runs import begin_run, check_variable
-from .server import check_server
-from .settings import check_settings
-from .topology import check_topology
+from .servers import begin_run, check_server, check_topology, check_variable
+from .settings import (
+    check_alias,
+    check_flags,
+    check_handlers,
+    check_login_url,
+    check_middleware,
+    check_settings,
+    check_transport,
+)
 
 TAG = "messaging"
 

@@ -1,24 +1,40 @@
-"""Reads what the servers of an alias say of themselves: all primaries of a Cluster, and the Sentinels."""
+"""Checks of the servers behind the alias: version, data, memory, failover. They send commands.
+
+Only in `check --deploy`, since it queries the server.
+
+Only in `check --deploy`, since it queries the servers; those that don't reply are reported by check_server.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
+from django.core.checks import CheckMessage, Error, Info, Warning
 from redis.exceptions import RedisError
 
-from ..core import clients
-from ..core.endpoints import QUERY_TIMEOUT, Endpoint, endpoint, first_reply
-from ..core.primaries import Primaries, Primary
-from ..core.routing import Cluster, Sentinel
-from ..core.sockets import Address, Target
-from ..core.steps import Command, Words
-from ..core.worlds import BLOCKING, run
+from .. import conf
+from ..core import clients, outcome, runs
+from ..core.commands import Command, Words
+from ..core.connection import BLOCKING, Address, Target, run
+from ..core.topology import (
+    QUERY_TIMEOUT,
+    Cluster,
+    Endpoint,
+    Primaries,
+    Primary,
+    Sentinel,
+    endpoint,
+    first_reply,
+)
 from ..errors import MessagingError, Unavailable
+from .settings import check_alias, chosen_alias
 
 T = TypeVar("T")
-Info = dict[str, str]
+ServerInfo = dict[str, str]
 #: settings that are read if the user may
 SETTINGS = ("save", "lazyfree-lazy-expire", "cluster-node-timeout")
 
@@ -28,7 +44,7 @@ class Server(NamedTuple):
 
     #: how messages name it: CACHES['messaging'], for a Cluster with the address
     name: str
-    info: Info
+    info: ServerInfo
     #: empty: it has no such setting; None: the user may not read it
     settings: dict[str, str | None]
 
@@ -86,13 +102,13 @@ def replica_versions(alias: str, servers: list[Server]) -> list[str]:
     return [_first_reply([replica], ("INFO", "server"), parse) or "unknown" for replica in replicas]
 
 
-def parse_info(reply: bytes) -> Info:
+def parse_info(reply: bytes) -> ServerInfo:
     """The fields of a reply to INFO."""
     lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
     return {name: value for name, colon, value in lines if colon}
 
 
-def version(info: Info) -> str:
+def version(info: ServerInfo) -> str:
     """Such as `redis 7.0.15`, or "unknown"."""
     kind = "valkey" if "valkey_version" in info else "redis"
     number = info.get(f"{kind}_version", "")
@@ -132,3 +148,249 @@ def _parse_watch(reply: list[bytes], _: object) -> Watch:
     fields = {name.decode(): value.decode() for name, value in zip(reply[::2], reply[1::2], strict=True)}
     others, quorum = int(fields["num-other-sentinels"]), int(fields["quorum"])
     return Watch(others + 1, quorum, int(fields["down-after-milliseconds"]))
+
+
+#: the oldest versions with all commands that the scripts use
+MIN_VERSIONS = {"redis": (6, 2), "valkey": (7, 2)}
+
+
+def check_server(**_: object) -> list[CheckMessage]:
+    """Check the server's version, eviction policy, persistence and lazy expiry."""
+    alias = chosen_alias()
+    if alias is None or any(message.is_serious() for message in check_alias()):
+        return []
+    try:
+        return [message for server in read_servers(alias) for message in _check(server)]
+    except Unavailable as error:
+        return [_unreachable(alias, error, "Start it, or correct LOCATION; then repeat the check.")]
+    except MessagingError as error:
+        hint = "Check the entry, its user and password, and the ACL: this check needs INFO."
+        return [_unreachable(alias, error, hint)]
+
+
+def _unreachable(alias: str, error: MessagingError, hint: str) -> CheckMessage:
+    return Warning(
+        f"The Redis of CACHES[{alias!r}] could not be queried. {error}", hint=hint, id="messaging.W005"
+    )
+
+
+def _check(server: Server) -> list[CheckMessage]:
+    found = (_check_version(server), _check_eviction(server), _check_disk(server), _check_lazy_expiry(server))
+    return [message for message in found if message is not None]
+
+
+def _check_version(server: Server) -> CheckMessage | None:
+    kind, _, version = server.version.partition(" ")
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None:
+        return _unknown(server, "its version", "Make sure that it is Redis 6.2 or newer.")
+    if tuple(map(int, numbers.groups())) >= MIN_VERSIONS[kind]:
+        return None
+    return Error(
+        f"{server.name} is {kind.title()} {version}, which lacks commands that this app uses.",
+        hint="Update the server to Redis 6.2 or Valkey 7.2, or newer.",
+        id="messaging.E007",
+    )
+
+
+def _check_eviction(server: Server) -> CheckMessage | None:
+    policy = server.info.get("maxmemory_policy", "")
+    if policy.startswith("allkeys-"):
+        return Error(
+            f"The Redis of {server.name} evicts any key when its memory is full ({policy}): chats would "
+            "be lost.",
+            hint="Set its maxmemory-policy to noeviction, or use a separate server for messaging.",
+            id="messaging.E008",
+        )
+    if policy.startswith("volatile-"):
+        return Warning(
+            f"The Redis of {server.name} evicts keys with a TTL when its memory is full ({policy}): it "
+            "would lose request ids, and a repeated request could be applied twice.",
+            hint="Set its maxmemory-policy to noeviction, or use a separate server for messaging.",
+            id="messaging.W006",
+        )
+    if not policy:
+        return _unknown(server, "its eviction policy", "Make sure that its maxmemory-policy is noeviction.")
+    return None
+
+
+def _check_disk(server: Server) -> CheckMessage | None:
+    if server.info.get("aof_enabled") == "1":
+        return None
+    snapshots = server.settings["save"]
+    if snapshots is None:
+        hint = "The user may not call CONFIG. Make sure that appendonly or snapshots (save) are enabled."
+        return _unknown(server, "whether it persists data on disk", hint)
+    if snapshots:
+        return None
+    return Warning(
+        f"The Redis of {server.name} doesn't persist data on disk: a restart deletes all chats.",
+        hint="Set its appendonly to yes.",
+        id="messaging.W007",
+    )
+
+
+def _check_lazy_expiry(server: Server) -> CheckMessage | None:
+    """No message if the setting can't be read: most managed servers refuse CONFIG."""
+    if server.settings["lazyfree-lazy-expire"] != "no":
+        return None
+    return Warning(
+        f"The Redis of {server.name} frees expired keys in the foreground: it doesn't reply while it "
+        "frees a large one, such as the request ids of many pushes.",
+        hint="Set its lazyfree-lazy-expire to yes.",
+        id="messaging.W012",
+    )
+
+
+def _unknown(server: Server, what: str, hint: str) -> CheckMessage:
+    return Warning(
+        f"{server.name}: the check could not read {what}.",
+        hint=hint,
+        id="messaging.W008",
+    )
+
+
+#: minimum number of Sentinels: two of them can't agree if one is lost
+MIN_SENTINELS = 3
+#: minimum number of Sentinels that must agree that a primary is down
+MIN_QUORUM = 2
+
+
+def check_topology(**_: object) -> list[CheckMessage]:
+    """Describe the servers; check replicas, Sentinels, versions, and how long a failover takes."""
+    alias = chosen_alias()
+    if alias is None or any(message.is_serious() for message in check_alias()):
+        return []
+    try:
+        servers, watch = read_servers(alias), read_watch(alias)
+        return list(_check_topology(alias, servers, watch))
+    except MessagingError:
+        return []  # check_server reports it
+
+
+def _check_topology(alias: str, servers: list[Server], watch: Watch | None) -> Iterator[CheckMessage]:
+    name, versions = f"CACHES[{alias!r}]", replica_versions(alias, servers)
+    is_cluster = isinstance(endpoint(alias).router, Cluster)
+    yield Info(_description(name, servers, watch, versions, is_cluster=is_cluster), id="messaging.I001")
+    if is_cluster or watch is not None:
+        yield from _check_replicas(servers)
+        yield from _check_failover(servers, watch)
+    if watch is not None:
+        yield from _check_sentinels(name, watch)
+    yield from _check_versions(name, servers, versions)
+    yield from _check_durability(servers)
+
+
+def _description(
+    name: str, servers: list[Server], watch: Watch | None, versions: list[str], *, is_cluster: bool
+) -> str:
+    if is_cluster:
+        kind = f"a Cluster of {_count(len(servers), 'primary', 'primaries')}"
+    elif watch is not None:
+        sentinels = _count(watch.sentinels, "Sentinel")
+        kind = f"one primary, watched by {sentinels} (quorum {watch.quorum})"
+    else:
+        kind = "one server"
+    lines = [f"{name} leads to {kind}:", *(f"    {_line(server)}" for server in servers)]
+    if versions:
+        counts = ", ".join(f"{count} with {one}" for one, count in Counter(versions).items())
+        lines.append(f"    replicas: {counts}")
+    return "\n".join(lines)
+
+
+def _line(server: Server) -> str:
+    address = server.name.partition(" (")[2].removesuffix(")")
+    persistence = "append-only file" if server.info.get("aof_enabled") == "1" else _snapshots(server)
+    eviction = server.info.get("maxmemory_policy", "unknown")
+    replicas = _count(len(server.replicas), "replica")
+    facts = [server.version, replicas, f"persistence: {persistence}", f"eviction: {eviction}"]
+    return f"{address}: {', '.join(facts)}" if address else ", ".join(facts)
+
+
+def _snapshots(server: Server) -> str:
+    saves = server.settings["save"]
+    return "unknown" if saves is None else "snapshots" if saves else "none"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _check_replicas(servers: list[Server]) -> Iterator[CheckMessage]:
+    alone = [server.name for server in servers if not server.replicas]
+    if alone:
+        yield Warning(
+            f"No replica follows {', '.join(alone)}: if such a primary is lost, nothing takes over, and its"
+            " data is lost.",
+            hint="Add a replica to each primary.",
+            id="messaging.W018",
+        )
+
+
+def _check_failover(servers: list[Server], watch: Watch | None) -> Iterator[CheckMessage]:
+    timeouts = [server.settings["cluster-node-timeout"] for server in servers]
+    longest = watch.down_after if watch is not None else max((int(one) for one in timeouts if one), default=0)
+    deadline = conf.current().COMMAND_DEADLINE
+    if longest / 1000 >= deadline:
+        setting = "cluster-node-timeout" if watch is None else "down-after-milliseconds of the Sentinels"
+        yield Warning(
+            f"A failover begins {longest / 1000:g} s after the loss of a primary, but operations are retried "
+            f"for {deadline:g} s only: they fail meanwhile.",
+            hint=f"Set {setting} to 5000 or less, or raise COMMAND_DEADLINE in {conf.NAME}.",
+            id="messaging.W019",
+        )
+
+
+def _check_sentinels(name: str, watch: Watch) -> Iterator[CheckMessage]:
+    if watch.sentinels < MIN_SENTINELS or not MIN_QUORUM <= watch.quorum <= watch.sentinels:
+        yield Warning(
+            f"The service of {name} is watched by {_count(watch.sentinels, 'Sentinel')} with a quorum of "
+            f"{watch.quorum}: a failover may be impossible, or be caused by a single one.",
+            hint="Run three Sentinels or more, on different machines, with a quorum of two or more.",
+            id="messaging.W020",
+        )
+
+
+def _check_versions(name: str, servers: list[Server], replicas: list[str]) -> Iterator[CheckMessage]:
+    found = {*(server.version for server in servers), *replicas} - {"unknown"}
+    if len(found) > 1:
+        yield Warning(
+            f"The servers of {name} have different versions: {', '.join(sorted(found))}.",
+            hint="Update all of them: a replica can't load the data of a newer primary.",
+            id="messaging.W021",
+        )
+
+
+def _check_durability(servers: list[Server]) -> Iterator[CheckMessage]:
+    required = outcome.configured_durability()
+    few = [] if required is None else [one for one in servers if len(one.replicas) < required.replicas]
+    if required is not None and few:
+        found = ", ".join(f"{server.name} has {len(server.replicas)}" for server in few)
+        yield Error(
+            f"DURABILITY requires {_count(required.replicas, 'replica')} to confirm each write, but {found}: "
+            "every write would raise OutcomeUnknown.",
+            hint="Add replicas, or lower the number.",
+            id="messaging.E011",
+        )
+
+
+def begin_run(**_: object) -> list[CheckMessage]:
+    """Report nothing. `manage.py test` runs the checks before the tests: begin their run, so that processes
+    that they start take part in it."""
+    runs.notice()
+    return []
+
+
+def check_variable(**_: object) -> list[CheckMessage]:
+    """Check that no run of tests has started this process."""
+    run = runs.current()
+    if run is None or run.is_own:
+        return []
+    return [
+        Warning(
+            f"The environment variable {runs.VARIABLE} is set: this process uses the server or the prefix of "
+            "a run of tests, not those of the site.",
+            hint="Unset it. Only runs of tests set it, for processes that they start.",
+            id="messaging.W022",
+        )
+    ]

@@ -1,4 +1,4 @@
-"""Checks that REDIS_MESSAGING is a dict of known keys with valid values.
+"""Checks of the settings. They send nothing.
 
 The valid types follow from the annotations of `conf.Settings`, so a new setting needs no change here.
 """
@@ -10,15 +10,28 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
+from django.conf import settings
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning
+from django.shortcuts import resolve_url
+from django.urls import NoReverseMatch, get_script_prefix, is_valid_path, reverse
 from django.utils.module_loading import import_string
+from django.utils.translation import get_language
+from redis.connection import SSLConnection
 
-from .. import conf
-from ..core import durability, keys, runs
+from .. import conf, handlers
+from ..core import clients, keys, outcome, runs
+from ..core.commands import Command
+from ..core.connection import Target
+from ..core.runs import BACKEND, Entry, connections, databases, is_kind_of, mapping, urls_of
+from ..core.topology import endpoint
+from ..errors import ConfigurationError, MessagingError
+from ..services.common import keyspace
 
 #: numbers that may be 0; the others must be greater than 0
 MAY_BE_ZERO = {"CHAT_KEEP_LAST", "PRESENCE_MAX_MEMBERS", "TYPING_MAX_MEMBERS"}
@@ -34,7 +47,7 @@ _TYPE_NAMES: dict[Any, str] = {
     str: "a str",
     types.NoneType: "None",
     Sequence: "a list of str",
-    Mapping: durability.FORM,
+    Mapping: outcome.FORM,
     Callable: "a callable",
 }
 
@@ -116,7 +129,7 @@ def _has_kind(value: object, kinds: list[Any]) -> bool:
     if isinstance(value, bool):
         return bool in kinds  # a bool is an int, too
     if isinstance(value, Mapping):
-        return Mapping in kinds and durability.is_valid(value)
+        return Mapping in kinds and outcome.is_valid(value)
     if isinstance(value, list | tuple):
         return Sequence in kinds and all(isinstance(item, str) for item in value)
     if callable(value):
@@ -139,3 +152,328 @@ def _expected_prefix(value: str) -> str | None:
     except ValueError as error:
         return f"a valid beginning of keys ({error})"
     return None
+
+
+#: seconds; an attempt that exceeds the alias's socket timeout is repeated
+MIN_SOCKET_TIMEOUT = 1.0
+#: number of databases of a Redis server by default
+DATABASES = 16
+
+
+def chosen_alias() -> str | None:
+    """The alias in use; None if the settings are invalid, which another check reports."""
+    try:
+        alias = conf.alias()
+    except ConfigurationError:
+        return None
+    return alias if isinstance(alias, str) else None
+
+
+def check_alias(**_: object) -> list[CheckMessage]:
+    """Check that the alias exists, uses django-redis without sharding, and has its own database."""
+    alias = chosen_alias()
+    if alias is None:
+        return []
+    caches: Mapping[str, object] = django_settings.CACHES
+    if alias not in caches:
+        return [_missing(alias)]
+    entry = mapping(caches[alias])
+    unusable = _check_backend(alias, entry) or _check_client(alias, entry)
+    if unusable:
+        return [unusable]
+    found = (_check_default(alias), _check_sharing(alias), _check_timeout(alias, entry))
+    return [message for message in found if message is not None]
+
+
+def _missing(alias: str) -> CheckMessage:
+    return Error(
+        f"CACHES has no entry {alias!r}, which {conf.NAME} names as its ALIAS.",
+        hint=f"Add it to CACHES:\n{entry_to_paste(alias)}",
+        id="messaging.E004",
+    )
+
+
+def _check_backend(alias: str, entry: Entry) -> CheckMessage | None:
+    backend = entry.get("BACKEND", "")
+    if is_kind_of(backend, BACKEND):
+        return None
+    return Error(
+        f"CACHES[{alias!r}] has the backend {backend!r}; this app needs django-redis.",
+        hint=f"Keep that cache, and add to CACHES:\n{entry_to_paste('messaging')}",
+        id="messaging.E005",
+    )
+
+
+def _check_client(alias: str, entry: Entry) -> CheckMessage | None:
+    client = mapping(entry.get("OPTIONS")).get("CLIENT_CLASS", "")
+    if not is_kind_of(client, "django_redis.client.sharded.ShardClient"):
+        return None
+    return Error(
+        f"CACHES[{alias!r}] distributes its keys over several servers ({client}); "
+        "all keys of a chat must be on one server.",
+        hint=f"Use one server, Sentinel or a Redis Cluster. Add to CACHES:\n{entry_to_paste('messaging')}",
+        id="messaging.E006",
+    )
+
+
+def _check_default(alias: str) -> CheckMessage | None:
+    if alias != "default" or conf.current().ALIAS is not None:
+        return None
+    return Warning(
+        "Chats are stored in the database of the default cache: cache.clear() empties that database, "
+        "and would delete them.",
+        hint=f"Use a separate database; add to CACHES:\n{entry_to_paste('messaging')}",
+        id="messaging.W002",
+    )
+
+
+def _check_sharing(alias: str) -> CheckMessage | None:
+    caches: Mapping[str, object] = django_settings.CACHES
+    ours = set(databases(caches[alias]))
+    others = [other for other in caches if other != alias and ours & set(databases(caches[other]))]
+    if not others:
+        return None
+    return Warning(
+        f"CACHES[{alias!r}] uses the same Redis database as {', '.join(map(repr, others))}: "
+        "clear() of either cache would delete the chats.",
+        hint=f"Use a separate database:\n{entry_to_paste(alias)}",
+        id="messaging.W003",
+    )
+
+
+def _check_timeout(alias: str, entry: Entry) -> CheckMessage | None:
+    limits = [options.get("socket_timeout") for options in connections(entry)]
+    short = [limit for limit in limits if isinstance(limit, int | float) and limit < MIN_SOCKET_TIMEOUT]
+    if not short:
+        return None
+    return Warning(
+        f"CACHES[{alias!r}] has a socket timeout of {min(short):g} s: on a busy server, every slow reply "
+        "causes a repeated request.",
+        hint="Set its SOCKET_TIMEOUT to a few seconds, such as 5, or remove it.",
+        id="messaging.W004",
+    )
+
+
+def entry_to_paste(alias: str) -> str:
+    """A CACHES entry for the server of the default cache, with a database that no cache uses."""
+    return f'    "{alias}": {{"BACKEND": "{BACKEND}", "LOCATION": "{_free_location()}"}},'
+
+
+def _free_location() -> str:
+    caches: Mapping[str, object] = django_settings.CACHES
+    used = {number for entry in caches.values() for _, _, number in databases(entry)} | {0}
+    number = next((free for free in range(DATABASES) if free not in used), DATABASES)
+    urls = [url for entry in caches.values() for url, _ in urls_of(entry)]
+    parts = urlsplit(urls[0] if urls else "redis://127.0.0.1:6379")
+    if parts.scheme == "unix":
+        return f"unix://{parts.path}?db={number}"
+    # The password must not be printed.
+    user, at, host = parts.netloc.rpartition("@")
+    return f"{parts.scheme}://{user.partition(':')[0] + ':...@' if at else ''}{host}/{number}"
+
+
+def check_handlers(**_: object) -> list[CheckMessage]:
+    """Import `expiries.py` of all apps and check their handlers."""
+    try:
+        handlers.discover()
+    except ConfigurationError as error:
+        return [Error(str(error), id="messaging.E009")]
+    return [message for one in handlers.key_events for message in _check_handler(one)]
+
+
+def _check_handler(one: handlers.KeyHandler) -> Iterator[CheckMessage]:
+    ours = f"{_prefix()}:{keys.FORMAT}:{{"
+    if keyspace.literal_prefix(one.pattern).startswith(ours):
+        yield Warning(
+            f"{handlers.title(one.function)} is never called: its pattern {one.pattern!r} matches this app's "
+            "own keys, whose events are not delivered.",
+            hint="Use on_expiry for timers, or a pattern of the site's own keys.",
+            id="messaging.W009",
+        )
+    for event in sorted(one.events - keyspace.FLAGS.keys()):
+        near = difflib.get_close_matches(event, keyspace.FLAGS, n=1)
+        yield Warning(
+            f"{handlers.title(one.function)} waits for the event {event!r}, which Redis doesn't publish. "
+            "A Redis module may publish it; its flags are not checked.",
+            hint=f"Did you mean {near[0]!r}?" if near else "See the table of events in docs/expiry.md.",
+            id="messaging.W010",
+        )
+
+
+def _prefix() -> object:
+    try:
+        return conf.prefix()
+    except ConfigurationError:  # another check reports it
+        return None
+
+
+def check_flags(**_: object) -> list[CheckMessage]:
+    """Check that the server's notify-keyspace-events enables the events of all handlers."""
+    alias = chosen_alias()
+    if any(message.is_serious() for message in [*check_handlers(), *check_alias()]):
+        return []
+    if alias is None or not handlers.key_events:
+        return []
+    try:
+        found = clients.execute(alias, Command("CONFIG", "GET", "notify-keyspace-events", reads=True))
+    except MessagingError:
+        return []  # another check reports that the server can't be queried
+    enabled = found[1].decode() if len(found) == 2 else ""
+    return [
+        _missing_flags(alias, one, enabled)
+        for one in handlers.key_events
+        if keyspace.missing(enabled, one.flags)
+    ]
+
+
+def _missing_flags(alias: str, one: handlers.KeyHandler, enabled: str) -> CheckMessage:
+    return Warning(
+        f"notify-keyspace-events of CACHES[{alias!r}] is {enabled!r}: {handlers.title(one.function)} "
+        f"({one.pattern}) misses events without {keyspace.missing(enabled, one.flags)!r}.",
+        hint="Run the listener with --configure, or set it to "
+        f"{keyspace.merged(enabled, one.flags)!r} in the server's configuration.",
+        id="messaging.W011",
+    )
+
+
+#: middleware of Django that the pages rely on, with what is missing without it
+MIDDLEWARE = {
+    "django.middleware.security.SecurityMiddleware": "headers against sniffing and referrers, and HTTPS",
+    "django.middleware.csrf.CsrfViewMiddleware": "other sites could post forms for a user who is signed in",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware": "other sites could show the pages in a frame",
+}
+
+
+def check_middleware(**_: object) -> list[CheckMessage]:
+    """Check that the middleware that protects the pages is installed, if the pages are."""
+    installed = django_settings.MIDDLEWARE or []
+    missing = [one for one in MIDDLEWARE if not any(is_kind_of(path, one) for path in installed)]
+    if not missing or not has_pages():
+        return []
+    effects = "; ".join(f"{path.rpartition('.')[2]} ({MIDDLEWARE[path]})" for path in missing)
+    lines = "".join(f'\n    "{path}",' for path in missing)
+    return [
+        Warning(
+            f"The site has the pages of this app, but MIDDLEWARE lacks {effects}.",
+            hint=f"Add to MIDDLEWARE:{lines}",
+            id="messaging.W014",
+        )
+    ]
+
+
+def check_transport(**_: object) -> list[CheckMessage]:
+    """Check that a Redis on another machine is reached by TLS and asks for a password."""
+    alias = chosen_alias()
+    if alias is None or any(message.is_serious() for message in check_alias()):
+        return []
+    try:
+        targets = list(endpoint(alias).configured())
+    except MessagingError:
+        return []  # another check reports it
+    remote = [target for target in targets if _is_remote(target)]
+    found = (
+        _plain(alias, _names(remote, lambda target: not _has_tls(target))),
+        _open(alias, _names(remote, lambda target: not _has_password(target))),
+    )
+    return [message for message in found if message is not None]
+
+
+def _plain(alias: str, names: str) -> CheckMessage | None:
+    if not names:
+        return None
+    return Warning(
+        f"CACHES[{alias!r}] connects to {names} without TLS: whoever can read this network can read and "
+        "change all messages.",
+        hint="Write rediss:// instead of redis:// in LOCATION. With Sentinels, add to OPTIONS: "
+        '"CONNECTION_POOL_KWARGS": {"ssl": True}, "SENTINEL_KWARGS": {"ssl": True}. See docs/security.md.',
+        id="messaging.W015",
+    )
+
+
+def _open(alias: str, names: str) -> CheckMessage | None:
+    if not names:
+        return None
+    return Warning(
+        f"CACHES[{alias!r}] connects to {names} without a password: whoever can reach it can read and delete "
+        "all messages.",
+        hint="Create a user with the ACL line of docs/security.md, and write its name and password into "
+        "LOCATION: rediss://messaging:…@host:6379/1. With Sentinels, give them a password too: "
+        '"SENTINEL_KWARGS": {"password": "…"} in OPTIONS.',
+        id="messaging.W016",
+    )
+
+
+def has_pages() -> bool:
+    """Whether the site includes the pages of this app."""
+    if not hasattr(django_settings, "ROOT_URLCONF"):  # a process of a site without pages
+        return False
+    try:
+        return bool(reverse("messaging:chats"))
+    except NoReverseMatch:
+        return False
+
+
+def _names(targets: list[Target], is_affected: Callable[[Target], bool]) -> str:
+    return ", ".join(_name(target.parameters) for target in targets if is_affected(target))
+
+
+def _name(parameters: dict[str, Any]) -> str:
+    return f"{parameters['host']}:{parameters.get('port', 6379)}"
+
+
+def _is_remote(target: Target) -> bool:
+    """Whether it is on another machine. The host of a primary behind Sentinels is the name of the service."""
+    if target.parameters.get("path"):
+        return False
+    host = str(target.parameters.get("host", "localhost"))
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def _has_tls(target: Target) -> bool:
+    return issubclass(target.kind, SSLConnection)
+
+
+def _has_password(target: Target) -> bool:
+    return bool(target.parameters.get("password") or target.parameters.get("credential_provider"))
+
+
+def check_login_url(**_: object) -> list[CheckMessage]:
+    """Check that LOGIN_URL leads to a page, if the site includes the pages of this app."""
+    if not has_pages():
+        return []
+    try:
+        login_url = str(settings.LOGIN_URL)
+    except NoReverseMatch as error:  # of reverse_lazy()
+        login_url, exists = str(error), False
+    else:
+        exists = _leads_somewhere(login_url)
+    if exists:
+        return []
+    return [
+        Warning(
+            f"LOGIN_URL is {login_url!r}, which is no page of this site: whoever opens the messages "
+            "without being signed in gets a 404.",
+            hint='Set it to the page or the name of a URL where people sign in, such as "admin:login".',
+            id="messaging.W017",
+        )
+    ]
+
+
+def _leads_somewhere(login_url: str) -> bool:
+    """Whether an address or the name of a URL leads to a view, or to another site."""
+    address = urlsplit(resolve_url(login_url) if "/" in login_url else _reversed(login_url))
+    path = "/" + address.path.removeprefix(get_script_prefix())
+    # LocaleMiddleware and CommonMiddleware redirect to these
+    language = get_language() or settings.LANGUAGE_CODE
+    paths = [path, f"/{language}{path}", f"{path}/", f"/{language}{path}/"]
+    return bool(address.netloc) or any(is_valid_path(each) for each in paths)
+
+
+def _reversed(name: str) -> str:
+    try:
+        return reverse(name)
+    except NoReverseMatch:
+        return "/" + name

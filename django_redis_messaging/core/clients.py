@@ -20,12 +20,10 @@ from redis.exceptions import RedisError
 from .. import conf
 from ..errors import MessagingError
 from . import runs
-from .endpoints import endpoint
+from .commands import Command, Script, Step
+from .connection import ASYNCIO, BLOCKING, Address, run
 from .execution import Client
-from .primaries import remove_keys
-from .sockets import Address
-from .steps import Command, Script, Step
-from .worlds import ASYNCIO, BLOCKING, run
+from .topology import endpoint, remove_keys
 
 __all__ = [
     "Client",

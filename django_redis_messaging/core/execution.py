@@ -1,30 +1,489 @@
-"""Sends steps, repeats them where that is safe, and waits for the replies of blocking commands.
+"""The client of an alias: sends what operations yield, and repeats what may be repeated.
+
+One of the callers, the leader, reads the streams of all of them, and wakes those that have an entry. When it
+leaves, the next one leads. In a Cluster, only the streams of one slot can be read together.
 
 Written once, as coroutines for either world (worlds.py); those of the blocking world are never suspended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Iterable
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
+from redis import exceptions as driver
 from redis.crc import key_slot
-from redis.exceptions import NoScriptError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError, TimeoutError
 
 from ..errors import MessagingError, Unavailable
-from .calls import Batch, attempts_for, is_cross_slot, once, result, single_call
-from .cluster import ASKING, Topology, ask_target
-from .connections import Connections
-from .endpoints import QUERY_TIMEOUT, endpoint, location, refresh_topology
-from .retry import Attempts, NotSent, reading_time, seconds_allowed, time_left
-from .routing import Cluster, Router, Unknown
-from .sending import Sender
-from .sharing import SharedWaits
-from .sockets import Address
-from .steps import Command, Listen, Script, Step, Wait
-from .waiting import Pending
-from .worlds import ASYNCIO, World
+from .commands import Command, Entries, Fan, Listen, Many, Script, Step, Wait, Words, entry_number
+from .connection import ASYNCIO, Address, LoopSignal, Replies, World
+from .outcome import (
+    REPLIES,
+    Attempts,
+    NotSent,
+    Unconfirmed,
+    is_temporary,
+    needs_other_connection,
+    reading_time,
+    seconds_allowed,
+    time_left,
+)
+from .pool import Connections, Pending
+from .topology import (
+    ASKING,
+    QUERY_TIMEOUT,
+    Cluster,
+    Endpoint,
+    Router,
+    Topology,
+    Unknown,
+    ask_target,
+    endpoint,
+    location,
+    refresh_topology,
+)
+
+#: the reply to a call that has not been sent yet
+_NOT_SENT = NotSent()
+#: the reply to a call that has been sent, until its reply arrives
+_NO_REPLY = driver.ConnectionError("no reply")
+
+
+class Pipeline(NamedTuple):
+    """Calls for one server, as indexes of a batch."""
+
+    address: Address | None
+    indexes: list[int]
+    #: the server doesn't have these scripts: send their text
+    in_full: bool = False
+    #: the server is importing their slot
+    asking: bool = False
+
+
+class Batch:
+    """The calls of a step, and the replies received so far."""
+
+    __slots__ = ("calls", "replies", "split", "step")
+
+    def __init__(self, step: Step, *, split: bool) -> None:
+        self.step = step
+        self.split = split
+        self.calls = _calls_of(step, split=split)
+        self.replies: Replies = [_NOT_SENT] * len(self.calls)
+
+    def split_up(self) -> Batch:
+        """The step as one call for each resource, for a Cluster, with the replies received so far."""
+        batch = Batch(self.step, split=True)
+        if isinstance(self.step, Fan):
+            batch.replies = self._replies_by_resource(self.step)
+        elif not isinstance(self.step, Many):  # the same calls
+            batch.replies = self.replies
+        return batch
+
+    def pipelines(self, endpoint: Endpoint) -> list[Pipeline]:
+        """The calls without a reply, or with an error, by server."""
+        found: dict[Address | None, list[int]] = {}
+        for at, call in enumerate(self.calls):
+            if isinstance(self.replies[at], Exception):
+                found.setdefault(endpoint.route(call), []).append(at)
+        return [Pipeline(address, indexes) for address, indexes in found.items()]
+
+    def follow_ups(self, sent: list[Pipeline]) -> list[Pipeline]:
+        """What to send after the replies to these pipelines: scripts that a server doesn't have, and calls
+        that another server gets once, because it is importing their slot."""
+        found: list[Pipeline] = []
+        for pipeline in sent:
+            redirected: dict[Address, list[int]] = {}
+            missing = []
+            for at in pipeline.indexes:
+                reply = self.replies[at]
+                if isinstance(reply, driver.NoScriptError) and not pipeline.in_full:
+                    missing.append(at)
+                elif (target := ask_target(reply)) is not None and not pipeline.asking:
+                    redirected.setdefault(target, []).append(at)
+            if missing:
+                found.append(pipeline._replace(indexes=missing, in_full=True))
+            found += [Pipeline(target, indexes, asking=True) for target, indexes in redirected.items()]
+        return found
+
+    def words(self, pipeline: Pipeline) -> list[Words]:
+        """The words to send for a pipeline."""
+        calls = [self.calls[at] for at in pipeline.indexes]
+        words = [one.in_full if pipeline.in_full and isinstance(one, Script) else one.words for one in calls]
+        return [one for call in words for one in (ASKING, call)] if pipeline.asking else words
+
+    def writes(self, pipeline: Pipeline) -> bool:
+        """Whether a pipeline may change anything."""
+        return not all(self.calls[at].reads_only for at in pipeline.indexes)
+
+    def key(self, pipeline: Pipeline) -> str:
+        """A key of the app in a slot of this pipeline."""
+        call = self.calls[pipeline.indexes[0]]
+        found = call.last_key if isinstance(call, Script) else call.key
+        return found.decode() if isinstance(found, bytes) else str(found)
+
+    def mark_sent(self, pipeline: Pipeline) -> None:
+        """Store that these calls may be applied from now on."""
+        now = monotonic()
+        for at in pipeline.indexes:
+            self.replies[at], call = _NO_REPLY, self.calls[at]
+            if isinstance(call, Script):
+                call.sent_at = now
+
+    def record(self, pipeline: Pipeline, replies: Replies) -> None:
+        """Store the replies to a pipeline."""
+        own = replies[1::2] if pipeline.asking else replies
+        for at, reply in zip(pipeline.indexes, own, strict=True):
+            self.replies[at] = reply
+
+    def mark_unconfirmed(self, pipeline: Pipeline, error: Unconfirmed) -> bool:
+        """Replace the replies to writes that too few replicas have confirmed; returns whether any are."""
+        found = [
+            at
+            for at in pipeline.indexes
+            if not (self.calls[at].reads_only or isinstance(self.replies[at], Exception))
+        ]
+        for at in found:
+            self.replies[at] = error
+        return bool(found)
+
+    def result(self, *, unanswered: bool) -> Any:
+        """The reply to the step, see the function `result`."""
+        return result(self.step, self.replies, unanswered=unanswered)
+
+    def partial_result(self, error_of: Callable[[Exception, bool], MessagingError]) -> list[Any] | None:
+        """The reply to a Fan that is sent once after some calls have failed finally: each of their resources
+        has the error as its item. None for other steps, or if no call was answered."""
+        if not (isinstance(self.step, Fan) and self.step.once and self.is_partly_applied):
+            return None
+        replies = self._replies_by_resource(self.step)
+        return [error_of(one, self.split) if isinstance(one, Exception) else one[0] for one in replies]
+
+    def _replies_by_resource(self, fan: Fan) -> Replies:
+        """The replies as if each resource had a call of its own."""
+        found: Replies = []
+        for resources, reply in zip(fan.pages(split=self.split), self.replies, strict=True):
+            failed = isinstance(reply, Exception)
+            found += [reply] * len(resources) if failed else [[item] for item in reply]
+        return found
+
+    @property
+    def is_partly_applied(self) -> bool:
+        """Whether some calls that write have been answered, so that they were applied."""
+        return any(
+            not isinstance(reply, Exception) and not call.reads_only
+            for call, reply in zip(self.calls, self.replies, strict=True)
+        )
+
+
+def _calls_of(step: Step, *, split: bool) -> list[Command | Script]:
+    if isinstance(step, Many):
+        return step.calls(split=split)
+    return [step] if isinstance(step, (Command, Script)) else list(step)
+
+
+def single_call(step: Step, *, split: bool) -> Command | Script | None:
+    """The call of a step that consists of one; None if it consists of several."""
+    if isinstance(step, (Command, Script)):
+        return step
+    if isinstance(step, Many):
+        calls = step.calls(split=split)
+        return calls[0] if len(calls) == 1 else None
+    return None
+
+
+def attempts_for(batch: Iterable[Command | Script], endpoint: Endpoint, began: float) -> Attempts:
+    """The attempts at a batch, counted from `began` (monotonic)."""
+    seconds = seconds_allowed(began)
+    return Attempts(
+        seconds,
+        began=began,
+        reply_timeout=endpoint.reply_timeout(seconds),
+        writes=not all(call.reads_only for call in batch),
+        once=once(batch),
+    )
+
+
+def once(batch: Iterable[Command | Script]) -> bool:
+    """Whether one of these calls must not be repeated after a lost reply."""
+    return any(call.once for call in batch)
+
+
+def result(step: Step, replies: Replies, *, unanswered: bool = False) -> Any:
+    """The replies in the form that the step promises; raises the first error among them. `unanswered`: an
+    earlier attempt may have been applied, so that this one found nothing left to do."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    if isinstance(step, Many):
+        return [item for reply in replies for item in reply]
+    if unanswered and isinstance(step, Script) and step.settles and replies[0] == 0:
+        return None
+    return replies[0] if isinstance(step, (Command, Script)) else replies
+
+
+def is_cross_slot(step: Step, error: Exception) -> bool:
+    """Whether the server turned out to be a Cluster node, which rejects a call with keys of several slots."""
+    return isinstance(step, Many) and ("CROSSSLOT" in str(error) or "same slot" in str(error))
+
+
+class Sender:
+    """Makes single attempts, over the connections of a client."""
+
+    def __init__(self, endpoint: Endpoint, connections: Connections, world: World) -> None:
+        self._endpoint = endpoint
+        self._connections = connections
+        self._done = world.done
+
+    async def attempt(self, batch: Batch, attempts: Attempts, *, fresh: bool) -> None:
+        """Send each call without a reply to its server."""
+        pipelines = batch.pipelines(self._endpoint)
+        while pipelines:
+            # One for each server, in the order of the addresses: while all connections are in use, operations
+            # don't wait for connections that they hold themselves.
+            now = {one.address: one for one in sorted(pipelines, key=lambda one: one.address or ("", 0))}
+            await self._send_side_by_side(batch, [*now.values()], attempts, fresh=fresh)
+            later = [one for one in pipelines if now[one.address] is not one]
+            pipelines = later + batch.follow_ups([*now.values()])
+
+    async def _send_side_by_side(
+        self, batch: Batch, pipelines: list[Pipeline], attempts: Attempts, *, fresh: bool
+    ) -> None:
+        """Send pipelines, then record the replies. A server that fails stops no other; its error is raised
+        at the end."""
+        errors: list[Exception] = []
+        sent: deque[tuple[Pipeline, Any]] = deque()
+        try:
+            for pipeline in pipelines:
+                try:
+                    sent.append((pipeline, await self._send(batch, pipeline, attempts, fresh=fresh)))
+                except (RedisError, NotSent) as error:
+                    errors.append(error)
+            while sent:
+                pipeline, connection = sent.popleft()
+                try:
+                    await self._receive(batch, pipeline, connection, attempts)
+                except RedisError as error:
+                    errors.append(error)
+        finally:
+            for _, connection in sent:  # interrupted
+                self._connections.close_one(connection)
+        if errors:  # one that leaves the outcome unknown, if any
+            raise next((one for one in errors if isinstance(one, RedisError)), errors[0])
+
+    async def _send(self, batch: Batch, pipeline: Pipeline, attempts: Attempts, *, fresh: bool) -> Any:
+        """Send a pipeline; returns the connection that will have its replies."""
+        connection = await self._connections.take(pipeline.address, attempts.reading_time, fresh=fresh)
+        words, durability = batch.words(pipeline), self._endpoint.durability
+        if durability is not None and batch.writes(pipeline):
+            words += [ASKING] * pipeline.asking + durability.words(batch.key(pipeline), attempts.remaining)
+        batch.mark_sent(pipeline)
+        await self.use(connection, connection.send, words, attempts.reading_time)
+        return connection
+
+    async def _receive(self, batch: Batch, pipeline: Pipeline, connection: Any, attempts: Attempts) -> None:
+        """Record the replies to a pipeline."""
+        seconds, durability = attempts.reading_time, self._endpoint.durability
+        count = len(pipeline.indexes) * (1 + pipeline.asking)
+        if durability is None or not batch.writes(pipeline):
+            replies = await self.use(connection, connection.receive_all, count, seconds)
+            batch.record(pipeline, replies)
+            self.give_back(connection, replies)
+            return
+        seconds += min(durability.timeout, max(attempts.remaining, 0))
+        more = pipeline.asking + REPLIES
+        replies = await self.use(connection, connection.receive_all, count + more, seconds)
+        batch.record(pipeline, replies[:count])
+        error = durability.failure(replies[-1])
+        if error is not None and batch.mark_unconfirmed(pipeline, error):
+            self._connections.drop(connection, monotonic())  # it may be a former primary
+            raise error
+        self.give_back(connection, replies[:count])
+
+    async def use(self, connection: Any, method: Callable[..., Any], *args: Any) -> Any:
+        """Call a method of a connection. If it fails the connection is closed; after a network error, also
+        those to the same server that have been idle since before."""
+        began = monotonic()
+        try:
+            return await self._done(method(*args))
+        except BaseException as error:
+            self._connections.close_failed(connection, began, error)
+            raise
+
+    def give_back(self, connection: Any, replies: Replies) -> None:
+        """Give a connection back, or close it if a reply shows that another one is needed."""
+        if needs_other_connection(replies):
+            self._connections.drop(connection, monotonic())
+        else:
+            self._connections.give_back(connection)
+
+
+#: ms after which the server ends a shared read, so that the next one includes what is waited for since
+BLOCK = 100
+#: streams that are read together; with more, they take turns
+MAX_STREAMS = 500
+
+
+class _Listener:
+    """A call that waits."""
+
+    __slots__ = ("ends", "last", "reply", "signal", "step")
+
+    def __init__(self, step: Listen, ends: float) -> None:
+        self.step = step
+        self.ends = ends
+        #: entries up to this id have been examined
+        self.last = step.last
+        self.signal = LoopSignal()
+        self.reply: Any = None
+
+
+class _Group:
+    """The calls that share a connection."""
+
+    def __init__(self, address: Address | None) -> None:
+        self.address = address
+        self.streams: dict[str, dict[_Listener, None]] = {}
+        self.leader: _Listener | None = None
+        #: the connection between two reads
+        self.connection: Any = None
+        self.pending: Pending | None = None
+
+    def add(self, one: _Listener) -> None:
+        self.streams.setdefault(one.step.stream, {})[one] = None
+
+    def remove(self, one: _Listener) -> None:
+        listeners = self.streams.get(one.step.stream, {})
+        listeners.pop(one, None)
+        if not listeners:
+            self.streams.pop(one.step.stream, None)
+
+    def listeners(self) -> list[_Listener]:
+        """All calls, copied, as below: one that is destroyed unfinished leaves at any time."""
+        return [one for some in list(self.streams.values()) for one in list(some)]
+
+    def words(self) -> Words:
+        """The words of the next read."""
+        names = list(self.streams)[:MAX_STREAMS]
+        if len(self.streams) > MAX_STREAMS:
+            for name in names:
+                self.streams[name] = self.streams.pop(name, {})
+        ids = [
+            f"{min((one.last for one in list(self.streams.get(name, ()))), default=0)}-0" for name in names
+        ]
+        return ("XREAD", "BLOCK", str(BLOCK), "STREAMS", *names, *ids)
+
+    def deliver(self, name: str, entries: Entries) -> None:
+        """Wake the calls for which a stream has an entry."""
+        newest = max(entry_number(entry)[0] for entry in entries)
+        for one in list(self.streams.get(name, ())):
+            if one.step.finds(entries):
+                one.reply = entries
+                self.remove(one)
+                one.signal.set()
+            one.last = max(one.last, newest)
+
+
+class SharedWaits:
+    """The shared waits of an event loop's client."""
+
+    def __init__(self, connections: Connections, sender: Sender) -> None:
+        self._connections = connections
+        self._sender = sender
+        self._groups: dict[Hashable, _Group] = {}
+
+    async def wait(self, step: Listen, address: Address | None, slot: int | None, ends: float) -> Any:
+        """The entries, or None when the time is over; earlier if no connection is left, or one of several
+        streams can't be read."""
+        one, key = _Listener(step, ends), (address, slot)
+        group = self._groups.setdefault(key, _Group(address))
+        group.add(one)
+        try:
+            while one.reply is None and (left := one.ends - monotonic()) > 0:
+                group.leader = group.leader or one
+                if group.leader is not one:
+                    await one.signal.wait(left)
+                elif not await self._receive(group, ends):
+                    self._end_others(group, one)
+                    await asyncio.sleep(min(left, BLOCK / 1000))
+                    break
+        finally:
+            self._leave(key, group, one)
+        return one.reply
+
+    def _end_others(self, group: _Group, leader: _Listener) -> None:
+        """End the waits of the others early. What they do next, such as to poll, needs no shared read."""
+        for one in group.listeners():
+            if one is not leader:
+                group.remove(one)
+                one.ends = 0.0
+                one.signal.set()
+
+    def _leave(self, key: Hashable, group: _Group, one: _Listener) -> None:
+        group.remove(one)
+        if group.leader is one:
+            group.leader = next(iter(group.listeners()), None)
+            if group.leader is not None:
+                group.leader.signal.set()
+        if group.streams:
+            return
+        if self._groups.get(key) is group:
+            del self._groups[key]
+        pending, connection = group.pending, group.connection
+        group.pending = group.connection = None
+        if pending is not None:
+            self._connections.park(pending)
+        if connection is not None:
+            self._connections.give_back(connection)
+
+    async def _receive(self, group: _Group, ends: float) -> bool:
+        """Wait for the reply to a read, as the leader. False: there is no connection for it, or an error
+        whose stream is unknown."""
+        pending = group.pending or await self._send(group)
+        if pending is None:
+            return False
+        connection = pending.connection
+        # not by `use`: a cancellation must not close the connection
+        if not await connection.readable(min(ends, pending.ends) - monotonic()):
+            if pending.has_ended:
+                group.pending = None
+                self._connections.drop(connection, pending.sent_at)
+                raise TimeoutError("no reply in time")
+            return True
+        group.pending = None
+        reply = await self._sender.use(connection, connection.receive, QUERY_TIMEOUT)
+        if isinstance(reply, Exception):
+            self._sender.give_back(connection, [reply])
+            if pending.words.index("STREAMS") < len(pending.words) - 3 and _is_of_one_stream(reply):
+                return False
+            raise reply
+        group.connection = connection
+        for stream, entries in reply or ():
+            group.deliver(stream.decode(), entries)
+        return True
+
+    async def _send(self, group: _Group) -> Pending | None:
+        connection, group.connection = group.connection, None
+        if connection is None:
+            connection = await self._connections.take_for_wait(group.address, QUERY_TIMEOUT)
+        if connection is None:
+            return None
+        words = group.words()
+        await self._sender.use(connection, connection.send, [words], QUERY_TIMEOUT)
+        group.pending = Pending(words, connection, monotonic())
+        return group.pending
+
+
+def _is_of_one_stream(error: Exception) -> bool:
+    """Whether an error may be about one of the streams only, such as a key of another type."""
+    if not isinstance(error, ResponseError) or type(error) not in (ResponseError, NoPermissionError):
+        return False
+    return not is_temporary(error)
+
 
 T = TypeVar("T")
 #: seconds between two polls of a wait that has no connection of its own

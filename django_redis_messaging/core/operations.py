@@ -1,5 +1,18 @@
 """Operations with a blocking and an async version.
 
+An exception can be impossible to format: its `__str__` raises SystemExit, its attributes have wrong types,
+its class has no name. Formatting it, and so logging it, raises then. A loop that must go on, or whose end
+must be noticed, uses what is here instead of `logger.exception` and `traceback.format_exception`.
+
+    from django_redis_messaging import observe
+
+    @observe
+    def to_metrics(operation: str, seconds: float, outcome: str) -> None: ...
+
+`operation` is "Chat.send", `outcome` "ok" or the name of the error's class. The setting OBSERVE names
+such a callable by its dotted path. It is called in the thread or task in which the operation ends, so it must
+not be async. Operations that an observer calls itself are not observed.
+
 An operation is written once, as a generator that yields the steps to send and receives their replies. Two
 runners drive it, one blocking and one async:
 
@@ -18,13 +31,191 @@ runners drive it, one blocking and one async:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Generator
-from types import GeneratorType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+import inspect
+import logging
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from traceback import format_exception, format_tb
+from types import GeneratorType, TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
+
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 from .. import conf
-from . import clients, keys, observers
-from .steps import BulkCommand, Command, Fan, Gather, Listen, PopHint, Script, Step
+from ..errors import ConfigurationError
+from . import clients, keys
+from .commands import BulkCommand, Command, Fan, Gather, Listen, PopHint, Script, Step
+
+
+def name_of(kind: type) -> str:
+    """The qualified name of a class, or a name that was found in its place; without lone surrogates, which
+    UTF-8 can't encode."""
+    try:
+        name = f"{kind.__qualname__}"
+    except BaseException:
+        name = f"{type.__dict__['__name__'].__get__(kind)}"
+    return name.encode(errors="backslashreplace").decode()
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one line: the name of its class and its text, as far as they can be had."""
+    name = name_of(type(error))
+    try:
+        text = str(error)
+    except BaseException as failure:
+        return f"{name} (its text can't be formatted: {name_of(type(failure))})"
+    return f"{name}: {text}" if text else name
+
+
+def format_traceback(error: BaseException) -> str:
+    """The traceback of an exception with its causes; without these if that is all that can be formatted."""
+    try:
+        return "".join(format_exception(error))
+    except BaseException as failure:
+        with suppress(BaseException):
+            frames = "".join(format_tb(error.__traceback__))
+            return (
+                f"Traceback (most recent call last):\n{frames}{describe(error)}\n"
+                f"(The exception can't be formatted: {name_of(type(failure))}.)\n"
+            )
+    return f"{describe(error)}\n(The exception can't be formatted.)\n"
+
+
+def log_exception(
+    logger: logging.Logger, error: BaseException, message: str, *args: object, level: int = logging.ERROR
+) -> None:
+    """`logger.exception`, for an exception that may be impossible to format; it raises nothing."""
+    try:
+        logger.log(level, message, *args, exc_info=error)
+    except BaseException:  # of a handler: the exception can't be formatted, or the handler is broken
+        with suppress(BaseException):
+            logger.log(level, f"{message}\n%s", *args, format_traceback(error))
+
+
+class LoopGuard:
+    """A block around a loop, or around one turn of it: whatever it raises ends here. `on_failure` is called
+    first, so that the failure has its effect, then the exception is logged.
+
+    SystemExit and KeyboardInterrupt end here, too: in a thread they would end it without an error.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        message: str,
+        *args: object,
+        on_failure: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._logger = logger
+        self._message = message
+        self._args = args
+        self._on_failure = on_failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return False
+        try:
+            self._on_failure()
+        except BaseException as failure:
+            log_exception(self._logger, failure, "Reacting to a failure failed.")
+        log_exception(self._logger, error, self._message, *self._args)
+        return True
+
+
+logger = logging.getLogger(__name__)
+
+Observer = Callable[[str, float, str], object]
+
+_added: list[Observer] = []
+#: whether an observer is running: its own operations are not observed
+_observing: ContextVar[bool] = ContextVar("observing", default=False)
+
+
+def observe(observer: Observer) -> Observer:
+    """Call `observer(operation, seconds, outcome)` after each operation; usable as a decorator.
+
+    Raises TypeError for an async function, which would never be awaited.
+    """
+    if _is_async(observer):
+        raise TypeError(f"{observer!r} is async: an observer must be a plain function.")
+    _added.append(observer)
+    _all.cache_clear()
+    return observer
+
+
+def unobserve(observer: Observer) -> None:
+    """Stop calling `observer`."""
+    _added.remove(observer)
+    _all.cache_clear()
+
+
+@functools.cache
+def _all() -> tuple[Observer, ...]:
+    named = conf.current().OBSERVE
+    if not named:
+        return tuple(_added)
+    observer = import_string(named)
+    if _is_async(observer):
+        raise ConfigurationError(
+            f"OBSERVE in {conf.NAME} is {named}, an async function: use a plain function."
+        )
+    return (*_added, observer)
+
+
+def _is_async(observer: Observer) -> bool:
+    return inspect.iscoroutinefunction(observer) or inspect.iscoroutinefunction(
+        getattr(observer, "__call__", None)  # noqa: B004
+    )
+
+
+def enabled() -> bool:
+    """Whether there are observers; without any, the default, operations are not timed."""
+    return bool(_all()) and not _observing.get()
+
+
+@contextmanager
+def timed(operation: str) -> Iterator[None]:
+    """Time the block, and call the observers at its end."""
+    outcome = "ok"
+    began = time.perf_counter()
+    try:
+        yield
+    except BaseException as error:
+        outcome = type(error).__name__
+        raise
+    finally:
+        seconds = time.perf_counter() - began
+        token = _observing.set(True)
+        try:
+            for observer in _all():
+                _call(observer, operation, seconds, outcome)
+        finally:
+            _observing.reset(token)
+
+
+def _call(observer: Observer, operation: str, seconds: float, outcome: str) -> None:
+    try:
+        observer(operation, seconds, outcome)
+    except Exception as error:
+        # The operation is over: a failing observer must not change its result.
+        log_exception(logger, error, "The observer %r failed.", observer)
+
+
+def _reset(*, setting: str, **_: object) -> None:
+    if setting == conf.NAME:
+        _all.cache_clear()
+
+
+setting_changed.connect(_reset, dispatch_uid="django_redis_messaging.observers")
+
 
 __all__ = [
     "BulkCommand",
@@ -72,9 +263,9 @@ def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatena
 
     @functools.wraps(body)
     def blocking(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not observers.enabled():
+        if not enabled():
             return clients.perform(self._using, body(self, *args, **kwargs))
-        with observers.timed(_title(self, body)):
+        with timed(_title(self, body)):
             return clients.perform(self._using, body(self, *args, **kwargs))
 
     return blocking
@@ -88,9 +279,9 @@ def asynchronous(
 
     @functools.wraps(body)
     async def async_version(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not observers.enabled():
+        if not enabled():
             return await clients.aperform(self._using, body(self, *args, **kwargs))
-        with observers.timed(_title(self, body)):
+        with timed(_title(self, body)):
             return await clients.aperform(self._using, body(self, *args, **kwargs))
 
     async_version.__name__ = f"a{body.__name__}"
@@ -106,34 +297,34 @@ def _title(performer: object, body: Callable[..., object]) -> str:
 def perform(using: str, steps: Steps[T]) -> T:
     """Run the steps of a plain generator, such as one of the lease engine, blocking the thread. Observers see
     the name of the generator function, such as Engine.claim."""
-    if not observers.enabled():
+    if not enabled():
         return clients.perform(using, steps)
-    with observers.timed(_name_of(steps)):
+    with timed(_name_of(steps)):
         return clients.perform(using, steps)
 
 
 async def aperform(using: str, steps: Steps[T]) -> T:
     """The async version of `perform`."""
-    if not observers.enabled():
+    if not enabled():
         return await clients.aperform(using, steps)
-    with observers.timed(_name_of(steps)):
+    with timed(_name_of(steps)):
         return await clients.aperform(using, steps)
 
 
 def perform_renewal(using: str, steps: Steps[T]) -> T:
     """`perform` for the renewal of a lease: it has a connection of its own, so that it doesn't wait while all
     others are in use."""
-    if not observers.enabled():
+    if not enabled():
         return clients.perform_renewal(using, steps)
-    with observers.timed(_name_of(steps)):
+    with timed(_name_of(steps)):
         return clients.perform_renewal(using, steps)
 
 
 async def aperform_renewal(using: str, steps: Steps[T]) -> T:
     """The async version of `perform_renewal`."""
-    if not observers.enabled():
+    if not enabled():
         return await clients.aperform_renewal(using, steps)
-    with observers.timed(_name_of(steps)):
+    with timed(_name_of(steps)):
         return await clients.aperform_renewal(using, steps)
 
 

@@ -3,9 +3,8 @@
 TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend", "QUEUES": ["default"]}}
 """
 
-from .backend import RedisBackend
-from .periodic import periodic
+from .backend import RedisBackend, await_for_result, wait_for_result
+from .schedules import periodic
 from .task import RedisTask, task
-from .waiting import await_for_result, wait_for_result
 
 __all__ = ["RedisBackend", "RedisTask", "await_for_result", "periodic", "task", "wait_for_result"]

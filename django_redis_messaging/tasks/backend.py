@@ -5,23 +5,32 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from time import monotonic
+from typing import Any, cast
 
 from django.conf import settings
-from django.core.checks import CheckMessage
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
 
 from .. import conf
 from ..core.keys import checked_prefix
-from ..core.operations import Steps, aperform, perform
+from ..core.operations import Listen, Steps, aperform, perform
 from ..errors import InvalidArgument
-from ..services.arguments import milliseconds, request, timestamp, window
-from ..services.jobs.engine import Engine, Push, check_attempts
-from ..services.jobs.leases import JobRecord
-from ..services.jobs.pages import pages
-from ..services.jobs.registry import register_queue, registered_queues
+from ..services.common.arguments import Duration, integer, milliseconds, request, timestamp, window
+from ..services.jobs.engine import (
+    Engine,
+    FollowUp,
+    JobRecord,
+    Push,
+    check_attempts,
+    pages,
+    register_queue,
+    registered_queues,
+)
 from . import records
 from .commits import COMMIT_DEADLINE, Calls, Prepared, Sender, send_on_commit
 from .compat import (
@@ -31,13 +40,98 @@ from .compat import (
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
+    task_backends,
     task_enqueued,
 )
-from .control import Call
-from .fields import check_fields
-from .options import OPTIONS, problems
-from .results import RedisTaskResult
-from .task import Default, RedisTask
+from .records import TASK_MODULES
+from .task import Call, Default, RedisTask, RedisTaskResult, check_fields, follow_up_id
+
+#: greatest RESULT_MAX
+MAX_RESULTS = 1_000_000_000
+
+#: the options with their defaults
+OPTIONS: dict[str, Any] = {
+    # CACHES alias; None: the ALIAS of REDIS_MESSAGING
+    "USING": None,
+    # maximum number of attempts; None: JOB_MAX_ATTEMPTS
+    "MAX_ATTEMPTS": None,
+    # seconds an attempt may take; None: no timeout
+    "TIMEOUT": None,
+    # seconds that a result is kept after its task has ended
+    "RESULT_TTL": 86_400,
+    # maximum number of results of tasks that have ended; the ones that expire first are removed first
+    "RESULT_MAX": 1_000_000,
+    # False: at once; True: when all open transactions are committed; or a database alias
+    "ENQUEUE_ON_COMMIT": False,
+    # modules and packages, beyond the installed apps, that workers may import since a job names them
+    "TASK_MODULES": (),
+}
+
+#: options with the functions that check their values
+CHECKED: dict[str, Callable[[Any], object]] = {
+    "MAX_ATTEMPTS": partial(check_attempts, what="MAX_ATTEMPTS"),
+    "TIMEOUT": partial(milliseconds, what="TIMEOUT", minimum=1),
+    "RESULT_TTL": partial(milliseconds, what="RESULT_TTL"),
+    "RESULT_MAX": partial(integer, what="RESULT_MAX", minimum=1, maximum=MAX_RESULTS),
+}
+
+
+def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    """Problems of the options of the backend of this alias."""
+    for key in options:
+        if key not in OPTIONS:
+            yield Warning(
+                f"TASKS[{alias!r}] has the unknown option {key!r}, which has no effect.",
+                hint=f"The options are {', '.join(OPTIONS)}.",
+                id="messaging.W101",
+            )
+    chosen = {**OPTIONS, **options}
+    databases = chosen["ENQUEUE_ON_COMMIT"]
+    if not isinstance(databases, bool) and databases not in connections:
+        yield Error(
+            f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, which is no alias of DATABASES.",
+            hint="ENQUEUE_ON_COMMIT must be False, True or an alias of DATABASES.",
+            id="messaging.E101",
+        )
+    yield from _without_autocommit(alias, databases)
+    using = chosen["USING"]
+    if using is not None and using not in settings.CACHES:
+        yield Error(
+            f"TASKS[{alias!r}] has USING={using!r}, which is no alias of CACHES.",
+            id="messaging.E102",
+        )
+    yield from _bad_modules(alias, chosen[TASK_MODULES])
+    for name, check in CHECKED.items():
+        try:
+            if chosen[name] is not None or OPTIONS[name] is not None:
+                check(chosen[name])
+        except (TypeError, ValueError) as error:
+            yield Error(f"TASKS[{alias!r}]: {error}", id="messaging.E102")
+
+
+def _bad_modules(alias: str, given: Any) -> Iterator[CheckMessage]:
+    if isinstance(given, list | tuple | set | frozenset) and all(
+        isinstance(one, str) and one for one in given
+    ):
+        return
+    yield Error(
+        f"TASKS[{alias!r}] has TASK_MODULES={given!r}; it must be a list of dotted names of modules.",
+        hint='Write "TASK_MODULES": ["mysite.tasks"].',
+        id="messaging.E102",
+    )
+
+
+def _without_autocommit(alias: str, databases: Any) -> Iterator[CheckMessage]:
+    """Databases that are to be awaited, but on whose commits Django calls nothing."""
+    for name in connections:
+        if databases in (True, name) and not connections[name].settings_dict["AUTOCOMMIT"]:
+            yield Error(
+                f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, but DATABASES[{name!r}] has "
+                "AUTOCOMMIT=False: Django runs no function after its commits.",
+                hint="Name a database with autocommit in ENQUEUE_ON_COMMIT, or set it to False.",
+                id="messaging.E101",
+            )
+
 
 #: the first character of every id: results may be in several slots one day
 SHARD = "0"
@@ -312,3 +406,99 @@ def _at(run_after: datetime) -> str:
     if settings.USE_TZ and run_after.tzinfo is None:
         raise InvalidArgument("run_after must be an aware datetime. Use django.utils.timezone.now().")
     return f"@{max(math.ceil(timestamp(run_after, 'run_after') * 1000), 0)}"
+
+
+#: seconds after which a waiting client polls: its wake-up may have been lost in a failover, or no connection
+#: is left for waiting
+POLL_INTERVAL = 3.0
+
+
+def wait_for_result(result: TaskResult, timeout: Duration | None = None) -> TaskResult:
+    """Wait until a task has ended; refreshes and returns its result.
+
+    Its status is SUCCESSFUL then, or FAILED if the task failed for good or was cancelled. `timeout`: seconds;
+    None: no limit.
+
+        result = wait_for_result(render.enqueue(7), timeout=5)
+
+    Raises TimeoutError when the time is up, with the result refreshed; TaskResultDoesNotExist if the result
+    does not exist, or disappears during the wait: it expired or was purged; Unavailable if Redis can't be
+    reached for COMMAND_DEADLINE.
+    """
+    backend, seconds = _backend_of(result), _seconds(timeout)
+    record = perform(backend.using, _wait_for_result(backend.engine, result.id, seconds))
+    return _refreshed(result, record, seconds)
+
+
+async def await_for_result(
+    result: TaskResult,
+    timeout: Duration | None = None,  # noqa: ASYNC109 (as in wait_for_result)
+) -> TaskResult:
+    """The async version of wait_for_result()."""
+    backend, seconds = _backend_of(result), _seconds(timeout)
+    record = await aperform(backend.using, _wait_for_result(backend.engine, result.id, seconds))
+    return _refreshed(result, record, seconds)
+
+
+def _backend_of(result: TaskResult) -> RedisBackend:
+    if not isinstance(result, RedisTaskResult):
+        raise TypeError(
+            f"result must be the result of a task of a RedisBackend, not {type(result).__name__}."
+        )
+    return cast(RedisBackend, task_backends[result.backend])
+
+
+def _seconds(timeout: Duration | None) -> float:
+    return math.inf if timeout is None else milliseconds(timeout, "timeout") / 1000
+
+
+def _wait_for_result(engine: Engine, result_id: str, seconds: float) -> Steps[JobRecord | None]:
+    """The record of a job when it has ended, or after `seconds`; None if it doesn't exist."""
+    ends = monotonic() + seconds
+    while (left := ends - monotonic()) > 0:
+        found = yield from engine.await_end(result_id)
+        if not isinstance(found, str):
+            return found
+        yield from _listen(engine.keys.ended(found), min(left, POLL_INTERVAL))
+    return (yield from engine.get(result_id))
+
+
+def _listen(stream: str, seconds: float) -> Steps[None]:
+    """Wait until the stream has an entry, for `seconds` at most. Listen returns early, and has sent nothing,
+    if no connection is left for waiting."""
+    ends = monotonic() + seconds
+    while (left := ends - monotonic()) > 0:
+        if (yield Listen(stream, 0, seconds=left)) is not None:
+            return
+
+
+def _refreshed(result: TaskResult, record: JobRecord | None, seconds: float) -> TaskResult:
+    if record is None:
+        raise TaskResultDoesNotExist(result.id)
+    cast(RedisTaskResult, result)._update(records.result(result.backend, record))
+    if not result.is_finished:
+        raise TimeoutError(
+            f"Task {result.id} has not ended within {seconds:g} s; its status is {result.status}."
+        )
+    return result
+
+
+def prepare_follow_up(backend: RedisBackend, result: TaskResult, value: Any) -> FollowUp | None:
+    """The call that follows one that has returned `value`, if any. Raises what enqueue() raises."""
+    task = result.task
+    if not isinstance(task, RedisTask) or task.then is None:
+        return None
+    following, job = backend.prepared(task.then, follow_up_id(result.id), [value])
+    return FollowUp(task.then.queue_name, job, MAX_ALIASES, partial(_announce, backend, following))
+
+
+def _announce(backend: RedisBackend, result: TaskResult, pushed: int) -> None:
+    """Complete the result of a call that was pushed at the ms `pushed`, and send the signal; once. A receiver
+    that fails is logged: the call is stored."""
+    if result.enqueued_at is not None:
+        return
+    object.__setattr__(result, "enqueued_at", records.moment(pushed))
+    if not backend.queue_names:
+        registry = backend.engine.keys.queues
+        perform(backend.using, register_queue(backend.using, registry, result.task.queue_name))
+    task_enqueued.send_robust(type(backend), task_result=result)

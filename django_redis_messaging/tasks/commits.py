@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..core.failures import describe, log_exception
-from ..core.retry import deadline
+from ..core.operations import describe, log_exception
+from ..core.outcome import deadline
 from ..errors import LimitExceeded, MessagingError, OutcomeUnknown, Unavailable
 from ..services.jobs.engine import Push
 from .compat import TaskResult

@@ -1,9 +1,10 @@
 """Django's Tasks framework: Django's own from 6.0 on, else its backport `django-tasks`."""
 
-# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from importlib.util import find_spec
+
+# pyright: reportMissingImports=false
 
 if find_spec("django.tasks") is not None:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends

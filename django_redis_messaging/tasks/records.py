@@ -1,5 +1,9 @@
 """Tasks as jobs: the stored form of a call, and the result that is read back.
 
+A job is data: whoever can write to Redis chooses the path of its task. Importing a module runs its code, so
+only modules of the site are imported by such a path. A module that this process has imported already is used
+whatever it is, since that runs no code.
+
 A job's log has a line for each event: R and the return value, E and the fields of an error, L and the number
 of an attempt whose lease expired, A and a new run_after, C for a cancellation, U and the time (ms) at which a
 worker found the task unknown.
@@ -7,23 +11,100 @@ worker found the task unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
+from pkgutil import resolve_name
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.utils.module_loading import import_string
 
 from .. import conf
 from ..core import payloads
-from ..core.failures import format_traceback
+from ..core.operations import format_traceback, name_of
 from ..errors import LimitExceeded
-from ..services.jobs.leases import JobRecord, State
-from . import exceptions, modules
+from ..services.jobs.engine import JobRecord, State
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
-from .names import Needs
-from .results import RedisTaskResult
-from .task import Default, RedisTask
+from .task import Default, Needs, RedisTask, RedisTaskResult, is_exception
+
+#: option of a backend in TASKS: modules and packages beyond the installed apps
+TASK_MODULES = "TASK_MODULES"
+
+
+def may_be_used(module: str) -> bool:
+    """Whether a module is imported already, or may be imported since a job names it."""
+    return module in sys.modules or may_be_imported(module)
+
+
+def may_be_imported(path: str) -> bool:
+    """Whether a dotted path is, or is below, an installed app or an entry of TASK_MODULES."""
+    return any(path == base or path.startswith(f"{base}.") for base in _bases())
+
+
+def find_in_modules(path: str) -> Any:
+    """What a dotted path leads to, such as a nested class; raises any exception if it leads to nothing. No
+    module is imported that may not be."""
+    if may_be_imported(path):
+        return resolve_name(path)
+    words = path.split(".")
+    for end in range(len(words) - 1, 0, -1):
+        module = sys.modules.get(".".join(words[:end]))
+        if module is not None:
+            return reduce(getattr, words[end:], module)
+    raise ImportError(f"{path!r} is in no imported module.")
+
+
+def _bases() -> Iterator[str]:
+    for app in apps.get_app_configs():
+        yield app.name
+    # of all backends: a task is the same task, whichever backend runs it
+    backends: Mapping[str, dict[str, Any]] = getattr(settings, "TASKS", {})
+    for backend in backends.values():
+        yield from backend.get("OPTIONS", {}).get(TASK_MODULES, ())
+
+
+logger = logging.getLogger(__name__)
+
+
+def path(kind: type[BaseException]) -> str:
+    """Module and qualified name, which has dots for a nested class. Both can be anything, so that the path
+    may lead nowhere."""
+    try:
+        module = f"{kind.__module__}"
+    except BaseException:
+        module = "unknown"
+    # a lone surrogate can't be stored
+    return f"{module}.{name_of(kind)}".encode(errors="backslashreplace").decode()
+
+
+def can_be_found(kind: type[BaseException]) -> bool:
+    """Whether the path of an exception leads to it."""
+    return _find_exception(path(kind)) is kind
+
+
+def find_exceptions(paths: Sequence[str], task: str) -> tuple[type[BaseException], ...] | None:
+    """The exceptions that the code defines under these paths. Others are left out, with a warning: the code
+    may have changed since the call was enqueued. None if nothing is left."""
+    kinds = [_find_exception(one) for one in paths]
+    for one, kind in zip(paths, kinds, strict=True):
+        if kind is None:
+            logger.warning("%r, in the retry_on of a call of %s, is no exception; ignored.", one, task)
+    kept = tuple(kind for kind in kinds if kind is not None)
+    return kept if kept or not paths else None
+
+
+def _find_exception(name: str) -> type[BaseException] | None:
+    try:
+        value = find_in_modules(name)
+    except Exception:
+        # a module may raise anything while it is imported
+        return None
+    return value if is_exception(value) else None
+
 
 #: characters of a traceback that are kept: the end names the error
 MAX_TRACEBACK = 8000
@@ -116,13 +197,13 @@ def _changed_limit(task: Task) -> int | None:
 def _stored_exceptions(task: Task, kinds: Sequence[type[BaseException]]) -> list[str]:
     """The exceptions `retry_on` as they are stored with a call. Only those of the decorator may have no path
     that leads to them: a call for which none is found has those of its decorator."""
-    unfound = [kind for kind in kinds if not exceptions.can_be_found(kind)]
+    unfound = [kind for kind in kinds if not can_be_found(kind)]
     if unfound and kinds != getattr(find_task(task.module_path), "retry_on", None):
         raise InvalidTask(
             f"{unfound[0].__qualname__!r} in retry_on can't be imported by its name, so it can't be stored "
             "with a call: define it at the top level of a module, or give it to @task."
         )
-    return [exceptions.path(kind) for kind in kinds]
+    return [path(kind) for kind in kinds]
 
 
 def queue_name(payload: bytes) -> str:
@@ -149,7 +230,7 @@ def task_error(error: BaseException) -> TaskError:
     """An exception as results show it."""
     # a lone surrogate, which UTF-8 can't encode, must not keep an error from being stored
     trace = format_traceback(error)[-MAX_TRACEBACK:].encode(errors="backslashreplace").decode()
-    return TaskError(exception_class_path=exceptions.path(type(error)), traceback=trace)
+    return TaskError(exception_class_path=path(type(error)), traceback=trace)
 
 
 def _limited(encoded: str, what: str) -> str:
@@ -166,10 +247,10 @@ def find_task(path: str) -> Task:
     imported that belongs neither to an installed app nor to TASK_MODULES. Raises UnknownTask if there is no
     such task, InvalidTask if its module can't be imported for another reason."""
     module = path.rpartition(".")[0]
-    if not modules.may_be_used(module):
+    if not may_be_used(module):
         raise UnknownTask(
             f"The task {path!r} is in no module of an installed app, so it was not imported: add the app to "
-            f"INSTALLED_APPS, or {module!r} to {modules.TASK_MODULES} in OPTIONS of TASKS."
+            f"INSTALLED_APPS, or {module!r} to {TASK_MODULES} in OPTIONS of TASKS."
         )
     try:
         found = import_string(path)
@@ -246,7 +327,7 @@ def _changes(task: Task, options: dict[str, Any]) -> dict[str, Any]:
         key: options.get(key, _DEFAULTS[key]) for key in both if own.get(key, ...) != options.get(key, ...)
     }
     if changed.get("retry_on") is not None:
-        changed["retry_on"] = exceptions.found(changed["retry_on"], task.module_path)
+        changed["retry_on"] = find_exceptions(changed["retry_on"], task.module_path)
         if changed["retry_on"] is None:
             del changed["retry_on"]
     if changed.get("then") is not None:

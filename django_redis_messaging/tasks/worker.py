@@ -1,31 +1,43 @@
-"""The worker of tasks: each attempt is a call with its timeout and signals, and an outcome."""
+"""The worker of tasks: each attempt is a call with its timeout and signals, and an outcome.
+
+A lane of the worker acquires both without waiting. If one of them is not free, the job is released with a
+delay, and the lane claims another job.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
 
 from django.db import close_old_connections
 from django.dispatch import Signal
 from django.utils import timezone
 
 from ..core import payloads
-from ..core.failures import log_exception
-from ..services.jobs import databases, event_loop, interrupts
+from ..core.keys import current_prefix
+from ..core.operations import Script, Steps, log_exception, perform
+from ..errors import LeaseLost, MessagingError
 from ..services.jobs import running as jobs_running
+from ..services.jobs import threads
 from ..services.jobs import worker as jobs_worker
-from ..services.jobs.consuming import retry_delay
-from ..services.jobs.event_loop import EventLoopEnded
-from ..services.jobs.leases import HELD, JobRecord, LeasedJob, Outcome, Settlement
-from ..services.jobs.limits import DEFAULT_LIMITS, Limits
+from ..services.jobs.engine import HELD, JobRecord, LeasedJob, Outcome, Settlement
+from ..services.jobs.queue import retry_delay
 from ..services.jobs.running import RunningJob
+from ..services.jobs.threads import EventLoopEnded
+from ..services.jobs.worker import DEFAULT_LIMITS, Limits
+from ..services.locks import Lock
+from ..services.semaphores import Semaphore
+from ..services.semaphores.semaphore import LIMIT_TTL
 from . import records
-from .backend import RedisBackend
+from .backend import RedisBackend, prepare_follow_up
 from .compat import (
     Task,
     TaskContext,
@@ -35,18 +47,184 @@ from .compat import (
     task_finished,
     task_started,
 )
-from .follow_ups import prepare_follow_up
-from .guards import Guards
-from .names import Needs
-from .task import RedisTask
-from .unknown import settle_unknown
-
-__all__ = ["Limits", "Worker"]
+from .keys import ConcurrencyKeys
+from .records import UNKNOWN, UnknownTask, failed
+from .task import Needs, RedisTask
 
 logger = logging.getLogger(__name__)
 
+#: seconds before a call whose lock or permit was not free is tried again
+RETRY_DELAY = 1.0
+#: seconds between two retries that one process schedules for the same lock or semaphore
+RETRY_INTERVAL = 0.01
+#: seconds between two declarations of the same limit by one process
+DECLARE_INTERVAL = 60.0
+#: locks and semaphores for which a process remembers moments
+MAX_REMEMBERED = 10_000
+
+#: makes an attempt with the fence of the lock, 0 without one
+Attempt = Callable[[int], Settlement | None]
+
+
+class Guard(NamedTuple):
+    """The lock and the semaphore of one attempt, in the order in which they are acquired."""
+
+    #: the lock first: other calls need the semaphore more often than the same lock, so that it should not be
+    #: acquired in vain
+    parts: Sequence[Lock | Semaphore]
+    #: limit of the semaphore
+    limit: int
+
+
+class Moments:
+    """Moments (monotonic) for the keys that were used last."""
+
+    def __init__(self) -> None:
+        self._moments: dict[Hashable, float] = {}
+        self._guard = threading.Lock()
+
+    def advance(self, key: Hashable, earliest: float, step: float) -> float:
+        """Set the moment of a key to `earliest`, or to `step` seconds after its last one if that is later;
+        returns it."""
+        with self._guard:
+            last = self._moments.pop(key, None)
+            moment = earliest if last is None else max(earliest, last + step)
+            self._moments[key] = moment  # as the newest one
+            if len(self._moments) > MAX_REMEMBERED:
+                del self._moments[next(iter(self._moments))]
+        return moment
+
+    def get(self, key: Hashable) -> float | None:
+        """The moment of a key, or None."""
+        return self._moments.get(key)
+
+
+class Guards:
+    """Acquires and releases what the calls of one worker need."""
+
+    def __init__(self, using: str, lease: float) -> None:
+        self._using = using
+        self._lease = lease
+        self._retries = Moments()
+        self._declared = Moments()
+
+    def guard(self, needs: Needs, task: Task) -> Guard:
+        """What an attempt at a call has to acquire; raises InvalidArgument for an invalid name."""
+        limit = needs.limit
+        if limit is None and isinstance(task, RedisTask):
+            limit = task.concurrency
+        parts: list[Lock | Semaphore] = []
+        if needs.lock:
+            lock = Lock(needs.lock, timeout=self._lease, blocking=False, renew=True, using=self._using)
+            parts.append(lock)
+        if needs.semaphore and limit is not None:
+            parts.append(
+                Semaphore(needs.semaphore, limit, timeout=self._lease, renew=True, using=self._using)
+            )
+        return Guard(parts, limit or 0)
+
+    def run(self, guard: Guard, running: RunningJob, attempt: Attempt) -> Settlement | None:
+        """Make an attempt that holds the lock and the permit; if one is not free, release the job."""
+        held: list[Lock | Semaphore] = []
+        try:
+            for part in guard.parts:
+                try:
+                    acquired = self._acquire(part, guard.limit)
+                except MessagingError as error:
+                    return self._defer(part, running, error)
+                if not acquired:
+                    return self._defer(part, running)
+                held.append(part)
+            return attempt(next((part.fence for part in held if isinstance(part, Lock)), 0))
+        finally:
+            for part in reversed(held):
+                _release(part, running)
+
+    def _acquire(self, part: Lock | Semaphore, limit: int) -> bool:
+        if isinstance(part, Semaphore):
+            self._declare(part.name, limit)
+        return part.acquire()
+
+    def _defer(
+        self, part: Lock | Semaphore, running: RunningJob, error: MessagingError | None = None
+    ) -> Settlement:
+        """Release the job, uncounted; it is ready again after a delay."""
+        now = monotonic()
+        retry_at = self._retries.advance((type(part), part.name), now + RETRY_DELAY, RETRY_INTERVAL)
+        seconds = retry_at - now
+        if error is not None:
+            job_id = running.leased.lease.id
+            logger.warning(
+                "Acquiring %r for job id=%s failed, retrying in %.1f s: %s", part, job_id, seconds, error
+            )
+        return running.settled(Outcome.RELEASE, math.ceil(seconds * 1000))
+
+    def _declare(self, name: str, limit: int) -> None:
+        """Put the limit that the code declares into force, unless this process has done so recently."""
+        now, prefix = monotonic(), current_prefix()
+        declared = self._declared.get((prefix, name, limit))
+        if declared is None or now - declared >= DECLARE_INTERVAL:
+            perform(self._using, _declare_limit(ConcurrencyKeys(prefix, name), limit))
+            self._declared.advance((prefix, name, limit), now, 0)
+
+
+def _declare_limit(keys: ConcurrencyKeys, limit: int) -> Steps[None]:
+    yield Script("tasks_limit", [keys.limit, keys.declared], [limit, LIMIT_TTL])
+
+
+def _release(part: Lock | Semaphore, running: RunningJob) -> None:
+    """Release what an attempt held. The attempt has ended, so a failure is logged and not raised."""
+    job_id = running.leased.lease.id
+    try:
+        part.release()
+    except LeaseLost:
+        logger.warning("The lease of %r ended before job id=%s: others may have held it.", part, job_id)
+    except MessagingError as error:
+        logger.warning(
+            "Releasing %r after job id=%s failed; it is free when its lease ends: %s", part, job_id, error
+        )
+
+
+#: seconds for which an unknown task is retried after a worker has found it unknown first; then it is moved to
+#: dead letters
+UNKNOWN_TASK_WINDOW = 3600.0
+#: seconds before the first retry
+FIRST_DELAY = 1.0
+#: seconds between two retries, at most
+MAX_DELAY = 60.0
+
+
+def settle_unknown(backend: RedisBackend, running: RunningJob, error: UnknownTask) -> Settlement:
+    """Release a job whose task is unknown, uncounted; it is ready again after a delay. Once the window is
+    over, it is dead. The first release adds a line to the log of the job, from which the window counts."""
+    lease = running.leased.lease
+    try:
+        record = perform(backend.using, backend.engine.get(lease.id))
+    except MessagingError as failure:
+        logger.warning("Reading job id=%s failed; released: %s", lease.id, failure)
+        return running.settled(Outcome.RELEASE, round(FIRST_DELAY * 1000))
+    now = lease.fence // 1000  # of this claim, by the server's clock
+    since = _found_unknown_at(record)
+    age = 0.0 if since is None else (now - since) / 1000
+    if age >= UNKNOWN_TASK_WINDOW:
+        return running.settled(Outcome.DEAD, line=failed(error))
+    # as long as it has been retried already: this doubles the delay with each retry
+    delay = min(max(age, FIRST_DELAY), MAX_DELAY)
+    logger.warning("Job id=%s was not started, retrying in %.1f s: %s", lease.id, delay, error)
+    return running.settled(Outcome.RELEASE, round(delay * 1000), f"{UNKNOWN}{now}" if since is None else "")
+
+
+def _found_unknown_at(record: JobRecord | None) -> int | None:
+    """When the task was found unknown first (ms); None if that is new, or something else has happened to the
+    job since: it was rescheduled, redriven, or run by newer code."""
+    last = "" if record is None else record.log.decode().rpartition("\n")[2]
+    return int(last[1:]) if last.startswith(UNKNOWN) else None
+
+
+__all__ = ["Limits", "Worker"]
+
 #: modules whose frames stand between the worker and a task
-_OWN_MODULES = (__name__, jobs_running.__name__, interrupts.__name__, event_loop.__name__)
+_OWN_MODULES = (__name__, jobs_running.__name__, threads.__name__, threads.__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +286,7 @@ class Runner:
             return self._run(result, running, lock_fence)
 
     def _run(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
-        databases.prepare()
+        threads.prepare()
         try:
             return self._attempt(result, running, lock_fence)
         finally:

@@ -9,11 +9,10 @@ from django.forms.boundfield import BoundField
 from django.template import Context, TemplateSyntaxError
 from django.utils.html import format_html
 
-from ..web.bell import Bell
+from ..web.base import nonce
+from ..web.bell import Bell, unread_messages
 from ..web.bell import text as shown_count
 from ..web.fields import ContactField
-from ..web.nonces import nonce
-from ..web.unread import unread_messages
 
 register = template.Library()
 

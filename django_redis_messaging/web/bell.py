@@ -1,8 +1,10 @@
-"""The notification bell: the number of a user's unread notifications, for any page of the site."""
+"""Notifications as the pages show them."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.http import HttpRequest
@@ -10,12 +12,15 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..core.retry import deadline
+from ..core.outcome import deadline
 from ..errors import MessagingError
+from ..services.chats.inbox import Inbox
 from ..services.mailboxes import Mailbox
-from ..services.mailboxes.values import MailboxStatus
+from ..services.mailboxes.mailbox import Mail, MailboxStatus
+from ..services.mailboxes.notifications import Notification, notification
 from . import identity as identities
 from .live.access import can_stream
+from .people import People, Person
 
 _logger = logging.getLogger(__name__)
 #: higher counts are shown as "99+"
@@ -122,3 +127,84 @@ def text(unread: int | None) -> str:
     if not unread:
         return ""
     return str(unread) if unread <= MAX_SHOWN_COUNT else f"{MAX_SHOWN_COUNT}+"
+
+
+#: attribute of the request that keeps the number, so that a page reads it once
+_KEPT = "_messaging_unread"
+
+
+def unread_messages(request: HttpRequest) -> int | None:
+    """The number of unread messages in the chats of the request's user, read once for each request.
+
+    None if nobody is signed in, the user may not use the pages, or Redis is unavailable.
+    """
+    if not hasattr(request, _KEPT):
+        setattr(request, _KEPT, _read(request))
+    unread: int | None = getattr(request, _KEPT)
+    return unread
+
+
+def _read(request: HttpRequest) -> int | None:
+    identity, user = identities.current(), getattr(request, "user", None)
+    if user is None or not identity.may_use(user):
+        return None
+    try:
+        # A page of the site must not wait for the number.
+        with deadline(COUNT_TIMEOUT):
+            return Inbox(identity.member_id(user)).unread()
+    except MessagingError as error:
+        _logger.warning("Reading the number of unread messages failed, showing none: %s", error)
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class NotificationView:
+    """A notification with everything a template needs to show it."""
+
+    mail: Mail
+    content: Notification
+    #: None if the mail has none
+    sender: Person | None
+
+    @property
+    def level(self) -> str:
+        """The level as a word: not everyone can distinguish colours."""
+        words = {"success": _("Success"), "warning": _("Warning"), "error": _("Error")}
+        return words.get(self.content.level, _("Information"))
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The notification as JSON, without its payload: a browser gets only what the page shows."""
+        mail, sender = self.mail, self.sender
+        return {
+            "id": mail.id,
+            "cursor": mail.cursor,
+            "text": self.content.text,
+            "url": self.content.url,
+            "level": self.content.level,
+            "sender": mail.sender,
+            "label": sender.label if sender else "",
+            **(sender.looks if sender else {}),
+            "group": mail.group,
+            "count": mail.count,
+            "read": mail.read,
+            "sent_at": mail.sent_at.isoformat(),
+        }
+
+
+def notification_views(mails: Sequence[Mail], *, people: People) -> list[NotificationView]:
+    """The mails as notifications."""
+    add_senders(people, mails)
+    return [
+        NotificationView(
+            mail=mail,
+            content=notification(mail.payload),
+            sender=people[mail.sender] if mail.sender else None,
+        )
+        for mail in mails
+    ]
+
+
+def add_senders(people: People, mails: Iterable[Mail]) -> None:
+    """Add the senders of the mails."""
+    people.show(mail.sender for mail in mails if mail.sender)

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 from django.utils.text import Truncator
 
+from ..core.commands import batched
 from ..core.keys import name
-from ..core.steps import batched
 from ..errors import InvalidArgument
-from ..services.blocks import Blocks
-from ..services.chats.direct import direct_id, is_direct
-from ..services.contacts import RecentContacts
+from ..services.chats.chat import direct_id, is_direct
 from ..services.directories import Directory
 from ..services.directories.folding import fold, matches
+from ..services.directories.recent import RecentContacts
+from ..services.users.privacy import Blocks
 from .identity import Identity
 from .texts import visible_text
 

@@ -22,16 +22,14 @@ from shop import subscriptions
 from traffic import counting
 
 from django_redis_messaging import ConfigurationError, handlers
-from django_redis_messaging.core import clients, primaries
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.embedded_cluster import EmbeddedCluster
-from django_redis_messaging.core.endpoints import endpoint
+from django_redis_messaging.core import clients, topology
 from django_redis_messaging.core.keys import FORMAT, current_prefix
-from django_redis_messaging.core.primaries import scan
-from django_redis_messaging.core.private import make_private, open_private
+from django_redis_messaging.core.topology import endpoint, scan
+from django_redis_messaging.devserver.cluster import EmbeddedCluster
+from django_redis_messaging.devserver.server import EmbeddedServer, make_private, open_private
+from django_redis_messaging.services.common.loops import LoopGroup
 from django_redis_messaging.services.listening import Listener
-from django_redis_messaging.services.loop_group import LoopGroup
-from django_redis_messaging.tasks.polling import our_backends
+from django_redis_messaging.tasks.schedules import our_backends
 from django_redis_messaging.tasks.worker import Limits, Worker
 
 #: seconds that running requests and tasks may take when the demo stops
@@ -155,7 +153,7 @@ def count_keys() -> int:
 
 def remove_keys() -> int:
     """Remove the keys of earlier demos, and no others; returns their number."""
-    return primaries.remove_keys(endpoint("messaging"), f"{current_prefix()}:{FORMAT}")
+    return topology.remove_keys(endpoint("messaging"), f"{current_prefix()}:{FORMAT}")
 
 
 def key_pattern() -> str:

@@ -18,7 +18,7 @@ from redis.exceptions import OutOfMemoryError
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.core.proxy import LossyProxy
 
 from . import actors

@@ -21,7 +21,7 @@ from typing import Any
 import redis
 
 from django_redis_messaging import Broadcast, Chat, DelayQueue, Expiry, OutcomeUnknown, Unavailable, conf
-from django_redis_messaging.core.ports import free_port
+from django_redis_messaging.devserver.server import free_port
 from tests.processes import PATIENCE, ROOT
 
 #: seconds between two items of a producer

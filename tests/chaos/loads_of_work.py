@@ -12,7 +12,7 @@ from threading import Event, Thread
 
 from django_redis_messaging import DelayQueue, Expired, Expiry, Lock, LockNotOwnedError
 from django_redis_messaging.handlers import TimerHandler
-from django_redis_messaging.services.jobs.limits import Limits
+from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener
 from tests.engines import timers
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from django_redis_messaging import Lock, LockNotOwnedError, conf
-from django_redis_messaging.core import scripts
+from django_redis_messaging.core import commands
 
 from . import actors
 
@@ -85,7 +85,7 @@ def work_until_killed(stage: actors.Stage, renew: bool, mistake: Plant | None) -
     """Acquire, hold and release a lock again and again, and list the fence of each acquire."""
     actors.enter(stage, threading.Barrier(1))
     if mistake:
-        scripts.read = functools.partial(_misread, scripts.read, mistake)
+        commands.read = functools.partial(_misread, commands.read, mistake)
     lock, chance = Lock("door", timeout=SHORT_LEASE, renew=renew), random.Random(os.getpid())
     fences = f"{conf.prefix()}:1:fences"
     with redis.Redis.from_url(stage.url) as client:

@@ -16,8 +16,7 @@ from typing import Any, Self
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.ports import free_port
+from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from tests.core.clusters import Cluster
 from tests.core.sentinels import Sentinel, Sentinels
 

@@ -13,7 +13,7 @@ from django.test import override_settings
 from redis.crc import key_slot
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.expiries.keys import TIMERS
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.core.clusters import NODE_TIMEOUT, PATIENCE, SLOTS, Cluster, until

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import Broadcast, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.gate import LONG
 from tests.tasks.working import server, until
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from django_redis_messaging import Batch, Broadcast, OutcomeUnknown, Unavailable, conf
-from django_redis_messaging.core import clients, scripts
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core import clients, commands
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.core.proxy import LossyProxy
 
 from ..conftest import Call
@@ -58,12 +58,12 @@ class TestLostReplies:
     async def test_without_request_ids_they_would_be_doubled(
         self, call: Call, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        read = scripts.read
+        read = commands.read
         broken = read("broadcast_publish.lua").replace("if before then", "if false then")
         monkeypatch.setattr(
-            scripts, "read", lambda name: broken if name == "broadcast_publish.lua" else read(name)
+            commands, "read", lambda name: broken if name == "broadcast_publish.lua" else read(name)
         )
-        scripts.load.cache_clear()
+        commands.load.cache_clear()
         try:
             channel = Broadcast("news")
             for number in range(50):
@@ -71,7 +71,7 @@ class TestLostReplies:
             lossy.lose_next(0)
             assert len(channel.fetch().events) > 55
         finally:
-            scripts.load.cache_clear()
+            commands.load.cache_clear()
 
 
 class TestKilled:

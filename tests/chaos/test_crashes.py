@@ -10,9 +10,9 @@ import pytest
 
 from django_redis_messaging import Chat, ChatNotFound, Inbox, OutcomeUnknown, Unavailable, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.chats import base
-from django_redis_messaging.services.users import UserKeys
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.chats import chat as base
+from django_redis_messaging.services.users.keys import UserKeys
 
 from .conftest import Connect
 from .test_interleavings import steps

@@ -10,7 +10,7 @@ import redis
 
 from django_redis_messaging import Expiry, Unavailable, conf
 from django_redis_messaging.services.expiries.keys import timer_key
-from django_redis_messaging.services.listening.dispatch import DispatchLease
+from django_redis_messaging.services.listening.listener import DispatchLease
 from tests.engines import timers
 from tests.services.asking import until
 from tests.services.listening import Received, jobs, listening

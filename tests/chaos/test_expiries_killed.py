@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import Expiry, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.engines import timers
 from tests.gate import LONG
 from tests.tasks.working import server, server_ms, until

@@ -14,10 +14,10 @@ import pytest
 import redis
 
 from django_redis_messaging import Unavailable, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.files import FileChannel, FileStats, Report
+from django_redis_messaging.services.files.channel import Publication
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys
-from django_redis_messaging.services.files.publishing import Publication
 from tests.services.asking import reply_to, steps
 
 from .conftest import Connect

@@ -23,7 +23,7 @@ import pytest
 import redis
 
 from django_redis_messaging import Aggregator, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys
 from tests.gate import LONG
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from django_redis_messaging import conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.files import FileChannel, Report
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys
 from tests.core.proxy import LossyProxy

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from django_redis_messaging import Unavailable
-from django_redis_messaging.core import scripts
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.jobs.leases import Outcome
+from django_redis_messaging.core import commands
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.jobs.engine import Outcome
 from django_redis_messaging.tasks import wait_for_result
+from django_redis_messaging.tasks.backend import prepare_follow_up
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultStatus, task_enqueued
-from django_redis_messaging.tasks.follow_ups import prepare_follow_up
 from tests.core.proxy import LossyProxy
 from tests.tasks import jobs
 from tests.tasks.working import backend, burst, engine, keys, server
@@ -85,7 +85,7 @@ def test_worker_sends_the_signal_once(
     connect(lasting)
     jobs.double.enqueue(1)
     burst()  # the server has the scripts now
-    with LossyProxy(lasting.socket, asking=scripts.load(script).sha.encode()) as lossy:
+    with LossyProxy(lasting.socket, asking=commands.load(script).sha.encode()) as lossy:
         connect(lossy)
         result = jobs.double.enqueue(4)
         task_enqueued.connect(receive)

@@ -13,7 +13,7 @@ from django_redis import get_redis_connection
 from django_redis_messaging import Blocks, Broadcast, Chat, DelayQueue, Inbox, Mailbox, Unavailable, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.chats.keys import ChatKeys
-from django_redis_messaging.services.rates import Rate
+from django_redis_messaging.services.common.rates import Rate
 from tests.conftest import Call
 
 Fill = Callable[[], None]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import Chat, Inbox, MessagingError, conf
-from django_redis_messaging.core import clients, scripts
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.users import UserKeys
+from django_redis_messaging.core import clients, commands
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.users.keys import UserKeys
 
 from .conftest import Connect
 
@@ -162,16 +162,16 @@ class TestPlantedBugs:
         self, where: str, line: str, mistake: str,
         lasting: EmbeddedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        read = scripts.read
+        read = commands.read
         assert read(f"{where}.lua").count(line) == 1
         monkeypatch.setattr(
-            scripts,
+            commands,
             "read",
             lambda name: read(name).replace(line, mistake) if name == f"{where}.lua" else read(name),
         )
-        scripts.load.cache_clear()
+        commands.load.cache_clear()
         connect(lasting)
         try:
             assert count_inconsistent([join, join, leave], all_orders([3, 3, 2]), joined=True)
         finally:
-            scripts.load.cache_clear()
+            commands.load.cache_clear()

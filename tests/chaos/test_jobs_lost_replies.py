@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from django_redis_messaging import OutcomeUnknown
-from django_redis_messaging.core import clients, scripts
+from django_redis_messaging.core import clients, commands
 from django_redis_messaging.services.jobs import DelayQueue, Job
 from tests.core.proxy import LossyProxy
 
@@ -185,19 +185,19 @@ async def test_losses_show_without_request_ids(
     call: Call, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The losses are real: a planted bug is found."""
-    read = scripts.read
+    read = commands.read
     record_line = "local known = redis.call('HGET', records.states, id)"
     plants = {"if before then": "if false then", record_line: f"id = id .. us {record_line}"}
     source = read("jobs_push.lua")
     for line, mistake in plants.items():
         assert line in source
         source = source.replace(line, mistake)
-    monkeypatch.setattr(scripts, "read", lambda name: source if name == "jobs_push.lua" else read(name))
-    scripts.load.cache_clear()
+    monkeypatch.setattr(commands, "read", lambda name: source if name == "jobs_push.lua" else read(name))
+    commands.load.cache_clear()
     try:
         queue = DelayQueue("mail")
         for number in range(50):
             await call(queue, "push", number)
         assert len(pop_all(queue, lossy)) > 60
     finally:
-        scripts.load.cache_clear()
+        commands.load.cache_clear()

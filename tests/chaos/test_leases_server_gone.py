@@ -19,7 +19,7 @@ from django_redis_messaging import (
     SemaphoreInfo,
 )
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 
 from ..conftest import Call
 from ..core.clusters import Cluster

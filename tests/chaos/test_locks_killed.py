@@ -16,8 +16,8 @@ import redis
 from django.conf import settings
 
 from django_redis_messaging import Lock, LockNotOwnedError, conf
-from django_redis_messaging.core import clients, scripts
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core import clients, commands
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.locks.keys import LockKeys
 from tests.gate import LONG
 from tests.services.planting import Plant, planted
@@ -189,7 +189,7 @@ def test_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) ->
         assert not _is_right()
     finally:
         monkeypatch.undo()
-        scripts.load.cache_clear()
+        commands.load.cache_clear()
 
 
 def _is_right() -> bool:

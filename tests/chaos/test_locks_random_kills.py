@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from django_redis_messaging import Lock, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.locks.keys import LockKeys
 from tests.gate import LONG
 from tests.services.planting import Plant

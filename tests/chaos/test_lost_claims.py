@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from django_redis_messaging import conf
-from django_redis_messaging.core import scripts
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.jobs import lost_claims
-from django_redis_messaging.services.jobs.lost_claims import LostClaims
+from django_redis_messaging.core import commands
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.jobs import engine as lost_claims
+from django_redis_messaging.services.jobs.engine import LostClaims
 from django_redis_messaging.tasks.compat import TaskResultStatus
 from tests.core.proxy import LossyProxy
 from tests.tasks import jobs
@@ -30,7 +30,7 @@ def lossy(lasting: EmbeddedServer, connect: Connect) -> Iterator[LossyProxy]:
     connect(lasting)
     jobs.noop.enqueue()
     burst()  # the server has the scripts now
-    with LossyProxy(lasting.socket, asking=scripts.load("jobs_claim").sha.encode()) as proxy:
+    with LossyProxy(lasting.socket, asking=commands.load("jobs_claim").sha.encode()) as proxy:
         connect(proxy, COMMAND_DEADLINE=GENEROUS)
         yield proxy
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import Chat, DelayQueue, Expiry, Inbox, Mailbox, NotPermitted, OutcomeUnknown
-from django_redis_messaging.core import scripts
-from django_redis_messaging.services.rates import Rate
+from django_redis_messaging.core import commands
+from django_redis_messaging.services.common.rates import Rate
 from tests.core.proxy import LossyProxy
 
 from ..conftest import Call
@@ -119,21 +119,21 @@ async def test_losses_show_without_request_ids(
     call: Call, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The losses are real: a planted bug is found."""
-    read = scripts.read
+    read = commands.read
     line = "if recorded then"
     assert line in read("chat_send.lua")
     monkeypatch.setattr(
-        scripts,
+        commands,
         "read",
         lambda name: read(name).replace(line, "if false then") if name == "chat_send.lua" else read(name),
     )
-    scripts.load.cache_clear()
+    commands.load.cache_clear()
     try:
         await test_messages_are_sent_once(call, lossy)
     except AssertionError:
         return
     finally:
-        scripts.load.cache_clear()
+        commands.load.cache_clear()
     pytest.fail("repeated messages were not detected")
 
 

@@ -18,7 +18,7 @@ from redis.crc import key_slot
 
 from django_redis_messaging import DelayQueue, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
 from django_redis_messaging.services.chats.keys import ChatKeys
 from django_redis_messaging.services.expiries.keys import TIMERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_redis_messaging import Chat, Inbox, Message
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 
 from . import actors
 from .conftest import Cast, Connect

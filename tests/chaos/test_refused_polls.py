@@ -8,11 +8,11 @@ import pytest
 import redis
 
 from django_redis_messaging import Chat, Inbox, Pending, Unavailable, conf, deadline
-from django_redis_messaging.core import scripts
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.steps import Fan
+from django_redis_messaging.core import commands
+from django_redis_messaging.core.commands import Fan
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.chats.keys import ChatKeys
-from django_redis_messaging.services.users import UserKeys
+from django_redis_messaging.services.users.keys import UserKeys
 from tests.conftest import Call
 
 from .conftest import Connect
@@ -34,17 +34,17 @@ end
 def inbox(connect: Connect, lasting: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
     """An inbox with one message in each chat."""
     connect(lasting)
-    read = scripts.read
+    read = commands.read
 
     def with_refusal(filename: str) -> str:
         return (REFUSAL if filename == "inbox_pending.lua" else "") + read(filename)
 
-    monkeypatch.setattr(scripts, "read", with_refusal)
-    scripts.load.cache_clear()
+    monkeypatch.setattr(commands, "read", with_refusal)
+    commands.load.cache_clear()
     for at in range(CHATS):
         Chat.create("ann", ["bob"], f"{at}", chat_id=f"{at}")
     yield Inbox("bob")
-    scripts.load.cache_clear()
+    commands.load.cache_clear()
 
 
 def refuse(client: redis.Redis, text: str, *, first: int = 0, ms: int | None = None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from django_redis_messaging import Semaphore, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.gate import LONG
 
 from .actors import Stage

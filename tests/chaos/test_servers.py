@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from django_redis_messaging import Chat, Inbox, Message, OutcomeUnknown, Unavailable
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 
 from . import actors
 from .conftest import PATIENCE, Connect, cast, processes

@@ -15,8 +15,8 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import MessagingError
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.jobs.leases import JobRecord
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.jobs.engine import JobRecord
 from django_redis_messaging.tasks.compat import Task, TaskResult, TaskResultStatus
 from tests.gate import LONG
 from tests.tasks import jobs

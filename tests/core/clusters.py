@@ -12,8 +12,7 @@ from typing import Any, Self
 import redis
 from redis.crc import key_slot
 
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.ports import free_port
+from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 
 #: seconds; the timeout of conditions, also on a busy machine
 PATIENCE = 60.0

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from django.test import override_settings
 
-from django_redis_messaging.core import clients, scripts
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core import clients, commands
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.core.clusters import Cluster
 from tests.core.proxy import LossyProxy
 from tests.core.things import SCRIPTS, Things
@@ -67,13 +67,13 @@ def proxy(server: EmbeddedServer) -> Iterator[LossyProxy]:
 @pytest.fixture(autouse=True)
 def scripts_of_things(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make the scripts of things.py loadable, besides the app's own."""
-    read = scripts.read
+    read = commands.read
     monkeypatch.setattr(
-        scripts, "read", lambda filename: SCRIPTS.get(filename.removesuffix(".lua")) or read(filename)
+        commands, "read", lambda filename: SCRIPTS.get(filename.removesuffix(".lua")) or read(filename)
     )
-    scripts.load.cache_clear()
+    commands.load.cache_clear()
     yield
-    scripts.load.cache_clear()
+    commands.load.cache_clear()
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ from typing import Any
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.ports import free_port
-from django_redis_messaging.core.programs import find_program
+from django_redis_messaging.devserver.server import EmbeddedServer, find_program, free_port
 from tests.core.clusters import Servers, until
 
 #: the service name of the servers

@@ -17,8 +17,7 @@ from django.test import override_settings
 from redis.credentials import CredentialProvider, StreamingCredentialProvider
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.ports import free_port
+from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from django_redis_messaging.errors import ConfigurationError
 from tests.conftest import Call
 from tests.core.conftest import Connect

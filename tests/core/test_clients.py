@@ -17,8 +17,8 @@ from django.conf import settings
 from django.test import override_settings
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.sockets import BlockingConnection
+from django_redis_messaging.core.connection import BlockingConnection
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.core.conftest import Connect
 from tests.core.proxy import LossyProxy
 from tests.core.things import Things

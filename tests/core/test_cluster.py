@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from django_redis_messaging import Chat, DelayQueue, Inbox, deadline, forget
-from django_redis_messaging.core import clients, waiting
-from django_redis_messaging.core.cluster import parse_slots, resolve
-from django_redis_messaging.core.endpoints import Reading, endpoint
-from django_redis_messaging.core.ports import free_port
-from django_redis_messaging.core.sockets import Address, AsyncConnection, BlockingConnection
+from django_redis_messaging.core import clients, pool
+from django_redis_messaging.core.connection import Address, AsyncConnection, BlockingConnection
+from django_redis_messaging.core.topology import Reading, endpoint, parse_slots, resolve
+from django_redis_messaging.devserver.server import free_port
 from django_redis_messaging.errors import OutcomeUnknown, Unavailable
 from django_redis_messaging.management.commands import messaging_stats
 from tests.conftest import Call
@@ -227,7 +226,7 @@ class TestPipelines:
         for name in silent:
             await call(things, "take", *mates(name), 0.01)
         with frozen(cluster.servers[0]):
-            monkeypatch.setattr(waiting, "ENDED", 0.1)
+            monkeypatch.setattr(pool, "ENDED", 0.1)
             await asyncio.sleep(0.1)  # now the server should have ended these waits
             with takes(0, 0.8):
                 assert await call(things, "take", *mates(other), 0.01) is None

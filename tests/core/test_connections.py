@@ -15,14 +15,12 @@ from redis.exceptions import MaxConnectionsError
 
 from django_redis_messaging import DelayQueue, Lock, Semaphore, conf, deadline
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.connections import Connections
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.retry import NotSent
-from django_redis_messaging.core.sockets import Address
-from django_redis_messaging.core.worlds import run
+from django_redis_messaging.core.connection import Address, run
+from django_redis_messaging.core.outcome import NotSent
+from django_redis_messaging.core.pool import Connections
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.jobs.engine import Engine
-from django_redis_messaging.services.jobs.heartbeat import Heartbeat
-from django_redis_messaging.services.jobs.running import RunningJobs
+from django_redis_messaging.services.jobs.running import Heartbeat, RunningJobs
 from tests.core.conftest import Connect
 from tests.core.things import Things
 

@@ -9,8 +9,8 @@ import pytest
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.programs import find_bundled
-from django_redis_messaging.core.retry import deadline
+from django_redis_messaging.core.outcome import deadline
+from django_redis_messaging.devserver.server import find_bundled
 from django_redis_messaging.errors import ConfigurationError, OutcomeUnknown
 from tests.conftest import Call
 from tests.core.clusters import until

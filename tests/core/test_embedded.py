@@ -17,10 +17,10 @@ import redis
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
-from django_redis_messaging.core import embedded, programs
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.embedded_cluster import EmbeddedCluster
-from django_redis_messaging.core.programs import find_program
+from django_redis_messaging.devserver import server as embedded
+from django_redis_messaging.devserver import server as programs
+from django_redis_messaging.devserver.cluster import EmbeddedCluster
+from django_redis_messaging.devserver.server import EmbeddedServer, find_program
 from django_redis_messaging.errors import ConfigurationError
 
 Until = Callable[[Callable[[], object]], None]
@@ -276,7 +276,7 @@ class TestFindingAServer:
 
 PARENT = """
 import sys, threading, time
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 server = EmbeddedServer()
 starter = threading.Thread(target=server.start)
 starter.start()
@@ -381,7 +381,7 @@ class TestForks:
 
 FORKING_PARENT = """
 import os, time
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 servers = [EmbeddedServer(), EmbeddedServer()]
 for server in servers:
     server.start()

@@ -14,8 +14,7 @@ from django.test import override_settings
 
 from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.ports import free_port
+from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from tests.core.certificates import Authority
 from tests.core.clusters import Cluster
 from tests.core.sentinels import NAME, Sentinel

@@ -8,7 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from django_redis_messaging.core.failures import LoopGuard, describe, format_traceback, log_exception, name_of
+from django_redis_messaging.core.operations import (
+    LoopGuard,
+    describe,
+    format_traceback,
+    log_exception,
+    name_of,
+)
 from tests.unusual import AttributesExit, Nameless, TextExits, deep_group, with_notes
 
 logger = logging.getLogger("tests.failures")

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from django_redis_messaging import ConfigurationError, OutcomeUnknown, Unavailable
-from django_redis_messaging.core.calls import Batch, Pipeline
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.execution import Batch, Pipeline
 from django_redis_messaging.core.operations import Fan
-from django_redis_messaging.core.retry import Attempts
+from django_redis_messaging.core.outcome import Attempts
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.conftest import Call
 from tests.core.conftest import Connect
 from tests.core.proxy import LossyProxy

@@ -20,11 +20,11 @@ from django.test import override_settings
 
 from django_redis_messaging import deadline
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.retry import MIN_READING_TIME, time_left
-from django_redis_messaging.core.sockets import AsyncConnection, BlockingConnection
+from django_redis_messaging.core.connection import AsyncConnection, BlockingConnection
+from django_redis_messaging.core.outcome import MIN_READING_TIME, time_left
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import OutcomeUnknown, Unavailable
-from django_redis_messaging.services.renewing import AsyncRenewal
+from django_redis_messaging.services.common.leases import AsyncRenewal
 from tests.conftest import Call
 from tests.core.conftest import Connect
 from tests.core.network import Network
@@ -508,8 +508,8 @@ class TestWaits:
         self, call: Call, connect: Connect, private: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         things = connect(private)
-        monkeypatch.setattr("django_redis_messaging.core.waiting.ENDED", 0.0)
-        monkeypatch.setattr("django_redis_messaging.core.steps.Wait.LINGER", 0.01)
+        monkeypatch.setattr("django_redis_messaging.core.pool.ENDED", 0.0)
+        monkeypatch.setattr("django_redis_messaging.core.commands.Wait.LINGER", 0.01)
         for at in range(20):
             assert await call(things, "take", f"{at}", 0.15) is None
         with private.client() as admin:
@@ -565,7 +565,7 @@ class TestLimits:
     async def test_connections_that_were_idle_for_long_are_closed(
         self, call: Call, connect: Connect, network: Network, monkeypatch: pytest.MonkeyPatch, until: Until
     ) -> None:
-        monkeypatch.setattr("django_redis_messaging.core.connections.MAX_IDLE", 0.3)
+        monkeypatch.setattr("django_redis_messaging.core.pool.MAX_IDLE", 0.3)
         things = connect(network)
         await make_idle(things)
         began = time.monotonic()

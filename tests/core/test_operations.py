@@ -13,10 +13,10 @@ from django.conf import settings
 from django.test import override_settings
 
 from django_redis_messaging import conf
-from django_redis_messaging.core import clients, observers
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core import clients, operations
+from django_redis_messaging.core.connection import run
 from django_redis_messaging.core.operations import Command, Service, Steps, asynchronous, operation
-from django_redis_messaging.core.worlds import run
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError
 from tests.core.conftest import Connect
 from tests.core.things import Things
@@ -122,9 +122,9 @@ class TestObservers:
         def note(operation: str, seconds: float, outcome: str) -> None:
             events.append((operation, seconds, outcome))
 
-        observers.observe(note)
+        operations.observe(note)
         yield events
-        observers.unobserve(note)
+        operations.unobserve(note)
 
     async def test_observers_get_operation_seconds_and_outcome(self, things: Things, seen: list[Any]) -> None:
         things.add("a")
@@ -151,7 +151,7 @@ class TestObservers:
     def test_a_failing_observer_does_not_change_the_result(
         self, things: Things, caplog: pytest.LogCaptureFixture
     ) -> None:
-        @observers.observe
+        @operations.observe
         def broken(operation: str, seconds: float, outcome: str) -> None:
             raise RuntimeError("metrics are down")
 
@@ -159,7 +159,7 @@ class TestObservers:
             with caplog.at_level(logging.ERROR):
                 assert things.add("a") == 1
         finally:
-            observers.unobserve(broken)
+            operations.unobserve(broken)
         assert "observer" in caplog.text
 
     def test_an_observer_can_be_named_in_the_settings(self, things: Things) -> None:
@@ -171,7 +171,7 @@ class TestObservers:
         assert [name for name, _, _ in noted] == ["Things.add"]
 
     def test_without_observers_nothing_is_timed(self) -> None:
-        assert not observers.enabled()
+        assert not operations.enabled()
 
 
 noted: list[tuple[str, float, str]] = []
@@ -190,7 +190,7 @@ class TestAsyncObservers:
 
         for observer in (late, Late()):
             with pytest.raises(TypeError, match="async"):
-                observers.observe(observer)
+                operations.observe(observer)
 
     async def test_an_async_observer_in_the_settings_is_rejected(self, things: Things) -> None:
         with override_settings(REDIS_MESSAGING={**settings.REDIS_MESSAGING, "OBSERVE": "asyncio.sleep"}):
@@ -202,7 +202,7 @@ class TestAsyncObservers:
     async def test_operations_of_an_observer_are_not_observed(self, things: Things) -> None:
         seen: list[str] = []
 
-        @observers.observe
+        @operations.observe
         def counting(operation: str, seconds: float, outcome: str) -> None:
             seen.append(operation)
             things.add("calls")
@@ -211,7 +211,7 @@ class TestAsyncObservers:
             things.add("a")
             await things.aadd("a")
         finally:
-            observers.unobserve(counting)
+            operations.unobserve(counting)
         assert seen == ["Things.add", "Things.add"]
         assert things.get("calls") == b"2"
 

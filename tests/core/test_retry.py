@@ -12,16 +12,16 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from redis import exceptions as driver
 
-from django_redis_messaging.core import waiting
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core import pool
 from django_redis_messaging.core.operations import Script, Service, Steps, asynchronous, operation
-from django_redis_messaging.core.retry import (
+from django_redis_messaging.core.outcome import (
     MIN_READING_TIME,
     Attempts,
     NotSent,
     no_retries_when,
     translate_error,
 )
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
 from tests.core.conftest import Connect
 from tests.core.proxy import LossyProxy
@@ -275,7 +275,7 @@ class TestRefusals:
         """A replica refuses to pop; the pause before the next attempt would be longer than the wait."""
         things = connect(private)
         await form(things, "add")("a")
-        monkeypatch.setattr("django_redis_messaging.core.retry.backoff", lambda *_, **__: 5.0)
+        monkeypatch.setattr("django_redis_messaging.core.outcome.backoff", lambda *_, **__: 5.0)
         with private.client() as admin:
             admin.execute_command("REPLICAOF", "127.0.0.1", "1")
             try:
@@ -431,7 +431,7 @@ class TestWait:
         self, form: Form, things: Things, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert await form(things, "wait")("again", 0.01) is None
-        monkeypatch.setattr(waiting, "ENDED", 0.03)
+        monkeypatch.setattr(pool, "ENDED", 0.03)
         await asyncio.sleep(0.03)  # the time of an overdue wait
         with server.client() as other:
             before = other.info("commandstats")["cmdstat_bzpopmin"]["calls"]
@@ -469,7 +469,7 @@ class TestWait:
     ) -> None:
         things = connect(private)
         await form(things, "do")("PING")
-        monkeypatch.setattr(waiting, "ENDED", -1)
+        monkeypatch.setattr(pool, "ENDED", -1)
         with takes(0, 1):
             assert await form(things, "wait")("list", 0.2) is None
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from redis import exceptions as driver
 
-from django_redis_messaging.core.cluster import parse_slots
-from django_redis_messaging.core.retry import NotSent
-from django_redis_messaging.core.routing import Cluster, Router, Sentinel, SingleServer, Unknown
-from django_redis_messaging.core.sockets import Address
-from django_redis_messaging.core.steps import Command
+from django_redis_messaging.core.commands import Command
+from django_redis_messaging.core.connection import Address
+from django_redis_messaging.core.outcome import NotSent
+from django_redis_messaging.core.topology import Cluster, Router, Sentinel, SingleServer, Unknown, parse_slots
 
 ONE, OTHER = ("10.0.0.1", 7000), ("10.0.0.2", 7000)
 #: the slots of two primaries

@@ -6,38 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from django_redis_messaging.core import scripts
-from django_redis_messaging.core.steps import Script
+from django_redis_messaging.core import commands
+from django_redis_messaging.core.commands import Script
 from tests.core.things import SCRIPTS
 
 pytestmark = pytest.mark.versions
 
 
 def test_used_files_come_before_the_script() -> None:
-    source = scripts.load("thing_add")
+    source = commands.load("thing_add")
     assert source.text == SCRIPTS["_thing"] + "\n" + SCRIPTS["thing_add"]
     assert source.sha == hashlib.sha1(source.text.encode(), usedforsecurity=False).hexdigest()
 
 
 def test_reads_only_is_detected() -> None:
-    assert scripts.load("thing_get").reads_only
-    assert not scripts.load("thing_add").reads_only
+    assert commands.load("thing_get").reads_only
+    assert not commands.load("thing_add").reads_only
 
 
 def test_a_script_is_read_once() -> None:
-    assert scripts.load("thing_get") is scripts.load("thing_get")
+    assert commands.load("thing_get") is commands.load("thing_get")
 
 
 def test_a_missing_script_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
-        scripts.load("no_such_script")
+        commands.load("no_such_script")
 
 
 def test_the_words_of_a_call() -> None:
     call = Script("thing_add", ["k"], [1, b"x"])
-    sha = scripts.load("thing_add").sha
+    sha = commands.load("thing_add").sha
     assert call.words == ("EVALSHA", sha, "1", "k", "1", b"x")
-    assert call.in_full == ("EVAL", scripts.load("thing_add").text, "1", "k", "1", b"x")
+    assert call.in_full == ("EVAL", commands.load("thing_add").text, "1", "k", "1", b"x")
 
 
 LIBRARY = """-- Numbers.
@@ -60,15 +60,15 @@ end
 
 class TestUnusedFunctions:
     def test_a_function_is_kept_with_those_that_it_calls(self) -> None:
-        kept = scripts.without_unused(LIBRARY, "return add_two(LIMIT)")
+        kept = commands.without_unused(LIBRARY, "return add_two(LIMIT)")
         assert re.findall(r"local (?:function )?(\w+)", kept) == ["LIMIT", "increment", "add_two"]
-        assert scripts.without_unused(LIBRARY, "return LIMIT").count("function") == 0
+        assert commands.without_unused(LIBRARY, "return LIMIT").count("function") == 0
 
-    @pytest.mark.parametrize("path", sorted((Path(scripts.__file__).parents[1] / "lua").glob("_*.lua")))
+    @pytest.mark.parametrize("path", sorted((Path(commands.__file__).parents[1] / "lua").glob("_*.lua")))
     def test_every_function_of_a_piece_is_found(self, path: Path) -> None:
         """A function that is not found would always be kept, or swallow the next one."""
         text = path.read_text(encoding="utf-8")
-        kept = scripts.without_unused(text, "")
+        kept = commands.without_unused(text, "")
         assert "local function" not in kept
         assert re.findall(r"^local [A-Z]\w+", kept, re.MULTILINE) == re.findall(
             r"^local [A-Z]\w+", text, re.MULTILINE

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from django_redis_messaging.core import clients, waiting
-from django_redis_messaging.core.ports import free_port
+from django_redis_messaging.core import clients, pool
+from django_redis_messaging.devserver.server import free_port
 from tests.conftest import Call
 from tests.core.clusters import until
 from tests.core.conftest import Connect
@@ -200,7 +200,7 @@ class TestAlone:
         self, call: Call, things: Things, pair: Pair, link: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It is begun again, so that it finds the server that has taken over."""
-        monkeypatch.setattr(waiting, "ENDED", 0.2)
+        monkeypatch.setattr(pool, "ENDED", 0.2)
 
         def freeze_and_swap() -> None:
             until(lambda: blocked(pair, 0))

@@ -14,9 +14,8 @@ import redis
 import redis.asyncio.connection
 from redis.connection import UnixDomainSocketConnection
 
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.sockets import AsyncConnection, BlockingConnection, Target
-from django_redis_messaging.core.sockets.blocking import CHUNK
+from django_redis_messaging.core.connection import CHUNK, AsyncConnection, BlockingConnection, Target
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.core.test_retry import frozen
 
 #: versions of redis-py with which all tests of this folder have passed

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.core.commands import Gather
 from django_redis_messaging.core.operations import Command, Fan, Script, Service, Steps, operation
-from django_redis_messaging.core.steps import Gather
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError
 from tests.core.conftest import Connect
 from tests.core.things import Things

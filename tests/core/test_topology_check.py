@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from django_redis_messaging.checks import topology
-from django_redis_messaging.checks.server import check_server
-from django_redis_messaging.checks.servers import Server, Watch
-from django_redis_messaging.checks.topology import check_topology
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.checks import servers as topology
+from django_redis_messaging.checks.servers import Server, Watch, check_server, check_topology
+from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.core.clusters import Cluster
 from tests.core.conftest import Connect
 from tests.core.sentinels import NAME, Sentinels

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from django_redis_messaging.core.commands import Hint
+from django_redis_messaging.core.connection import Address, BlockingConnection
 from django_redis_messaging.core.operations import PopHint
-from django_redis_messaging.core.sockets import Address, BlockingConnection
-from django_redis_messaging.core.steps import Hint
-from django_redis_messaging.core.waiting import ENDED, Pending, PendingWaits
+from django_redis_messaging.core.pool import ENDED, Pending, PendingWaits
 
 
 def pending(name: str, *, age: float = 0, address: Address | None = None) -> Pending:

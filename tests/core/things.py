@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django_redis_messaging.core.commands import Hint
 from django_redis_messaging.core.operations import (
     Command,
     Fan,
@@ -15,7 +16,6 @@ from django_redis_messaging.core.operations import (
     asynchronous,
     operation,
 )
-from django_redis_messaging.core.steps import Hint
 
 #: name of a script → its text; see the fixture `scripts_of_things`
 SCRIPTS = {

@@ -9,7 +9,7 @@ import django_redis
 from django_redis_messaging import Chat, Message, Page, Pending, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.chats.keys import ChatKeys
-from django_redis_messaging.services.users import UserKeys
+from django_redis_messaging.services.users.keys import UserKeys
 
 #: seconds that `until` waits at most
 DEADLINE = 30.0

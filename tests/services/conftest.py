@@ -6,8 +6,9 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import conf
-from django_redis_messaging.core import scripts
-from django_redis_messaging.services.listening import channel, dispatch
+from django_redis_messaging.core import commands
+from django_redis_messaging.services.listening import listener as channel
+from django_redis_messaging.services.listening import listener as dispatch
 from tests.gate import FURTHER, LIMITED
 
 from . import permissions
@@ -105,7 +106,7 @@ def plant() -> Iterator[Planting]:
     """Plant a mistake in the scripts until the test ends."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         yield lambda mistake: planted(mistake, monkeypatch)
-    scripts.load.cache_clear()
+    commands.load.cache_clear()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from django_redis_messaging import Expired, KeyEvent, conf
 from django_redis_messaging.handlers import Handler, KeyHandler, TimerHandler
 from django_redis_messaging.services.expiries.keys import TIMERS, timer_key
 from django_redis_messaging.services.jobs.keys import JobKeys
-from django_redis_messaging.services.jobs.limits import Limits
+from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener
 from tests.engines import timers
 

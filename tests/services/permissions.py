@@ -12,15 +12,15 @@ import pytest
 
 import django_redis_messaging
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.endpoints import Endpoint
-from django_redis_messaging.core.sockets import Address, Target
+from django_redis_messaging.core.connection import Address, Target
+from django_redis_messaging.core.topology import Endpoint
 
 from .asking import server
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
 DOCUMENT = PACKAGE.parent / "docs" / "security.md"
 USER, PASSWORD = "limited", "secret"
-#: sent by core/steps.py and the handshake, in other forms than the calls that `_CALLS` finds
+#: sent by core/commands.py and the handshake, in other forms than the calls that `_CALLS` finds
 OTHERS = {"EVAL", "EVALSHA", "SELECT"}
 #: found by `_CALLS`, but an argument of XREAD, and a command for Sentinels
 NOT_SENT = {"STREAMS", "SENTINEL"}

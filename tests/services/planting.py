@@ -14,8 +14,8 @@ from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from django_redis_messaging import conf
-from django_redis_messaging.core import scripts
-from django_redis_messaging.services.directories.pinyin import readings
+from django_redis_messaging.core import commands
+from django_redis_messaging.services.directories.folding import readings
 from tests.gate import LONG
 
 #: few examples, always the same; many random ones with MESSAGING_LONG
@@ -73,7 +73,7 @@ class PlantedBugs:
     def test_each_changes_a_line_of_its_script(self) -> None:
         """In every run: most planted bugs are tried only in the large form."""
         found = {
-            name: scripts.read(f"{where}.lua").count(line) for name, (where, line, _) in self.plants.items()
+            name: commands.read(f"{where}.lua").count(line) for name, (where, line, _) in self.plants.items()
         }
         assert set(found.values()) == {1}, found
 
@@ -85,15 +85,15 @@ class PlantedBugs:
 def planted(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the scripts with this mistake in them."""
     where, line, mistake = plant
-    read = scripts.read
+    read = commands.read
     assert read(f"{where}.lua").count(line) == 1
 
     def misread(filename: str) -> str:
         text = read(filename)
         return text.replace(line, mistake) if filename == f"{where}.lua" else text
 
-    monkeypatch.setattr(scripts, "read", misread)
-    scripts.load.cache_clear()
+    monkeypatch.setattr(commands, "read", misread)
+    commands.load.cache_clear()
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def server_clock(ms: int | str) -> Iterator[None]:
             yield
         finally:
             monkeypatch.undo()
-            scripts.load.cache_clear()
+            commands.load.cache_clear()
 
 
 @contextmanager

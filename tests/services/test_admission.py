@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-from django_redis_messaging.services.jobs.admission import Admission
-from django_redis_messaging.services.jobs.alone import LoneStarts, _Tries
 from django_redis_messaging.services.jobs.engine import Engine
+from django_redis_messaging.services.jobs.worker import Admission, LoneStarts, _Tries
 
 from .asking import until
 

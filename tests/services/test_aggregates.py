@@ -25,9 +25,10 @@ from django_redis_messaging import (
     MessagingError,
     conf,
 )
-from django_redis_messaging.services.aggregates import aggregator, counting
+from django_redis_messaging.services.aggregates import aggregator
+from django_redis_messaging.services.aggregates import aggregator as counting
+from django_redis_messaging.services.aggregates.aggregator import Parse
 from django_redis_messaging.services.aggregates.keys import AggregateKeys
-from django_redis_messaging.services.aggregates.values import Parse
 
 from ..conftest import Call
 from .asking import all_keys, change, server, snapshot, until

@@ -24,9 +24,10 @@ from hypothesis.stateful import (
 
 from django_redis_messaging import Aggregator, LeaseLost, MessagingError, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.services.aggregates import aggregator, counting
+from django_redis_messaging.services.aggregates import aggregator
+from django_redis_messaging.services.aggregates import aggregator as counting
+from django_redis_messaging.services.aggregates.aggregator import Flush
 from django_redis_messaging.services.aggregates.keys import AggregateKeys
-from django_redis_messaging.services.aggregates.values import Flush
 
 from .asking import get_redis_connection
 from .lines import Lines, counted, parse

@@ -27,7 +27,9 @@ from django_redis_messaging import (
     Unavailable,
 )
 from django_redis_messaging.core import clients
-from django_redis_messaging.services.broadcasts import base, broadcast, consuming
+from django_redis_messaging.services.broadcasts import broadcast
+from django_redis_messaging.services.broadcasts import broadcast as base
+from django_redis_messaging.services.broadcasts import broadcast as consuming
 from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
 
 from .asking import all_keys, change, server, server_ms, snapshot, until

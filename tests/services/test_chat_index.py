@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, ChatExists, Inbox, LimitExceeded, NotAMember, forget
-from django_redis_messaging.services.forgetting import _UserRemoval
+from django_redis_messaging.services.users.forgetting import _UserRemoval
 
 from .asking import change, crash_after, index, reply_to, said, server, steps
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, InvalidArgument, NotAMember
-from django_redis_messaging.services import arguments
+from django_redis_messaging.services.common import arguments
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from django_redis_messaging.services.jobs.combining import Claim, Combiner
-from django_redis_messaging.services.jobs.leases import (
+from django_redis_messaging.services.jobs.engine import (
     Claimed,
     Lease,
     LeasedJob,
@@ -18,6 +17,7 @@ from django_redis_messaging.services.jobs.leases import (
     Settlement,
     parse_state,
 )
+from django_redis_messaging.services.jobs.worker import Claim, Combiner
 
 #: seconds to wait for an expected condition
 PATIENCE = 10.0

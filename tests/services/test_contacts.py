@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.errors import ConfigurationError, Unavailable
-from django_redis_messaging.services.contacts import RecentContacts, forget_contacts
-from django_redis_messaging.services.users import UserKeys
+from django_redis_messaging.services.directories.recent import RecentContacts, forget_contacts
+from django_redis_messaging.services.users.keys import UserKeys
 
 from .asking import get_redis_connection
 

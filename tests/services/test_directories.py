@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.steps import Script
+from django_redis_messaging.core.commands import Script
 from django_redis_messaging.errors import ConfigurationError, LimitExceeded, Unavailable
 from django_redis_messaging.services.directories.directory import Contact, Directory, forget_member
 from django_redis_messaging.services.directories.keys import DirectoryKeys, directories_key

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.services.expiries.keys import timer_name
-from django_redis_messaging.services.jobs.leases import Outcome
+from django_redis_messaging.services.jobs.engine import Outcome
 from tests.engines import timers
 
 from .asking import server, server_ms, until

@@ -9,10 +9,10 @@ import pytest
 
 from django_redis_messaging import Expiry
 from django_redis_messaging.handlers import TimerHandler
-from django_redis_messaging.services.expiries.firing import Firing
-from django_redis_messaging.services.jobs.event_loop import EventLoop
-from django_redis_messaging.services.jobs.leases import Outcome
+from django_redis_messaging.services.expiries.timers import Firing
+from django_redis_messaging.services.jobs.engine import Outcome
 from django_redis_messaging.services.jobs.running import RunningJob
+from django_redis_messaging.services.jobs.threads import EventLoop
 from tests.engines import timers
 
 from .asking import server, until

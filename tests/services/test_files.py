@@ -30,9 +30,9 @@ from django_redis_messaging import (
     conf,
 )
 from django_redis_messaging.core.operations import perform
-from django_redis_messaging.services.files import steps as file_steps
+from django_redis_messaging.services.files import channel as file_steps
+from django_redis_messaging.services.files.channel import Publication
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys, file_name
-from django_redis_messaging.services.files.publishing import Publication
 
 from ..conftest import Call
 from .asking import all_keys, change, server, steps, until
@@ -332,7 +332,7 @@ class TestSpace:
     def test_publishing_waits_for_space_and_is_woken(
         self, channel: FileChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("django_redis_messaging.services.files.publishing.MAX_WAIT", 3600)
+        monkeypatch.setattr("django_redis_messaging.services.files.channel.MAX_WAIT", 3600)
         folder = write(tmp_path / "files", 10, 10)
         shown: list[Progress] = []
         with in_thread(

@@ -22,12 +22,9 @@ from django_redis_messaging.errors import (
     Unavailable,
     UnknownConsumer,
 )
-from django_redis_messaging.services.files import FileChannel, Report, sources
-from django_redis_messaging.services.files.file import File
+from django_redis_messaging.services.files import FileChannel, Report, reading
+from django_redis_messaging.services.files.channel import File, Publication, Session, aleased, leased
 from django_redis_messaging.services.files.keys import FileChannelKeys
-from django_redis_messaging.services.files.leases import aleased, leased
-from django_redis_messaging.services.files.publishing import Publication
-from django_redis_messaging.services.files.steps import Session
 
 from ..processes import forked
 from .asking import all_keys, change, finish, reply_to, server, server_ms, steps, until
@@ -279,7 +276,7 @@ def test_compression_is_detected_in_blocks_of_one_byte(tmp_path: Path, settings:
 
 
 def test_more_files_than_are_remembered(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "REMEMBERED", 1)
+    monkeypatch.setattr(reading, "REMEMBERED", 1)
     with pytest.raises(LimitExceeded, match="files of one call: 2 is over the limit of 1"):
         FileChannel("logs").publish(logs, consumers=["ann"])
 

@@ -26,12 +26,16 @@ from django_redis_messaging import MessagingError, conf
 from django_redis_messaging.core.operations import Command, Listen, Script
 from django_redis_messaging.errors import FileChannelError, LeaseLost, UnknownConsumer
 from django_redis_messaging.services.files import FileChannel, Report
-from django_redis_messaging.services.files.file import File
+from django_redis_messaging.services.files.channel import (
+    ChannelSteps,
+    Description,
+    File,
+    Publication,
+    Publisher,
+    Session,
+)
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys, file_name
-from django_redis_messaging.services.files.publishing import Publication, Publisher
-from django_redis_messaging.services.files.sources import find_sources
-from django_redis_messaging.services.files.steps import ChannelSteps, Session
-from django_redis_messaging.services.files.values import Description
+from django_redis_messaging.services.files.reading import find_sources
 
 from .asking import get_redis_connection, reply_to, steps
 from .planting import PROFILE, Plant, PlantedBugs, finds_a_mistake

@@ -24,15 +24,18 @@ from django_redis_messaging.errors import (
     InvalidArgument,
     LimitExceeded,
 )
-from django_redis_messaging.services.files.decompression import (
+from django_redis_messaging.services.files.reading import (
+    LINES_SLICE_BYTES,
     PIECE_BYTES,
+    Batcher,
     Decompressor,
+    LineSplitter,
     decompressor,
     detect_encoding,
     gunzip,
+    iter_lines,
     unzstd,
 )
-from django_redis_messaging.services.files.lines import SLICE_BYTES, Batcher, LineSplitter, iter_lines
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 zstd = import_module(ZSTD)
@@ -96,7 +99,7 @@ class TestLines:
     @given(st.lists(st.integers(0, 200), min_size=1), st.sampled_from([b"\n", b"\r\n"]))
     def test_more_content_than_a_slice(self, sizes: list[int], ending: bytes) -> None:
         some = b"".join(b"x" * size + ending for size in sizes)
-        content = some * (3 * SLICE_BYTES // len(some)) + b"y" * SLICE_BYTES + ending + some
+        content = some * (3 * LINES_SLICE_BYTES // len(some)) + b"y" * LINES_SLICE_BYTES + ending + some
         assert list(iter_lines([content])) == expected_lines(content)
 
     @given(texts, places)

@@ -18,7 +18,8 @@ from pytest_django import Settings
 
 from django_redis_messaging import LimitExceeded, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.services.jobs import DeadJob, DelayQueue, Job, QueueStats, base, engine
+from django_redis_messaging.services.jobs import DeadJob, DelayQueue, Job, QueueStats, engine
+from django_redis_messaging.services.jobs import queue as base
 from django_redis_messaging.services.jobs.keys import JobKeys
 
 from ..conftest import Call

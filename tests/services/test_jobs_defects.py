@@ -12,7 +12,8 @@ from django.core.cache import caches
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.services.jobs import DelayQueue, base
+from django_redis_messaging.services.jobs import DelayQueue
+from django_redis_messaging.services.jobs import queue as base
 from django_redis_messaging.services.jobs.keys import JobKeys
 
 from .asking import DEADLINE, all_keys, crash_after, reply_to, server, server_ms, steps, until

@@ -10,10 +10,11 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import LimitExceeded, conf
-from django_redis_messaging.services.jobs import DelayQueue, base, pages
-from django_redis_messaging.services.jobs.engine import Engine, Push
+from django_redis_messaging.services.jobs import DelayQueue
+from django_redis_messaging.services.jobs import engine as pages
+from django_redis_messaging.services.jobs import queue as base
+from django_redis_messaging.services.jobs.engine import Engine, JobRecord, Lease, LeasedJob, Outcome, Push
 from django_redis_messaging.services.jobs.keys import REQUEST_SHARDS, JobKeys
-from django_redis_messaging.services.jobs.leases import JobRecord, Lease, LeasedJob, Outcome
 from tests.engines import Performed
 
 from .asking import all_keys, change, reply_to, server, server_ms, until

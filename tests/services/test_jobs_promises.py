@@ -9,8 +9,7 @@ from pytest_django import Settings
 from django_redis_messaging import conf
 from django_redis_messaging.services.jobs import DelayQueue
 from django_redis_messaging.services.jobs import engine as engine_module
-from django_redis_messaging.services.jobs.engine import Engine, Push
-from django_redis_messaging.services.jobs.leases import LeasedJob, Outcome
+from django_redis_messaging.services.jobs.engine import Engine, LeasedJob, Outcome, Push
 from tests.engines import Performed
 
 from .asking import DEADLINE, change, server, server_ms, until

@@ -17,10 +17,11 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError
 from django_redis_messaging.isolation import close_connections
-from django_redis_messaging.services.jobs import DelayQueue, consuming
+from django_redis_messaging.services.jobs import DelayQueue
+from django_redis_messaging.services.jobs import queue as consuming
 
 from .asking import DEADLINE, change, server
 

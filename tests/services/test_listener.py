@@ -11,9 +11,11 @@ import pytest
 
 from django_redis_messaging import Expiry, conf, handlers, on_key_event
 from django_redis_messaging.handlers import TimerHandler
-from django_redis_messaging.services.listening import Listener, channel, dispatch, listener
-from django_redis_messaging.services.listening.dispatch import Dispatcher
+from django_redis_messaging.services.listening import Listener, listener
+from django_redis_messaging.services.listening import listener as channel
+from django_redis_messaging.services.listening import listener as dispatch
 from django_redis_messaging.services.listening.keys import dispatch_key
+from django_redis_messaging.services.listening.listener import Dispatcher
 from tests.core.test_failures import UNUSUAL
 from tests.tasks.jobs import break_event_loop
 
@@ -350,7 +352,7 @@ class TestRegistration:
 
 
 def test_closed_dispatcher_calls_waiting_handlers() -> None:
-    from django_redis_messaging.services.jobs.event_loop import EventLoop
+    from django_redis_messaging.services.jobs.threads import EventLoop
 
     received = Received()
     handler = key_handler("a", received)

@@ -13,8 +13,7 @@ from redis.crc import key_slot
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.ports import free_port
+from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from django_redis_messaging.isolation import Prefix
 from tests.core.sentinels import NAME, Sentinels
 

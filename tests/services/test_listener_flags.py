@@ -10,9 +10,10 @@ from pytest_django import Settings
 from redis.exceptions import ResponseError, TimeoutError
 
 from django_redis_messaging import Expiry, conf
-from django_redis_messaging.core import clients, keyspace
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.listening import channel, flags
+from django_redis_messaging.core import clients
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.common import keyspace
+from django_redis_messaging.services.listening import flags, listener
 
 from .asking import server, until
 from .listening import NOTIFY, Received, is_dispatcher, key_handler, listening
@@ -45,7 +46,7 @@ class TestConfigure:
     def test_flags_that_somebody_removes_are_added_again(
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
         received = Received()
         with listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True):
             server().config_set(NOTIFY, "")
@@ -57,7 +58,7 @@ class TestConfigure:
     def test_flags_that_somebody_removes_are_reported_once(
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
         server().config_set(NOTIFY, "KA")
         received = Received()
         with listening(key_events=[key_handler(f"{site}*", received, "set")]):
@@ -72,7 +73,7 @@ class TestConfigure:
     def test_check_that_fails_is_repeated(
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
         received = Received()
         with listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True):
             for client in server().client_list():
@@ -87,7 +88,7 @@ class TestConfigure:
     def test_setting_that_gets_no_reply_is_repeated(
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
         lost, original = [1], flags._call
 
         def call(connection: Any, *words: str) -> Any:
@@ -107,7 +108,7 @@ class TestConfigure:
     def test_busy_server_is_asked_again(
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.1)
+        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
         busy, original = [1], flags._call
 
         def call(connection: Any, *words: str) -> Any:
@@ -158,7 +159,7 @@ class TestConfigure:
         tmp_path: Path,
     ) -> None:
         """As with most managed servers."""
-        monkeypatch.setattr(channel, "FLAGS_INTERVAL", 0.0)
+        monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.0)
         received, lines = Received(), tmp_path / "server.conf"
         lines.write_text('rename-command CONFIG ""\n')
         with EmbeddedServer(options={"include": str(lines), NOTIFY: "KEA"}) as managed:

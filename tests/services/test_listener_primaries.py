@@ -14,10 +14,8 @@ from redis.exceptions import RedisError
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.endpoints import Endpoint
-from django_redis_messaging.core.ports import free_port
-from django_redis_messaging.core.primaries import STANDALONE, Primaries, Primary, parse_primaries
+from django_redis_messaging.core.topology import STANDALONE, Endpoint, Primaries, Primary, parse_primaries
+from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from django_redis_messaging.isolation import Prefix
 from django_redis_messaging.services.listening import listener as listener_module
 from django_redis_messaging.services.listening.keys import dispatch_key

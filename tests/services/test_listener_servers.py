@@ -10,18 +10,17 @@ from pytest_django import Settings
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.sockets import BlockingConnection
+from django_redis_messaging.core.connection import BlockingConnection
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.isolation import Prefix
-from django_redis_messaging.services.expiries.firing import Firing
-from django_redis_messaging.services.jobs.event_loop import EventLoop
-from django_redis_messaging.services.jobs.leases import Outcome
+from django_redis_messaging.services.expiries.timers import Firing
+from django_redis_messaging.services.jobs.engine import Outcome
 from django_redis_messaging.services.jobs.running import RunningJob
+from django_redis_messaging.services.jobs.threads import EventLoop
 from django_redis_messaging.services.listening import Listener
-from django_redis_messaging.services.listening import channel as channels
-from django_redis_messaging.services.listening.dispatch import DispatchLease
-from django_redis_messaging.services.listening.listener import Events
+from django_redis_messaging.services.listening import listener as channels
+from django_redis_messaging.services.listening.listener import DispatchLease, Events
 from tests.engines import timers
 from tests.tasks.working import running
 

@@ -13,10 +13,9 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import Blocks, Chat, Choices, Inbox, Mailbox, live
-from django_redis_messaging.core.sockets import AsyncConnection
-from django_redis_messaging.services.live import looking
-from django_redis_messaging.services.live.hints import Hint, Hints
-from django_redis_messaging.services.live.hub import hub_of
+from django_redis_messaging.core.connection import AsyncConnection
+from django_redis_messaging.services.live import hub as looking
+from django_redis_messaging.services.live.hub import Hint, Hints, hub_of
 
 pytestmark = pytest.mark.asyncio
 

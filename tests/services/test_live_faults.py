@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, MessagingError, conf, live
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.isolation import Prefix
 from tests.core.clusters import Cluster
 from tests.core.sentinels import Sentinels

@@ -32,12 +32,13 @@ from django_redis_messaging import (
     deadline,
 )
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.commands import load
 from django_redis_messaging.core.operations import Script
-from django_redis_messaging.core.scripts import load
 from django_redis_messaging.errors import TaskTimeout
-from django_redis_messaging.services import lease_renewer, waiters
-from django_redis_messaging.services.lease_renewer import RenewedLease
-from django_redis_messaging.services.locks import steps
+from django_redis_messaging.services.common import leases as lease_renewer
+from django_redis_messaging.services.common import waiters
+from django_redis_messaging.services.common.leases import RenewedLease
+from django_redis_messaging.services.locks import lock as steps
 from django_redis_messaging.services.locks.keys import LockKeys
 
 from ..conftest import Call

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 
 from django_redis_messaging import LimitExceeded, Lock, LockError, LockNotOwnedError, MessagingError, conf
 from django_redis_messaging.core.operations import Listen, Script
-from django_redis_messaging.services import waiters
-from django_redis_messaging.services.locks import steps as locks
+from django_redis_messaging.services.common import waiters
+from django_redis_messaging.services.locks import lock as locks
 from django_redis_messaging.services.locks.keys import LockKeys
 
 from .asking import get_redis_connection, reply_to, steps

@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_redis_messaging import Lock, LockInfo, LockNotOwnedError, Semaphore, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 
 from .asking import DEADLINE, server, until
 

@@ -9,7 +9,7 @@ from django_redis_messaging import Chat, Choices, Inbox, InvalidArgument, NotAMe
 from django_redis_messaging.core.keys import current_prefix
 from django_redis_messaging.services.chats.repairing import ChatRepair
 from django_redis_messaging.services.live.presence import GRACE, LIFETIME
-from django_redis_messaging.services.users import UserKeys
+from django_redis_messaging.services.users.keys import UserKeys
 
 from ..conftest import Call
 from .asking import change, crash_after, finish, index, keys, reply_to, server, server_ms, steps

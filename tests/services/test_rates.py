@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, ChatNotFound, LimitExceeded, NotAMember, RateExceeded, conf
-from django_redis_messaging.services.rates import Rate, rate_key
+from django_redis_messaging.services.common.rates import Rate, rate_key
 
 from .asking import server
 from .planting import server_clock

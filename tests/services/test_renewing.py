@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from django_redis_messaging import Unavailable
-from django_redis_messaging.services.renewing import AsyncRenewal, Renewal
+from django_redis_messaging.services.common.leases import AsyncRenewal, Renewal
 
 from .asking import DEADLINE
 

@@ -29,10 +29,10 @@ from django_redis_messaging import (
     deadline,
 )
 from django_redis_messaging.core import clients
-from django_redis_messaging.services import lease_renewer
-from django_redis_messaging.services.semaphores import steps as semaphores
+from django_redis_messaging.services.common import leases
+from django_redis_messaging.services.semaphores import semaphore as semaphores
 from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
-from django_redis_messaging.services.semaphores.permits import Permit
+from django_redis_messaging.services.semaphores.semaphore import Permit
 
 from ..conftest import Call
 from .asking import DEADLINE, all_keys, reply_to, server, snapshot, steps, until
@@ -437,7 +437,7 @@ class TestLeases:
         assert await call(kept, "acquire")
         assert not await call(printer(), "acquire", True, 3 * SHORT)
         await call(kept, "release")
-        assert not [one for renewer in lease_renewer._renewers.values() for one in list(renewer._leases)]
+        assert not [one for renewer in leases._renewers.values() for one in list(renewer._leases)]
         assert await call(printer(), "acquire")
 
     async def test_a_lost_permit_is_reported(self, call: Call) -> None:

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from django_redis_messaging import Semaphore, conf
-from django_redis_messaging.services.semaphores.permits import Permit
+from django_redis_messaging.services.semaphores.semaphore import Permit
 
 from .asking import reply_to, server, steps
 

@@ -17,9 +17,9 @@ from hypothesis.stateful import (
 )
 
 from django_redis_messaging import MessagingError, Semaphore, SemaphoreInfo, conf
-from django_redis_messaging.services.semaphores import steps as semaphores
+from django_redis_messaging.services.semaphores import semaphore as semaphores
 from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
-from django_redis_messaging.services.semaphores.permits import Permit
+from django_redis_messaging.services.semaphores.semaphore import Permit
 
 from .asking import get_redis_connection, reply_to, steps
 from .planting import PROFILE, Plant, PlantedBugs

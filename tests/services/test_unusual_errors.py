@@ -10,16 +10,14 @@ from queue import SimpleQueue
 import pytest
 
 from django_redis_messaging import Broadcast, DelayQueue, Lock, Mailbox, conf
-from django_redis_messaging.core import observers
-from django_redis_messaging.services import lease_renewer, polling
-from django_redis_messaging.services.jobs import consuming
+from django_redis_messaging.core import operations
+from django_redis_messaging.services.common import leases, loops
+from django_redis_messaging.services.common.leases import AsyncRenewal, Renewal
+from django_redis_messaging.services.common.loops import LoopGroup, Poller, default_alias
+from django_redis_messaging.services.jobs import queue as consuming
 from django_redis_messaging.services.jobs.engine import Engine
-from django_redis_messaging.services.jobs.heartbeat import Heartbeat
-from django_redis_messaging.services.jobs.running import RunningJobs
-from django_redis_messaging.services.live.marks import Marks
-from django_redis_messaging.services.loop_group import LoopGroup
-from django_redis_messaging.services.polling import Poller, default_alias
-from django_redis_messaging.services.renewing import AsyncRenewal, Renewal
+from django_redis_messaging.services.jobs.running import Heartbeat, RunningJobs
+from django_redis_messaging.services.live.stream import Marks
 
 from ..unusual import TextExits
 from .asking import DEADLINE, until
@@ -53,7 +51,7 @@ class FailsOnce:
 
 
 def test_the_poller_ends_as_failed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "_registered", {FailsOnce(error): default_alias})
+    monkeypatch.setattr(loops, "_registered", {FailsOnce(error): default_alias})
     poller = Poller()
     poller.run()
     assert poller.failed
@@ -86,19 +84,19 @@ def test_a_heartbeat_that_fails_ends_the_worker(error: Exception, monkeypatch: p
 
 def test_the_thread_that_renews_locks_goes_on(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: SimpleQueue[object] = SimpleQueue()
-    renew, failing = lease_renewer.LeaseRenewer._renew_due, FailsOnce(error)
+    renew, failing = leases.LeaseRenewer._renew_due, FailsOnce(error)
 
-    def renew_due(renewer: lease_renewer.LeaseRenewer) -> None:
+    def renew_due(renewer: leases.LeaseRenewer) -> None:
         failing()
         renew(renewer)
 
-    monkeypatch.setattr(lease_renewer, "_renewers", {})
-    monkeypatch.setattr(lease_renewer.LeaseRenewer, "_renew_due", renew_due)
+    monkeypatch.setattr(leases, "_renewers", {})
+    monkeypatch.setattr(leases.LeaseRenewer, "_renew_due", renew_due)
     with Lock("door", timeout=60, renew=True, on_lost=lost.put) as lock:
         renewal = lock._holding.renewal
         assert renewal is not None
         renewal.interval, renewal.due = 0.05, 0.0
-        lease_renewer._renewer(conf.alias()).add(renewal)
+        leases._renewer(conf.alias()).add(renewal)
         until(lambda: failing.calls > 5)
         assert lock.owned()
     assert lost.empty()
@@ -160,8 +158,8 @@ async def test_a_consumer_of_a_queue_repeats_the_job(
 
 def test_an_observer_changes_no_result(error: Exception) -> None:
     failing: Callable[..., object] = FailsOnce(error)
-    observers.observe(failing)
+    operations.observe(failing)
     try:
         assert Mailbox("ann").unread() == 0
     finally:
-        observers.unobserve(failing)
+        operations.unobserve(failing)

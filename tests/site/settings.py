@@ -2,7 +2,7 @@
 
 import os
 
-import django_redis_messaging.core.programs
+import django_redis_messaging.devserver.server
 
 SECRET_KEY = "site"
 USE_TZ = True
@@ -38,4 +38,4 @@ else:
     REDIS_MESSAGING["DURABILITY"] = {"replicas": 1, "timeout": 0.01} if "DURABLE" in os.environ else None
 if "NO_PROGRAM" in os.environ:
     os.environ["PATH"] = "/nowhere"
-    django_redis_messaging.core.programs.find_bundled = lambda: None
+    django_redis_messaging.devserver.server.find_bundled = lambda: None

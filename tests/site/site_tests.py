@@ -28,8 +28,8 @@ from django_redis_messaging import (
     conf,
     notify,
 )
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.endpoints import endpoint
+from django_redis_messaging.core.topology import endpoint
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.testing import MessagingTestMixin
 
 CONFIGURED = "IS_CONFIGURED" in os.environ

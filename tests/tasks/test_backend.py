@@ -27,14 +27,14 @@ from django.utils.connection import ConnectionDoesNotExist
 from pytest_django import Settings
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.steps import batched
+from django_redis_messaging.core.commands import batched
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import InvalidArgument, LimitExceeded, TaskCancelled, Unavailable
-from django_redis_messaging.services import arguments
-from django_redis_messaging.services.jobs.engine import Engine, Push
-from django_redis_messaging.services.jobs.leases import Outcome, Settlement
+from django_redis_messaging.services.common import arguments
+from django_redis_messaging.services.jobs.engine import Engine, Outcome, Push, Settlement
 from django_redis_messaging.services.jobs.running import RunningJob
-from django_redis_messaging.tasks import RedisTask, commits, modules, records, task, unknown
+from django_redis_messaging.tasks import RedisTask, commits, records, task, worker
+from django_redis_messaging.tasks import records as modules
 from django_redis_messaging.tasks.backend import TaskEngine
 from django_redis_messaging.tasks.compat import (
     InvalidTask,
@@ -1138,7 +1138,7 @@ class TestForeignJobs:
     def test_only_tasks_run_and_only_by_their_own_path(
         self, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(unknown, "UNKNOWN_TASK_WINDOW", 0)
+        monkeypatch.setattr(worker, "UNKNOWN_TASK_WINDOW", 0)
         job_id = push_raw(f'["{path}","default",null,[],{{}},{{}}]')
         with recording_signals() as signals:
             burst()
@@ -1171,7 +1171,7 @@ class TestForeignJobs:
         """Claim a job of an unknown task; the settlement of its lease."""
         [leased] = engine().claim(["default"], 1, 60_000).jobs
         running = RunningJob(leased, asyncio.run)
-        return unknown.settle_unknown(backend(), running, records.UnknownTask("renamed"))
+        return worker.settle_unknown(backend(), running, records.UnknownTask("renamed"))
 
     def test_unknown_tasks_are_retried_less_and_less(self) -> None:
         job_id = push_raw('["tests.tasks.jobs.renamed","default",null,[],{},{}]')
@@ -1208,7 +1208,7 @@ class TestForeignJobs:
             until(lambda: counts() == [1, 0, 0, 0])
         else:
             with monkeypatch.context() as later:
-                later.setattr(unknown, "UNKNOWN_TASK_WINDOW", 0)
+                later.setattr(worker, "UNKNOWN_TASK_WINDOW", 0)
                 burst()
             assert engine().redrive("default", None) == 1
         burst()

@@ -20,7 +20,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from django_redis_messaging import DelayQueue
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management.loops import chosen_backend, chosen_queues
 from django_redis_messaging.tasks.compat import BaseTaskBackend, TaskResultStatus
 from tests.processes import Start, commands

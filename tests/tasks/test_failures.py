@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from django_redis_messaging.core.failures import format_traceback
-from django_redis_messaging.services.jobs.event_loop import EventLoop, EventLoopEnded, SyncThread
+from django_redis_messaging.core.operations import format_traceback
 from django_redis_messaging.services.jobs.running import NotStarted
+from django_redis_messaging.services.jobs.threads import EventLoop, EventLoopEnded, SyncThread
 from django_redis_messaging.tasks import records, task
 from django_redis_messaging.tasks.compat import TaskResultStatus
 from tests.unusual import AttributesExit, Nameless, TextExits, deep_group, with_notes

@@ -17,7 +17,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_redis_messaging import Lock, Semaphore, Unavailable, conf, observe, unobserve
-from django_redis_messaging.tasks import RedisTask, guards
+from django_redis_messaging.tasks import RedisTask, worker
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultStatus
 from django_redis_messaging.tasks.keys import ConcurrencyKeys
 from tests.services.conftest import messaging_alias
@@ -279,7 +279,7 @@ class TestConcurrency:
     def test_limit_is_declared_again_after_a_while(
         self, operations: Counter[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(guards, "DECLARE_INTERVAL", 0)
+        monkeypatch.setattr(worker, "DECLARE_INTERVAL", 0)
         for _ in range(3):
             jobs.limited_note.enqueue("ann")
         burst()
@@ -325,7 +325,7 @@ class TestFlood:
     def test_many_calls_of_one_lock_do_not_block_others(
         self, order_lock: Lock, operations: Counter[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(guards, "RETRY_DELAY", 600.0)  # no call is retried during the test
+        monkeypatch.setattr(worker, "RETRY_DELAY", 600.0)  # no call is retried during the test
         waiting, began = 300, server_ms()
         results = jobs.locked_note.enqueue_many([([7, number], {}) for number in range(waiting)])
         jobs.note.enqueue("other")
@@ -347,15 +347,15 @@ class TestFlood:
         order_lock.acquire()
 
     def test_retries_of_a_process_have_an_interval(self) -> None:
-        moments = guards.Moments()
+        moments = worker.Moments()
         now = 100.0
         assert [moments.advance("a", now, 0.5) for _ in range(3)] == [100, 100.5, 101]
         assert moments.advance("b", now, 0.5) == 100
         assert moments.advance("a", 200, 0.5) == 200
 
     def test_remembered_names_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(guards, "MAX_REMEMBERED", 3)
-        moments = guards.Moments()
+        monkeypatch.setattr(worker, "MAX_REMEMBERED", 3)
+        moments = worker.Moments()
         for key in ("a", "b", "c", "a", "d"):
             moments.advance(key, 1.0, 0.5)
         assert {key: moments.get(key) for key in "abcd"} == {"a": 1.5, "b": None, "c": 1.0, "d": 1.0}

@@ -14,8 +14,8 @@ import pytest
 from django.utils import timezone
 
 from django_redis_messaging import Lock, Semaphore, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.tasks import guards
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.tasks import worker
 from django_redis_messaging.tasks.compat import TaskResultStatus
 from django_redis_messaging.tasks.keys import ConcurrencyKeys
 from tests.processes import Start, commands
@@ -40,7 +40,7 @@ def start(own_prefix: str) -> Iterator[Start]:
 @pytest.mark.versions
 def test_lock_and_limit_hold_across_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four workers, 40 calls, 3 locks, at most 2 calls at a time."""
-    monkeypatch.setattr(guards, "RETRY_DELAY", 0.05)
+    monkeypatch.setattr(worker, "RETRY_DELAY", 0.05)
     results = jobs.enter.enqueue_many([([number % 3, number], {}) for number in range(40)])
     with ExitStack() as workers:
         for _ in range(4):

@@ -27,7 +27,8 @@ from django.dispatch import Signal
 from pytest_django import DjangoDbBlocker, Settings
 
 from django_redis_messaging import Mailbox
-from django_redis_messaging.services.jobs import databases, interrupts
+from django_redis_messaging.services.jobs import threads as databases
+from django_redis_messaging.services.jobs import threads as interrupts
 from django_redis_messaging.services.jobs.worker import Worker
 from django_redis_messaging.tasks import task
 from django_redis_messaging.tasks.compat import TaskResultStatus, task_started

@@ -10,7 +10,7 @@ import pytest
 from django_redis_messaging import InvalidArgument
 from django_redis_messaging.tasks import RedisTask, task
 from django_redis_messaging.tasks.compat import InvalidTask
-from django_redis_messaging.tasks.names import Needs
+from django_redis_messaging.tasks.task import Needs
 
 from .test_backend import stored_keys
 

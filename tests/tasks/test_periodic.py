@@ -25,12 +25,21 @@ from django_redis_messaging import ConfigurationError, InvalidArgument, Unavaila
 from django_redis_messaging.core.clients import execute
 from django_redis_messaging.core.operations import Steps, perform
 from django_redis_messaging.management import loops
-from django_redis_messaging.services.polling import AliasPoller
-from django_redis_messaging.tasks import occurrences, periodic
-from django_redis_messaging.tasks import polling as tasks_polling
+from django_redis_messaging.services.common.loops import AliasPoller
+from django_redis_messaging.tasks import schedules as occurrences
+from django_redis_messaging.tasks import schedules as periodic
+from django_redis_messaging.tasks import schedules as tasks_polling
 from django_redis_messaging.tasks.compat import BaseTaskBackend, task_enqueued
-from django_redis_messaging.tasks.occurrences import Seen, enqueue_due, occurrence_id, read, tasks_of
-from django_redis_messaging.tasks.schedules import Cron, Every, Schedule
+from django_redis_messaging.tasks.schedules import (
+    Cron,
+    Every,
+    Schedule,
+    Seen,
+    enqueue_due,
+    occurrence_id,
+    read,
+    tasks_of,
+)
 from tests.processes import commands
 from tests.test_checks import found
 
@@ -522,7 +531,7 @@ class TestOccurrences:
 def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds take 3 ms, so rounds once a second would leave out one second in 333."""
     schedule = Every(1)
-    poller = AliasPoller(conf.alias(), [tasks_polling.periodic_tasks], lambda: clock.now > 1700.5)
+    poller = AliasPoller(conf.alias(), [tasks_polling.enqueue_periodic_tasks], lambda: clock.now > 1700.5)
     clock = Clock(poller, monkeypatch)
     found: list[int | None] = []
 

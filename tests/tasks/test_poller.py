@@ -17,18 +17,17 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 from pytest_django import Settings
 
-import django_redis_messaging.tasks.polling  # noqa: F401  (registers the rounds of tasks)
+import django_redis_messaging.tasks.schedules  # noqa: F401  (registers the rounds of tasks)
 from django_redis_messaging import DelayQueue, conf
 from django_redis_messaging.core.clients import execute
-from django_redis_messaging.core.embedded import EmbeddedServer
 from django_redis_messaging.core.operations import Steps, perform
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management import loops
-from django_redis_messaging.services import polling as polling_module
-from django_redis_messaging.services.jobs import registry as registry_module
-from django_redis_messaging.services.jobs.engine import Engine
+from django_redis_messaging.services.common import loops as polling_module
+from django_redis_messaging.services.common.loops import AliasPoller, Poller, Round, default_alias
+from django_redis_messaging.services.jobs import engine as registry_module
+from django_redis_messaging.services.jobs.engine import Engine, check_registration, registered_queues
 from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys, queues_key
-from django_redis_messaging.services.jobs.registry import check_registration, registered_queues
-from django_redis_messaging.services.polling import AliasPoller, Poller, Round, default_alias
 from tests.engines import Performed
 
 from . import jobs

@@ -11,15 +11,15 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from django_redis_messaging import Lock
-from django_redis_messaging.services.jobs.leases import FollowUp, LeasedJob, Outcome
+from django_redis_messaging.services.jobs.engine import FollowUp, LeasedJob, Outcome
 from django_redis_messaging.tasks import RedisTask
+from django_redis_messaging.tasks.backend import prepare_follow_up
 from django_redis_messaging.tasks.compat import (
     InvalidTask,
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
 )
-from django_redis_messaging.tasks.follow_ups import prepare_follow_up
 from tests.services.conftest import messaging_alias
 
 from . import jobs

@@ -18,7 +18,8 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from django_redis_messaging.errors import InvalidArgument
-from django_redis_messaging.tasks import await_for_result, wait_for_result, waiting
+from django_redis_messaging.tasks import await_for_result, wait_for_result
+from django_redis_messaging.tasks import backend as waiting
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from tests.services.conftest import messaging_alias
 

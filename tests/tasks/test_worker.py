@@ -21,14 +21,17 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from django_redis_messaging import Lock
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import OutcomeUnknown, Unavailable
-from django_redis_messaging.services.jobs import alone, databases, event_loop, settling
+from django_redis_messaging.services.common.loops import LoopGroup
 from django_redis_messaging.services.jobs import running as jobs_running
+from django_redis_messaging.services.jobs import running as settling
+from django_redis_messaging.services.jobs import threads as databases
+from django_redis_messaging.services.jobs import threads as event_loop
+from django_redis_messaging.services.jobs import worker as alone
 from django_redis_messaging.services.jobs import worker as jobs_worker
-from django_redis_messaging.services.jobs.leases import Claimed, Lease, LeasedJob, Outcome, Settlement
-from django_redis_messaging.services.loop_group import LoopGroup
-from django_redis_messaging.tasks import guards
+from django_redis_messaging.services.jobs.engine import Claimed, Lease, LeasedJob, Outcome, Settlement
+from django_redis_messaging.tasks import worker as guards
 from django_redis_messaging.tasks import worker as running_module
 from django_redis_messaging.tasks.compat import TaskResultStatus, task_finished, task_started
 from django_redis_messaging.tasks.worker import Limits, Worker

@@ -11,8 +11,8 @@ from typing import Any
 from django_redis import get_redis_connection
 
 from django_redis_messaging import conf
+from django_redis_messaging.services.jobs.engine import State
 from django_redis_messaging.services.jobs.keys import JobKeys
-from django_redis_messaging.services.jobs.leases import State
 from django_redis_messaging.tasks.backend import RedisBackend
 from django_redis_messaging.tasks.compat import TaskResult, task_backends
 from django_redis_messaging.tasks.worker import Limits, Worker

@@ -37,9 +37,9 @@ from django_redis_messaging import (
     live,
 )
 from django_redis_messaging.handlers import TimerHandler
-from django_redis_messaging.services.jobs.limits import Limits
+from django_redis_messaging.services.common.rates import Rate
+from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener
-from django_redis_messaging.services.rates import Rate
 from tests.conftest import Call
 from tests.services.asking import bodies, ids, until
 from tests.services.lines import Lines, parse

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.ports import free_port
-from django_redis_messaging.core.programs import find_bundled
+from django_redis_messaging.devserver.server import EmbeddedServer, find_bundled, free_port
 from tests.core.certificates import Authority
 from tests.core.clusters import Cluster
 from tests.core.network import Network

@@ -14,10 +14,9 @@ from redis.crc import key_slot
 
 from django_redis_messaging import ConfigurationError, RecentContacts, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.core.ports import free_port
-from django_redis_messaging.core.steps import Command
-from django_redis_messaging.services.users import UserKeys
+from django_redis_messaging.core.commands import Command
+from django_redis_messaging.devserver.server import EmbeddedServer, free_port
+from django_redis_messaging.services.users.keys import UserKeys
 from tests.conftest import Call
 from tests.core.certificates import Authority
 from tests.core.clusters import SLOTS

@@ -13,7 +13,7 @@ from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 
 from django_redis_messaging import Chat, observe
-from django_redis_messaging.core.observers import unobserve
+from django_redis_messaging.core.operations import unobserve
 from django_redis_messaging.services.directories import Directory
 
 from .serving import Site, serving

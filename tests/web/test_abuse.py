@@ -15,8 +15,8 @@ from django.utils.log import AdminEmailHandler
 from pytest_django import Settings
 
 from django_redis_messaging import Blocks, Chat, conf
-from django_redis_messaging.services import rates
-from django_redis_messaging.web.views.blocks import BLOCKS_PER_PAGE
+from django_redis_messaging.services.common import rates
+from django_redis_messaging.web.views.people import BLOCKS_PER_PAGE
 
 from .conftest import Room, client_of
 from .test_json import post

@@ -10,8 +10,8 @@ import pytest
 from django.urls import reverse
 
 from django_redis_messaging import Blocks, Chat, live
-from django_redis_messaging.services.chats.direct import direct_id
-from django_redis_messaging.web.views import blocks
+from django_redis_messaging.services.chats.chat import direct_id
+from django_redis_messaging.web.views import people
 
 from .conftest import Room
 from .test_roles import TABLE, address
@@ -135,8 +135,8 @@ def test_neither_sees_that_the_other_is_online(direct: Room) -> None:
 
 def test_the_blocker_is_still_known_from_the_chat(direct: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """To a person who can find them in no directory, and has them in no contacts."""
-    monkeypatch.setattr(blocks, "reachable_labels", lambda *_: {})
-    monkeypatch.setattr(blocks.RecentContacts, "list", lambda *_: [])
+    monkeypatch.setattr(people, "reachable_labels", lambda *_: {})
+    monkeypatch.setattr(people.RecentContacts, "list", lambda *_: [])
     data = {"person": direct.id("member"), "chat": direct.chat.id}
     client = direct.client("owner", json=True)
     assert client.post(reverse("messaging:block"), data).status_code == 200

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox
-from django_redis_messaging.services.contacts import RecentContacts
+from django_redis_messaging.services.directories.recent import RecentContacts
 
 from . import policies
 from .conftest import client_of

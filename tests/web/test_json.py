@@ -15,8 +15,8 @@ from django_redis import get_redis_connection
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox, OutcomeUnknown, conf
-from django_redis_messaging.core.embedded import EmbeddedServer
-from django_redis_messaging.services.chats.changes import MAX_POSITIONS
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.chats.chat import MAX_POSITIONS
 from django_redis_messaging.web.views import SendView
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 

@@ -21,9 +21,10 @@ from pytest_django import Settings
 from django_redis_messaging import Chat, Choices, notify
 from django_redis_messaging.services.live import Known, Presence
 from django_redis_messaging.web import identity as identities
-from django_redis_messaging.web.fitting import MAX_BYTES
-from django_redis_messaging.web.live import rendering, sending
+from django_redis_messaging.web.live import view as rendering
+from django_redis_messaging.web.live import view as sending
 from django_redis_messaging.web.live.access import Access
+from django_redis_messaging.web.rendering import MAX_BYTES
 
 from .conftest import client_of
 from .serving import EventSource, Site

@@ -20,7 +20,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django_redis_messaging import Chat, notify
 from django_redis_messaging.services.live.hub import open_hubs
 from django_redis_messaging.services.live.stream import Stream
-from django_redis_messaging.web.live import sending
+from django_redis_messaging.web.live import view
 from tests.services.asking import server, until
 
 from .conftest import client_of
@@ -69,7 +69,7 @@ class Left(NamedTuple):
 
 def left() -> Left:
     gc.collect()
-    objects = [one for one in gc.get_objects() if isinstance(one, (Stream, ASGIRequest, sending.EventSender))]
+    objects = [one for one in gc.get_objects() if isinstance(one, (Stream, ASGIRequest, view.EventSender))]
     [(loop, _)] = open_hubs()
     # the event loop has some threads for all streams together
     threads = [one for one in threading.enumerate() if not one.name.startswith("asyncio_")]
@@ -160,7 +160,7 @@ def has(data: dict[str, list[dict[str, str]]], text: str) -> bool:
 def test_who_takes_nothing_is_dropped(
     site: Site, people: tuple[User, User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "MAX_STALL", 0.5)
+    monkeypatch.setattr(view, "MAX_STALL", 0.5)
     ann, bob = people
     chat = Chat.create(str(ann.pk), [str(bob.pk)], "Hello")
     with (

@@ -12,12 +12,11 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 
 from django_redis_messaging import Chat, Mailbox, Unavailable
-from django_redis_messaging.services.blocks import Blocks
-from django_redis_messaging.web import mentions
+from django_redis_messaging.services.users.privacy import Blocks
+from django_redis_messaging.web import rendering
 from django_redis_messaging.web.identity import Identity
-from django_redis_messaging.web.mentions import find_mentions
-from django_redis_messaging.web.names import MAX_PLACES
-from django_redis_messaging.web.texts import markup
+from django_redis_messaging.web.rendering import find_mentions
+from django_redis_messaging.web.texts import MAX_PLACES, markup
 
 from .conftest import client_of
 
@@ -196,7 +195,7 @@ def test_a_failing_notification_does_not_fail_the_message(
     def fail(*_: object, **__: object) -> None:
         raise Unavailable("gone")
 
-    monkeypatch.setattr(mentions, "notify_many", fail)
+    monkeypatch.setattr(rendering, "notify_many", fail)
     with caplog.at_level(logging.WARNING):
         send(chat, people["ann"], "Hi @Bob")
     assert "Notifying" in caplog.text and "Hi" not in caplog.text

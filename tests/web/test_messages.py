@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 
 from django_redis_messaging import Chat, notify
-from django_redis_messaging.services.contacts import RecentContacts
+from django_redis_messaging.services.directories.recent import RecentContacts
 
 from .conftest import Room, client_of
 from .test_pages import page

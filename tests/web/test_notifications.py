@@ -17,7 +17,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Mailbox, notify
 from django_redis_messaging.context_processors import bell
-from django_redis_messaging.core.embedded import EmbeddedServer
+from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.mailboxes.notifications import LEVELS
 
 from .conftest import client_of

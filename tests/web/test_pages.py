@@ -16,9 +16,9 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox, notify
-from django_redis_messaging.services.blocks import Blocks
-from django_redis_messaging.services.contacts import RecentContacts
 from django_redis_messaging.services.directories import Directory
+from django_redis_messaging.services.directories.recent import RecentContacts
+from django_redis_messaging.services.users.privacy import Blocks
 from django_redis_messaging.web.identity import Identity
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 from django_redis_messaging.web.views.details import MEMBERS_PER_PAGE

@@ -12,7 +12,7 @@ from django.http import HttpResponse
 from django.urls import URLPattern, reverse
 
 from django_redis_messaging import Chat
-from django_redis_messaging.web.urls import urlpatterns
+from django_redis_messaging.urls import urlpatterns
 
 from .conftest import Room
 

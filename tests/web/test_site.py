@@ -26,7 +26,7 @@ from pytest_django import Settings
 
 import django_redis_messaging
 from django_redis_messaging.admin import ChatsEntry
-from django_redis_messaging.web.urls import urlpatterns
+from django_redis_messaging.urls import urlpatterns
 
 from .conftest import Room, client_of
 

@@ -25,7 +25,7 @@ from ... import (
 )
 from ...services.files import File
 from ..loops import Stopping, imported_function
-from ..progress import ConsumingDisplay
+from ..output import ConsumingDisplay
 
 logger = logging.getLogger(__name__)
 

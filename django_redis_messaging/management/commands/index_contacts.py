@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ...errors import MessagingError
-from ...web.indexing import Indexing
+from ...web.directories import Indexing
 from ..loops import Stopping
 
 #: users in a batch at most

@@ -13,13 +13,12 @@ from typing import Any
 from django.core.checks import CheckMessage
 from django.core.management.base import BaseCommand, CommandError
 
-from ...checks.caches import check_alias
-from ...checks.server import check_server
-from ...checks.settings import check_settings
+from ...checks.servers import check_server
+from ...checks.settings import check_alias, check_settings
 from ...core.operations import perform
-from ...core.retry import deadline
+from ...core.outcome import deadline
 from ...errors import MessagingError
-from ...services.health import Consumer, Health
+from ...services.common.operators import Consumer, Health
 from ...services.jobs.engine import HEARTBEAT_TIMEOUT
 from .. import loops
 from . import messaging_stats
@@ -163,8 +162,7 @@ def _without_poller() -> Iterator[str]:
     """A problem for each backend whose periodic tasks no poller enqueues."""
     if not loops.tasks_installed():
         return
-    from ...tasks.occurrences import silence, tasks_of
-    from ...tasks.periodic import discover
+    from ...tasks.schedules import discover, silence, tasks_of
 
     discover()
     for backend in loops.backends().values():

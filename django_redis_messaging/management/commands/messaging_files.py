@@ -13,9 +13,8 @@ from django.utils import timezone
 
 from ... import FileChannel, FileStats, MessagingError, conf
 from ...core.keys import current_prefix
-from ...services.listing import list_file_channels
-from ..tables import printable, table
-from ..units import format_duration, format_size
+from ...services.common.operators import list_file_channels
+from ..output import format_duration, format_size, printable, table
 
 Row = dict[str, Any]
 #: columns of the tables

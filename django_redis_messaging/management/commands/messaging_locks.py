@@ -12,8 +12,8 @@ from django.core.management.base import BaseCommand, CommandError
 
 from ... import Lock, MessagingError, conf
 from ...core.keys import current_prefix
-from ...services.listing import ListedLock, ListedSemaphore, list_locks, list_semaphores
-from ..tables import printable, table
+from ...services.common.operators import ListedLock, ListedSemaphore, list_locks, list_semaphores
+from ..output import printable, table
 
 Row = dict[str, Any]
 #: columns of the tables

@@ -12,8 +12,8 @@ from django.core.management.base import BaseCommand, CommandError
 from ... import MessagingError, OutcomeUnknown, Unavailable, conf
 from ...core.keys import current_prefix, name
 from ...services.chats.repairing import ChatRepair, Repair
-from ...services.listing import list_chats
-from ..units import format_count
+from ...services.common.operators import list_chats
+from ..output import format_count
 
 #: seconds between two lines of progress
 REPORT_INTERVAL = 10.0

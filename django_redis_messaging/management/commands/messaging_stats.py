@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import MessagingError, conf
+from ...core.commands import batched
 from ...core.keys import current_prefix
 from ...core.operations import Steps, perform
-from ...core.steps import batched
-from ...services.expiries.engine import TimerEngine
-from ...services.jobs.base import ONLY_QUEUE
-from ...services.jobs.engine import Engine
+from ...services.expiries.timers import TimerEngine
+from ...services.jobs.engine import Engine, registered_queues
 from ...services.jobs.keys import queues_key
-from ...services.jobs.registry import registered_queues
+from ...services.jobs.queue import ONLY_QUEUE
 from .. import loops
-from ..tables import table
+from ..output import table
 
 if TYPE_CHECKING:
     from ...tasks.backend import RedisBackend
+
 
 Row = dict[str, Any]
 #: queues that are counted in one round trip

@@ -14,13 +14,14 @@ from django.utils import timezone
 
 from ...core.operations import perform
 from ...errors import MessagingError
-from ...services.moments import to_datetime
+from ...services.common.arguments import to_datetime
 from .. import loops
-from ..tables import printable, table
+from ..output import printable, table
 
 if TYPE_CHECKING:
     from ...tasks.backend import RedisBackend
-    from ...tasks.periodic import PeriodicTask
+    from ...tasks.schedules import PeriodicTask
+
 
 Row = dict[str, Any]
 COLUMNS = ("task", "schedule", "time_zone", "missed", "backend", "queue", "next", "enqueued")
@@ -45,8 +46,7 @@ class Command(BaseCommand):
             raise CommandError(loops.NO_TASKS)
         if not 1 <= options["count"] <= MAX_COUNT:
             raise CommandError(f"--count must be between 1 and {MAX_COUNT}.")
-        from ...tasks.periodic import discover
-        from ...tasks.polling import never_enqueued
+        from ...tasks.schedules import discover, never_enqueued
 
         try:
             discover()
@@ -64,7 +64,7 @@ class Command(BaseCommand):
 
 def _rows(backend: RedisBackend, count: int) -> list[Row]:
     """One row for each periodic task of a backend."""
-    from ...tasks.occurrences import read, tasks_of
+    from ...tasks.schedules import read, tasks_of
 
     found = tasks_of(backend)
     if not found:

@@ -16,11 +16,9 @@ from django.core.management.base import BaseCommand, CommandError
 
 from ... import FileChanged, FileChannel, LimitExceeded, MessagingError
 from ...services.files import Progress, Report
-from ...services.files.sources import Source
-from ..loops import MAX_SECONDS, Stopping
-from ..progress import PublishingDisplay
-from ..units import format_count, format_size, parse_size
-from ..watching import Watch
+from ...services.files.reading import Source
+from ..loops import MAX_SECONDS, Stopping, Watch
+from ..output import PublishingDisplay, format_count, format_size, parse_size
 
 logger = logging.getLogger(__name__)
 

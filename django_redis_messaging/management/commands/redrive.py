@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from ... import DelayQueue, MessagingError, conf
 from ...core import keys
 from ...core.operations import perform
-from ...services.expiries.engine import TimerEngine
+from ...services.expiries.timers import TimerEngine
 from .. import loops
 
 

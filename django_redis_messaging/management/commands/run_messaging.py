@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 
 from ...errors import MessagingError
-from ...services.jobs.limits import Limits
-from ...services.loop_group import Loop, LoopGroup
+from ...services.common.loops import Loop, LoopGroup
+from ...services.jobs.worker import Limits
 from .. import loops
 
 if TYPE_CHECKING:

@@ -9,11 +9,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ...errors import LockError, MessagingError
-from ...web.digest_mailing import Mailing, MailingFailed
-from ...web.digests import Digest
+from ...web.digests import Digest, Mailing, MailingFailed
 from ..loops import Stopping
-from ..progress import Display, Snapshot
-from ..units import format_count
+from ..output import Display, Snapshot, format_count
 
 #: exit code of a run that was stopped by a signal
 EXIT_STOPPED = 3

@@ -1,7 +1,5 @@
 """Aggregates: the lines of files, counted by period and key, each exactly once."""
 
-from .aggregator import Aggregator
-from .countries import Countries
-from .values import Count, Counted
+from .aggregator import Aggregator, Count, Counted, Countries
 
 __all__ = ["Aggregator", "Count", "Counted", "Countries"]

@@ -3,19 +3,269 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
-from itertools import groupby
-from typing import Any
+import functools
+import ipaddress
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import conf
+from ...core.commands import Argument
+from ...core.keys import name
 from ...core.keys import name as checked
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ...core.steps import Argument
-from ...errors import LeaseLost, LimitExceeded
-from ..arguments import Duration, count, integer, milliseconds
-from .counting import Counting, check_pair
+from ...errors import ConfigurationError, InvalidArgument, LeaseLost, LimitExceeded
+from ..common.arguments import Duration, count, integer, milliseconds
 from .keys import AggregateKeys
-from .values import Count, CountableFile, Counted, Flush, Parse
+
+if TYPE_CHECKING:
+    from django.contrib.gis.geoip2 import GeoIP2
+
+
+#: a period and a key
+Pair = tuple[str, str]
+#: what a line counts for: a pair, several pairs, or nothing
+Parsed = Pair | Iterable[Pair] | None
+#: raises ValueError for a malformed line
+Parse = Callable[[bytes], Parsed]
+
+
+class CountableFile(Protocol):
+    """A file as a consumer of a channel gets it."""
+
+    @property
+    def id(self) -> int:
+        """Greater than the ids of all files that the consumer got before."""
+        ...
+
+    @property
+    def channel(self) -> str: ...
+
+    @property
+    def consumer(self) -> str: ...
+
+    def batches(self, n: int, /) -> Iterator[list[bytes]]:
+        """The lines, in lists of `n`."""
+        ...
+
+    def abatches(self, n: int, /) -> AsyncIterator[list[bytes]]:
+        """Async version of `batches`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How often a key was counted in a period."""
+
+    key: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counted:
+    """What one call of `add_file` has added."""
+
+    lines: int
+    """Lines that this call has counted, malformed ones included. Lines that were counted before are not."""
+    malformed: int
+    """Lines among them that were skipped because they are malformed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flush:
+    """The counts of consecutive lines of a file."""
+
+    start: int
+    """Number of lines before the first one."""
+    end: int
+    """Number of lines up to the last one."""
+    counts: dict[Pair, int]
+    malformed: int
+    is_last: bool
+    """Whether the file ends with these lines."""
+
+
+#: addresses whose country is cached: some 10 MB
+CACHE_SIZE = 65_536
+
+
+class Countries:
+    """Looks up the countries of IP addresses in a GeoIP2 database, with Django's `GeoIP2`.
+
+        countries = Countries()
+        countries("2001:218::1")        # "JP"
+        countries("192.168.0.1")        # ""
+
+    `path` is a database (`.mmdb`, of countries or of cities) or its folder; by default the setting GEOIP_PATH
+    of Django. Needs the extra `geoip`.
+
+    A call takes an IPv4 or IPv6 address as str or bytes, and returns the ISO 3166-1 code of its country, or
+    "" if the database has none, as for private addresses. The countries of the latest 65,536 addresses are
+    cached. It raises InvalidArgument, a ValueError, for any other text: host names are not resolved.
+
+    Raises ConfigurationError if the extra or the database is missing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._find = functools.lru_cache(CACHE_SIZE)(functools.partial(_find, _open(path)))
+
+    def __call__(self, ip: str | bytes) -> str:
+        return self._find(ip)
+
+
+def _open(path: str | os.PathLike[str] | None) -> GeoIP2:
+    from django.contrib.gis import geoip2
+
+    if not geoip2.HAS_GEOIP2:
+        raise ConfigurationError(
+            "Countries needs the package geoip2: pip install 'django-redis-messaging[geoip]'."
+        )
+    from maxminddb import InvalidDatabaseError
+
+    try:
+        return geoip2.GeoIP2(path)
+    except (geoip2.GeoIP2Exception, InvalidDatabaseError, OSError) as error:
+        raise ConfigurationError(
+            "The GeoIP2 database of countries can't be opened: set GEOIP_PATH to the database or its folder,"
+            f" or pass it as path. {error}"
+        ) from error
+
+
+def _find(database: GeoIP2, ip: str | bytes) -> str:
+    from geoip2.errors import AddressNotFoundError
+
+    if not isinstance(ip, str | bytes):
+        raise TypeError(f"ip must be a str or bytes, not {type(ip).__name__}.")
+    try:
+        text = ip.decode("ascii") if isinstance(ip, bytes) else ip
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise InvalidArgument(f"ip must be an IPv4 or IPv6 address, not {ip!r:.60}.") from None
+    try:
+        # not as text: Django would look up text that it takes for a host name in the DNS
+        return database.country(getattr(address, "ipv4_mapped", None) or address)["country_code"] or ""
+    except AddressNotFoundError:
+        return ""
+
+
+#: pairs of one line; a line with more is malformed
+MAX_PAIRS = 100
+#: different pairs that are flushed; with those of one more line they are fewer than 500
+FLUSH_PAIRS = 400
+#: lines that are flushed even if they have few different pairs: what a killed process has to parse again
+FLUSH_LINES = 100_000
+#: pairs that are not checked again
+CHECKED_PAIRS = 10_000
+
+
+class Counting:
+    """The lines of a file that are not yet flushed. `start`: number of lines that were counted before."""
+
+    def __init__(self, parse: Parse, start: int) -> None:
+        self._parse = parse
+        self._check = functools.lru_cache(CHECKED_PAIRS)(check_pair)
+        self._skip = start
+        #: number of the last line that was flushed, and of the last line that was read
+        self._flushed, self._read = start, start
+        self._counts: dict[Pair, int] = {}
+        self._malformed = 0
+        self._lines, self._all_malformed = 0, 0
+
+    def count(self, lines: list[bytes]) -> Iterator[Flush]:
+        """Count the next lines, and yield what has to be flushed."""
+        if self._skip:
+            skipped = min(self._skip, len(lines))
+            self._skip -= skipped
+            lines = lines[skipped:]
+        # This loop determines the rate, so it handles the most frequent case, a pair that is in the buffer,
+        # by itself.
+        parse, counts, first = self._parse, self._counts, self._read + 1
+        for number, line in enumerate(lines, first):
+            try:
+                parsed: Any = parse(line)
+                if parsed is None:
+                    continue
+                if parsed.__class__ is tuple:
+                    try:
+                        counts[parsed] += 1
+                        continue
+                    except (KeyError, TypeError):  # a new pair, several pairs, or something else
+                        pass
+                self._add(parsed)
+            except ValueError:
+                self._malformed += 1
+            except Exception as error:
+                error.add_note(f"Raised for line {number} of the file.")
+                raise
+            else:
+                if len(counts) >= FLUSH_PAIRS:
+                    self._read = number
+                    yield self._flush()
+                    counts = self._counts
+        self._read = first - 1 + len(lines)
+        if self._read - self._flushed >= FLUSH_LINES:
+            yield self._flush()
+
+    def finish(self) -> Flush:
+        """The last flush of the file."""
+        return self._flush(is_last=True)
+
+    @property
+    def counted(self) -> Counted:
+        """What was flushed so far."""
+        return Counted(lines=self._lines, malformed=self._all_malformed)
+
+    def _flush(self, *, is_last: bool = False) -> Flush:
+        flush = Flush(
+            start=self._flushed,
+            end=self._read,
+            counts=self._counts,
+            malformed=self._malformed,
+            is_last=is_last,
+        )
+        self._lines += self._read - self._flushed
+        self._all_malformed += self._malformed
+        self._flushed, self._counts, self._malformed = self._read, {}, 0
+        return flush
+
+    def _add(self, parsed: Any) -> None:
+        """Add the pairs of a line, all or none. Raises ValueError for a malformed line."""
+        counts = self._counts
+        if _is_pair(parsed):
+            self._check(*parsed)
+            counts[parsed] = counts.get(parsed, 0) + 1
+            return
+        pairs: list[Pair] = list(islice(parsed, MAX_PAIRS + 1))
+        if len(pairs) > MAX_PAIRS:
+            raise InvalidArgument(f"A line has more than {MAX_PAIRS} pairs.")
+        for pair in pairs:
+            if not _is_pair(pair):
+                raise TypeError(
+                    "parse must return a pair (period, key) of two str, an iterable of such pairs, or None;"
+                    f" it returned {pair!r:.100}."
+                )
+            self._check(*pair)
+        for pair in pairs:
+            counts[pair] = counts.get(pair, 0) + 1
+
+
+def _is_pair(value: object) -> bool:
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], str)
+    )
+
+
+def check_pair(period: str, key: str) -> None:
+    """Check the names of a period and of a key, which may be empty."""
+    name(period, "period")
+    if key != "":
+        name(key, "key")
+
 
 #: lines that are read at a time: with the longest possible lines, 100 MiB
 BATCH = 100

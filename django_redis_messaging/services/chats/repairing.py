@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ... import conf
+from ...core.commands import batched
 from ...core.operations import Command, Script, Steps, operation
-from ...core.steps import batched
-from ..users import UserKeys
-from .joining import hiding_step
-from .membership import Membership
+from ..users.keys import UserKeys
+from .chat import Membership, hiding_step
 
 #: number of chats, greater than that of any user: restored entries were within the limit before
 _NO_LIMIT = 10**9

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ...core import payloads
 from ...core.keys import name
 from ...errors import InvalidArgument
-from ..moments import to_datetime
+from ..common.arguments import to_datetime
 from . import entries
 from .values import ChatSummary, Message
 

@@ -1,11 +1,14 @@
-"""The return values of chat operations."""
+"""The events of a chat: who joined and left, and what became of its title and its owners."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from ...core.commands import batched
+from ..common.arguments import to_datetime
 
 Role = Literal["owner", "member"]
 EventKind = Literal["joined", "added", "left", "removed", "renamed", "owner", "member"]
@@ -257,3 +260,28 @@ class Names(list[str]):
         super().__init__(names)
         #: whether the limit left out further names
         self.has_more = has_more
+
+
+#: characters of a title in an event
+MAX_TITLE = 100
+#: values of an event: see lua/_events.lua
+_VALUES = 10
+
+
+def make_events(values: Sequence[bytes]) -> list[ChatEvent]:
+    """Make events of their stored values."""
+    return [_make_event([value.decode() for value in event]) for event in batched(values, _VALUES)]
+
+
+def _make_event(values: Sequence[str]) -> ChatEvent:
+    number, ms, after_id, kind, actor, title, count, *users = values
+    return ChatEvent(
+        number=int(number),
+        kind=cast(EventKind, kind),
+        at=to_datetime(int(ms)),
+        after_id=int(after_id),
+        actor=actor,
+        users=[user for user in users if user],
+        count=int(count),
+        title=title,
+    )

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ...core.steps import batched
 from ...errors import MessagingError
 from .keys import DirectoryKeys, directories_key, indexing_key
 

@@ -1,17 +1,65 @@
-"""Timers by their names: started, extended, cancelled."""
+"""The poller's rounds over timers."""
 
 from __future__ import annotations
 
+import logging
 import os
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import iscoroutine
 from typing import Any
+
+from django.db import close_old_connections
 
 from ... import conf
 from ...core import keys, payloads
-from ...core.operations import Script, Service, Steps, asynchronous, operation
-from ...errors import LimitExceeded
-from ..arguments import Duration, milliseconds, request, settled, window
+from ...core.keys import current_prefix
+from ...core.operations import (
+    Script,
+    Service,
+    Steps,
+    asynchronous,
+    log_exception,
+    name_of,
+    operation,
+    perform,
+)
+from ...errors import LimitExceeded, MessagingError, TaskTimeout
+from ...handlers import Expired, TimerHandler, title
+from ..common.arguments import Duration, milliseconds, request, settled, to_datetime, window
+from ..common.loops import Round, default_alias, register, rounds_of_slot
+from ..jobs import threads
+from ..jobs.engine import Claimed, Engine, LeasedJob, Outcome, Settlement, registered_queues
 from ..jobs.keys import JobKeys, request_offset, request_shard
+from ..jobs.queue import retry_delay
+from ..jobs.running import RunningJob
+from ..jobs.threads import EventLoopEnded
 from .keys import TIMERS, namespaces_key, timer_key, timer_name
+
+
+class TimerEngine(Engine):
+    """The timers of a prefix."""
+
+    counts_lost = True
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix, *TIMERS)
+        self._prefix = prefix
+
+    def claim(self, queues: Sequence[str], count: int, lease: int, **options: Any) -> Steps[Claimed]:
+        """As Engine.claim, with the namespaces in random order: none is always served first."""
+        return (yield from super().claim(random.sample(queues, len(queues)), count, lease, **options))
+
+    def confirm(self, leased: LeasedJob, name: str) -> Steps[int]:
+        """Start a timer that was claimed. 0 if it has started; the ms by which to delay it; or -1 if the
+        lease is stale: the timer was cancelled, replaced, extended, or claimed by another listener."""
+        _, job_id, fence, token = leased.lease
+        keys = [*self.keys.records, timer_key(self._prefix, leased.lease.queue, name)]
+        return int((yield Script("expiry_confirm", keys, (job_id, fence, token))))
+
+    def namespaces(self) -> Steps[list[str]]:
+        """The namespaces that have or had timers."""
+        return registered_queues(namespaces_key(self._prefix))
 
 
 class Expiry(Service):
@@ -126,3 +174,94 @@ class Expiry(Service):
             timer_key(self._prefix, self.namespace, keys.name(name, "name")),
             namespaces_key(self._prefix),
         ]
+
+
+logger = logging.getLogger(__name__)
+
+
+class Firing:
+    """Makes attempts at timers, for the lanes of a worker."""
+
+    def __init__(self, engine: TimerEngine, using: str, handlers: Mapping[str, TimerHandler]) -> None:
+        self._engine = engine
+        self._using = using
+        self._handlers = handlers
+
+    def __call__(self, running: RunningJob) -> Settlement | None:
+        """Start a timer and call its handler; None if the lease is stale."""
+        leased = running.leased
+        namespace, job_id = leased.lease.queue, leased.lease.id
+        try:
+            name, payload = _decode(leased)
+        except (TypeError, ValueError) as error:  # an unreadable timer must not stop the others
+            logger.error("Timer id=%s of %r can't be decoded; moved to dead letters.", job_id, namespace)
+            return running.settled(Outcome.DEAD, line=_failure(f"The timer can't be decoded: {error}"))
+        with running.start():
+            return self._fire(running, name, payload)
+
+    def _fire(self, running: RunningJob, name: str, payload: Any) -> Settlement | None:
+        leased = running.leased
+        namespace, job_id = leased.lease.queue, leased.lease.id
+        try:
+            delay = perform(self._using, self._engine.confirm(leased, name))
+        except MessagingError as error:
+            logger.warning("Starting timer id=%s failed; released: %s", job_id, error)
+            return running.settled(Outcome.RELEASE)
+        if delay < 0:
+            return None
+        if delay > 0:
+            return running.settled(Outcome.RELEASE, delay)
+        due_at = to_datetime(leased.state.moment)
+        expired = Expired(name, namespace, payload, job_id, leased.lease.fence, due_at)
+        threads.prepare()
+        try:
+            _call(self._handlers[namespace], expired, running)
+        except BaseException as error:  # SystemExit too: a lane that ended would start no more timers
+            return _failed(self._handlers[namespace], running, error)
+        finally:
+            close_old_connections()
+        return running.settled(Outcome.DONE)
+
+
+def _decode(leased: LeasedJob) -> tuple[str, Any]:
+    name, payload = payloads.loads_all(leased.payload.split(b"\n", 1))
+    return keys.name(name, "name"), payload
+
+
+def _call(handler: TimerHandler, expired: Expired, running: RunningJob) -> None:
+    result = running.call(lambda: handler.function(expired), handler.timeout)
+    if iscoroutine(result):
+        running.call_async(result, handler.timeout)
+
+
+def _failed(handler: TimerHandler, running: RunningJob, error: BaseException) -> Settlement:
+    if running.released or issubclass(type(error), EventLoopEnded):
+        return running.settled(Outcome.RELEASE)
+    leased = running.leased
+    reason = name_of(type(error))
+    if issubclass(type(error), TaskTimeout) and running.overdue >= 0:
+        reason = f"{reason}: took longer than {handler.timeout} s"
+    log_exception(
+        logger,
+        error,
+        "Timer id=%s of %r: %s failed in attempt %d.",
+        leased.lease.id,
+        leased.lease.queue,
+        title(handler.function),
+        leased.state.attempts,
+        level=logging.WARNING,
+    )
+    line = _failure(f"{title(handler.function)}: {reason}")
+    return running.settled(Outcome.RETRY, round(retry_delay(leased.state.failures) * 1000), line)
+
+
+def _failure(reason: str) -> str:
+    """The line of the log for a failed attempt."""
+    return "F" + payloads.string(reason)
+
+
+@register(default_alias)
+def timers(using: str) -> Iterable[Round]:
+    """One round for each page of namespaces."""
+    prefix = current_prefix()
+    return rounds_of_slot(using, TimerEngine(prefix), namespaces_key(prefix))

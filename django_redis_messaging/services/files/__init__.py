@@ -1,10 +1,7 @@
 """File channels: distribution of files to a known set of consumers."""
 
-from .channel import FileChannel
-from .decompression import gunzip, unzstd
-from .file import File
-from .lines import iter_lines
-from .values import ConsumerStats, FileStats, Progress, Report
+from .channel import ConsumerStats, File, FileChannel, FileStats, Progress, Report
+from .reading import gunzip, iter_lines, unzstd
 
 __all__ = [
     "ConsumerStats",

@@ -1,6 +1,6 @@
 """The lease engine, and the delay queue on it."""
 
+from .engine import DeadJob, Job, QueueStats
 from .queue import DelayQueue
-from .values import DeadJob, Job, QueueStats
 
 __all__ = ["DeadJob", "DelayQueue", "Job", "QueueStats"]

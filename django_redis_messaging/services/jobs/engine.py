@@ -1,4 +1,4 @@
-"""The lease engine: the steps that delay queues, tasks and timers are made of.
+"""Registries of queues: the poller and the statistics find in them which queues exist.
 
 A job is in one place at a time: it waits in a queue (ready, or delayed until it is due), is leased, is dead,
 or has ended and is kept as a result. A claim gives its caller a lease with a fence and a token; later writes
@@ -6,32 +6,293 @@ about the job carry both, and are refused when they are stale. Every claim reque
 
 The design is that of visibility timeouts (Amazon SQS) with counted attempts, on sorted sets as in "Redis in
 Action", chapter 6; one script does all that a claim needs.
+
+At the end of their leases they would come back as jobs that have lost their worker, and one with a single
+attempt would be dead. So the worker releases them, by the token of the claim.
+
+A push registers its queue until the moment at which its job is due, but not at every push: a process
+remembers what it has registered. A registration that is older than MAX_AGE is removed by the poller, after
+it has found the queue empty; so no queue with jobs is forgotten, however long they are delayed. Nothing else
+removes registrations: workers don't read them, and the statistics don't write, so that users of Redis who may
+only read can run them. Without a poller, names that are no longer used stay: some bytes each in Redis, and a
+script each for the statistics.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import os
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
 
 from ... import conf
-from ...core.operations import Command, PopHint, Script, Steps
-from ...core.steps import Argument, Wait, batched
-from ...errors import LimitExceeded
-from ..arguments import integer, request, settled, window
+from ...core.commands import Argument, Wait, batched
+from ...core.operations import Command, PopHint, Script, Steps, perform
+from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
+from ..common.arguments import integer, request, settled, window
 from .keys import JobKeys, request_offset, request_shard
-from .leases import (
-    Claimed,
-    FollowUp,
-    JobRecord,
-    Lease,
-    Settlement,
-    State,
-    parse_claim,
-    parse_record,
-    parse_state,
-)
-from .pages import PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that was popped. If it has a lease, ack, retry, release or fail it before the lease ends."""
+
+    id: str
+    #: what was pushed
+    data: Any
+    #: attempts started, this one included
+    attempts: int
+    #: grows with every lease of this job: a resource that refuses lower ones is safe from late holders
+    fence: int
+    #: when it became due
+    due_at: datetime
+    #: name of its queue
+    queue: str
+    #: identifies the lease, together with the fence
+    token: str = field(repr=False, default="")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadJob:
+    """A dead job: it failed permanently, or had all its attempts."""
+
+    id: str
+    data: Any
+    attempts: int
+    #: why it died; empty if no reason was given
+    reason: str
+    buried_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """How many jobs are in each state, as if everything due by time had been done."""
+
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    #: seconds since the oldest ready job became due; None if no job is ready
+    oldest_age: float | None
+
+
+#: status of a job that was claimed after two leases of it had expired, before its attempt is started
+HELD = "h"
+
+
+class Outcome(Enum):
+    """What becomes of a leased job. The values are those of lua/_leases.lua."""
+
+    #: the job has ended; its result may be kept for a while
+    DONE = "done"
+    #: the attempt failed: the job is requeued, or dead after its last attempt
+    RETRY = "retry"
+    #: the job is requeued, and the attempt doesn't count
+    RELEASE = "release"
+    #: the job is moved to the dead jobs
+    DEAD = "dead"
+
+
+class Lease(NamedTuple):
+    """The right to work on a job until the lease ends. Fence and token identify it: a later lease of the same
+    job has a greater fence and another token."""
+
+    queue: str
+    id: str
+    fence: int
+    token: str
+
+    def settled(self, outcome: Outcome, ms: int = 0, line: str = "") -> Settlement:
+        """The lease with its outcome."""
+        return Settlement(self, outcome, ms, line)
+
+
+class FollowUp(NamedTuple):
+    """A job that the script that settles another one pushes."""
+
+    queue: str
+    #: the fields of a Push
+    job: Sequence[str | int]
+    #: see Engine.push
+    max_aliases: int
+    #: called after the push, with its moment (ms); after a failure it may be called again
+    pushed: Callable[[int], None]
+
+
+class Settlement(NamedTuple):
+    """A lease with its outcome, which the engine applies unless the lease is stale."""
+
+    lease: Lease
+    outcome: Outcome
+    #: ms to keep the result (DONE), or to delay the next attempt (RETRY, RELEASE)
+    ms: int = 0
+    #: line for the log of attempts, opaque to the engine
+    line: str = ""
+    #: with DONE
+    follow_up: FollowUp | None = None
+
+    @property
+    def words(self) -> tuple[str, int, str, str, int, str]:
+        """As the scripts take it: id, fence, token, outcome, ms, line."""
+        _, job_id, fence, token = self.lease
+        return job_id, fence, token, self.outcome.value, self.ms, self.line
+
+
+class State(NamedTuple):
+    """A job's state: see lua/_records.lua. Moments are ms, 0 for never."""
+
+    status: str
+    priority: int
+    attempts: int
+    #: attempts whose lease expired, where these are counted apart from failures
+    lost: int
+    max_attempts: int
+    fence: int
+    token: str
+    pushed: int
+    first: int
+    last: int
+    moment: int
+    workers: list[str]
+    #: whether a client may wait for the end of the job
+    awaited: bool
+    unique: str
+
+    @property
+    def failures(self) -> int:
+        """The attempts that count towards `max_attempts`, the current one included."""
+        return self.attempts - self.lost
+
+
+class LeasedJob(NamedTuple):
+    """A job that was claimed."""
+
+    lease: Lease
+    payload: bytes
+    state: State
+
+
+class JobRecord(NamedTuple):
+    """What is stored of a job."""
+
+    id: str
+    payload: bytes
+    state: State
+    #: lines: one for each attempt that ended, and for other events
+    log: bytes
+
+
+class Claimed(NamedTuple):
+    """The reply to a claim."""
+
+    #: the server's clock: ms
+    now: int
+    #: seconds until something is due; None where nothing is
+    due_in: float | None
+    #: for each settlement, whether it was applied; False where the lease was stale
+    settled: list[bool]
+    jobs: list[LeasedJob]
+
+
+def parse_state(raw: bytes) -> State:
+    """The state in a reply."""
+    parts = raw.decode().split(" ", 13)
+    if len(parts) < 14:  # as before `lost` and `awaited` were added
+        parts[3:3], parts[-1:-1] = ["0"], ["0"]
+    status, priority, attempts, lost, max_attempts, fence, token, *moments, workers, awaited, unique = parts
+    pushed, first, last, moment = map(int, moments)
+    names = [] if workers == "-" else workers.split(",")
+    numbers = int(priority), int(attempts), int(lost), int(max_attempts), int(fence)
+    return State(status, *numbers, token, pushed, first, last, moment, names, awaited == "1", unique)
+
+
+def parse_record(raw: list[bytes]) -> JobRecord:
+    """One job of a reply: id, payload, state, log."""
+    job_id, payload, state, log = raw
+    return JobRecord(job_id.decode(), payload, parse_state(state), log)
+
+
+def parse_claim(reply: list[Any], queues: Sequence[str]) -> Claimed:
+    """The reply of jobs_claim.lua."""
+    now, due_in, settled, found = reply
+    jobs = []
+    for number, job_id, payload, raw in batched(found, 4):
+        state, at = parse_state(raw), int(number) - 1
+        lease = Lease(queues[at], job_id.decode(), state.fence, state.token)
+        jobs.append(LeasedJob(lease, payload, state))
+    return Claimed(now, None if due_in < 0 else due_in / 1000, [bool(flag) for flag in settled], jobs)
+
+
+#: weight of a queue, at most
+MAX_WEIGHT = 1000
+
+
+class QueueOrder:
+    """Strict: the first queue is served first, always. With weights: each queue comes first in a share of the
+    claims that is proportional to its weight; the others follow, so that no claim is in vain.
+
+    The shares are even ("smooth weighted round-robin", nginx): with weights of 3 and 1, the first four claims
+    serve a, a, b and a first.
+
+    >>> order = QueueOrder({"a": 3, "b": 1})
+    >>> [order.next()[0] for _ in range(4)]
+    ['a', 'a', 'b', 'a']
+    >>> QueueOrder(["b", "a"]).next()
+    ['b', 'a']
+    """
+
+    def __init__(self, queues: Sequence[str] | Mapping[str, int]) -> None:
+        #: in the order in which they were given
+        self.queues = list(queues)
+        self._weights = dict(queues) if isinstance(queues, Mapping) else {}
+        self._total = sum(self._weights.values())
+        #: how far each queue is behind its share
+        self._behind = dict.fromkeys(self._weights, 0)
+
+    def next(self) -> list[str]:
+        """The queues in the order of the next claim. Not for several threads at once."""
+        if not self._weights:
+            return self.queues
+        for queue, weight in self._weights.items():
+            self._behind[queue] += weight
+        order = sorted(self.queues, key=self._behind.__getitem__, reverse=True)
+        self._behind[order[0]] -= self._total
+        return order
+
+
+T = TypeVar("T")
+
+#: jobs that one script pushes, redrives or deletes at most
+PAGE = 200
+#: bytes of payloads that one script pushes at most, unless a single job has more
+PAGE_BYTES = 2**20
+
+
+def pages(jobs: Iterable[T], payload: Callable[[T], str]) -> Iterator[list[T]]:
+    """Group jobs into pages, in their order. `payload` returns the payload of a job.
+
+    >>> [len(page) for page in pages(["x" * 600_000, "x" * 600_000, "x"], str)]
+    [1, 2]
+    """
+    page: list[T] = []
+    size = 0
+    for job in jobs:
+        text = payload(job)
+        added = len(text) if text.isascii() else len(text.encode())
+        if page and (len(page) == PAGE or size + added > PAGE_BYTES):
+            yield page
+            page, size = [], 0
+        page.append(job)
+        size += added
+    if page:
+        yield page
+
 
 #: seconds after which a waiting client polls, though no wake-up came
 POLL_INTERVAL = 1.0
@@ -281,3 +542,130 @@ class Engine:
 def _dead_ttl() -> int:
     """How long a dead job is kept: ms."""
     return int(conf.current().JOB_DEAD_TTL * 1000)
+
+
+logger = logging.getLogger(__name__)
+
+#: claims that are remembered, the latest ones
+MAX_CLAIMS = 1000
+
+
+class LostClaims:
+    """The claims of one worker whose replies were lost.
+
+    Their jobs are released before the next claim, and again after each third of a lease, until a lease has
+    passed since Redis replied first: a request that was delayed on its way may be executed later.
+    """
+
+    def __init__(self, engine: Engine, using: str, queues: Sequence[str], lease: float) -> None:
+        self._engine = engine
+        self._using = using
+        self._queues = list(queues)
+        self._lease = lease
+        #: token → when it is forgotten: monotonic; infinite until Redis has replied
+        self._tokens: dict[str, float] = {}
+        #: monotonic
+        self._next_release = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
+    def add(self, token: str) -> None:
+        """Remember a claim."""
+        self._tokens[token] = math.inf
+        self._next_release = 0.0
+        if len(self._tokens) > MAX_CLAIMS:
+            del self._tokens[next(iter(self._tokens))]
+
+    def release(self) -> None:
+        """Release the jobs of these claims, if that is due; raises MessagingError."""
+        if monotonic() < self._next_release:
+            return
+        tokens = list(self._tokens)
+        # before the request: add() resets it for a claim that is lost meanwhile, in another lane
+        self._next_release = monotonic() + self._lease / 3
+        try:
+            released = perform(self._using, self._engine.return_claims(self._queues, tokens))
+        except BaseException:
+            self._next_release = 0.0
+            raise
+        now = monotonic()
+        for token in tokens:
+            ends = min(self._tokens.get(token, now), now + self._lease)
+            if ends > now:
+                self._tokens[token] = ends
+            else:
+                self._tokens.pop(token, None)
+        if released:
+            logger.warning(
+                "The reply to a claim was lost; jobs that it had leased were released: %d.", released
+            )
+
+
+#: seconds after which a process that goes on pushing to a queue registers it again
+REGISTER_INTERVAL = 3600.0
+#: ms after which a registration is old, counted from its moment
+MAX_AGE = 30 * 86_400_000
+#: ms by which a job may be due after the registered moment without a new registration: less than MAX_AGE
+MAX_LATER = 15 * 86_400_000
+
+
+class _Registered(NamedTuple):
+    """What this process has registered."""
+
+    #: monotonic
+    at: float
+    #: ms by this process's clock: the registered moment
+    until: float
+
+
+#: by (using, key of the registry, queue)
+_registered: dict[tuple[str, str, str], _Registered] = {}
+
+
+def register_queue(using: str, registry: str, queue: str, delay: int | str = 0) -> Steps[None]:
+    """Add a queue to a registry (a key) until a job is due, unless this process has done so recently. `delay`
+    is that of the job: ms, or "@" and a moment in ms. The push before it has succeeded, so a failure is
+    logged and not raised."""
+    which, until = (using, registry, queue), _due(delay)
+    known = _registered.get(which)
+    if (
+        known is not None
+        and time.monotonic() - known.at < REGISTER_INTERVAL
+        and until <= known.until + MAX_LATER
+    ):
+        return
+    try:
+        yield Script("queues_keep", [registry], [queue, delay])
+    except (Unavailable, OutcomeUnknown) as error:
+        logger.warning(
+            "Registering queue %r for the poller failed, retrying at the next push: %s", queue, error
+        )
+    else:
+        _registered[which] = _Registered(time.monotonic(), until)
+
+
+def registered_queues(registry: str) -> Steps[list[str]]:
+    """The names in a registry, the oldest registration first."""
+    names, _ = yield from registrations(registry)
+    return names
+
+
+def registrations(registry: str) -> Steps[tuple[list[str], set[str]]]:
+    """The names in a registry, the oldest registration first; and those whose registration is old."""
+    old, found = yield Script("queues_list", [registry], [MAX_AGE])
+    names = [one.decode() for one in found]
+    return names, set(names[:old])
+
+
+def check_registration(engine: Engine, queue: str, registry: str, name: str) -> Steps[None]:
+    """Remove an old registration if the queue is empty; else renew it."""
+    if (yield from engine.is_empty(queue)):
+        yield Script("queues_forget", [registry], [name, MAX_AGE])
+    else:
+        yield Script("queues_keep", [registry], [name, 0])
+
+
+def _due(delay: int | str) -> float:
+    """When a job is due, in ms by this process's clock. That need not be exact: see MAX_LATER."""
+    return float(delay[1:]) if isinstance(delay, str) else time.time() * 1000 + delay

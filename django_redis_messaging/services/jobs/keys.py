@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from zlib import crc32
 
+from ...core.commands import Hint
 from ...core.keys import FORMAT, encoded, tag
-from ...core.steps import Hint
 
 #: pairs of hashes over which the request ids of pushes are spread: to delete one hash of a million ids in one
 #: go would delay other clients by half a second

@@ -2,21 +2,377 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import inspect
+import logging
+import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from time import monotonic, sleep
 from typing import Any
 
+from ... import conf
+from ...core import payloads
 from ...core.keys import name as checked
-from ...core.operations import Steps, asynchronous, operation
-from ..arguments import Duration, Stop, count, integer, milliseconds, request, sequence
-from . import consuming
-from .base import MAX_JOBS, ONLY_QUEUE, LeaseQueue
-from .encoding import decode_dead, encode, new_ids
-from .engine import Push
+from ...core.operations import (
+    Service,
+    Steps,
+    aperform_renewal,
+    asynchronous,
+    log_exception,
+    operation,
+    perform_renewal,
+)
+from ...core.outcome import backoff, no_retries_when
+from ...errors import (
+    ConfigurationError,
+    InvalidArgument,
+    LimitExceeded,
+    MessagingError,
+    OutcomeUnknown,
+    Unavailable,
+)
+from ..common.arguments import Duration, Stop, count, integer, milliseconds, request, sequence, to_datetime
+from ..common.leases import AsyncRenewal, Renewal
+from .engine import (
+    POLL_INTERVAL,
+    DeadJob,
+    Engine,
+    Job,
+    JobRecord,
+    Lease,
+    LeasedJob,
+    Outcome,
+    Push,
+    QueueStats,
+    check_attempts,
+    pages,
+    register_queue,
+)
 from .keys import queues_key
-from .pages import pages
-from .registry import register_queue
-from .values import DeadJob, QueueStats
+
+#: bytes of the reason with which a job fails
+MAX_REASON_BYTES = 8192
+
+
+def new_ids(request_id: str | None, count: int) -> list[str]:
+    """New ids; the same ones for a repeat of a request. Ascending: jobs that become due in the same ms are
+    delivered in the order of their ids."""
+    digest = os.urandom(9) if request_id is None else hashlib.sha256(request_id.encode()).digest()[:9]
+    base = digest.hex()
+    return [f"{base}{number:06x}" for number in range(count)]
+
+
+def encode(data: Any) -> str:
+    """A payload as it is stored; LimitExceeded if it is too large."""
+    encoded = payloads.dumps(data, "data")
+    limit = conf.current().JOB_MAX_BYTES
+    if len(encoded) > limit or len(encoded.encode()) > limit:
+        raise LimitExceeded(
+            "a job's payload (bytes)", limit=limit, actual=len(encoded.encode()), setting="JOB_MAX_BYTES"
+        )
+    return encoded
+
+
+def failure_line(reason: str) -> str:
+    """The line of the log for a job that failed with this reason."""
+    return "F" + payloads.string(payloads.text(reason, "reason", limit=MAX_REASON_BYTES))
+
+
+def decode_jobs(found: Sequence[LeasedJob], queue: str) -> list[Job]:
+    """The jobs of a claim."""
+    data = payloads.loads_all([one.payload for one in found])
+    return [
+        Job(
+            id=one.lease.id,
+            data=value,
+            attempts=one.state.attempts,
+            fence=one.lease.fence,
+            due_at=to_datetime(one.state.moment),
+            queue=queue,
+            token=one.lease.token,
+        )
+        for one, value in zip(found, data, strict=True)
+    ]
+
+
+def decode_dead(found: Sequence[JobRecord]) -> list[DeadJob]:
+    """Dead jobs, from their records."""
+    data = payloads.loads_all([one.payload for one in found])
+    return [
+        DeadJob(one.id, value, one.state.attempts, _reason(one.log), to_datetime(one.state.moment))
+        for one, value in zip(found, data, strict=True)
+    ]
+
+
+def _reason(log: bytes) -> str:
+    """Why a job is dead: the last line of its log, in words."""
+    line = log.rpartition(b"\n")[2].decode()
+    if line.startswith("L"):
+        return f"The lease expired in attempt {line[1:]}."
+    return str(payloads.loads_all([line[1:].encode()])[0]) if line.startswith("F") else ""
+
+
+#: name of a queue that has its slot to itself, in the keys and in leases
+ONLY_QUEUE = "jobs"
+#: jobs that one call pops or lists at most
+MAX_JOBS = 500
+
+
+class LeaseQueue(Service):
+    """A queue as its consumers use it."""
+
+    def __init__(self, name: str, *, max_attempts: int | None = None, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self.name = checked(name, "name")
+        attempts = conf.current().JOB_MAX_ATTEMPTS if max_attempts is None else max_attempts
+        self._max_attempts = check_attempts(attempts, "max_attempts")
+        self._engine = Engine(self._prefix, "queue", name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    @operation
+    def pop(
+        self, num: int = 5, *, lease: Duration | None = 30, min_age: Duration = 0, wait: Duration = 0
+    ) -> Steps[list[Job]]:
+        """Lease up to `num` ready jobs (1 to 500) for `lease` seconds.
+
+        A job that is not acked, retried, released, failed or extended by then is delivered again.
+        `lease=None` deletes the jobs at once: each is delivered at most once, and lost if its consumer
+        crashes. `min_age` pops only jobs that became due at least so long ago. With `wait`, the call returns
+        as soon as a job is ready, or with an empty list after that time.
+
+        >>> DelayQueue("nothing").pop(wait=0.01)
+        []
+        """
+        wanted = count(num, "num", maximum=MAX_JOBS)
+        length = 0 if lease is None else milliseconds(lease, "lease", minimum=1)
+        age = milliseconds(min_age, "min_age")
+        ends = monotonic() + milliseconds(wait, "wait") / 1000
+        while True:
+            claimed = yield from self._engine.claim([ONLY_QUEUE], wanted, length, min_age=age)
+            left = ends - monotonic()
+            if claimed.jobs or left <= 0:
+                return decode_jobs(claimed.jobs, self.name)
+            due_in = POLL_INTERVAL if claimed.due_in is None else claimed.due_in
+            try:
+                yield from self._engine.wait([ONLY_QUEUE], min(left, due_in), linger=left)
+            except (Unavailable, OutcomeUnknown):
+                continue  # only a wake-up was lost; the next claim tells whether Redis is reachable
+
+    apop = asynchronous(pop)
+
+    @operation
+    def ack(self, job: Job) -> Steps[bool | None]:
+        """Report that the job is done. False, with nothing changed, if the lease is lost: the job was
+        delivered to another consumer meanwhile.
+
+        None if a reply was lost and the repeat found nothing to do: either the job was acked, or the lease
+        was lost at that moment. The same holds for `retry`, `release` and `fail`.
+        """
+        return (yield from self._settle(job, Outcome.DONE))
+
+    aack = asynchronous(ack)
+
+    @operation
+    def retry(self, job: Job, delay: Duration = 0) -> Steps[bool | None]:
+        """Requeue the job after `delay`; after its last attempt it is dead. False if the lease is lost."""
+        return (yield from self._settle(job, Outcome.RETRY, milliseconds(delay, "delay")))
+
+    aretry = asynchronous(retry)
+
+    @operation
+    def release(self, job: Job, delay: Duration = 0) -> Steps[bool | None]:
+        """Requeue the job after `delay`; the attempt doesn't count. False if the lease is lost."""
+        return (yield from self._settle(job, Outcome.RELEASE, milliseconds(delay, "delay")))
+
+    arelease = asynchronous(release)
+
+    @operation
+    def fail(self, job: Job, reason: str) -> Steps[bool | None]:
+        """Move the job to the dead jobs, with a reason, until it is redriven. False if the lease is lost."""
+        return (yield from self._settle(job, Outcome.DEAD, 0, failure_line(reason)))
+
+    afail = asynchronous(fail)
+
+    @operation
+    def extend(self, job: Job, lease: Duration) -> Steps[bool]:
+        """Make the lease end `lease` seconds from now, if that is later. False if it is lost."""
+        return (yield from self._extend(job, lease))
+
+    aextend = asynchronous(extend)
+
+    def _extend(self, job: Job, lease: Duration) -> Steps[bool]:
+        length = milliseconds(lease, "lease", minimum=1)
+        [in_force] = yield from self._engine.extend([self._lease(job)], length)
+        return in_force
+
+    def _settle(self, job: Job, outcome: Outcome, ms: int = 0, line: str = "") -> Steps[bool | None]:
+        return self._engine.settle(self._lease(job).settled(outcome, ms, line))
+
+    def _lease(self, job: Job) -> Lease:
+        if job.queue != self.name:
+            raise InvalidArgument(f"job must be of the queue {self.name!r}, not of {job.queue!r}.")
+        return Lease(ONLY_QUEUE, job.id, job.fence, job.token)
+
+
+logger = logging.getLogger(__name__)
+
+#: seconds between two checks of `stop`
+STOP_INTERVAL = 1.0
+
+
+def retry_delay(attempts: int) -> float:
+    """Seconds before the next attempt at a job: JOB_BACKOFF, doubled with each attempt, with jitter."""
+    settings = conf.current()
+    return backoff(attempts, first=settings.JOB_BACKOFF, longest=settings.JOB_BACKOFF_MAX)
+
+
+def check(callables: Mapping[str, Callable[..., Any]]) -> None:
+    """Raise TypeError for callables that only `awork` can call."""
+    for name, function in callables.items():
+        if _is_coroutine_function(function):
+            raise TypeError(f"{name!r} is a coroutine function: use awork, which awaits it.")
+
+
+def work(queue: LeaseQueue, callables: Mapping[str, Callable[..., Any]], stop: Stop, lease: float) -> None:
+    """See DelayQueue.work."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            with no_retries_when(stop.is_set):
+                jobs = queue.pop(1, lease=lease, wait=STOP_INTERVAL)
+            for job in jobs:
+                _run(queue, job, callables, lease)
+            failures = 0
+        except (ConfigurationError, InvalidArgument):
+            raise
+        except MessagingError as error:
+            failures += 1
+            for seconds in _outage(queue, error, failures, stop):
+                sleep(seconds)
+
+
+async def awork(
+    queue: LeaseQueue, callables: Mapping[str, Callable[..., Any]], stop: Stop, lease: float
+) -> None:
+    """See DelayQueue.awork."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            with no_retries_when(stop.is_set):
+                jobs = await queue.apop(1, lease=lease, wait=STOP_INTERVAL)
+            for job in jobs:
+                await _arun(queue, job, callables, lease)
+            failures = 0
+        except (ConfigurationError, InvalidArgument):
+            raise
+        except MessagingError as error:
+            failures += 1
+            for seconds in _outage(queue, error, failures, stop):
+                await asyncio.sleep(seconds)
+
+
+def _run(queue: LeaseQueue, job: Job, callables: Mapping[str, Callable[..., Any]], lease: float) -> None:
+    """Call the callable of a job and settle the lease. If that fails, the job is delivered again."""
+    call = _call_of(job, callables)
+    if call is None:
+        queue.fail(job, _no_call_reason(job))
+        return
+    function, args = call
+    try:
+        with Renewal(partial(_renew, queue, job, lease), lease / 3, job.id):
+            result = function(*args)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError(f"{function!r} returned a coroutine: use awork, which awaits it.")
+    except Exception as error:
+        try:
+            queue.retry(job, retry_delay(job.attempts))
+        finally:
+            _log_failure(job, error)
+    else:
+        _log_lost_lease(job, queue.ack(job))
+
+
+async def _arun(
+    queue: LeaseQueue, job: Job, callables: Mapping[str, Callable[..., Any]], lease: float
+) -> None:
+    """The async version of `_run`."""
+    call = _call_of(job, callables)
+    if call is None:
+        await queue.afail(job, _no_call_reason(job))
+        return
+    function, args = call
+    try:
+        async with AsyncRenewal(partial(_arenew, queue, job, lease), lease / 3, job.id):
+            if _is_coroutine_function(function):
+                result = function(*args)
+            else:  # in a thread: it may block, and the lease must be extended meanwhile
+                result = await asyncio.to_thread(function, *args)
+            if inspect.isawaitable(result):
+                await result
+    except Exception as error:
+        try:
+            await queue.aretry(job, retry_delay(job.attempts))
+        finally:
+            _log_failure(job, error)
+    else:
+        _log_lost_lease(job, await queue.aack(job))
+
+
+def _renew(queue: LeaseQueue, job: Job, lease: float) -> bool:
+    return perform_renewal(queue._using, queue._extend(job, lease))
+
+
+async def _arenew(queue: LeaseQueue, job: Job, lease: float) -> bool:
+    return await aperform_renewal(queue._using, queue._extend(job, lease))
+
+
+def _is_coroutine_function(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )
+
+
+def _call_of(
+    job: Job, callables: Mapping[str, Callable[..., Any]]
+) -> tuple[Callable[..., Any], list[Any]] | None:
+    """The callable of a job and its arguments; None if no callable has the name."""
+    match job.data:
+        case [str(name), list(args)] if name in callables:
+            return callables[name], args
+    logger.error("Job %r of queue %r: no callable is registered; moved to dead letters.", job.id, job.queue)
+    return None
+
+
+def _no_call_reason(job: Job) -> str:
+    match job.data:
+        case [str(name), list()]:
+            return f"No callable is registered as {name[:100]!r}."
+    return "The payload is not [name, args]."
+
+
+def _outage(queue: LeaseQueue, error: MessagingError, failures: int, stop: Stop) -> Iterator[float]:
+    """Log a failure of Redis; then the pause before the retry, in pieces, to check `stop` between them."""
+    pause = backoff(failures)
+    logger.warning("Consuming queue %r failed, retrying in %.1f s: %s", queue.name, pause, error)
+    ends = monotonic() + pause
+    while (left := ends - monotonic()) > 0 and not stop.is_set():
+        yield min(left, STOP_INTERVAL)
+
+
+def _log_failure(job: Job, error: Exception) -> None:
+    message = "Job %r of queue %r failed in attempt %d."
+    log_exception(logger, error, message, job.id, job.queue, job.attempts)
+
+
+def _log_lost_lease(job: Job, acked: bool | None) -> None:
+    if acked is False:
+        logger.warning("Job %r of queue %r was done, but its lease was lost.", job.id, job.queue)
 
 
 class DelayQueue(LeaseQueue):
@@ -180,8 +536,8 @@ class DelayQueue(LeaseQueue):
         InvalidArgument end it. Coroutine functions raise TypeError: they are for `awork`.
         """
         seconds = milliseconds(lease, "lease", minimum=1) / 1000
-        consuming.check(callables)
-        consuming.work(self, callables, stop or threading.Event(), seconds)
+        check(callables)
+        work(self, callables, stop or threading.Event(), seconds)
 
     async def awork(
         self,
@@ -193,7 +549,7 @@ class DelayQueue(LeaseQueue):
         """As `work`, with coroutine functions too: those are awaited, others run in a thread. `stop` is an
         asyncio.Event, or anything with is_set."""
         seconds = milliseconds(lease, "lease", minimum=1) / 1000
-        await consuming.awork(self, callables, stop or threading.Event(), seconds)
+        await awork(self, callables, stop or threading.Event(), seconds)
 
     def _push_one(
         self, job_id: str, request_key: str, data: Any, delay: Duration, priority: int

@@ -1,20 +1,25 @@
-"""What a worker runs: jobs, with their timeouts."""
+"""What a worker runs: jobs with their timeouts, whose leases are kept and settled."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from ...errors import TaskTimeout
-from . import databases
-from .interrupts import INTERRUPT_INTERVAL, AttemptInterrupted, InterruptibleCall
-from .leases import HELD, LeasedJob, Outcome, Settlement
+from ... import conf
+from ...core.operations import log_exception, perform, perform_renewal
+from ...core.outcome import time_left
+from ...errors import MessagingError, OutcomeUnknown, TaskTimeout
+from ..common.leases import Renewal
+from . import threads
+from .engine import HELD, Engine, LeasedJob, Outcome, Settlement
+from .threads import INTERRUPT_INTERVAL, AttemptInterrupted, InterruptibleCall
 
 logger = logging.getLogger(__name__)
 
@@ -108,11 +113,11 @@ class RunningJob:
         try:
             value = function() if call is None else self._call_within(call, function)
         finally:
-            left_open = databases.discard_open_transactions()
+            left_open = threads.discard_open_transactions()
             if call is not None and call.interrupts:
-                databases.discard_all()
+                threads.discard_all()
         if left_open:
-            raise databases.open_transaction_error(left_open)
+            raise threads.open_transaction_error(left_open)
         return value
 
     def _call_within(self, call: InterruptibleCall, function: Callable[[], Any]) -> Any:
@@ -242,3 +247,145 @@ class RunningJobs:
             if job in self._jobs and not job.lease_lost:
                 job.lease_lost = True
                 logger.warning("Job id=%s lost its lease while it ran.", job.leased.lease.id)
+
+
+class Heartbeat:
+    """Extends the leases of the running jobs in one call, and stores the state of the worker: after each
+    third of a lease, in a thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        using: str,
+        worker: str,
+        running: RunningJobs,
+        lease: float,
+        done: Callable[[], int],
+        on_failure: Callable[[], object],
+    ) -> None:
+        #: whether a claim was answered since the last heartbeat
+        self.consumed = False
+        self._engine = engine
+        self._using = using
+        self._worker = worker
+        self._running = running
+        self._lease = lease
+        self._done = done
+        self._on_failure = on_failure
+        self._failed = False
+        #: start of the worker by the server's clock: ms; 0 before the first heartbeat
+        self._started = 0
+        self._ending = False
+        self._renewal = Renewal(self._beat, lease / 3, f"worker {worker}")
+
+    def start(self) -> None:
+        """Send the first heartbeat, and go on."""
+        self._renewal.start(at_once=True)
+
+    def stop(self) -> None:
+        """Stop, and wait for a heartbeat in progress, until the deadline."""
+        self._ending = True
+        left = time_left()
+        self._renewal.stop(None if math.isinf(left) else max(left, 0))
+
+    def _beat(self) -> bool:
+        """For the renewal: always True. An unexpected error ends the worker; leases are kept until then."""
+        try:
+            self.keep_leases()
+            self.report()
+        except MessagingError as error:
+            if not self._ending:
+                logger.warning("Heartbeat failed, retrying in %.1f s: %s", self._lease / 3, error)
+        except BaseException as error:  # SystemExit too: the thread must not end
+            if not self._failed:
+                self._failed = True
+                self._on_failure()
+                log_exception(logger, error, "The heartbeat of worker %s failed; stopping.", self._worker)
+        return True
+
+    def keep_leases(self) -> None:
+        """Extend the leases of running jobs."""
+        kept = self._running.with_leases()
+        if not kept:
+            return
+        leases = [running.leased.lease for running in kept]
+        in_force = perform_renewal(self._using, self._engine.extend(leases, round(self._lease * 1000)))
+        self._running.mark_lost([one for one, kept_on in zip(kept, in_force, strict=True) if not kept_on])
+
+    def report(self) -> None:
+        """Store the state of the worker, unless it is ending."""
+        if self._ending:
+            return
+        beat = self._engine.beat(
+            self._worker,
+            consumed=self.consumed,
+            started=self._started,
+            running=len(self._running),
+            done=self._done(),
+        )
+        now = perform_renewal(self._using, beat)
+        self._started = self._started or now
+        self.consumed = False
+
+
+@dataclass(slots=True)
+class Outage:
+    """Failures of a lane to reach Redis, in a row."""
+
+    failures: int = 0
+    #: whether a request was sent without a reply: it may have been applied
+    unanswered: bool = False
+    #: whether it has lasted for COMMAND_DEADLINE
+    is_long: bool = False
+    _began: float = field(default_factory=monotonic)
+
+    def add(self, error: MessagingError) -> None:
+        """Add a failure."""
+        self.failures += 1
+        is_unknown = isinstance(error, OutcomeUnknown)
+        self.unanswered = self.unanswered or is_unknown
+        # other errors are raised after retries for so long, or no retry helps
+        self.is_long = not is_unknown or monotonic() - self._began >= conf.current().COMMAND_DEADLINE
+
+
+class Settler:
+    """Settles leases one at a time."""
+
+    def __init__(self, engine: Engine, using: str) -> None:
+        self._engine = engine
+        self._using = using
+
+    def settle(self, settlement: Settlement, *, is_repeat: bool = False) -> None:
+        """Settle a lease; raises MessagingError. `is_repeat`: it may have been settled before."""
+        follow_up = settlement.follow_up
+        if follow_up is None:
+            applied: int | None = perform(self._using, self._engine.settle(settlement))
+        else:
+            applied = perform(self._using, self._engine.settle_and_push(settlement, follow_up))
+            if applied:
+                follow_up.pushed(applied)
+        if applied is not None and not applied and not is_repeat:
+            log_lost_lease(settlement)
+
+    def try_settle(self, settlement: Settlement, outage: Outage) -> bool:
+        """Settle a lease in an outage; returns False if that has to be repeated."""
+        try:
+            self.settle(settlement, is_repeat=outage.unanswered)
+        except OutcomeUnknown:
+            outage.unanswered = True
+            return False
+        except MessagingError:
+            return False
+        return True
+
+
+def log_lost_lease(settlement: Settlement) -> None:
+    """Log that a settlement was refused."""
+    job_id, outcome = settlement.lease.id, settlement.outcome.value
+    logger.warning("Job id=%s ended (%s), but its lease was lost; refused.", job_id, outcome)
+
+
+def log_unsettled(settlements: Sequence[Settlement], error: MessagingError) -> None:
+    """Log that leases could not be settled before the worker ended."""
+    ids = ", ".join(one.lease.id for one in settlements)
+    logger.warning("Settling failed; delivered again when the leases end: jobs id=%s: %s", ids, error)

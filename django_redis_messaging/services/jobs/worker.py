@@ -1,5 +1,18 @@
 """The worker: lanes that claim and run jobs, while their leases are kept.
 
+Which lanes of a worker may claim a job: at most so many jobs in all, and none beside a job that must run
+alone.
+
+Jobs that have lost two workers, and may have ended them: each is started alone in its process. If it ends
+this process, too, it takes no others with it.
+
+How the idle lanes of a worker wait for a job: one at a time waits for a wake-up (leader and followers), so
+that an idle worker calls Redis once a second.
+
+One lane at a time talks to Redis. Lanes that arrive meanwhile wait, and the first of them serves them all as
+soon as that lane is back ("flat combining", Hendler, Incze, Shavit and Tzafrir 2010). A lane that arrives
+alone is served at once.
+
 Each lane is a thread that settles its last job and claims the next in one round trip, shared with the lanes
 that arrive at the same time. Coroutines run on one event loop, while their lane waits for them. The thread
 that calls `run` supervises and never waits for Redis: stop signals, timeouts, the drain.
@@ -12,39 +25,423 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import monotonic
 
 from ... import conf
-from ...core.backoff import backoff
-from ...core.failures import LoopGuard
-from ...core.operations import perform
-from ...core.retry import deadline, time_left
-from ...core.steps import batched
+from ...core.commands import batched
+from ...core.operations import LoopGuard, perform
+from ...core.outcome import backoff, deadline, time_left
 from ...errors import MessagingError, OutcomeUnknown
-from . import databases
-from .admission import Admission
-from .alone import LoneStarts
-from .combining import Claim, Combiner
-from .contexts import create_backends
-from .ending import end_process
-from .engine import POLL_INTERVAL, Engine, new_token
-from .event_loop import EventLoop
-from .heartbeat import Heartbeat
-from .interrupts import find_held_locks
-from .leases import Claimed, LeasedJob, Outcome, Settlement
-from .limits import DEFAULT_LIMITS, Limits
-from .lost_claims import LostClaims
-from .order import QueueOrder
-from .pages import PAGE
-from .running import NotStarted, RunningJob, RunningJobs
-from .settling import Outage, Settler, log_lost_lease, log_unsettled
-from .wakeups import Wakeups
+from . import threads
+from .engine import (
+    PAGE,
+    POLL_INTERVAL,
+    Claimed,
+    Engine,
+    LeasedJob,
+    LostClaims,
+    Outcome,
+    QueueOrder,
+    Settlement,
+    State,
+    new_token,
+)
+from .running import (
+    Heartbeat,
+    NotStarted,
+    Outage,
+    RunningJob,
+    RunningJobs,
+    Settler,
+    log_lost_lease,
+    log_unsettled,
+)
+from .threads import EventLoop, create_backends, end_process, find_held_locks
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Options of a worker, and the limits at which it ends."""
+
+    #: jobs that run at a time
+    concurrency: int = 4
+    #: seconds that a lease lasts; it is extended after each third
+    lease: float = 30.0
+    #: end when no job is ready
+    burst: bool = False
+    #: end after this many jobs
+    max_tasks: int | None = None
+    #: end when the process uses more memory than this: MiB
+    max_memory: int | None = None
+    #: end after this many seconds
+    max_time: float | None = None
+    #: seconds that running jobs get to finish when the worker is stopped
+    drain: float = 30.0
+
+    def reached(self, done: int) -> bool:
+        """Whether the worker must start no more jobs, after so many."""
+        if self.max_memory is not None and (used := resident_memory()) > self.max_memory:
+            logger.info("Using %d MiB, more than %d MiB; stopping.", used, self.max_memory)
+            return True
+        return self.max_tasks is not None and done >= self.max_tasks
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def resident_memory() -> int:
+    """Memory of this process in MiB; 0 where the system has no /proc."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
+    except OSError:
+        return 0
+
+
+class Admission:
+    """Admits lanes that want to claim a job.
+
+    A job that has to run alone comes first: while it waits for the running ones to end, and while it runs, no
+    lane is admitted.
+    """
+
+    def __init__(self, max_tasks: int | None = None) -> None:
+        #: jobs that were started and ended
+        self.done = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        #: lanes that wait for a change
+        self._waiting = 0
+        #: jobs that may still be started
+        self._left = math.inf if max_tasks is None else max_tasks
+        #: lanes that claim or run a job
+        self._inside = 0
+        #: jobs that have ended, but are not settled yet: a process that ends now would lose their ends
+        self._unsettled = 0
+        #: lanes that run a job alone, or wait for that
+        self._exclusive = 0
+        #: whether a lane runs a job that must run alone, or at least beside no other of its kind
+        self._runs_isolated_job = False
+        self._closed = False
+
+    def enter(self, *, wait: bool) -> bool:
+        """Whether a lane may claim a job; with `wait`, wait until it may. False once this is closed."""
+        with self._lock:
+            while self._closed or self._exclusive or self._left < 1:
+                if self._closed or not wait:
+                    return False
+                self._wait()
+            self._inside += 1
+            self._left -= 1
+            return True
+
+    def leave(self, *, started: bool, unsettled: bool = False) -> None:
+        """Report that an admitted lane has ended its job, or started none; `unsettled`: `settled` follows."""
+        with self._lock:
+            self._inside -= 1
+            self._unsettled += unsettled
+            if started:
+                self.done += 1
+            else:
+                self._left += 1
+            if self._waiting:
+                self._changed.notify_all()
+
+    def settled(self) -> None:
+        """Report that a job is settled."""
+        with self._lock:
+            self._unsettled -= 1
+            if self._waiting:
+                self._changed.notify_all()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no lane will be admitted any more."""
+        return self._closed
+
+    @contextmanager
+    def alone(self, seconds: float) -> Iterator[bool]:
+        """Wait until all other jobs have ended and are settled, `seconds` at most; admit no lane in this
+        block, which an admitted lane enters.
+
+        Yields False if this was closed, or other jobs still run: the job must not be started.
+        """
+        ends = monotonic() + seconds
+        with self._lock:
+            self._exclusive += 1
+            self._inside -= 1  # two lanes that wait must not wait for each other
+            self._changed.notify_all()
+            while self._is_busy and not self._closed and (left := ends - monotonic()) > 0:
+                self._wait(left)
+            may_start = not self._is_busy and not self._closed
+            self._inside += 1
+            self._runs_isolated_job = self._runs_isolated_job or may_start
+        try:
+            yield may_start
+        finally:
+            with self._lock:
+                self._exclusive -= 1
+                self._runs_isolated_job = self._runs_isolated_job and not may_start
+                self._changed.notify_all()
+
+    @contextmanager
+    def beside(self) -> Iterator[bool]:
+        """As `alone`, but other jobs may run in this block, except those that must run alone."""
+        with self._lock:
+            may_start = not self._runs_isolated_job and not self._closed
+            self._runs_isolated_job = self._runs_isolated_job or may_start
+        try:
+            yield may_start
+        finally:
+            with self._lock:
+                self._runs_isolated_job = self._runs_isolated_job and not may_start
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._inside > 0 or self._unsettled > 0
+
+    def close(self) -> None:
+        """Admit no more lanes, and end all waits."""
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _wait(self, seconds: float | None = None) -> None:
+        self._waiting += 1
+        self._changed.wait(seconds)
+        self._waiting -= 1
+
+
+#: seconds for which one job may keep the other lanes from claiming, in all its waits together
+MAX_PAUSE = 5.0
+#: seconds for which a job that could not be started is released, so that other workers can claim it; doubled
+#: with each failed try, up to the maximum
+FIRST_DELAY, MAX_DELAY = 1.0, 60.0
+#: failed tries, in about 10 minutes, after which a job is started beside others
+MAX_TRIES = 15
+#: jobs that a worker remembers
+MAX_REMEMBERED = 1000
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The tries to start one job."""
+
+    #: seconds for which it may still keep the other lanes waiting
+    pause: float = field(default_factory=lambda: MAX_PAUSE)
+    #: since it was started last
+    failed_tries: int = 0
+
+    @property
+    def delay(self) -> float:
+        """Seconds until the next try."""
+        return float(min(FIRST_DELAY * 2 ** min(self.failed_tries - 1, MAX_TRIES), MAX_DELAY))
+
+
+class LoneStarts:
+    """Starts jobs for the lanes of one worker.
+
+    A job waits until no other one runs, and the other lanes claim none meanwhile: for MAX_PAUSE in all. Then
+    it is released, so that an idle worker gets it. If none is idle for long, it is started beside others, but
+    not beside a second one that may have ended its workers.
+    """
+
+    def __init__(self, engine: Engine, using: str, worker: str, admission: Admission) -> None:
+        self._engine = engine
+        self._using = using
+        self._worker = worker
+        self._admission = admission
+        self._lock = threading.Lock()
+        self._tries: dict[str, _Tries] = {}
+        #: no job waits before this moment: monotonic
+        self._no_wait_until = 0.0
+
+    @contextmanager
+    def start(self, running: RunningJob) -> Iterator[None]:
+        """Start an attempt at a held job in this block. Raises NotStarted."""
+        leased = running.leased
+        tries = self._tries_of(leased.lease.id)
+        with self._admitted(tries) as may_start:
+            if not may_start:
+                raise NotStarted(running.settled(Outcome.RELEASE, self._delay(leased.lease.id, tries)))
+            running.leased = leased._replace(state=self._begin(running))
+            tries.failed_tries = 0
+            yield
+
+    def _tries_of(self, job_id: str) -> _Tries:
+        with self._lock:
+            tries = self._tries.setdefault(job_id, _Tries())
+            if len(self._tries) > MAX_REMEMBERED:
+                del self._tries[next(iter(self._tries))]
+            return tries
+
+    def _admitted(self, tries: _Tries) -> AbstractContextManager[bool]:
+        if tries.failed_tries >= MAX_TRIES:
+            return self._admission.beside()
+        return self._alone(tries)
+
+    @contextmanager
+    def _alone(self, tries: _Tries) -> Iterator[bool]:
+        """Wait until the job may be started alone. For as long as that lasted, no other job waits then."""
+        began = monotonic()
+        with self._admission.alone(0.0 if began < self._no_wait_until else tries.pause) as is_alone:
+            now = monotonic()
+            tries.pause = max(tries.pause - (now - began), 0.0)
+            if not is_alone:
+                with self._lock:
+                    self._no_wait_until = max(self._no_wait_until, now + (now - began))
+            yield is_alone
+
+    def _begin(self, running: RunningJob) -> State:
+        lease = running.leased.lease
+        try:
+            state = perform(self._using, self._engine.begin(lease, self._worker))
+        except MessagingError as error:
+            logger.warning("Starting job id=%s failed; released: %s", lease.id, error)
+            raise NotStarted(running.settled(Outcome.RELEASE)) from error
+        if state is None:
+            raise NotStarted(None)
+        return state
+
+    def _delay(self, job_id: str, tries: _Tries) -> int:
+        """The delay (ms) of a job that could not be started."""
+        if self._admission.is_closed:
+            return 0
+        tries.failed_tries += 1
+        logger.info(
+            "Job id=%s was not started, since other jobs run in this process; released for %.0f s.",
+            job_id, tries.delay,
+        )  # fmt: skip
+        return round(tries.delay * 1000)
+
+
+class Wakeups:
+    """Waits for wake-ups of some queues, for all lanes of a worker, until `stopping` is set."""
+
+    def __init__(self, engine: Engine, using: str, queues: Sequence[str], stopping: threading.Event) -> None:
+        self._engine = engine
+        self._using = using
+        self._queues = list(queues)
+        self._stopping = stopping
+        self._leader = threading.Lock()
+        #: when an idle lane polled last; monotonic
+        self._polled_at = 0.0
+
+    def wait(self, due_in: float | None) -> None:
+        """Wait for a wake-up as the leader, or for the leader as a follower; no longer than `due_in`."""
+        ends = monotonic() + (due_in if due_in is not None and due_in < POLL_INTERVAL else math.inf)
+        while not self._leader.acquire(timeout=min(POLL_INTERVAL, max(ends - monotonic(), 0))):
+            if self._stopping.is_set() or monotonic() >= ends:
+                return
+        try:
+            left = min(ends, self._polled_at + POLL_INTERVAL) - monotonic()
+            if left > 0 and not self._stopping.is_set():
+                perform(self._using, self._engine.wait(self._queues, left))
+            # this lane polls next: the lane that leads now may wait
+            self._polled_at = monotonic()
+        except MessagingError as error:
+            logger.warning("Waiting for jobs failed, polling instead: %s", error)
+            self._stopping.wait(POLL_INTERVAL)
+        finally:
+            self._leader.release()
+
+
+#: makes the round trip: settlements, number of jobs to claim
+Exchange = Callable[[Sequence[Settlement], int], Claimed]
+
+
+class Claim:
+    """What one lane settles and claims, and the result."""
+
+    __slots__ = ("_served", "due_in", "error", "is_leader", "job", "settled", "settlement", "wants_job")
+
+    def __init__(self, settlement: Settlement | None, wants_job: bool) -> None:
+        self.settlement = settlement
+        self.wants_job = wants_job
+        #: whether the settlement was applied; False where its lease was stale
+        self.settled = True
+        self.job: LeasedJob | None = None
+        #: seconds until something is due
+        self.due_in: float | None = None
+        self.error: BaseException | None = None
+        #: whether this lane serves all that wait, itself included
+        self.is_leader = False
+        self._served = threading.Lock()
+        self._served.acquire()
+
+    def wait(self) -> None:
+        """Wait until another lane has served this one, or made it the leader."""
+        self._served.acquire()
+
+    def wake(self) -> None:
+        """End the wait."""
+        self._served.release()
+
+
+class Combiner:
+    """Combines the claims of the lanes of one worker."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._guard = threading.Lock()
+        self._has_leader = False
+        self._waiting: list[Claim] = []
+
+    def claim(self, settlement: Settlement | None, wants_job: bool) -> Claim:
+        """Settle a job and claim another; raises what the round trip raises."""
+        claim = Claim(settlement, wants_job)
+        with self._guard:
+            self._waiting.append(claim)
+            claim.is_leader, self._has_leader = not self._has_leader, True
+        if not claim.is_leader:
+            claim.wait()
+        if claim.is_leader:
+            self._serve(claim)
+        if claim.error is not None:
+            raise claim.error
+        return claim
+
+    def _serve(self, leader: Claim) -> None:
+        with self._guard:
+            claims, self._waiting = self._waiting, []
+        try:
+            self._share(claims)
+        except BaseException as error:  # raised in the lane of each claim
+            for one in claims:
+                one.error = error
+        finally:
+            self._choose_leader()
+            for one in claims:
+                if one is not leader:
+                    one.is_leader = False
+                    one.wake()
+
+    def _share(self, claims: Sequence[Claim]) -> None:
+        """Make the round trip, and give each claim its part of the reply."""
+        settling = [one for one in claims if one.settlement is not None]
+        claiming = [one for one in claims if one.wants_job]
+        reply = self._exchange([one.settlement for one in settling if one.settlement], len(claiming))
+        for one, settled in zip(settling, reply.settled, strict=True):
+            one.settled = settled
+        for one, job in zip(claiming, reply.jobs, strict=False):
+            one.job = job
+        for one in claims:
+            one.due_in = reply.due_in
+
+    def _choose_leader(self) -> None:
+        with self._guard:
+            self._has_leader = bool(self._waiting)
+            if self._waiting:
+                self._waiting[0].is_leader = True
+                self._waiting[0].wake()
+
 
 #: makes an attempt at a job, within `RunningJob.start`; returns the settlement, or None if the lease is lost
 Attempt = Callable[[RunningJob], Settlement | None]
@@ -172,7 +569,7 @@ class Worker:
             ):
                 create_backends()
                 self._run_lane(settlement)
-                databases.discard_all()
+                threads.discard_all()
         finally:
             self._lanes.discard(lane)
             self._busy.discard(lane)

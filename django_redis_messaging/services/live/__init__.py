@@ -1,16 +1,8 @@
 """Live updates: what changes for a user is pushed to an async iterator, for web pages and the site's code."""
 
-from .events import events
+from .hub import events
 from .presence import Presence
-from .values import (
-    ChatsChanged,
-    Known,
-    LiveEvent,
-    MailChanged,
-    PresenceChanged,
-    RoomChanged,
-    RoomClosed,
-)
+from .stream import ChatsChanged, Known, LiveEvent, MailChanged, PresenceChanged, RoomChanged, RoomClosed
 
 __all__ = [
     "ChatsChanged",

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from ... import conf
+from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ...core.steps import batched
 from ...errors import MessagingError
-from ..users import UserKeys
+from ..users.keys import UserKeys
 
 logger = logging.getLogger(__name__)
 

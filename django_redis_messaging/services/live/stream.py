@@ -3,22 +3,219 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import Any
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
+from ...core.operations import log_exception
+from ...core.outcome import without_deadline
+from ...errors import InvalidArgument, MessagingError
 from ..chats.values import Changes, ChatSummary
-from ..mailboxes.values import MailboxStatus
-from .marks import BEHIND, Marks
-from .values import (
-    ChatsChanged,
-    Known,
-    LiveEvent,
-    MailChanged,
-    PresenceChanged,
-    RoomChanged,
-    RoomClosed,
-    known_after,
-)
+from ..common.arguments import parse_cursor
+from ..mailboxes.mailbox import MailboxStatus
+
+#: a position after all messages
+END = 2**52
+#: digits of a number in the text of a Known
+_MAX_DIGITS = 15
+
+
+class Known(NamedTuple):
+    """What a reader knows of a chat: the arguments of `Chat.changes`.
+
+    >>> Known("5f-3-1a", edits=4).encode()
+    '5f-3-1a.4..'
+    >>> Known.parse("5f-3-1a.4..")
+    Known(after='5f-3-1a', edits=4, moved=None, events=None)
+    >>> Known.parse("") == Known.parse(Known().encode()) == Known()
+    True
+    """
+
+    #: a cursor or an id; by default, the newest message
+    after: str | int = END
+    edits: int | None = None
+    moved: int | None = None
+    events: int | None = None
+
+    def encode(self) -> str:
+        """As text: values separated by dots."""
+        return ".".join("" if value is None else str(value) for value in self)
+
+    def numbers(self) -> list[int]:
+        """The id of the message, and the numbers. What is not known is END."""
+        cursor = parse_cursor(self.after, "after")
+        return [cursor.id, *(END if value is None else value for value in self[1:])]
+
+    @classmethod
+    def parse(cls, text: str) -> Known:
+        """Parse the text, or a cursor or id alone; raises InvalidArgument."""
+        after, *numbers = text.split(".")
+        if len(numbers) > len(cls._fields) - 1 or not all(map(_is_number, numbers)):
+            raise InvalidArgument("A known position must be a cursor, and up to three numbers after dots.")
+        position = int(after) if after and _is_number(after, max_digits=len(str(END))) else after
+        if after:
+            parse_cursor(position, "after")
+        return cls(position if after else END, *(int(number) if number else None for number in numbers))
+
+
+def _is_number(text: str, max_digits: int = _MAX_DIGITS) -> bool:
+    return not text or (text.isascii() and text.isdigit() and len(text) <= max_digits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveEvent:
+    """Something has changed. Events of several users that were read together have the same `shared`."""
+
+    shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """A place to keep what is made of the event, such as its JSON, once for all users."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomChanged(LiveEvent):
+    """An open chat has changed. The first one describes its state, also if nothing has changed."""
+
+    changes: Changes
+    since: Known
+    """What the reader knew before: the changes begin there."""
+
+    @property
+    def chat_id(self) -> str:
+        return self.changes.chat_id
+
+    @property
+    def known(self) -> Known:
+        """What the reader knows after this event: a later stream can begin with it."""
+        return known_after(self.changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomClosed(LiveEvent):
+    """The user is not a member of an open chat (any more), or it does not exist. Nothing of it follows."""
+
+    chat_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresenceChanged(LiveEvent):
+    """Others are online in an open chat. Follows within some seconds of the first `RoomChanged`, and of each
+    change; not in chats with more than PRESENCE_MAX_MEMBERS members: once one grows, nobody is."""
+
+    chat_id: str
+    online: frozenset[str]
+    """The other members who are online, and let others see it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatsChanged(LiveEvent):
+    """The list of the user's chats has changed."""
+
+    chats: list[ChatSummary]
+    """The chats that have changed. The first event has the newest 50 chats of the list."""
+    gone: list[str]
+    """The ids of chats of which the user is not a member any more."""
+    complete: bool
+    """Whether `chats` is the list itself, as in the first event, and after hints of changes were lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MailChanged(LiveEvent):
+    """The user's mailbox has changed. The first event describes its state."""
+
+    status: MailboxStatus
+
+
+def known_after(changes: Changes) -> Known:
+    """What a reader knows after these changes."""
+    return Known(changes.cursor, changes.edits, changes.moved, changes.event)
+
+
+logger = logging.getLogger(__name__)
+
+#: seconds between two readings of the same resource
+READ_INTERVAL = 0.02
+#: number of resources that are read at the same time
+MAX_READS = 8
+#: seconds after a failed reading
+RETRY_PAUSE = 1.0
+
+#: what has changed in a chat: everything, who is typing, or nothing, but a stream is behind
+EVERYTHING, TYPING, BEHIND = "m", "t", "behind"
+#: what has changed in the index of a user: they joined or left chats, or it must be read as a whole
+JOINED, WHOLE = "joined", "whole"
+#: the beginning of a change of a member's position; the name follows
+POSITION = "a"
+
+
+class Resource(NamedTuple):
+    """Something that can be read: the chat, the index, or the mailbox with this name."""
+
+    kind: Literal["chat", "index", "mailbox"]
+    name: str
+
+
+class Marks:
+    """Marked resources are read, each by one task at a time. While it is read, a resource is only marked
+    again: a busy chat is read as fast as it can be, and no faster."""
+
+    def __init__(self, read: Callable[[Resource, set[str]], Awaitable[None]]) -> None:
+        self._read = read
+        #: resource → what has changed in it
+        self._marked: defaultdict[Resource, set[str]] = defaultdict(set)
+        #: resource → the task that reads it
+        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(MAX_READS)
+        self._context = without_deadline()
+
+    def chat(self, chat_id: str, what: str = EVERYTHING) -> None:
+        """Mark a chat."""
+        self.add(Resource("chat", chat_id), what)
+
+    def user(self, user: str) -> None:
+        """Mark all that belongs to a user."""
+        self.add(Resource("index", user), WHOLE)
+        self.add(Resource("mailbox", user), EVERYTHING)
+
+    def add(self, resource: Resource, *what: str) -> None:
+        """Mark a resource, and begin to read it, unless that is being done."""
+        self._marked[resource].update(what)
+        if resource not in self._tasks:
+            self._tasks[resource] = self.start(self._read_while_marked(resource))
+
+    def later(self, seconds: float, resource: Resource, *what: str) -> None:
+        """Mark a resource after a pause."""
+        asyncio.get_running_loop().call_later(seconds, self.add, resource, *what)
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task in the context of the hub: it outlives the request that needs it first."""
+        return asyncio.get_running_loop().create_task(coroutine, context=self._context.copy())
+
+    def clear(self) -> None:
+        """Stop reading."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()  # a task that is cancelled before it has begun would not remove itself
+        self._marked.clear()
+
+    async def _read_while_marked(self, resource: Resource) -> None:
+        try:
+            while resource in self._marked:
+                async with self._slots:
+                    await self._attempt(resource, self._marked.pop(resource))
+                await asyncio.sleep(READ_INTERVAL)
+        finally:
+            if self._tasks.get(resource) is asyncio.current_task():
+                del self._tasks[resource]
+
+    async def _attempt(self, resource: Resource, what: set[str]) -> None:
+        try:
+            await self._read(resource, what)
+        except MessagingError as error:
+            logger.warning("Reading %s %r for live streams failed, retrying: %s", *resource, error)
+            self.later(RETRY_PAUSE, resource, *what)
+        except Exception as error:  # the other resources must be read
+            log_exception(logger, error, "Reading %s %r for live streams failed.", *resource)
 
 
 class Room:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidArgument
-from ..arguments import integer
+from ..common.arguments import integer
 
 if TYPE_CHECKING:
     from django.db.models import Model, QuerySet
+
 
 #: maximum of a fence: what a BigIntegerField can store
 MAX_FENCE = 2**63 - 1

@@ -3,18 +3,346 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+import os
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from ...core.operations import Command, Script, Steps, asynchronous, operation
-from ...core.retry import deadline
-from ...errors import LockError, MessagingError
-from ..arguments import Duration, flag, milliseconds
-from ..guarding import within_each_call
-from .steps import LockSteps, checked_token
-from .values import LockInfo, parse_info
+from ...core import keys
+from ...core.commands import Argument
+from ...core.operations import Command, Listen, Script, Service, Steps, asynchronous, operation
+from ...core.outcome import deadline
+from ...errors import (
+    ConfigurationError,
+    InvalidArgument,
+    LeaseLost,
+    LimitExceeded,
+    LockError,
+    LockNotOwnedError,
+    MessagingError,
+    OutcomeUnknown,
+    Unavailable,
+)
+from ..common.arguments import Duration, callback, flag, milliseconds, to_datetime
+from ..common.leases import (
+    Owned,
+    Owners,
+    RenewedLease,
+    SharedOwner,
+    current_owner,
+    new_token,
+    within_each_call,
+)
+from ..common.waiters import Waiters, waiters
+from .keys import LockKeys, checked_lock_key, lock_key
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LockInfo:
+    """The state of a lock at one moment."""
+
+    read_at: datetime
+    """The moment, by the server's clock."""
+    holder: str | None
+    """The token of the holder: host, process id and a random part; of another program, the token that it
+    chose. None: the lock is free."""
+    acquired_at: datetime | None
+    """When the holder acquired it; None if the lock is free or held by another program, or was handed to a
+    waiting client that has not confirmed it yet."""
+    expires_at: datetime | None
+    """When the lease ends; None without one."""
+    fence: int
+    """The fence of the latest acquire; 0 if there was none for a day."""
+    waiting: int
+    """The number of waiting clients."""
+    waiters: tuple[str, ...]
+    """The tokens of the first waiting clients, in the order in which they will acquire the lock."""
+
+
+def parse_info(reply: list[Any]) -> LockInfo:
+    """The reply of lock_info.lua."""
+    now, holder, remaining, fence, is_owner, waiting, *waiters = reply
+    held = holder is not None
+    return LockInfo(
+        read_at=to_datetime(now),
+        holder=_text(holder) if held else None,
+        acquired_at=to_datetime(int(fence) / 1000) if held and is_owner else None,
+        expires_at=to_datetime(now + remaining) if remaining >= 0 else None,
+        fence=int(fence),
+        waiting=waiting,
+        waiters=tuple(map(_text, waiters)),
+    )
+
+
+def _text(token: bytes) -> str:
+    """A token as text: other programs may use any bytes."""
+    return token.decode(errors="backslashreplace")
+
+
+#: maximum number of clients that wait for one lock
+MAX_WAITING = 10_000
+#: seconds between two polls that keep a waiting client in the queue
+KEEP_INTERVAL = 0.5
+#: ms for which a release is remembered, so that it can be repeated
+RELEASE_TTL = 60_000
+#: seconds before the end of blocking_timeout at which the last poll is sent, to leave time for its reply;
+#: at most a tenth of blocking_timeout
+FINAL_POLL_MARGIN = 0.01
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An acquire: its validated arguments, and when it succeeded."""
+
+    token: bytes
+    #: seconds to wait; None: without a limit
+    wait: float | None
+    #: token with which this thread or task may hold the lock already, so that waiting is pointless; or empty
+    held: bytes
+    #: when the last poll is due, which leaves the queue; monotonic
+    ends: float = math.inf
+    #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
+    sent_at: float = 0.0
+
+
+class Holding(Owned):
+    """What one thread or task holds of a lock."""
+
+    __slots__ = ("fence", "renewal", "token")
+
+    def __init__(self) -> None:
+        self.token: bytes | None = None
+        self.fence = 0
+        self.renewal: RenewedLease | None = None
+
+    def hold(self, attempt: Attempt, fence: int, renewal: RenewedLease | None) -> None:
+        """Store what an acquire granted, and start the renewal."""
+        self.end_renewal()
+        self.token, self.fence, self.renewal = attempt.token, fence, renewal
+        if renewal is not None:
+            renewal.start(attempt.sent_at)
+
+    def forget(self, token: bytes) -> None:
+        """Hold nothing any more, if this token was stored."""
+        if self.token == token:
+            self.end_renewal()
+            self.token = None
+
+    def end_renewal(self) -> None:
+        """Stop renewing the lease."""
+        if self.renewal is not None:
+            self.renewal.end()
+        self.renewal = None
+
+
+#: (owner, alias, key) → what a thread or task holds without an end: a lock that is renewed or has no lease
+_endless: weakref.WeakValueDictionary[tuple[int, str, str], Holding] = weakref.WeakValueDictionary()
+os.register_at_fork(after_in_child=_endless.clear)
+
+
+class LockSteps(Service):
+    """The steps that a lock sends, and its holders in this process."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timeout: Duration | None = 10,
+        blocking: bool = True,
+        blocking_timeout: Duration | None = None,
+        renew: bool = False,
+        on_lost: Callable[[LeaseLost], object] | None = None,
+        key: str | None = None,
+        thread_local: bool = True,
+        raise_on_release_error: bool = True,
+        using: str | None = None,
+    ) -> None:
+        super().__init__(using=using)
+        self.name = keys.name(name, "name")
+        self._lease = 0 if timeout is None else milliseconds(timeout, "timeout", minimum=1)
+        #: the lease in seconds; None without one
+        self.timeout = self._lease / 1000 if self._lease else None
+        self.blocking = bool(flag(blocking, "blocking"))
+        #: default of the seconds that acquire waits
+        self.blocking_timeout = _seconds(blocking_timeout)
+        self.renew = bool(flag(renew, "renew"))
+        if self.renew and timeout is None:
+            raise InvalidArgument("renew=True needs a timeout: without one there is no lease to extend.")
+        self._on_lost = callback(on_lost, "on_lost", renew=self.renew)
+        #: the Redis key: a string with the holder's token
+        self.key = lock_key(self._prefix, name) if key is None else checked_lock_key(key)
+        self._keys = LockKeys(self._prefix, self.key)
+        self._thread_local = flag(thread_local, "thread_local")
+        self._owners = Owners(Holding) if self._thread_local else SharedOwner(Holding)
+        self._raises = flag(raise_on_release_error, "raise_on_release_error")
+
+    @property
+    def _holding(self) -> Holding:
+        return self._owners.current
+
+    def _attempt(
+        self, blocking: bool | None, blocking_timeout: Duration | None, token: str | bytes | None
+    ) -> Attempt:
+        waits = self.blocking if blocking is None else flag(blocking, "blocking")
+        wait = self.blocking_timeout if blocking_timeout is None else _seconds(blocking_timeout)
+        chosen = new_token().encode() if token is None else checked_token(token)
+        seconds = wait if waits else 0
+        ends = math.inf if seconds is None else monotonic() + seconds - min(FINAL_POLL_MARGIN, seconds / 10)
+        return Attempt(chosen, seconds, self._held_already(seconds), ends)
+
+    def _held_already(self, seconds: float | None) -> bytes:
+        """The token with which this thread or task may hold the lock, if that makes waiting for it
+        pointless."""
+        if not self._thread_local or seconds == 0:
+            return b""
+        holding = self._owners.current
+        if holding.token is None and seconds is None:  # another object for the same lock
+            holding = _endless.get((current_owner(), self._using, self.key), holding)
+        return holding.token or b""
+
+    def _forget(self, attempt: Attempt, error: BaseException) -> bool:
+        """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold the
+        lock."""
+        self._holding.forget(attempt.token)
+        if isinstance(error, Unavailable | OutcomeUnknown):
+            return attempt.wait != 0  # without waiting, only a lost reply is possible: the lease ends
+        return not isinstance(error, LockError | LimitExceeded | ConfigurationError)
+
+    def _store(self, attempt: Attempt, fence: int) -> bool:
+        """Store an acquired lock and start its renewal; returns whether it was acquired."""
+        if fence:
+            holding = self._holding
+            holding.hold(attempt, fence, self._renewal(attempt.token) if self.renew else None)
+            if self._thread_local and (self.renew or self.timeout is None):
+                _endless[current_owner(), self._using, self.key] = holding
+        return fence > 0
+
+    def _renewal(self, token: bytes) -> RenewedLease:
+        """The renewal must not reference the holders: they end it when they are destroyed."""
+        args = (token, self._lease, "keep", "-")
+        script = Script("lock_extend", (self._keys.lock, self._keys.fence), args)
+        on_lost = self._on_lost and partial(_report_lost, self._on_lost, self.name)
+        return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
+
+    @operation
+    def _take(self, attempt: Attempt) -> Steps[int]:
+        """Acquire the lock; returns the fence, or 0."""
+        reply = yield from self._poll(attempt, 0 if attempt.wait == 0 else MAX_WAITING)
+        if isinstance(reply, int):
+            return reply
+        line = waiters(self._using, self.key, KEEP_INTERVAL)
+        try:
+            return (yield from self._wait(attempt, line, reply))
+        finally:
+            line.leave(attempt.token)
+
+    def _wait(self, attempt: Attempt, line: Waiters, reply: list[Any]) -> Steps[int]:
+        """Wait in the queue until the lock is acquired; `reply`: to the first poll."""
+        others: Sequence[bytes] = ()
+        since, is_woken = 0, True  # server time in µs: older wake-ups are ignored
+        while True:
+            place, pause, now, gone = reply
+            line.polled(attempt.token, attempt.sent_at, gone, others)
+            since = now if is_woken else since  # as before, so that a read that is pending can be taken over
+            wake = Listen(self._keys.wake(place), since, seconds=pause / 1000, match=attempt.token)
+            is_woken = yield from line.wait(wake, attempt.token, attempt.ends)
+            is_last = monotonic() >= attempt.ends
+            others = () if is_last else line.choose_others(attempt.token)
+            reply = yield from self._poll(attempt, 0 if is_last else MAX_WAITING, waited=1, others=others)
+            if isinstance(reply, int):
+                return reply
+
+    def _poll(
+        self, attempt: Attempt, max_waiting: int, *, waited: int = 0, others: Sequence[bytes] = ()
+    ) -> Steps[Any]:
+        """Acquire the lock if possible; returns the fence, or 0, or how to wait."""
+        args: list[Argument] = [attempt.token, self._lease, max_waiting, waited, attempt.held, *others]
+        script, began = Script("lock_acquire", self._keys.acquiring, args), monotonic()
+        reply = yield script
+        attempt.sent_at = script.sent_since(began)
+        if reply is None:
+            raise self._not_reentrant()
+        if isinstance(reply, int) and reply < 0:
+            raise LimitExceeded("waiting clients of a lock", limit=MAX_WAITING, actual=1 - reply)
+        return reply
+
+    _atake = asynchronous(_take)
+
+    @operation
+    def _give_back(self, token: bytes) -> Steps[bool]:
+        """Release the lock, or leave the queue; returns whether the token held the lock."""
+        return (yield from self._release(token))
+
+    _agive_back = asynchronous(_give_back)
+
+    def _release(self, token: bytes) -> Steps[bool]:
+        return bool((yield Script("lock_release", self._keys.releasing, (token, RELEASE_TTL))))
+
+    def _extend(self, verb: str, ms: int, mode: str) -> Steps[Literal[True]]:
+        """Extend the lease. `verb` is for the message of an error."""
+        holding = self._holding
+        token = self._held_token(holding, verb)
+        if self.timeout is None:
+            raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
+        args, began = (token, ms, mode, os.urandom(8).hex()), monotonic()
+        script = Script("lock_extend", (self._keys.lock, self._keys.fence), args)
+        remaining = yield script
+        if not remaining:
+            raise self._lease_lost(verb)
+        if holding.renewal is not None:
+            holding.renewal.change_end(script.sent_since(began) + remaining / 1000)
+        return True
+
+    def _held_token(self, holding: Holding, verb: str) -> bytes:
+        if holding.token is None:
+            raise LockError(
+                f"Lock {self.name!r} can't {verb}: this thread or task hasn't acquired it, or released it.",
+                lock_name=self.name,
+            )
+        return holding.token
+
+    def _not_acquired(self) -> LockError:
+        return LockError(f"Lock {self.name!r} could not be acquired in time.", lock_name=self.name)
+
+    def _not_reentrant(self) -> LockError:
+        return LockError(
+            f"Lock {self.name!r} is held by this thread or task already, and is not reentrant: waiting for "
+            "it would never end. Release it first, or pass the held lock on.",
+            lock_name=self.name,
+        )
+
+    def _lease_lost(self, verb: str) -> LockNotOwnedError:
+        return LockNotOwnedError(
+            f"Lock {self.name!r} can't {verb}: its lease had expired, so another client may have held it "
+            "since. Use a longer timeout, or renew=True.",
+            lock_name=self.name,
+        )
+
+
+def _report_lost(on_lost: Callable[[LeaseLost], object], name: str) -> None:
+    on_lost(LockNotOwnedError(f"The lease of lock {name!r} was lost while it was held.", lock_name=name))
+
+
+def _seconds(blocking_timeout: Duration | None) -> float | None:
+    return None if blocking_timeout is None else milliseconds(blocking_timeout, "blocking_timeout") / 1000
+
+
+def checked_token(token: str | bytes) -> bytes:
+    """Return a valid token as bytes."""
+    token = token.encode() if isinstance(token, str) else token
+    if not isinstance(token, bytes):
+        raise TypeError(f"token must be a str or bytes, not {type(token).__name__}.")
+    if not 1 <= len(token) <= keys.MAX_NAME_BYTES:
+        raise InvalidArgument(f"token must have between 1 and {keys.MAX_NAME_BYTES} bytes, not {len(token)}.")
+    return token
+
 
 logger = logging.getLogger(__name__)
 

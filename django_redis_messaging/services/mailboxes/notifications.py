@@ -14,15 +14,14 @@ from django.utils.http import is_same_domain, url_has_allowed_host_and_scheme
 
 from ... import conf
 from ...core import payloads
+from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Script, Service, Steps, asynchronous, operation
-from ...core.steps import batched
 from ...errors import InvalidArgument
-from ..arguments import sequence
-from ..blocks import find_blocking
+from ..common.arguments import sequence
+from ..users.privacy import find_blocking
 from .keys import MailboxKeys
-from .mailbox import Mailbox, sending_arguments
-from .values import Mail
+from .mailbox import Mail, Mailbox, sending_arguments
 
 Level = Literal["info", "success", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)

@@ -1,18 +1,25 @@
-"""Who may have a stream, which outlives the request that was checked."""
+"""Who may have a stream, and what ends it before its reader does."""
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+import logging
+import signal
+import threading
+from functools import cache, partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.contrib import auth
+from django.contrib.auth.signals import user_logged_out
 from django.db import close_old_connections, connections
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
 from ... import conf
+from ...errors import MessagingError
+from ...services.live.hub import open_hubs
 from ..identity import Identity
 
 if TYPE_CHECKING:
@@ -76,3 +83,50 @@ def _close_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@cache
+def watch_signals() -> None:
+    """End all streams before the server handles a signal to stop. A server that handles none doesn't wait."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in _SIGNALS:
+        handle = signal.getsignal(number)
+        if callable(handle):
+            signal.signal(number, partial(_end_streams, handle))
+
+
+def _end_streams(handle: Any, number: int, frame: FrameType | None) -> None:
+    for loop, hub in open_hubs():
+        loop.call_soon_threadsafe(hub.end_streams)
+    handle(number, frame)
+
+
+logger = logging.getLogger(__name__)
+#: seconds that signing out may be delayed
+TIMEOUT = 0.25
+
+
+def connect() -> None:
+    """Connect the receiver."""
+    user_logged_out.connect(_signed_out, dispatch_uid="django_redis_messaging.live")
+
+
+def _signed_out(user: Any, **_: Any) -> None:
+    if user is None or not conf.current().LIVE:
+        return
+    # not at the top: the app imports this module before its models are loaded
+    from ...core import clients, keys
+    from ...core.outcome import deadline
+    from ...services.live.hub import signing_out
+    from ..identity import current
+
+    member = current().member_id(user)
+    try:
+        with deadline(TIMEOUT):
+            clients.execute(conf.alias(), signing_out(keys.current_prefix(), member))
+    except MessagingError as error:
+        logger.warning("Ending the streams of a user who has signed out is delayed: %s", error)

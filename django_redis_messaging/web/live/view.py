@@ -2,29 +2,307 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-from urllib.parse import parse_qs
+import asyncio
+import json
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from time import monotonic, thread_time
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlencode
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.decorators import login_not_required
+from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.utils import timezone, translation
 from django.utils.decorators import method_decorator
+from django.utils.translation import ngettext
 from django.views import View
 from django.views.decorators.debug import sensitive_variables
 
+from ... import conf
 from ...core.keys import name
 from ...errors import InvalidArgument, MessagingError
-from ...services.live import Known
-from ...services.live.events import MAX_ROOMS
-from ...services.live.hub import hub_of
-from .. import problems
-from ..base import MessagingView
-from ..params import INVALID_POSITION, check_text
+from ...services.chats import Changes, ChatSummary
+from ...services.live import (
+    ChatsChanged,
+    Known,
+    LiveEvent,
+    MailChanged,
+    PresenceChanged,
+    RoomChanged,
+    RoomClosed,
+)
+from ...services.live.hub import MAX_ROOMS, Hub, hub_of
+from ...services.live.stream import Stream, known_after
+from .. import bell, problems
+from ..base import INVALID_POSITION, MessagingView, check_text
 from ..problems import Problem
-from .access import Access, can_stream
-from .sending import EventSender
-from .shutdown import watch_signals
+from ..rendering import MAX_BYTES, NAMES_IN_TITLE, chat_rows, split_changes
+from ..texts import visible_text
+from ..views.chats import ChatsFeedView
+from ..views.rooms import RoomFeedView
+from .access import Access, can_stream, release_thread, watch_signals
+
+T = TypeVar("T")
+
+
+class Renderer:
+    """Makes JSON of events for the user of a request. What may read the database runs in a thread."""
+
+    def __init__(self, view: MessagingView) -> None:
+        request = self._request = view.request
+        self._me = view.me
+        self._identity = view.active_identity
+        self._html = bool(request.GET.get("html"))
+        self._language = translation.get_language()
+        self._zone = timezone.get_current_timezone()
+        #: seconds of CPU that rendering has taken; what other streams have rendered doesn't count
+        self.spent = 0.0
+        #: what the JSON depends on besides the event
+        self._variant = (self._html, self._language, str(self._zone), _place(request))
+
+    async def render(self, event: LiveEvent) -> tuple[str, str, RoomChanged | None]:
+        """The name of an event, its JSON, and what doesn't fit into it: the next event."""
+        match event:
+            case RoomChanged():
+                return "room", *await self._room(event)
+            case ChatsChanged():
+                return "chats", await self._chats(event), None
+            case MailChanged():
+                return "bell", _dump(bell.as_json(event.status)), None
+            case PresenceChanged():
+                return "presence", self._localized(partial(_presence, event)), None
+            case RoomClosed():
+                return "closed", _dump({"chat": event.chat_id}), None
+        raise TypeError(f"{type(event).__name__} has no JSON.")
+
+    async def _room(self, event: RoomChanged) -> tuple[str, RoomChanged | None]:
+        changes = event.changes
+        variant = (event.since, _room_variant(changes, self._me))
+        shared, count = await self._once(event.shared, variant, partial(self._shared_room, changes))
+        part, rest = split_changes(changes, count)
+        own = {
+            "chat": part.chat_id,
+            "known": known_after(part).encode(),
+            "since": event.since.numbers(),
+            "read_id": part.read_id,
+            "unread": part.unread,
+        }
+        text = _joined(_dump(own), shared)
+        return text, replace(event, changes=rest, since=known_after(part)) if rest else None
+
+    def _shared_room(self, changes: Changes) -> tuple[str, int]:
+        view = RoomFeedView()
+        self._set_up(view, chat_id=changes.chat_id)
+        data, count = view.fitting_part(changes)
+        del data["read_id"], data["unread"]
+        return _dump({"changed": [], **data}), count
+
+    async def _chats(self, event: ChatsChanged) -> str:
+        own = _dump({"complete": event.complete, "gone": event.gone})
+        if event.complete:  # clients have the HTML already, or read the feed
+            make = partial(self._rows, event.chats, html=False)
+            return _joined(own, await self._in_thread(make))
+        rows = [
+            await self._once(event.shared, _row_variant(chat, self._me), partial(self._row, chat))
+            for chat in event.chats
+        ]
+        return _joined(own, f'{{"chats": [{", ".join(rows)}]}}')
+
+    def _row(self, chat: ChatSummary) -> str:
+        [row] = self._list([chat], html=self._html)
+        return _dump(row)
+
+    def _rows(self, chats: Sequence[ChatSummary], *, html: bool) -> str:
+        return _dump({"chats": self._list(chats, html=html)})
+
+    def _list(self, chats: Sequence[ChatSummary], *, html: bool) -> list[dict[str, Any]]:
+        view = ChatsFeedView()
+        self._set_up(view)
+        rows = chat_rows(chats, people=view.people, me=self._me)
+        return [view.as_json(row, html=html) for row in rows]
+
+    def _set_up(self, view: MessagingView, **kwargs: str) -> None:
+        view.setup(self._request, **kwargs)
+        view.me, view.active_identity = self._me, self._identity
+
+    async def _once(self, shared: dict[Any, Any], variant: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What `make` returns; it is called once for all events with the same `shared` and variant."""
+        key = (self._variant, variant)
+        if key not in shared:
+            shared[key] = asyncio.ensure_future(self._in_thread(make))
+        made: T = await asyncio.shield(shared[key])  # a stream that ends must not take it from the others
+        return made
+
+    async def _in_thread(self, make: Callable[[], T]) -> T:
+        return await asyncio.to_thread(self._with_fresh_connections, make)
+
+    def _with_fresh_connections(self, make: Callable[[], T]) -> T:
+        begun = thread_time()
+        close_old_connections()
+        try:
+            return self._localized(make)
+        finally:
+            close_old_connections()
+            self.spent += thread_time() - begun
+
+    def _localized(self, make: Callable[[], T]) -> T:
+        with translation.override(self._language), timezone.override(self._zone):
+            return make()
+
+
+def _presence(event: PresenceChanged) -> str:
+    count = len(event.online)
+    text = ngettext("%(count)d online", "%(count)d online", count) % {"count": count} if count else ""
+    return _dump({"chat": event.chat_id, "online": sorted(event.online), "text": text})
+
+
+def _place(request: HttpRequest) -> tuple[Any, ...]:
+    """What the URLs in HTML depend on."""
+    match = request.resolver_match
+    return (match.namespace if match else None, request.META.get("SCRIPT_NAME"), request.get_host())
+
+
+def _room_variant(changes: Changes, me: str) -> tuple[Any, ...]:
+    """What decides whether two members get the same JSON, apart from their own positions."""
+    messages = [*changes.messages, *changes.edited]
+    is_personal = (
+        me == changes.last_sender
+        or any(message.sender == me or me in message.mentions for message in messages)
+        or changes.member_count == 2  # each sees the name of the other
+        or (not visible_text(changes.title) and me in changes.members[:NAMES_IN_TITLE])
+    )
+    hidden = tuple(one.reply_to for one in messages if one.reply_to and one.reply_to < changes.oldest_id)
+    edited = tuple(message.id for message in changes.edited)
+    return (changes.role, tuple(changes.typists), edited, hidden, me if is_personal else "")
+
+
+def _row_variant(chat: ChatSummary, me: str) -> tuple[Any, ...]:
+    """What decides whether two members see the same row."""
+    message = chat.last_message
+    is_personal = me in chat.members or (message is not None and me == message.sender)
+    return (chat.chat_id, chat.unread, chat.muted, message is not None, me if is_personal else "")
+
+
+def _dump(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False)
+
+
+def _joined(one: str, other: str) -> str:
+    """The JSON of two objects, neither of which is empty, as one object."""
+    return f"{one[:-1]}, {other[1:]}"
+
+
+logger = logging.getLogger(__name__)
+
+#: seconds without an event after which one is sent that says nothing: proxies close idle connections
+HEARTBEAT = 15.0
+#: seconds between two checks whether the user may still use the pages
+ACCESS_INTERVAL = 60.0
+#: seconds after which the check is repeated when the user signs out: Django sends the signal first, then
+#: deletes the session
+SIGN_OUT_TIME = 1.0
+#: seconds for which a client may take nothing of what was sent
+MAX_STALL = 60.0
+#: seconds of CPU that a stream may take for rendering without a pause
+MAX_BURST = 0.01
+#: ms after which clients reconnect, at random: many may have lost the same server
+MIN_RETRY, MAX_RETRY = 500, 3000
+
+
+class EventSender:
+    """Sends the events of one stream."""
+
+    def __init__(
+        self, view: MessagingView, access: Access, hub: Hub, rooms: Mapping[str, Known], token: str
+    ) -> None:
+        self._hub = hub
+        self._token = token
+        self._me = view.me
+        #: what the client knows of each chat that it follows
+        self._rooms = dict(rooms)
+        self._renderer = Renderer(view)
+        self._request = view.request
+        self._access = access
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The text of the stream, until its lifetime or the session ends, or the client disconnects."""
+        # after middleware, which may use both after the view
+        await release_thread()
+        self._access.release(self._request)
+        ends = monotonic() + conf.current().LIVE_LIFETIME * random.uniform(0.8, 1)  # noqa: S311
+        async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
+            yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311
+            check_at = monotonic() + ACCESS_INTERVAL
+            events: deque[LiveEvent] = deque()
+            while monotonic() < ends and not stream.is_ended:
+                if not events:
+                    events.extend(await stream.take(min(HEARTBEAT, max(check_at - monotonic(), 0))))
+                must_check = stream.must_check()
+                if must_check or monotonic() >= check_at:
+                    if not await self._access.holds():
+                        return
+                    check_at = monotonic() + (SIGN_OUT_TIME if must_check else ACCESS_INTERVAL)
+                text = await self._next_text(stream, events)
+                with self._limited_stall(stream):
+                    yield (text or "event: ping\ndata: {}\n\n").encode()
+                del text  # many streams wait here
+                await self._pause()
+
+    async def _next_text(self, stream: Stream, events: deque[LiveEvent]) -> str:
+        """The text of the next events: of all, unless they are long, or rendering them takes long."""
+        text = ""
+        while events and len(text) < MAX_BYTES and self._renderer.spent < MAX_BURST:
+            event = events.popleft()
+            if isinstance(event, RoomChanged) and event.chat_id not in stream.rooms:
+                continue  # closed since the event was taken
+            name, data, rest = await self._renderer.render(event)
+            if isinstance(event, RoomChanged):
+                self._rooms[event.chat_id] = rest.since if rest else event.known
+            elif isinstance(event, RoomClosed):
+                self._rooms.pop(event.chat_id, None)
+            if rest:
+                events.append(rest)
+            text += f"event: {name}\nid: {urlencode(self._known)}\ndata: {data}\n\n"
+        return text
+
+    async def _pause(self) -> None:
+        """After long rendering, leave the CPU to other users for at least as long. All streams of a user
+        together get no larger share of it than one."""
+        if self._renderer.spent >= MAX_BURST:
+            await asyncio.sleep(self._renderer.spent * self._hub.count_streams(self._me))
+            self._renderer.spent = 0.0
+
+    @contextmanager
+    def _limited_stall(self, stream: Stream) -> Iterator[None]:
+        """Drop the stream, and cancel the request, if the client takes nothing of what is sent in this block
+        for too long."""
+        timer = asyncio.get_running_loop().call_later(
+            MAX_STALL, self._give_up, stream, asyncio.current_task()
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self, stream: Stream, task: asyncio.Task[Any] | None) -> None:
+        logger.warning("A client takes nothing of what it is sent: the stream of %r ends.", self._me)
+        self._hub.drop(stream)
+        if task is not None:
+            task.cancel()
+
+    @property
+    def _known(self) -> list[tuple[str, str]]:
+        """The parameters with which a later request continues."""
+        rooms = [("room", chat_id) for chat_id in self._rooms]
+        return [*rooms, *(("after", known.encode()) for known in self._rooms.values())]
+
 
 HEADERS = {
     "Content-Type": "text/event-stream",

@@ -1,24 +1,23 @@
 """The pages and their JSON, one class each; a site subclasses what it wants to be different."""
 
-from .actions import AckView, DeleteMessageView, EditView, SendView, SessionView, TypingView
-from .blocks import BlocksView, BlockView, UnblockView
-from .chats import ChatsFeedView, ChatsView
-from .choices import ChoicesView, UnsubscribeView
-from .contacts import ContactsView, ForgetContactView, PersonView, SuggestView
+from .chats import ChatsFeedView, ChatsView, NewChatView
 from .details import (
+    AckView,
     AddView,
     DeleteChatView,
+    DeleteMessageView,
     DetailsView,
+    EditView,
     LeaveView,
     MemberSuggestView,
     MuteView,
     RemoveView,
     RenameView,
     RoleView,
+    SendView,
+    SessionView,
+    TypingView,
 )
-from .feeds import RoomFeedView
-from .messages import MessagePageView
-from .new import NewChatView
 from .notifications import (
     BellView,
     DiscardNotificationView,
@@ -26,8 +25,18 @@ from .notifications import (
     NotificationsView,
     ReadNotificationsView,
 )
-from .rooms import RoomView
-from .search import SearchView
+from .people import (
+    BlocksView,
+    BlockView,
+    ChoicesView,
+    ContactsView,
+    ForgetContactView,
+    PersonView,
+    SuggestView,
+    UnblockView,
+    UnsubscribeView,
+)
+from .rooms import MessagePageView, RoomFeedView, RoomView, SearchView
 
 __all__ = [
     "AckView",

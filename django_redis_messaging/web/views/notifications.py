@@ -11,15 +11,14 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from ...core.retry import deadline
+from ...core.outcome import deadline
 from ...errors import InvalidArgument, MessagingError
 from ...services.mailboxes import Mailbox
+from ...services.mailboxes.mailbox import MailPage
 from ...services.mailboxes.notifications import checked_url
-from ...services.mailboxes.values import MailPage
 from .. import bell, problems
-from ..base import MessagingPage, MessagingView
-from ..notifications import NotificationView, add_senders, notification_views
-from ..params import parse_id, parse_position
+from ..base import MessagingPage, MessagingView, parse_id, parse_position
+from ..bell import NotificationView, add_senders, notification_views
 
 _logger = logging.getLogger(__name__)
 #: notifications in a section of the page

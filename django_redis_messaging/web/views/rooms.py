@@ -1,42 +1,61 @@
-"""A chat: its page, with the messages around a position."""
+"""The search in a chat."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ... import conf
-from ...errors import ChatNotFound, NotAMember
+from ...errors import ChatNotFound, InvalidArgument, NotAMember
 from ...services.chats import Changes, Message, Page
-from ...services.chats.direct import is_direct
-from ..base import ChatMixin, MessagingPage, MessagingView
-from ..fitting import count_fitting
-from ..params import INVALID_POSITION, get_position, parse_id
+from ...services.chats.chat import is_direct
+from .. import problems
+from ..base import (
+    INVALID_POSITION,
+    MAX_ID_DIGITS,
+    ChatMixin,
+    MessagingPage,
+    MessagingView,
+    conditional_json,
+    get_checked_position,
+    get_number,
+    get_position,
+    get_search,
+    parse_id,
+)
 from ..people import Person, blocked_in
-from ..presentation import (
+from ..problems import Problem
+from ..rendering import (
     NAMES_IN_TITLE,
     MessageView,
     add_authors,
     add_rows,
     chat_face,
     chat_rows,
+    count_fitting,
     event_views,
+    fitting,
     join_names,
     kind_text,
     message_views,
+    one_line,
     page_title,
     people_of_events,
     shown_title,
+    split_changes,
 )
-from ..texts import body_html
+from ..texts import body_html, markup, split
 from .chats import ChatListMixin
 
 #: messages on a page of a room
@@ -346,3 +365,226 @@ def gap_text(gap: int) -> str:
         return ""
     text = ngettext("%(count)s older message was removed.", "%(count)s older messages were removed.", gap)
     return text % {"count": gap}
+
+
+#: messages in an answer
+MESSAGES_PER_ANSWER = 50
+
+
+class RoomFeedView(RoomMixin):
+    """Parts of a chat as JSON. The parameters select which one:
+
+    - `after` a cursor: what changed since; `edits`, `moved` and `events` are those of the last answer
+    - `before` or `newer`: the messages directly before or after a position
+    - `at` a message id, "unread" or "newest": the state of the room with the messages around that position
+    """
+
+    checks_membership_first = False
+    json_only = True
+    invalid_message = INVALID_POSITION
+
+    def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        query = request.GET
+        try:
+            places = {name: get_checked_position(query, name) for name in ("after", "before", "newer")}
+            known = {name: get_number(query, name) for name in ("edits", "moved", "events")}
+            at = query.get("at", "")
+            position = parse_id(at) if at not in ("", "unread", "newest") else None
+        except (InvalidArgument, Problem):
+            # Others must get the same answer, in as many round trips, whatever the position.
+            self.state()
+            raise
+        if at:
+            return JsonResponse(self.around(at, position), json_dumps_params={"ensure_ascii": False})
+        if places["before"] is not None:
+            data = self.older(places["before"])
+        elif places["newer"] is not None:
+            data = self.newer(places["newer"])
+        else:
+            data = self.changes(places["after"] or 0, **known)
+        return conditional_json(request, data)
+
+    def around(self, at: str, position: int | None) -> dict[str, Any]:
+        """The state of the room, with the messages around a position."""
+        state = self.state()
+        if at == "unread" and state.unread:
+            position = state.read_id + 1
+        window = self.window(state, position, limit=MESSAGES_PER_ANSWER)
+        quoted = self.quoted(window.messages)
+        self.add_people(state)
+        add_authors(self.people, [*window.messages, *quoted], me=self.me)
+        return {
+            **self.room_state(state, window),
+            "messages": list(self.as_json(window.messages, state, quoted)),
+            **self.heading(state),
+            "seen": self.seen_of(state),
+        }
+
+    def changes(self, after: str | int, **known: int | None) -> dict[str, Any]:
+        """New and edited messages, and what else changed."""
+        changes = self.chat.changes(self.me, after=after, limit=MESSAGES_PER_ANSWER, **known)
+        return self.fitting_part(changes)[0]
+
+    def changed(self, changes: Changes) -> dict[str, Any]:
+        """What changed besides the messages."""
+        events = event_views(changes.events, people=self.people, members=self.member_ids)
+        data = {
+            **self.changing_state(changes),
+            "gap": changes.gap,
+            "gap_text": gap_text(changes.gap),
+            "reset": changes.reset,
+            "edits_missed": changes.edits_missed,
+            "events": [event.as_json() for event in events],
+        }
+        if changes.members:
+            data |= self.heading(changes)
+            data["read"] = changes.positions
+            data["seen"] = self.seen_of(changes)
+        return data
+
+    def fitting_part(self, changes: Changes) -> tuple[dict[str, Any], int]:
+        """As much of the changes as fits into an answer, and how many of the messages that are."""
+        quoted = self.quoted([*changes.messages, *changes.edited])
+        self.add_people(changes)
+        known = [*quoted, *changes.messages, *changes.edited]
+        add_authors(self.people, known, me=self.me)
+        new = self.as_json(changes.messages, changes, known)
+        edited = self.as_json(changes.edited, changes, known)
+        found = fitting(chain(new, edited))
+        part, _ = split_changes(changes, len(found))
+        changed = found[len(part.messages) :]
+        data = {
+            **self.changed(part),
+            "messages": found[: len(part.messages)],
+            "has_more": part.has_more,
+        }
+        if changed:
+            data["changed"] = sorted(changed, key=lambda message: message["id"])
+        return data, len(found)
+
+    def older(self, before: str | int) -> dict[str, Any]:
+        """The newest of the messages before a position, as many as fit into an answer."""
+        page = self.chat.history(self.me, before=before, limit=MESSAGES_PER_ANSWER)
+        views = self.message_views(page.messages, owner=page.role == "owner")
+        messages = fitting(message_json(self, view) for view in reversed(views))
+        return self.part(page, messages[::-1])
+
+    def newer(self, after: str | int) -> dict[str, Any]:
+        """The oldest of the messages after a position, as many as fit into an answer."""
+        page = self.chat.history(self.me, after=after, limit=MESSAGES_PER_ANSWER)
+        return self.part(page, fitting(self.as_json(page.messages, page)))
+
+    def part(self, page: Page, messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Messages of a page: all of them, or only some."""
+        is_cut = len(messages) < len(page.messages)
+        gap = 0 if is_cut else page.gap
+        return {
+            "messages": messages,
+            "gap": gap,
+            "gap_text": gap_text(gap),
+            "has_more": page.has_more or is_cut,
+            "reset": page.reset,
+        }
+
+    def as_json(
+        self, messages: Sequence[Message], read: Page | Changes, quoted: Sequence[Message] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The messages with their authors, rendered one by one."""
+        for view in self.message_views(messages, owner=read.role == "owner", quoted=quoted):
+            yield message_json(self, view)
+
+
+def message_json(view: MessagingView, shown: MessageView) -> dict[str, Any]:
+    """A message in the format of all JSON answers; if requested, with HTML instead of the body."""
+    message = shown.message
+    data = {
+        "id": message.id,
+        "cursor": message.cursor,
+        "nonce": message.nonce,
+        "sender": message.sender,
+        "label": shown.author.label,
+        **({} if shown.mine else shown.author.looks),
+        "mine": shown.mine,
+        "data": message.data,
+        "reply_to": message.reply_to,
+        "mentions": message.mentions,
+        "sent_at": message.sent_at.isoformat(),
+        "edited_at": message.edited_at.isoformat() if message.edited_at else None,
+        "deleted": message.deleted,
+    }
+    if view.request.GET.get("html"):
+        context = {"item": shown, "chat": {"chat_id": message.chat_id}}
+        name = "django_redis_messaging/_message.html"
+        return {**data, "html": render_to_string(name, context, request=view.request)}
+    return {**data, "body": message.body}
+
+
+class MessagePageView(RoomMixin, MessagingPage):
+    """The whole text of a message, and what can be done with it. Long texts are shown in parts: `?from=` the
+    position of a character selects one."""
+
+    template_name = "django_redis_messaging/message.html"
+
+    def get(self, request: HttpRequest, chat_id: str, message_id: str) -> HttpResponse:
+        item = self.find(parse_number(message_id))
+        if self.wants_json:
+            data = {"message": message_json(self, item)}
+            return JsonResponse(data, json_dumps_params={"ensure_ascii": False})
+        parts = split(item.message.body)
+        context = {"chat": {"chat_id": chat_id}, "item": item, **self.part(parts, item)}
+        return self.page(context)
+
+    def find(self, message_id: int) -> MessageView:
+        """The message as the user sees it. Raises the Problem for one that doesn't exist."""
+        # Also reads the chat for an id that no message can have: outsiders get 404 whatever the id.
+        page = self.chat.history(self.me, before=message_id + 1, limit=1)
+        found = [one for one in page.messages if one.id == message_id and not one.deleted]
+        if not found:
+            raise Problem(problems.GONE)
+        return self.message_views(found, owner=page.role == "owner")[0]
+
+    def part(self, parts: Sequence[str], item: MessageView) -> dict[str, Any]:
+        """The part of the text that `?from=` selects, and the positions of its neighbours."""
+        starts = [0, *accumulate(len(part) for part in parts[:-1])]
+        index = bisect_right(starts, parse_number(self.request.GET.get("from", ""))) - 1
+        return {
+            "part": markup(parts[index], mentions=item.mentions, own=item.own_name),
+            "number": index + 1,
+            "count": len(parts),
+            "previous": starts[index - 1] if index else None,
+            "next": starts[index + 1] if index + 1 < len(parts) else None,
+        }
+
+
+def parse_number(value: str) -> int:
+    """The number in a URL; 0 for anything else."""
+    return int(value) if value.isascii() and value.isdigit() and len(value) <= MAX_ID_DIGITS else 0
+
+
+#: messages on a page of results
+RESULTS_PER_PAGE = 20
+
+
+class SearchView(RoomMixin, MessagingPage):
+    """The messages of a chat that contain a text, newest first. Each page searches up to 500 messages."""
+
+    checks_membership_first = False
+    template_name = "django_redis_messaging/search.html"
+    invalid_message = INVALID_POSITION
+
+    def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
+        state, query = self.state(), get_search(request.GET).strip()
+        results = self.results(query, state) if query else {}
+        return self.page({**self.chat_context(state), "q": query, **results})
+
+    def results(self, query: str, state: Changes) -> dict[str, Any]:
+        """The results, and where the next page begins."""
+        self.count_use("search")
+        before = get_position(self.request.GET, "before")
+        found = self.chat.search(self.me, query, before=before, limit=RESULTS_PER_PAGE)
+        self.add_people(state)
+        views = self.message_views(found.messages, owner=False)
+        return {
+            "results": [(view, one_line(view.message)) for view in views],
+            "older": None if found.complete else found.before,
+        }

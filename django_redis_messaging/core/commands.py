@@ -1,0 +1,362 @@
+"""What is sent to Redis: commands and Lua scripts, and the steps that operations yield.
+
+A script is one file, `<noun>_<verb>.lua`. A header line `-- uses _log.lua` inserts that file before the
+script, and before it the files that `_log.lua` uses in turn; each file once, whatever the order of the
+lines. Functions of these files that the script doesn't call, directly or indirectly, are left out: Redis
+would create each of them at every call of the script. A header line `-- reads only` declares that the script
+changes nothing.
+
+The steps that an operation may yield: a script, a command, a wait, a call for many resources, or a list of
+scripts and commands (a pipeline: one round trip, without atomicity).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+_USES = re.compile(r"^-- uses (_\w+\.lua)$", re.MULTILINE)
+_READS_ONLY = re.compile(r"^-- reads only$", re.MULTILINE)
+#: a function at the top level of a file, with the comment above it
+_FUNCTION = re.compile(r"^(?:--[^\n]*\n)*local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"--.*")
+_CALL = re.compile(r"\b(\w+)\(")
+#: removes the last key, see `Script.guard`
+_GUARDED = "local KEYS = {unpack(KEYS, 1, #KEYS - 1)} "
+
+
+class Source(NamedTuple):
+    """The text of a script with the files that it uses."""
+
+    name: str
+    text: str
+    sha: str
+    reads_only: bool
+
+
+def read(filename: str) -> str:
+    """The text of one file of ../lua."""
+    return (files("django_redis_messaging") / "lua" / filename).read_text(encoding="utf-8")
+
+
+def pieces(body: str) -> list[str]:
+    """The files that a script uses, directly or indirectly, each after those that it uses itself."""
+    found: dict[str, None] = {}
+    for used in _USES.findall(body):
+        found |= dict.fromkeys([*pieces(read(used)), used])
+    return list(found)
+
+
+def without_unused(library: str, body: str) -> str:
+    """The text of the files that a script uses, without the functions that it doesn't need."""
+    functions = {found[1]: found[0] for found in _FUNCTION.finditer(library)}
+    needed: set[str] = set()
+    waiting = [body, _FUNCTION.sub("", library)]
+    while waiting:
+        called = set(_CALL.findall(_COMMENT.sub("", waiting.pop()))) & functions.keys() - needed
+        needed |= called
+        waiting += [functions[name].partition("\n")[2] for name in called]
+    return _FUNCTION.sub(lambda found: found[0] if found[1] in needed else "", library)
+
+
+@functools.cache
+def load(name: str, *, guarded: bool = False) -> Source:
+    """Load the script `name` with the files it uses. `guarded`: it takes one more key, see `Script.guard`."""
+    body = read(f"{name}.lua")
+    library = without_unused("\n".join(map(read, pieces(body))), body)
+    text = (_GUARDED if guarded else "") + library + "\n" + body
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Source(name, text, sha, bool(_READS_ONLY.search(body)))
+
+
+T = TypeVar("T")
+#: commands in one pipeline, unless a service says otherwise: a longer one delays other clients
+PIPELINE_SIZE = 500
+
+Text = str | bytes
+Argument = Text | int | float
+#: the keys and arguments of one resource
+Resource = tuple[Sequence[str], Sequence[Argument]]
+#: the words of a command as they are sent
+Words = tuple[Text, ...]
+
+#: entries of a stream: id, and the fields with their values
+Entries = Sequence[Sequence[Any]]
+
+
+class BulkWords(Words):
+    """Words of which the last one, bytes, may be large: it is sent without being copied."""
+
+    __slots__ = ()
+
+
+_TEXTS = frozenset({str, bytes})
+
+
+def to_texts(arguments: Iterable[Argument]) -> list[Text]:
+    """Convert the numbers among the arguments to text.
+
+    The packer (hiredis 3.5) must not do it: Python runs signal handlers during the conversion, and if a
+    handler raises, as for Ctrl-C, the packer crashes the process.
+    """
+    converted: list[Any] = [one if one.__class__ in _TEXTS else str(one) for one in arguments]
+    return converted
+
+
+class Command:
+    """A Redis command. `reads`: it changes nothing."""
+
+    __slots__ = ("reads_only", "words")
+    once = False
+
+    def __init__(self, *words: Argument, reads: bool = False) -> None:
+        self.words: Words = tuple(to_texts(words))
+        self.reads_only = reads
+
+    @property
+    def key(self) -> Text | None:
+        """The key that determines the server; the first word after the name for a command without keys."""
+        return self.words[1] if len(self.words) > 1 else None
+
+
+class BulkCommand(Command):
+    """A Redis command whose last word, bytes, may be large. Packing copies a word several times; this one is
+    sent as it is."""
+
+    __slots__ = ()
+
+    def __init__(self, *words: Argument, data: bytes) -> None:
+        super().__init__(*words)
+        self.words = BulkWords((*self.words, data))
+
+
+class Script:
+    """A call of a script. `once`: it must not be repeated after a lost reply. `settles`: it changes a state,
+    and replies 0 if the state had changed already; so a 0 after a lost reply becomes None: unknown.
+    """
+
+    __slots__ = ("guarded", "once", "sent_at", "settles", "source", "words")
+
+    #: when it was sent last; monotonic. Not set if that was when its step began, as nearly always.
+    sent_at: float
+
+    def __init__(
+        self,
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Argument] = (),
+        *,
+        once: bool = False,
+        settles: bool = False,
+    ) -> None:
+        self.source: Source = load(name)
+        self.words: Words = ("EVALSHA", self.source.sha, str(len(keys)), *keys, *to_texts(args))
+        self.once = once
+        self.settles = settles
+        self.guarded = False
+
+    def guard(self) -> None:
+        """Add a key that never exists, for a Cluster.
+
+        While a slot migrates, its node rejects a script if any of the keys is missing. It checks them when
+        the script begins and at each command, so a key that the script itself removes would abort it
+        halfway. The missing key makes the node reject the script at the beginning, and the call is retried.
+        """
+        if not self.guarded:
+            self.guarded, self.source = True, load(self.source.name, guarded=True)
+            number = int(self.words[2])
+            keys, args = self.words[3 : 3 + number], self.words[3 + number :]
+            guard = f"{keys[-1]!s}:%"  # in the same slot; encoded names never contain it
+            self.words = ("EVALSHA", self.source.sha, str(number + 1), *keys, guard, *args)
+
+    @property
+    def reads_only(self) -> bool:
+        return self.source.reads_only
+
+    @property
+    def key(self) -> Text:
+        """The key that determines the server: all keys are in one slot."""
+        return self.words[3]
+
+    @property
+    def last_key(self) -> Text:
+        """One of the app's keys; the first one may be the site's, as that of a lock."""
+        return self.words[2 + int(self.words[2])]
+
+    def sent_since(self, began: float) -> float:
+        """When the attempt that was answered was sent, in a step that began at `began`; both monotonic. A
+        lease that the script has granted lasts from then on at least."""
+        return max(began, getattr(self, "sent_at", began))
+
+    @property
+    def in_full(self) -> Words:
+        """The same call for a server that doesn't have the script yet."""
+        return ("EVAL", self.source.text, *self.words[2:])
+
+
+class Hint(str):
+    """A key whose entries are only hints to poll: losing one costs time, never data."""
+
+    __slots__ = ()
+
+
+class Wait(Command):
+    """A command that blocks; the reply is None if nothing arrived within `seconds`.
+
+    The client keeps the time, since the server's timeouts can be 100 ms late. A command that is still
+    pending then remains so for a while, and the next wait with the same words takes it over. A lost reply
+    can't be repeated, so a wait must only ever receive a hint to poll.
+    """
+
+    __slots__ = ("seconds", "sent")
+    #: seconds: the timeout that the server gets, after which it ends a pending command
+    LINGER = 2.0
+
+    def __init__(self, words: Words, sent: Words, *, seconds: float) -> None:
+        super().__init__(*words, reads=True)
+        #: the words to send, with the server's timeout
+        self.sent = sent
+        self.seconds = seconds
+
+
+class PopHint(Wait):
+    """Waits for a hint and removes it. The command lingers for `linger` seconds and may remove a hint that
+    another client waits for, so a caller that may not wait again gives a short time."""
+
+    __slots__ = ()
+
+    def __init__(self, *keys: Hint, seconds: float, linger: float = Wait.LINGER) -> None:
+        for key in keys:
+            if not isinstance(key, Hint):
+                raise TypeError(f"{key!r} is not a Hint: its data could be lost.")
+        words: Words = ("BZPOPMIN", *keys)
+        super().__init__(words, (*words, f"{min(max(linger, 0.01), self.LINGER):.3f}"), seconds=seconds)
+
+
+class Listen(Wait):
+    """Waits until a stream has an entry with an id above `last`. An entry wakes all waiting clients, or, if
+    it is for one of them, the one whose `match` is among its values."""
+
+    __slots__ = ("last", "match", "stream")
+
+    def __init__(self, stream: str, last: int, *, seconds: float, match: bytes | None = None) -> None:
+        words: Words = ("STREAMS", stream, f"{last}-0")
+        sent: Words = ("XREAD", "BLOCK", str(int(1000 * self.LINGER)), *words)
+        super().__init__(("XREAD", *words), sent, seconds=seconds)
+        self.stream = stream
+        self.last = last
+        self.match = match
+
+    @property
+    def key(self) -> Text:
+        """The stream."""
+        return self.stream
+
+    def finds(self, entries: Entries) -> bool:
+        """Whether one of these entries of the stream ends the wait."""
+        return any(
+            entry_number(entry) > (self.last, 0) and (self.match is None or self.match in entry[1])
+            for entry in entries
+        )
+
+    def after(self, entries: Entries) -> Listen:
+        """A wait for later entries than these."""
+        last = max((entry_number(entry)[0] for entry in entries), default=self.last)
+        return Listen(self.stream, max(last, self.last), seconds=self.seconds, match=self.match)
+
+
+def entry_number(entry: Sequence[Any]) -> tuple[int, int]:
+    """The id of an entry of a stream, as two numbers."""
+    first, _, second = entry[0].partition(b"-")
+    return int(first), int(second)
+
+
+class Many:
+    """Calls for many resources, possibly in different slots: a single server gets hundreds of them in one
+    call; a Cluster gets one call for each, in pipelines. The reply is a list with one item for each
+    resource."""
+
+    __slots__ = ()
+
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        """The calls to send; `split`: one for each resource."""
+        raise TypeError(f"{type(self).__name__} makes no calls")
+
+
+class Fan(Many):
+    """A script for many resources, each with its keys and arguments, which follow the common `args`.
+
+    The script takes any number of resources and replies with a list, one item for each.
+
+    With `once=True`, a call whose reply was lost is not repeated; calls that the server refused are, and the
+    replies to the others are kept. If some calls fail finally, the item of each of their resources is the
+    error: OutcomeUnknown if the call may have been applied, another MessagingError if it was not. If all
+    fail, the step raises.
+    """
+
+    __slots__ = ("args", "name", "once", "resources")
+    #: maximum number of resources in a call: keeps each script well below 5 ms
+    SIZE = 100
+
+    def __init__(
+        self,
+        name: str,
+        resources: Sequence[Resource],
+        args: Sequence[Argument] = (),
+        *,
+        once: bool = False,
+    ) -> None:
+        self.name = name
+        self.resources = resources
+        self.args = args
+        self.once = once
+
+    def pages(self, *, split: bool) -> Iterator[Sequence[Resource]]:
+        """The resources of each call."""
+        return batched(self.resources, 1 if split else self.SIZE)
+
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        return [self._call(page) for page in self.pages(split=split)]
+
+    def _call(self, resources: Sequence[Resource]) -> Script:
+        keys = [key for names, _ in resources for key in names]
+        args = [arg for _, values in resources for arg in values]
+        return Script(self.name, keys, [*self.args, *args], once=self.once)
+
+
+class Gather(Many):
+    """The STRINGs of many keys, after the items of the reply to `first`, if given."""
+
+    __slots__ = ("first", "keys")
+    #: maximum number of keys in a call
+    SIZE = 1000
+
+    def __init__(self, keys: Sequence[str], *, first: Command | None = None) -> None:
+        self.keys = keys
+        self.first = first
+
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        size = 1 if split else self.SIZE
+        pages = (self.keys[at : at + size] for at in range(0, len(self.keys), size))
+        calls: list[Command | Script] = [] if self.first is None else [self.first]
+        calls += [Command("MGET", *page, reads=True) for page in pages]
+        return calls
+
+
+Step = Command | Script | Many | Sequence[Command | Script]
+
+
+def batched(items: Iterable[T], size: int = PIPELINE_SIZE) -> Iterator[tuple[T, ...]]:
+    """Split a long list over several steps: yield tuples of `size` items each; the last one may be shorter.
+
+    >>> list(batched("abcde", 2))
+    [('a', 'b'), ('c', 'd'), ('e',)]
+    """
+    rest = iter(items)
+    while batch := tuple(islice(rest, size)):
+        yield batch

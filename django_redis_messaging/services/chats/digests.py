@@ -1,0 +1,236 @@
+"""What the digest of a user contains, and until when messages were mailed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from ...core import payloads
+from ...core.keys import name
+from ...core.operations import Command, Fan, Script, Service, Steps, asynchronous, operation
+from ..common.arguments import to_datetime
+from ..users.keys import UserKeys, digest_run_key
+from . import ChatSummary, Message, summaries
+from .chat import limits
+from .entries import author_json, make_message
+from .inbox import Inbox
+from .keys import ChatKeys
+
+_logger = logging.getLogger(__name__)
+
+_LEFT_OUT = "Chat %r was left out of a digest: %r"
+
+#: older messages are in no digest; so a record may expire at this age
+MAX_AGE = timedelta(days=30)
+#: scripts that read one digest
+MAX_SCRIPTS = 100
+#: positions in an item of inbox_digest
+_COUNT, _LOWEST, _REST, _LATEST = 5, 6, 7, 8
+
+
+class DigestState(NamedTuple):
+    """What a digest of a user depends on. Moments are of the server's clock."""
+
+    now: datetime
+    since: datetime
+    """A digest contains messages that were sent after this."""
+    wanted: bool
+    """The user's choice; true if the user has made none."""
+    blocked: list[str]
+    """Whom the user has blocked."""
+
+
+class DigestRecord(Service):
+    """Until when a user's unread messages were mailed.
+
+    >>> record = DigestRecord("digest-example")
+    >>> state = record.read()
+    >>> (state.now - state.since).days
+    30
+    >>> record.save(state.now)
+    >>> record.read().since == state.now
+    True
+    """
+
+    def __init__(self, user: str, *, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self._keys = UserKeys(self._prefix, name(user, "user"))
+
+    @operation
+    def read(self) -> Steps[DigestState]:
+        """Read the server's clock, the end of the last digest, at most MAX_AGE ago, and what the user has
+        chosen."""
+        keys = self._keys
+        ms, until, chosen, blocked = yield Script("digest_read", [keys.digest, keys.choices, keys.blocks])
+        now = to_datetime(ms)
+        oldest = now - MAX_AGE
+        last = oldest if until is None else to_datetime(until)
+        # A later record than now: the clock was set back. Repeating what is unread loses nothing.
+        since = oldest if last > now else max(last, oldest)
+        return DigestState(now, since, chosen != b"0", [other.decode() for other in blocked])
+
+    aread = asynchronous(read)
+
+    @operation
+    def save(self, until: datetime) -> Steps[None]:
+        """Store that messages sent until this moment were mailed. Safe to repeat."""
+        yield Command("SET", self._keys.digest, _ms(until), "PX", MAX_AGE // timedelta(milliseconds=1))
+
+    asave = asynchronous(save)
+
+
+class UnreadChat(NamedTuple):
+    """What a user has not read in a chat and was sent in a period."""
+
+    summary: ChatSummary
+    """Its `unread` counts these messages only, `last_message` is the latest of them."""
+    latest: list[Message]
+    """Excerpts of the latest of them, the oldest first."""
+
+
+class DigestInbox(Inbox):
+    """The chats of a user, for a digest.
+
+    >>> chat = Chat.create("ann", ["digest-bob"], "Hello", chat_id="digest-inbox")
+    >>> inbox, state = DigestInbox("digest-bob"), DigestRecord("digest-bob").read()
+    >>> [message.body for chat in inbox.find(state.since, state.now) for message in chat.latest]
+    ['Hello']
+    >>> inbox.find(state.since, state.now, hidden=["ann"])
+    []
+    """
+
+    @operation
+    def find(
+        self, since: datetime, until: datetime, *, hidden: Sequence[str] = (), latest: int = 3
+    ) -> Steps[list[UnreadChat]]:
+        """Find what the user has not read and was sent after `since`, and not after `until`, in chats that
+        are not muted; the chats with the latest activity first.
+
+        Deleted messages, and those by the users in `hidden`, don't count. Each script reads 100 chats, but
+        examines at most 1000 messages or 1 MiB, and returns at most `latest` excerpts of a chat. After
+        MAX_SCRIPTS, the messages that are left count without being examined.
+        """
+        chats, entries, newest = yield from self._read_index()
+        index = {chat: (entry, value) for chat, entry, value in zip(chats, entries, newest, strict=True)}
+        changed = [
+            place.chat_id.decode()
+            for place in summaries.sort(chats, newest)[0]
+            if place.active > _ms(since) and not _is_read(*index[place.chat_id])
+        ]
+        authors = [author_json(user) for user in (self.user, *hidden)]
+        items = yield from self._examine(
+            changed, (self.user, *limits()[:2], _ms(since), _ms(until), latest, *authors)
+        )
+        return list(_decoded(items, latest))
+
+    afind = asynchronous(find)
+
+    def _examine(self, chats: Sequence[str], arguments: Sequence[str | int]) -> Steps[dict[str, list[Any]]]:
+        """Examine chats until nothing is left; returns their items, those of one chat joined."""
+        found: dict[str, list[Any]] = {}
+        below: dict[str, int] = {}
+        waiting = chats
+        for _ in range(MAX_SCRIPTS):
+            size = Fan.SIZE - len(below)
+            below |= dict.fromkeys(waiting[:size], 0)
+            waiting = waiting[size:]
+            if not below:
+                break
+            resources = [(ChatKeys(self._prefix, chat).listing, (lowest,)) for chat, lowest in below.items()]
+            items = yield Fan("inbox_digest", resources, arguments)
+            replies, below = zip(below, items, strict=True), {}
+            for chat, item in replies:
+                if isinstance(item, int):  # nothing is left
+                    if chat in found:
+                        found[chat][_REST] = 0
+                    continue
+                if len(item) == 1:
+                    _logger.warning(_LEFT_OUT, chat, item[0].decode())
+                    continue
+                found[chat] = _joined(found[chat], item) if chat in found else item
+                if item[_REST]:
+                    below[chat] = item[_LOWEST]
+        return found
+
+
+def _is_read(entry: bytes, newest: bytes | None) -> bool:
+    """Whether nothing has changed in a chat since the user has acked everything."""
+    return newest is not None and entry.endswith(b" " + newest)
+
+
+def _joined(item: list[Any], older: list[Any]) -> list[Any]:
+    """An item of inbox_digest with that of older messages of the same chat."""
+    return [
+        *item[:_COUNT],
+        item[_COUNT] + older[_COUNT],
+        *older[_LOWEST:_LATEST],
+        *item[_LATEST:],
+        *older[_LATEST:],
+    ]
+
+
+def _decoded(items: dict[str, list[Any]], latest: int) -> Iterator[UnreadChat]:
+    """The chats in which a message counts. One with entries that this app has not written hides no others."""
+    for chat, item in items.items():
+        try:
+            if len(item) > _LATEST:
+                yield _make(chat, item, latest)
+        except (ValueError, TypeError, LookupError) as error:
+            _logger.warning(_LEFT_OUT, chat, error)
+
+
+def _make(chat: str, item: list[Any], latest: int) -> UnreadChat:
+    epoch, title, active, member_count, members, count, _, rest, *flat = item
+    summary = summaries.make(
+        chat, [epoch, title, count + rest, active, member_count, 0, flat[0], flat[1], members]
+    )
+    flat = flat[: 2 * latest]
+    entries = zip(flat[::2], payloads.loads_all(flat[1::2]), strict=True)
+    messages = [make_message(chat, int(epoch), number, entry) for number, entry in entries]
+    return UnreadChat(summary, messages[::-1])
+
+
+def _ms(moment: datetime) -> int:
+    return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+
+
+class DigestRun(Service):
+    """How far the run of `send_digests` has come: where the next one begins if this one doesn't end.
+
+    >>> run = DigestRun()
+    >>> run.save("17")
+    >>> run.read()
+    '17'
+    >>> run.end()
+    >>> run.read() is None
+    True
+    """
+
+    @operation
+    def read(self) -> Steps[str | None]:
+        """Read the primary key of the last user of the run before, as text; None if that run has ended."""
+        value = yield Command("GET", digest_run_key(self._prefix), reads=True)
+        return None if value is None else value.decode()
+
+    aread = asynchronous(read)
+
+    @operation
+    def save(self, last: str) -> Steps[None]:
+        """Store the primary key of the last user, as text."""
+        yield Command("SET", digest_run_key(self._prefix), last, "PX", MAX_AGE // timedelta(milliseconds=1))
+
+    asave = asynchronous(save)
+
+    @operation
+    def end(self) -> Steps[None]:
+        """All users are done: the next run begins with the first one."""
+        yield Command("UNLINK", digest_run_key(self._prefix))
+
+    aend = asynchronous(end)
+
+
+def forget_digest(prefix: str, user: str) -> Steps[None]:
+    """Delete until when messages were mailed to a user."""
+    yield Command("UNLINK", UserKeys(prefix, user).digest)

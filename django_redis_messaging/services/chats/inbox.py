@@ -1,0 +1,295 @@
+"""All chats of one user: pending messages, summaries, number of unread messages.
+
+While nothing is new, a read takes two round trips for any number of chats: the user's index, then an MGET
+of the newest keys of all chats. If the same Inbox reads again, it takes one. The index contains the value
+of each chat's newest when the user had acked all of its messages, so only chats that have changed since are
+read, by a third round trip. A last one updates the index: chats in which everything is acked or data was
+lost, and chats of which the user is not a member (any more), whose entries are removed. A broken chat (a key
+was lost or has another type) is left out with a warning in the log; `manage.py messaging_repair` repairs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from ...core.commands import batched
+from ...core.keys import name
+from ...core.operations import Command, Fan, Gather, Script, Service, Steps, asynchronous, operation
+from ...errors import MessagingError, OutcomeUnknown
+from ..common.arguments import MAX_ITEMS, count, flag
+from ..users.keys import UserKeys
+from . import entries, summaries
+from .chat import best_effort, grace, limits
+from .keys import ChatKeys, newest_keys
+from .values import ChatSummary, Pending
+
+T = TypeVar("T")
+
+#: index entries changed by one script
+_PAGE_SIZE = 500
+_NOT_A_MEMBER = -1
+#: the user has blocked the other member of a direct chat
+_SUSPENDED = -2
+
+_logger = logging.getLogger(__name__)
+
+
+class _Entry(NamedTuple):
+    """An entry of the user's index of chats: see UserKeys.chats."""
+
+    chat_id: str
+    token: str
+    seen: str
+
+
+class Inbox(Service):
+    """The chats of one user.
+
+    >>> chat = Chat.create("ann", ["bob"], "Hello", chat_id="inbox-example")
+    >>> inbox = Inbox("bob")
+    >>> inbox.unread()
+    1
+    >>> for news in inbox.pending():
+    ...     print(news.chat_id, [message.body for message in news.messages])
+    ...     position = Chat(news.chat_id).ack("bob", news.cursor)
+    inbox-example ['Hello']
+    >>> inbox.pending()
+    []
+    """
+
+    def __init__(self, user: str, *, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self.user = name(user, "user")
+        self._index = UserKeys(self._prefix, user).chats
+        #: chat ids of the latest read and their newest keys: while the ids stay, one round trip suffices
+        self._latest: tuple[list[bytes], list[str]] = ([], [])
+        self._newest: list[bytes | None] = []
+        #: those of the chats that are suspended, as far as they were read
+        self._suspended: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.user!r})"
+
+    @operation
+    def pending(self, *, limit: int = 100, total: int = 1000, ack: bool = False) -> Steps[list[Pending]]:
+        """Read what the user has not acked, chat by chat: at most `limit` messages per chat.
+
+        Reads at most `total` messages from all chats together; when that is used up, other chats with pending
+        messages are returned with no messages and `has_more`. Nothing moves: a message stays pending until it
+        is acked.
+
+        With `ack=True` the script that reads messages also acks them: they are delivered at most once, and
+        are lost if your process crashes. If some chats can't be read, those that were are returned, and the
+        others stay pending. A script whose reply was lost is not repeated: this raises OutcomeUnknown, whose
+        `received` has the chats that were read. (On a Cluster, which gets one script for each chat, `total`
+        may be exceeded by up to 100 chats.)
+        """
+        flag(ack, "ack")
+        count(limit, "limit")
+        count(total, "total", maximum=100_000)
+        changed = yield from self._find_changed()
+        pairs, failures = yield from self._read_pending(changed, limit, total, ack)
+        unread = ((entry, item) for entry, item in pairs if not isinstance(item, bytes))
+        pending = list(_decoded(entries.make_pending, unread))
+        yield from best_effort(self._record_seen(pairs))
+        if failures:
+            _raise_unless_received(failures, pending)
+        return pending
+
+    apending = asynchronous(pending)
+
+    @operation
+    def chats(self, *, limit: int = 100, after: str | None = None) -> Steps[list[ChatSummary]]:
+        """List the user's chats by latest activity, at most `limit`; `after`: those below a chat of the list.
+
+        It is the `cursor` of the last chat of the previous page, or its chat_id. A chat that gets a message
+        moves to the first page. A cursor continues where the chat was; with a chat_id, the list continues
+        below the chat's present place, and raises InvalidArgument if it is not one of the user's chats (any
+        more). Reads the index and the newest keys of all chats, but describes only the chats of the page.
+
+        >>> for name in ("one", "two", "three"):
+        ...     chat = Chat.create("list-ann", ["list-bob"], chat_id=f"list-{name}")
+        >>> first = Inbox("list-ann").chats(limit=2)
+        >>> second = Inbox("list-ann").chats(limit=2, after=first[-1].cursor)
+        >>> len(first), len(second)
+        (2, 1)
+        """
+        count(limit, "limit")
+        start = None if after is None else summaries.parse_after(after)
+        chats, entries, newest = yield from self._read_index()
+        places, lost = summaries.sort(chats, newest)
+        rest = places[0 if start is None else start.rank_in(places) :]
+        index = dict(zip(chats, entries, strict=True))
+        page = yield from self._describe(lost[: Fan.SIZE], index)
+        while rest and len(page) < limit:
+            size = limit - len(page)
+            page += yield from self._describe(rest[:size], index)
+            rest = rest[size:]
+        return page[:limit]
+
+    achats = asynchronous(chats)
+
+    @property
+    def newest(self) -> dict[str, bytes | None]:
+        """Chat id → value of its newest key, for all the user's chats, as of this object's latest read;
+        without those that are suspended, if it has met them."""
+        pairs = zip(map(bytes.decode, self._latest[0]), self._newest, strict=True)
+        return {chat_id: value for chat_id, value in pairs if chat_id not in self._suspended}
+
+    @operation
+    def unread(self) -> Steps[int]:
+        """Count the unread messages of all chats, including muted ones. The user's own never count."""
+        changed = yield from self._find_changed()
+        pairs = yield from self._read(
+            changed, "inbox_unread", _reading_keys, (self.user, *limits()[:2]), seen=True
+        )
+        yield from best_effort(self._record_seen(pairs))
+        return sum(item for _, item in pairs if not isinstance(item, bytes))
+
+    aunread = asynchronous(unread)
+
+    def _describe(
+        self, places: Sequence[summaries.Place], index: dict[bytes, bytes]
+    ) -> Steps[list[ChatSummary]]:
+        """Summarize the chats at these places, except those that are broken or not the user's."""
+        page = [_entry(place.chat_id, index[place.chat_id]) for place in places]
+        pairs = yield from self._read(page, "inbox_chats", _listing_keys, (self.user, *limits()[:2]))
+        self._suspended.difference_update(entry.chat_id for entry in page)
+        self._suspended.update(entry.chat_id for entry, item in pairs if item == _SUSPENDED)
+        return list(_decoded(summaries.make, [pair for pair in pairs if pair[1] != _SUSPENDED]))
+
+    def _read_index(self) -> Steps[tuple[list[bytes], list[bytes], list[bytes | None]]]:
+        """Read the user's index; returns the chat ids, their entries, and the values of their newest keys."""
+        chats, keys = self._latest
+        reply = yield Gather(keys, first=Command("HGETALL", self._index, reads=True))
+        flat, newest = reply[: len(reply) - len(keys)], reply[len(reply) - len(keys) :]
+        if flat[::2] != chats:
+            chats = flat[::2]
+            keys = newest_keys(self._prefix, chats)
+            newest = yield Gather(keys)
+            self._latest = chats, keys
+        self._newest = newest
+        return chats, flat[1::2], newest
+
+    def _find_changed(self) -> Steps[list[_Entry]]:
+        """Read the index; returns the entries of chats that have changed since the user acked everything."""
+        chats, entries, newest = yield from self._read_index()
+        return [
+            _entry(chat_id, entry)
+            for chat_id, entry, value in zip(chats, entries, newest, strict=True)
+            if value is None or not entry.endswith(b" " + value)
+        ]
+
+    def _read_pending(
+        self, changed: list[_Entry], limit: int, total: int, ack: bool
+    ) -> Steps[tuple[list[tuple[_Entry, Any]], list[MessagingError]]]:
+        """Read chats until `total` messages were found. With `ack`, also returns errors: what has been acked
+        by then must not be lost with them."""
+        pairs: list[tuple[_Entry, Any]] = []
+        failures: list[MessagingError] = []
+        rest = changed
+        while rest and total > 0 and not failures:
+            page, rest = rest[: Fan.SIZE], rest[Fan.SIZE :]
+            arguments = (self.user, int(ack), limit, min(total, MAX_ITEMS), *limits())
+            try:
+                read = yield from self._read(
+                    page, "inbox_pending", _reading_keys, arguments, seen=True, once=ack
+                )
+            except MessagingError as error:
+                if not pairs or not ack:
+                    raise
+                read = [(entry, error) for entry in page]
+            if not ack:
+                read = entries.cut_to_total(read, total)
+            failures = [item for _, item in read if isinstance(item, MessagingError)]
+            total -= sum(entries.message_count(item) for _, item in read)
+            if total > 0:  # some may have had to stop at the maximum of one script
+                rest = [entry for entry, item in read if entries.is_postponed(item)] + rest
+                read = [pair for pair in read if not entries.is_postponed(pair[1])]
+            pairs += [pair for pair in read if not isinstance(pair[1], MessagingError)]
+        if rest and not failures:
+            arguments = (self.user, 0, limit, 0, *limits())
+            try:
+                pairs += yield from self._read(rest, "inbox_pending", _reading_keys, arguments, seen=True)
+            except MessagingError as error:
+                if not ack:
+                    raise
+                # these chats were not acked, and stay pending
+                _logger.warning("Some chats could not be read, and stay pending: %s", error)
+        return pairs, failures
+
+    def _read(
+        self,
+        index: Sequence[_Entry],
+        script: str,
+        keys: Callable[[ChatKeys], Sequence[str]],
+        arguments: Sequence[str | int],
+        *,
+        seen: bool = False,
+        once: bool = False,
+    ) -> Steps[list[tuple[_Entry, Any]]]:
+        """Run a script over chats and repair the index; returns the items of chats with the user as member.
+        `seen`: the script gets what the user has seen of each chat."""
+        resources = [
+            (keys(ChatKeys(self._prefix, entry.chat_id)), (entry.seen,) if seen else ()) for entry in index
+        ]
+        items = yield Fan(script, resources, arguments, once=once)
+        pairs = list(zip(index, items, strict=True))
+        for entry, item in pairs:
+            if _is_broken(item):
+                _logger.warning("Chat %r was left out of a list: %r", entry.chat_id, item[0].decode())
+        yield from best_effort(self._repair([entry for entry, item in pairs if item == _NOT_A_MEMBER]))
+        return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER and not _is_broken(pair[1])]
+
+    def _record_seen(self, pairs: Sequence[tuple[_Entry, Any]]) -> Steps[None]:
+        """Record what the user has now seen of chats: everything, or that data was lost."""
+        seen = [
+            (entry, value) for entry, item in pairs if (value := entries.seen(item)) not in ("", entry.seen)
+        ]
+        for page in batched(seen, _PAGE_SIZE):
+            arguments = [part for entry, value in page for part in (entry.chat_id, entry.token, value)]
+            yield Script("inbox_settle", [self._index], arguments)
+
+    def _repair(self, orphans: Sequence[_Entry]) -> Steps[None]:
+        """Remove entries without a membership, but only old ones: joining writes the entry first."""
+        for page in batched(orphans, _PAGE_SIZE):
+            pairs = [part for entry in page for part in (entry.chat_id, entry.token)]
+            yield Script("inbox_leave", [self._index], (grace(), *pairs))
+
+
+def _entry(chat_id: bytes, value: bytes) -> _Entry:
+    token, _, seen = value.decode().split(" ")
+    return _Entry(chat_id.decode(), token, seen)
+
+
+def _reading_keys(keys: ChatKeys) -> Sequence[str]:
+    return keys.reading
+
+
+def _listing_keys(keys: ChatKeys) -> Sequence[str]:
+    return keys.listing
+
+
+def _is_broken(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 1
+
+
+def _decoded(make: Callable[[str, list[Any]], T], pairs: Iterable[tuple[_Entry, Any]]) -> Iterator[T]:
+    """Decode items. A chat with entries that this app has not written must not hide the others."""
+    for entry, item in pairs:
+        try:
+            yield make(entry.chat_id, item)
+        except (ValueError, TypeError, LookupError) as error:
+            _logger.warning("Chat %r was left out of a list: %r", entry.chat_id, error)
+
+
+def _raise_unless_received(failures: list[MessagingError], received: list[Pending]) -> None:
+    """Raise the error of a reading that also acks; not if what was received can be returned without loss."""
+    unknown = next((failure for failure in failures if isinstance(failure, OutcomeUnknown)), None)
+    if unknown is not None:
+        raise OutcomeUnknown(*unknown.args, received=received) from unknown
+    if not received:
+        raise failures[0]
+    _logger.warning("Some chats could not be read, and stay pending: %s", failures[0])

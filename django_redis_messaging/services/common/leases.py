@@ -1,0 +1,536 @@
+"""Leases that a process holds: who owns them, and their renewal.
+
+Renews the leases of locks and permits that were acquired with renew=True, and reports those that have
+ended: two threads for each process and alias.
+
+The threads don't depend on the event loop, so a lease is also renewed while a coroutine blocks the loop.
+Leases on the same server that are due at about the same time share a round trip. Servers that failed are
+tried last and for a short time only, so that the leases on other servers are renewed in time. The second
+thread never waits for a server, so that a loss is reported in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import math
+import os
+import socket
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Any, Generic, Self, TypeVar, cast
+
+from ...core.clients import server_of
+from ...core.commands import batched
+from ...core.connection import Address
+from ...core.operations import LoopGuard, Script, Steps, describe, log_exception, perform_renewal
+from ...core.outcome import deadline, no_retries_when, without_deadline
+from ...errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
+
+#: maximum number of characters of a host name in a token
+MAX_HOST_LENGTH = 40
+
+
+class Owned(ABC):
+    """What one thread or task holds. Its leases are not renewed any more after the thread or task has
+    ended, or when this object is destroyed, since nothing could release them then."""
+
+    __slots__ = ("__weakref__",)
+
+    @abstractmethod
+    def end_renewal(self) -> None:
+        """Stop renewing its leases."""
+
+    def __del__(self) -> None:
+        self.end_renewal()
+
+
+def new_token() -> str:
+    """A unique token for one acquire: host, process id and a random part, to show who holds a lock or a
+    permit."""
+    return f"{_host()}:{os.getpid()}:{os.urandom(8).hex()}"
+
+
+@functools.cache
+def _host() -> str:
+    return socket.gethostname()[:MAX_HOST_LENGTH]
+
+
+def current_owner() -> int:
+    """A number that identifies the running task, or the thread if no task is running, while it exists."""
+    task = _current_task()
+    return threading.get_ident() if task is None else id(task)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop
+        return None
+
+
+#: number of forks by which this process descends from the first one
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+O = TypeVar("O", bound=Owned)  # noqa: E741
+
+
+class SharedOwner(Generic[O]):
+    """One state for all threads and tasks of a process. `make_empty`: see Owners."""
+
+    def __init__(self, make_empty: Callable[[], O]) -> None:
+        self._make_empty = make_empty
+        self._forks, self._state = _forks, make_empty()
+
+    @property
+    def current(self) -> O:
+        """The state. A forked child holds nothing of what its parent held."""
+        if self._forks != _forks:
+            self._forks, self._state = _forks, self._make_empty()
+        return self._state
+
+
+class Owners(threading.local, Generic[O]):
+    """The states of each thread and of each of its tasks. `make_empty` makes the state of one that holds
+    nothing."""
+
+    def __init__(self, make_empty: Callable[[], O]) -> None:
+        self._make_empty = make_empty
+        self._reset()
+
+    def _reset(self) -> None:
+        self._forks = _forks
+        self._thread = self._make_empty()
+        self._tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], O] = weakref.WeakKeyDictionary()
+
+    @property
+    def current(self) -> O:
+        """The state of the running task, or of the thread if no task is running."""
+        if self._forks != _forks:
+            self._reset()  # a forked child holds nothing of what its parent held
+        task = _current_task()
+        if task is None:
+            return self._thread
+        own = self._tasks.get(task)
+        if own is None:
+            own = self._tasks[task] = self._make_empty()
+            reference = weakref.ref(own)
+            task.add_done_callback(lambda _: _end_renewal(reference()))
+        return own
+
+
+def _end_renewal(own: Owned | None) -> None:
+    if own is not None:
+        own.end_renewal()
+
+
+logger = logging.getLogger(__name__)
+
+#: seconds that `stop` waits for a renewal in progress, which takes less unless the server is down
+STOP_TIMEOUT = 0.1
+
+
+class Renewal:
+    """Calls `renew` every `interval` seconds, in a daemon thread, until it is stopped or the lease is lost.
+
+    After an outage it continues at the next interval. `stop` doesn't wait for an unreachable server, so a
+    renewal that is still in progress then must be harmless: it carries a token or a fence.
+    """
+
+    def __init__(self, renew: Callable[[], bool], interval: float, name: str) -> None:
+        #: whether `renew` has returned False
+        self.lost = False
+        self._renew = renew
+        self._interval = self._pause = interval
+        self._name = name
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"lease of {name}", daemon=True)
+
+    def start(self, *, at_once: bool = False) -> None:
+        """Start to renew; the first renewal is after one interval, or at once."""
+        self._pause = 0.0 if at_once else self._interval
+        self._thread.start()
+
+    def stop(self, timeout: float | None = STOP_TIMEOUT) -> None:
+        """Stop, and wait up to `timeout` seconds for a renewal in progress; None: until it has ended."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        with no_retries_when(self._stopped.is_set):
+            while not self.lost and not self._stopped.wait(self._pause):
+                started = monotonic()
+                try:
+                    self.lost = not self._renew()
+                except MessagingError as error:
+                    if not self._stopped.is_set():
+                        _log_failure(self._name, self._interval, error)
+                except BaseException as error:  # SystemExit too: the thread must not end
+                    _log_failure(self._name, self._interval, error)
+                self._pause = max(started + self._interval - monotonic(), 0.0)
+        if self.lost and not self._stopped.is_set():
+            _log_loss(self._name)
+
+
+class AsyncRenewal:
+    """An async version of `Renewal`, which runs in a task of the running event loop."""
+
+    def __init__(self, renew: Callable[[], Awaitable[bool]], interval: float, name: str) -> None:
+        #: whether `renew` has returned False
+        self.lost = False
+        self._renew = renew
+        self._interval = interval
+        self._name = name
+        self._task: asyncio.Future[None] | None = None
+
+    def start(self) -> None:
+        """Start to renew; the first renewal is after one interval."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=without_deadline())
+
+    async def stop(self) -> None:
+        """Stop, and wait until the task has ended."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    async def _run(self) -> None:
+        pause = self._interval
+        while not self.lost:
+            await asyncio.sleep(pause)
+            started = monotonic()
+            try:
+                self.lost = not await self._renew()
+            except Exception as error:
+                _log_failure(self._name, self._interval, error)
+            pause = max(started + self._interval - monotonic(), 0.0)
+        _log_loss(self._name)
+
+
+def _log_failure(name: str, interval: float, error: BaseException) -> None:
+    message = "Renewing the lease of %r failed, retrying in %.1f s: %s"
+    if isinstance(error, MessagingError):
+        logger.warning(message, name, interval, error)
+    else:
+        log_exception(logger, error, message, name, interval, describe(error))
+
+
+def _log_loss(name: str) -> None:
+    logger.warning("The lease of %r was lost: another client may hold it now.", name)
+
+
+#: leases that share a round trip at most
+BATCH = 100
+#: part of the interval by which a lease may be renewed early, to share a round trip
+EARLY = 0.1
+#: part of the interval after which a failed renewal is repeated
+RETRY = 0.5
+#: names that a log line lists at most
+MAX_LOGGED_NAMES = 3
+
+
+class RenewedLease:
+    """A lease that is extended to `seconds` after each third of them, from `start` until `end`, or until it
+    is lost.
+
+    It is lost if another client may have the resource: `script` replied 0, or no renewal succeeded before
+    the lease can have ended, counted from the sending of the latest successful request. Then `on_lost` is
+    called, in a thread of its own.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_on_lost",
+        "_using",
+        "due",
+        "interval",
+        "name",
+        "script",
+        "seconds",
+        "valid_until",
+    )
+
+    def __init__(
+        self, using: str, name: str, seconds: float, script: Script, on_lost: Callable[[], object] | None
+    ) -> None:
+        self.name = name
+        self.seconds = seconds
+        #: seconds between two renewals
+        self.interval = seconds / 3
+        #: extends the lease to `seconds`, unless it is longer; replies 0 if it is lost
+        self.script = script
+        #: the moment of the next renewal; monotonic
+        self.due = 0.0
+        #: the moment up to which the lease is known to last; monotonic
+        self.valid_until = 0.0
+        self._using = using
+        self._on_lost = on_lost
+        self._ended = False
+
+    def start(self, sent_at: float) -> None:
+        """Start to renew the lease; `sent_at`: when the request was sent that has granted it."""
+        self.due, self.valid_until = sent_at + self.interval, sent_at + self.seconds
+        _renewer(self._using).add(self)
+
+    def end(self) -> None:
+        """Stop renewing. It doesn't wait, so a destructor may call it; a renewal in progress is harmless,
+        as its script checks the holder's token."""
+        self._ended = True
+        renewer = _renewers.get(self._using)
+        if renewer is not None:
+            renewer.discard(self)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has neither ended nor been lost."""
+        return not self._ended
+
+    def confirm(self, sent_at: float) -> None:
+        """Store that a renewal sent at this moment succeeded."""
+        self.valid_until = max(self.valid_until, sent_at + self.seconds)
+
+    def change_end(self, moment: float) -> None:
+        """Store that the holder has changed the end of the lease; renew it in time."""
+        self.valid_until = moment
+        self.due = min(self.due, monotonic() + (moment - monotonic()) / 3)
+        if self.is_active:
+            _renewer(self._using).add(self)
+
+    def report_loss(self) -> None:
+        """Call `on_lost`."""
+        logger.warning("The lease of %r was lost: another client may hold it now.", self.name)
+        if self._on_lost is not None:
+            # not in this thread: other leases have to be renewed meanwhile
+            name, report = f"lost lease of {self.name}", partial(self._report, self._on_lost)
+            threading.Thread(target=report, name=name, daemon=True).start()
+
+    def _report(self, on_lost: Callable[[], object]) -> None:
+        with LoopGuard(logger, "The on_lost callback of %r failed.", self.name):
+            on_lost()
+
+
+class _Alarm:
+    """Wakes a thread at the earliest of some moments, which change meanwhile."""
+
+    def __init__(self, earliest: Callable[[], float]) -> None:
+        self._earliest = earliest
+        #: the thread needs no wake-up for a later moment; monotonic
+        self._rings_at = math.inf
+        #: has an item if the thread must calculate anew when it rings. Unlike an Event, reentrant.
+        self._changed: SimpleQueue[None] = SimpleQueue()
+
+    def add(self, moment: float) -> None:
+        """Report a new moment; monotonic."""
+        if moment < self._rings_at:
+            self._changed.put(None)
+
+    def wait(self) -> None:
+        """Wait until the earliest moment."""
+        while True:
+            self._rings_at = math.inf  # a moment that is added from here on causes a wake-up
+            self._rings_at = self._earliest()
+            left = self._rings_at - monotonic()
+            if left <= 0:
+                return
+            with suppress(Empty):
+                self._changed.get(timeout=min(left, threading.TIMEOUT_MAX))
+
+
+class LeaseRenewer:
+    """The threads that renew the leases of one alias, and report their loss."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._leases: set[RenewedLease] = set()
+        #: servers whose latest renewal failed
+        self._failing: set[Address | None] = set()
+        self._losing = threading.Lock()
+        self._due = _Alarm(lambda: min((one.due for one in list(self._leases)), default=math.inf))
+        self._end = _Alarm(lambda: min((one.valid_until for one in list(self._leases)), default=math.inf))
+        for work, name in ((self._run, "renewal"), (self._watch, "end")):
+            # an empty context: the block of `deadline` in which a lock is acquired must not limit its renewal
+            threading.Thread(
+                target=Context().run, args=(work,), name=f"lease {name} of {using}", daemon=True
+            ).start()
+
+    def add(self, lease: RenewedLease) -> None:
+        """Renew a lease when it is due, until it ends."""
+        self._leases.add(lease)
+        self._due.add(lease.due)
+        self._end.add(lease.valid_until)
+
+    def discard(self, lease: RenewedLease) -> None:
+        """Forget a lease."""
+        self._leases.discard(lease)
+
+    def _run(self) -> None:
+        while True:
+            self._due.wait()
+            with LoopGuard(logger, "Renewing leases failed; continuing at the next interval."):
+                self._renew_due()
+
+    def _watch(self) -> None:
+        while True:
+            self._end.wait()
+            with LoopGuard(logger, "Reporting the loss of leases failed; continuing with the next one."):
+                now = monotonic()
+                for lease in [one for one in list(self._leases) if one.valid_until <= now]:
+                    self._lose(lease)
+
+    def _lose(self, lease: RenewedLease) -> None:
+        """Stop renewing a lease, and report that it is lost."""
+        with self._losing:  # both threads may notice it
+            was_active = lease.is_active
+            lease.end()
+            self.discard(lease)
+        if was_active:
+            lease.report_loss()
+
+    def _renew_due(self) -> None:
+        """Renew the leases that are due, server by server."""
+        now, leases = monotonic(), list(self._leases)
+        servers: dict[Address | None, list[RenewedLease]] = {}
+        for lease in leases:
+            if not lease.is_active:  # it ended while another thread changed its end
+                self.discard(lease)
+            elif lease.due <= now + EARLY * lease.interval:
+                lease.due = now + lease.interval
+                servers.setdefault(self._server_of(lease), []).append(lease)
+        # if all other servers fail, too, a lease is still renewed at its next interval
+        seconds = min((one.interval for one in leases), default=1.0) / max(len(servers), 1)
+        for server in sorted(servers, key=lambda one: one in self._failing):
+            if self._renew(servers[server], seconds):
+                self._failing.discard(server)
+            else:
+                self._failing.add(server)
+
+    def _server_of(self, lease: RenewedLease) -> Address | None:
+        with suppress(ConfigurationError):  # which the renewal reports
+            return server_of(self._using, lease.script)
+        return None
+
+    def _renew(self, leases: Sequence[RenewedLease], seconds: float) -> bool:
+        """Renew leases on one server within `seconds`. Returns whether the server replied."""
+        sent_at = monotonic()
+        try:
+            with deadline(seconds), no_retries_when(lambda: not any(one.is_active for one in leases)):
+                replies = perform_renewal(self._using, self._extend(leases))
+        except (Unavailable, OutcomeUnknown) as error:
+            self._handle_failure(leases, error)
+            return False
+        except Exception as error:
+            if len(leases) > 1:  # one of the keys may be the cause
+                for lease in leases:
+                    self._renew([lease], seconds)
+            else:
+                self._handle_failure(leases, error)
+            return True
+        for lease, reply in zip(leases, replies, strict=True):
+            lease.confirm(lease.script.sent_since(sent_at)) if reply else self._lose(lease)
+        return True
+
+    def _extend(self, leases: Sequence[RenewedLease]) -> Steps[list[int]]:
+        replies: list[int] = []
+        for batch in batched(leases, BATCH):
+            replies += yield [one.script for one in batch]
+        return replies
+
+    def _handle_failure(self, leases: Sequence[RenewedLease], error: Exception) -> None:
+        now = monotonic()
+        for lease in leases:
+            lease.due = now + RETRY * lease.interval
+        active = [one for one in leases if one.is_active]
+        if active:
+            pause = min(one.due for one in active) - now
+            message, names = "Renewing the lease of %s failed, retrying in %.1f s: %s", _names(active)
+            if isinstance(error, MessagingError):
+                logger.warning(message, names, pause, error)
+            else:
+                log_exception(logger, error, message, names, pause, describe(error))
+
+
+_renewers: dict[str, LeaseRenewer] = {}
+_creating = threading.RLock()
+
+
+def _renewer(using: str) -> LeaseRenewer:
+    """The renewer of an alias, started at its first use."""
+    found = _renewers.get(using)
+    if found is None:
+        with _creating:
+            found = _renewers.get(using) or _renewers.setdefault(using, LeaseRenewer(using))
+    return found
+
+
+def _names(leases: Sequence[RenewedLease]) -> str:
+    shown = ", ".join(repr(one.name) for one in leases[:MAX_LOGGED_NAMES])
+    more = len(leases) - MAX_LOGGED_NAMES
+    return shown if more <= 0 else f"{shown} and {more} others"
+
+
+def _discard_inherited() -> None:
+    # A forked child has none of its parent's threads, and holds none of its parent's locks.
+    global _creating
+    _renewers.clear()
+    _creating = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_discard_inherited)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def within_each_call(guard: Any, function: F) -> F:
+    """Wrap a function, or a coroutine function, so that each call runs in a block of `with guard`."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{function.__qualname__} is a generator function: its body would run after {guard!r} was "
+            "released. Use a with block inside it."
+        )
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def async_version(*args: Any, **kwargs: Any) -> Any:
+            async with guard:
+                return await function(*args, **kwargs)
+
+        return cast(F, async_version)
+
+    @functools.wraps(function)
+    def blocking(*args: Any, **kwargs: Any) -> Any:
+        with guard:
+            return function(*args, **kwargs)
+
+    return cast(F, blocking)

@@ -1,0 +1,191 @@
+"""What operators ask: which locks, semaphores, channels and chats there are, and whether all is well.
+
+Lists the locks, semaphores, file channels and chats of a site, for operators: no registry exists, so the
+keys are scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from redis.exceptions import RedisError
+
+from ...core.commands import batched
+from ...core.keys import FORMAT, tag
+from ...core.operations import Fan, Script, Service, Steps, asynchronous, operation, perform
+from ...core.topology import endpoint, scan
+from ...errors import Unavailable
+from ..expiries.keys import TIMERS
+from ..files import FileChannel, FileStats
+from ..jobs.engine import HEARTBEAT_TIMEOUT
+from ..jobs.keys import JobKeys
+from ..locks.keys import LockKeys, fence_pattern, parse_fence_key
+from ..locks.lock import LockInfo, parse_info
+from ..semaphores.keys import SemaphoreKeys
+from ..semaphores.semaphore import SemaphoreInfo
+
+#: locks or semaphores whose states are read in a round trip
+PAGE = 100
+#: waiting clients of each lock that are listed
+MAX_WAITERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLock:
+    """A lock that is held, or that clients wait for; of these, `info` names up to MAX_WAITERS."""
+
+    name: str
+    info: LockInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSemaphore:
+    """A semaphore that has holders or waiting clients."""
+
+    name: str
+    info: SemaphoreInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFileChannel:
+    """A file channel."""
+
+    name: str
+    stats: FileStats
+
+
+def list_locks(using: str, prefix: str) -> Iterator[ListedLock]:
+    """The locks that are held, or that clients wait for, in no order. Raises Unavailable.
+
+    Missing are locks that only other programs have acquired for a day, and locks without a lease that have
+    been held for more than 30 days.
+    """
+    found = (parse_fence_key(prefix, key) for key in _scan(using, fence_pattern(prefix)))
+    for page in batched((lock for lock in found if lock is not None), PAGE):
+        states = perform(using, _read_locks(prefix, [key for _, key in page]))
+        for (name, _), info in zip(page, states, strict=True):
+            if info.holder is not None or info.waiting:
+                yield ListedLock(name, info)
+
+
+def _read_locks(prefix: str, keys: Sequence[str]) -> Steps[list[LockInfo]]:
+    replies = yield [Script("lock_info", LockKeys(prefix, key).reading, [MAX_WAITERS]) for key in keys]
+    return [parse_info(reply) for reply in replies]
+
+
+def list_semaphores(using: str, prefix: str) -> Iterator[ListedSemaphore]:
+    """The semaphores with holders or waiting clients, in no order. Raises Unavailable."""
+    begin, end = f"{prefix}:{FORMAT}:{{semaphore:", "}:limit"
+    found = (unquote(key.removeprefix(begin).removesuffix(end)) for key in _scan(using, f"{begin}*{end}"))
+    for names in batched(found, PAGE):
+        for listed in perform(using, _read_semaphores(prefix, names)):
+            if listed.info.held or listed.info.waiting:
+                yield listed
+
+
+def _read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSemaphore]]:
+    replies = yield [Script("semaphore_info", SemaphoreKeys(prefix, name).reading) for name in names]
+    return [
+        ListedSemaphore(name, SemaphoreInfo(limit=int(limit or 0), held=held, waiting=waiting))
+        for name, (limit, held, waiting) in zip(names, replies, strict=True)
+    ]
+
+
+def list_file_channels(using: str, prefix: str) -> Iterator[ListedFileChannel]:
+    """The file channels, in no order. Raises Unavailable."""
+    begin, end = f"{prefix}:{FORMAT}:{{files:", "}:state"
+    for key in _scan(using, f"{begin}*{end}"):
+        channel = FileChannel(unquote(key.removeprefix(begin).removesuffix(end)), using=using)
+        if (stats := channel.stats()) is not None:
+            yield ListedFileChannel(channel.channel, stats)
+
+
+def list_chats(using: str, prefix: str) -> Iterator[str]:
+    """The ids of chats of which any key is left, in no order. Raises Unavailable."""
+    begin, seen = f"{prefix}:{FORMAT}:{{chat:", set[str]()
+    for key in _scan(using, f"{begin}*"):
+        encoded, _, part = key.removeprefix(begin).partition("}:")
+        # answers to requests outlive their chat
+        if encoded not in seen and not part.startswith("requests:"):
+            seen.add(encoded)
+            yield unquote(encoded)
+
+
+def _scan(using: str, pattern: str) -> Iterator[str]:
+    """The matching keys, each once."""
+    seen: set[bytes] = set()
+    try:
+        for _, keys in scan(endpoint(using), pattern):
+            for key in keys:
+                if key not in seen:
+                    seen.add(key)
+                    yield key.decode(errors="replace")
+    except RedisError as error:
+        raise Unavailable(f"Redis was not available while its keys were listed: {error}") from error
+
+
+#: number of keys to write: enough for each primary of a typical Cluster to own some
+PROBES = 16
+#: ms; the TTL of these keys
+PROBE_TTL = 60_000
+
+
+def probe_key(prefix: str, number: int) -> str:
+    """STRING "1", written to verify that writes succeed. Expires within a minute."""
+    return tag(prefix, "probe", str(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A worker or a listener, as of its latest heartbeat."""
+
+    id: str
+    #: seconds since that heartbeat
+    silent: float
+    #: whether it claimed jobs since the heartbeat before, is running some, or has just started
+    consumes: bool
+    #: number of jobs it was running
+    running: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it consumes jobs and its heartbeat is recent."""
+        return self.consumes and self.silent * 1000 <= HEARTBEAT_TIMEOUT
+
+
+class Health(Service):
+    """Reads the state of the app, and writes probe keys only."""
+
+    @operation
+    def probe(self) -> Steps[None]:
+        """Write and read probe keys with a script, in one round trip; on a Cluster, on each primary."""
+        keys = [([probe_key(self._prefix, number)], ()) for number in range(PROBES)]
+        yield Fan("health_probe", keys, [PROBE_TTL])
+
+    aprobe = asynchronous(probe)
+
+    @operation
+    def workers(self, alias: str) -> Steps[list[Consumer]]:
+        """The workers of a task backend."""
+        return (yield from self._consumers("tasks", alias))
+
+    aworkers = asynchronous(workers)
+
+    @operation
+    def listeners(self) -> Steps[list[Consumer]]:
+        """The listeners that fire timers."""
+        return (yield from self._consumers(*TIMERS))
+
+    alisteners = asynchronous(listeners)
+
+    def _consumers(self, kind: str, value: str) -> Steps[list[Consumer]]:
+        now, *words = yield Script("workers_list", [JobKeys(self._prefix, kind, value).workers])
+        return [_consumer(now, words[at].decode(), words[at + 1]) for at in range(0, len(words), 2)]
+
+
+def _consumer(now: int, worker: str, line: bytes) -> Consumer:
+    beat, consumed, began, running, _ = map(int, line.split())
+    busy = running > 0 or consumed >= beat or began >= beat
+    return Consumer(worker, max(now - beat, 0) / 1000, busy, running)

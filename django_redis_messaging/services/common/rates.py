@@ -1,0 +1,104 @@
+"""How often a user may do something: at most so many times per period, counted by the server's clock."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from ... import conf
+from ...core.keys import encoded, name, tag
+from ...core.operations import Script, Service, Steps, asynchronous, operation
+from ...errors import InvalidArgument, LimitExceeded, RateExceeded
+from .arguments import integer, request
+
+#: seconds
+MINUTE, HOUR = 60.0, 3600.0
+#: action → the setting with its limit, and its period
+RATES: dict[str, tuple[str, float]] = {
+    "send": ("SEND_RATE", MINUTE),
+    "edit": ("EDIT_RATE", MINUTE),
+    "search": ("SEARCH_RATE", MINUTE),
+    "create": ("CREATE_RATE", HOUR),
+    "invite": ("INVITE_RATE", HOUR),
+    "rename": ("RENAME_RATE", HOUR),
+    "change": ("CHANGE_RATE", MINUTE),
+    "typing": ("CHANGE_RATE", MINUTE),
+}
+#: actions that only the pages count
+COUNTED_BY_PAGES = frozenset({"search", "change", "typing"})
+#: above any limit
+_MAX_TIMES = 10**6
+
+
+def rate_key(prefix: str, user: str, action: str) -> str:
+    """LIST of ms and token: the server time and the call of the user's latest uses of an action, as many as
+    the limit of a period. Expires a period after the latest use."""
+    return f"{tag(prefix, 'user', user)}:rate:{encoded(action)}"
+
+
+class Rate(Service):
+    """Allows `limit` uses per `period` (seconds), in one burst or evenly spread.
+
+    No period, whenever it begins, has more than `limit` uses: a use is refused until the use that was `limit`
+    uses earlier is a period ago, to the ms. Only if the server's clock is set back to before all of the last
+    `limit` uses, these no longer count.
+
+        Rate("ann", "send", limit=60, period=60).take()      # 0.0, or the seconds to wait
+    """
+
+    def __init__(
+        self, user: str, action: str, *, limit: int, period: float, using: str | None = None
+    ) -> None:
+        super().__init__(using=using)
+        if limit < 1 or period <= 0:
+            raise InvalidArgument("A rate needs a limit of at least 1 and a period above 0 seconds.")
+        self._key = rate_key(self._prefix, name(user, "user"), name(action, "action"))
+        self._limit = limit
+        self._period = round(period * 1000)
+        self._action = action
+
+    @classmethod
+    def of(cls, user: str, action: str, *, using: str | None = None) -> Self:
+        """The rate of an action that the settings limit: one of RATES."""
+        setting, period = RATES[action]
+        return cls(user, action, limit=getattr(conf.current(), setting), period=period, using=using)
+
+    @operation
+    def take(self, times: int = 1) -> Steps[float]:
+        """Use the allowance, all `times` or none; returns 0.0, or the seconds to wait.
+
+        Raises LimitExceeded for more times than the limit: waiting would not help.
+        """
+        return (yield from self._take(times))
+
+    atake = asynchronous(take)
+
+    @operation
+    def require(self, times: int = 1) -> Steps[None]:
+        """Use the allowance like `take`. Raises RateExceeded if it has to wait."""
+        yield from self.required(times)
+
+    arequire = asynchronous(require)
+
+    def required(self, times: int) -> Steps[None]:
+        """The steps of `require`, for the operations of other services."""
+        wait = yield from self._take(times)
+        if wait:
+            raise RateExceeded(
+                f"{self._action} uses per {self._period / 1000:g} s",
+                limit=self._limit,
+                retry_after=wait,
+                setting=self._setting,
+            )
+
+    @property
+    def _setting(self) -> str:
+        return RATES[self._action][0] if self._action in RATES else ""
+
+    def _take(self, times: int) -> Steps[float]:
+        integer(times, "times", minimum=1, maximum=_MAX_TIMES)
+        if times > self._limit:
+            raise LimitExceeded(
+                f"{self._action} uses at once", limit=self._limit, actual=times, setting=self._setting
+            )
+        wait = yield Script("rate_take", [self._key], [self._limit, self._period, times, request(None)])
+        return int(wait) / 1000

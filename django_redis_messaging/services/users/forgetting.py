@@ -1,0 +1,82 @@
+"""Removes everything that belongs to a user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...core.commands import batched
+from ...core.keys import name
+from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
+from ..chats.chat import grace
+from ..chats.digests import forget_digest
+from ..chats.keys import ChatKeys
+from ..common.arguments import request, window
+from ..directories.directory import forget_member
+from ..directories.recent import forget_contacts
+from ..mailboxes.mailbox import forget_mail
+from .keys import UserKeys
+from .privacy import forget_blocks, forget_choices
+
+#: chats to leave per pipeline
+_PIPELINE_SIZE = 100
+#: replies of chat_leave if no membership has ended
+_NOT_A_MEMBER = (b"no chat", b"no member")
+
+
+def forget(user: str, *, using: str | None = None) -> None:
+    """Leave all chats of a user, and delete the user's contacts, directory entries, mail and blocks.
+
+    Messages that the user sent stay; chats without other members are deleted. Safe to repeat. A chat that
+    the user joins at the same time is not left, and its entry in the user's list of chats stays, as that of a
+    join that was interrupted less than three times COMMAND_DEADLINE ago: then call it again.
+    """
+    _UserRemoval(user, using=using).run()
+
+
+async def aforget(user: str, *, using: str | None = None) -> None:
+    """Async version of `forget`."""
+    await _UserRemoval(user, using=using).arun()
+
+
+class _UserRemoval(Service):
+    def __init__(self, user: str, *, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self.user = name(user, "user")
+        self._index = UserKeys(self._prefix, user).chats
+
+    @operation
+    def run(self) -> Steps[None]:
+        """Remove everything. If interrupted, it can be run again."""
+        entries = yield Command("HGETALL", self._index, reads=True)
+        for page in batched(batched(entries, 2), _PIPELINE_SIZE):
+            yield from self._leave_chats([(chat.decode(), entry.split(b" ")[0]) for chat, entry in page])
+        yield from forget_contacts(self._prefix, self.user)
+        yield from forget_member(self._prefix, self.user)
+        yield from forget_mail(self._prefix, self.user)
+        yield from forget_blocks(self._prefix, self.user)
+        yield from forget_choices(self._prefix, self.user)
+        yield from forget_digest(self._prefix, self.user)
+
+    arun = asynchronous(run)
+
+    def _leave_chats(self, entries: list[tuple[str, bytes]]) -> Steps[None]:
+        """End the memberships, and remove the (chat, token) entries: those of joinings only if they are old,
+        because the user may become a member after the first step."""
+        replies = yield [self._leave(chat) for chat, _ in entries]
+        ended, joinings = [], []
+        for (chat, token), reply in zip(entries, replies, strict=True):
+            membership, mark, joining = token.partition(b"?")
+            if reply not in _NOT_A_MEMBER:
+                membership = reply or membership
+            if membership:
+                ended.append((chat, membership))
+            if mark:
+                joinings.append((chat, mark + joining))
+        yield [self._remove_entries(0, ended), self._remove_entries(grace(), joinings)]
+
+    def _leave(self, chat_id: str) -> Script:
+        keys = ChatKeys(self._prefix, chat_id).ending
+        return Script("chat_leave", keys, (self.user, "", request(None), window(), 1))
+
+    def _remove_entries(self, min_age: int, entries: Iterable[tuple[str, bytes]]) -> Script:
+        return Script("inbox_leave", [self._index], (min_age, *(part for entry in entries for part in entry)))

@@ -1,0 +1,79 @@
+"""The keys of users: the index of their chats, whom they have blocked, recent contacts, and digests."""
+
+from __future__ import annotations
+
+from ...core.keys import FORMAT, tag
+
+
+class UserKeys:
+    """The keys of one user, in one slot."""
+
+    __slots__ = ("tag",)
+
+    def __init__(self, prefix: str, user: str) -> None:
+        self.tag = tag(prefix, "user", user)
+
+    @property
+    def chats(self) -> str:
+        """HASH chat id → "token, written at (ms), seen": an index of the user's chats. The rosters of the
+        chats are authoritative. The token names the membership, and after a "?" the joining in progress: see
+        lua/_index.lua. `seen` is what the user has seen of the chat: see lua/_seen.lua. Leaving, and a
+        joining that is refused, remove the entry; a read of the inbox removes it if the user is not a
+        member."""
+        return self.tag + ":chats"
+
+    @property
+    def blocks(self) -> str:
+        """ZSET blocked user → order of blocking. Capped on write; deleted by forget()."""
+        return self.tag + ":blocks"
+
+    @property
+    def declined(self) -> str:
+        """ZSET id of a direct chat → ms at which the user left it and asked not to be added again. The newest
+        1000; the user removes a chat by opening it again, and forget() all."""
+        return self.tag + ":declined"
+
+    @property
+    def streams(self) -> str:
+        """ZSET token of a live stream → ms until which it counts. Expires with the last one."""
+        return self.tag + ":streams"
+
+    @property
+    def online(self) -> str:
+        """STRING, empty: the user is online, and others may see it. Expires with the last live stream."""
+        return self.tag + ":online"
+
+    @property
+    def choices(self) -> str:
+        """HASH "online" or "receipts" → "0" if others may not see it, else "1"; "digests" → "0" if the user
+        wants none, else "1"; "changes" → how often "receipts" has changed; "applied" → which of these changes
+        the user's chats know (ChatKeys.hidden). Deleted by forget()."""
+        return self.tag + ":choices"
+
+    @property
+    def contacts(self) -> str:
+        """ZSET contact → order of its latest use. Capped on write; deleted by forget()."""
+        return self.tag + ":contacts"
+
+    @property
+    def contact_uses(self) -> str:
+        """HASH contact → its number of uses. Has the same contacts as `contacts`."""
+        return self.tag + ":contact-uses"
+
+    @property
+    def contact_touches(self) -> list[str]:
+        """Two HASHes token of a use → 1, used by turns, to recognize a repeat. Each expires before its next
+        turn."""
+        return [self.tag + ":contact-touches:0", self.tag + ":contact-touches:1"]
+
+    @property
+    def digest(self) -> str:
+        """STRING ms until which unread messages were mailed to the user. Expires 30 days after the latest
+        digest; deleted by forget()."""
+        return self.tag + ":digest"
+
+
+def digest_run_key(prefix: str) -> str:
+    """STRING primary key of the last user of a run of send_digests that has not ended. Expires 30 days after
+    the latest run."""
+    return f"{prefix}:{FORMAT}:{{digests}}:run"
