@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_FOUND = sorted((ROOT / "django_redis_messaging").rglob("*.lua"))
-#: file name → path; each name occurs once in the package
-PATHS = {path.name: path for path in _FOUND}
-_USES = re.compile(r"^-- uses (?:\S*/)?(_\w+\.lua)$", re.MULTILINE)
-_REPORT = re.compile(r"(\w+\.lua):(\d+):(\d+): \((\w+)\) (.*)")
+#: name with the folder, for example "chats/send.lua" → path
+PATHS = {
+    f"{path.parent.name}/{path.name}": path
+    for path in sorted((ROOT / "django_redis_messaging").rglob("*.lua"))
+}
+_USES = re.compile(r"^-- uses (\w+/)?(_\w+\.lua)$", re.MULTILINE)
+_REPORT = re.compile(r"(\w+/\w+\.lua):(\d+):(\d+): \((\w+)\) (.*)")
 _OTHER_LINE = re.compile(r"\bon line (\d+)")
 #: luacheck's codes of locals, arguments and values that are not used begin with this
 _UNUSED = "W2"
@@ -48,8 +50,9 @@ class Problem(NamedTuple):
 def files_of(filename: str) -> list[str]:
     """The script, after the files that it uses directly or indirectly."""
     found: dict[str, None] = {}
-    for used in _USES.findall(PATHS[filename].read_text(encoding="utf-8")):
-        found |= dict.fromkeys(files_of(used))
+    own = filename.partition("/")[0] + "/"
+    for folder, used in _USES.findall(PATHS[filename].read_text(encoding="utf-8")):
+        found |= dict.fromkeys(files_of((folder or own) + used))
     return [*found, filename]
 
 
@@ -57,7 +60,9 @@ def run_luacheck(scripts: dict[str, list[Place]]) -> str:
     with tempfile.TemporaryDirectory() as directory:
         for filename in scripts:
             text = "".join(PATHS[each].read_text(encoding="utf-8") for each in files_of(filename))
-            Path(directory, filename).write_text(text, encoding="utf-8")
+            path = Path(directory, filename)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
         command = ["luacheck", "--config", str(ROOT / ".luacheckrc"), "--no-cache", "--codes"]
         command += ["--formatter", "plain", "."]
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)  # noqa: S603
@@ -90,8 +95,8 @@ def problems_in(report: str, scripts: dict[str, list[Place]]) -> list[Problem]:
 
 
 def main() -> None:
-    if not PATHS or len(PATHS) < len(_FOUND):
-        sys.exit("The package must contain Lua files, and their names must differ.")
+    if not PATHS:
+        sys.exit("The package must contain Lua files.")
     scripts = {
         script: [
             Place(filename, line)
@@ -99,7 +104,7 @@ def main() -> None:
             for line, _ in enumerate(PATHS[filename].read_text(encoding="utf-8").splitlines(), 1)
         ]
         for script in PATHS
-        if not script.startswith("_")
+        if "/_" not in script
     }
     problems = problems_in(run_luacheck(scripts), scripts)
     sys.stdout.writelines(f"{problem}\n" for problem in problems)

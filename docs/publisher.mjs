@@ -4,7 +4,7 @@
 //     import { Publisher } from "./publisher.mjs";
 //
 //     const publisher = new Publisher({ connect: { host: "127.0.0.1", port: 6379 }, database: 1,
-//                                       scripts: "…/site-packages/django_redis_messaging/lua" });
+//                                       package: "…/site-packages/django_redis_messaging" });
 //     const event = await publisher.publish("settings", { theme: "dark" });   // {id, publishedAt}
 //     publisher.close();
 
@@ -33,16 +33,19 @@ function encodeName(name) {
   );
 }
 
-// Loads a script of the app. A header line "-- uses _piece.lua" puts that file in front, after the files that the
-// piece itself uses; each file once.
+// Loads a script of the app, for example "broadcasts/publish". A header line "-- uses _piece.lua" puts that file of the
+// same folder, or "-- uses common/_piece.lua" of another one, in front, after the files that it uses itself; each once.
 function loadScript(directory, name) {
   const files = new Map();
-  const add = (file) => {
-    const body = readFileSync(path.join(directory, file), "utf8");
-    for (const found of body.matchAll(/^-- uses (_\w+\.lua)$/gm)) if (!files.has(found[1])) add(found[1]);
-    files.set(file, body);
+  const add = (folder, file) => {
+    const body = readFileSync(path.join(directory, "services", folder, file), "utf8");
+    for (const [, other = folder, piece] of body.matchAll(/^-- uses (?:(\w+)\/)?(_\w+\.lua)$/gm)) {
+      if (!files.has(`${other}/${piece}`)) add(other, piece);
+    }
+    files.set(`${folder}/${file}`, body);
   };
-  add(`${name}.lua`);
+  const [folder, script] = name.split("/");
+  add(folder, `${script}.lua`);
   const text = [...files.values()].join("\n");
   return { text, sha: createHash("sha1").update(text).digest("hex") };
 }
@@ -108,7 +111,7 @@ export class Publisher {
   // `connect` is the argument of net.connect. `prefix` … `requestWindow` are the settings of REDIS_MESSAGING, with
   // durations in ms; they must equal those of the site.
   constructor({
-    connect, scripts, username = "default", password, database = 0, prefix = "messaging", bucket = 10_000,
+    connect, package: directory, username = "default", password, database = 0, prefix = "messaging", bucket = 10_000,
     retention = 300_000, maxLength = 100_000, maxBytes = 65_536, requestWindow = 120_000,
   }) {
     this.settings = { prefix, retention, maxLength, maxBytes, requestWindow };
@@ -116,7 +119,7 @@ export class Publisher {
     this.bucketCount = Math.ceil(retention / this.bucket) + 2;
     this.idleTtl = Math.max(IDLE_TTL, 2 * (retention + this.bucket));
     const names = ["publish", "open", "trim"];
-    this.scripts = Object.fromEntries(names.map((name) => [name, loadScript(scripts, `broadcast_${name}`)]));
+    this.scripts = Object.fromEntries(names.map((name) => [name, loadScript(directory, `broadcasts/${name}`)]));
     this.server = { connect, username, password, database };
     this.connection = null;
   }

@@ -75,7 +75,7 @@ def test_each_id_is_documented_and_used_once() -> None:
         r'id="messaging\.([EW]\d{3})"',
         "".join(
             path.read_text(encoding="utf-8")
-            for path in (*package.glob("*.py"), package.parent / "tasks" / "checks.py")
+            for path in (*package.glob("*.py"), package.parent / "tasks" / "schedules.py")
         ),
     )
     assert sorted(listed) == sorted(set(used))

@@ -335,14 +335,20 @@ class TestDatabase:
         assert "No changes detected" in output.getvalue()
 
 
-LUA = {path.stem: path for path in sorted((PACKAGE / "lua").glob("*.lua"))}
-SCRIPTS = [name for name in LUA if not name.startswith("_")]
+LUA = {"/".join(path.with_suffix("").parts[-2:]): path for path in sorted(PACKAGE.rglob("*.lua"))}
+SCRIPTS = [name for name in LUA if "/_" not in name]
 
-USES = re.compile(r"^-- uses (_\w+)\.lua$", re.MULTILINE)
+USES = re.compile(r"^-- uses ((?:\w+/)?_\w+)\.lua$", re.MULTILINE)
 LISTED = re.compile(r"^-- (KEYS|ARGV)  ?(\d+)(…?) \S.*$", re.MULTILINE)
 NUMBERED = re.compile(r"\b(KEYS|ARGV)\[(\d+)\]")
 #: any other use: KEYS[at], #ARGV, ipairs(KEYS), ARGV[1 + at]
 OTHERWISE = re.compile(r"\b(KEYS|ARGV)\b(?!\[\d+\])")
+
+
+def uses(name: str) -> list[str]:
+    """The pieces that the header of a script names."""
+    folder = name.partition("/")[0]
+    return [used if "/" in used else f"{folder}/{used}" for used in USES.findall(text_of(name))]
 
 
 class Script(NamedTuple):
@@ -408,7 +414,8 @@ def read(name: str) -> Script:
     text = text_of(name)
     header = re.match(r"(?:--.*\n)*", text)
     assert header is not None
-    return Script(header[0], without_comments("\n".join([*map(commands.read, commands.pieces(text)), text])))
+    used = "".join(map(commands.read, commands.pieces(f"{name}.lua")))
+    return Script(header[0], without_comments(used + text))
 
 
 def functions(text: str) -> dict[str, str]:
@@ -431,7 +438,7 @@ def own_code(name: str) -> str:
 def reached(name: str) -> dict[str, str]:
     """The functions of its pieces that a script calls, directly or through others."""
     defined: dict[str, str] = {}
-    for piece in commands.pieces(text_of(name)):
+    for piece in commands.pieces(f"{name}.lua"):
         defined |= functions(commands.read(piece))
     found: dict[str, str] = {}
     waiting = [own_code(name)]
@@ -445,7 +452,7 @@ def reached(name: str) -> dict[str, str]:
 
 class TestScripts:
     def test_scripts_exist(self) -> None:
-        assert {"chat_send", "inbox_pending"} <= set(SCRIPTS)
+        assert {"chats/send", "chats/inbox_pending"} <= set(SCRIPTS)
 
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_header_lists_the_keys_and_arguments_of_the_body(self, name: str) -> None:
@@ -465,27 +472,26 @@ class TestScripts:
 
     @pytest.mark.parametrize("name", LUA)
     def test_scripts_and_pieces_are_used(self, name: str) -> None:
-        if name.startswith("_"):
-            users = [path for path in LUA.values() if name in USES.findall(path.read_text(encoding="utf-8"))]
-            assert users, f"no script uses {name}"
+        if "/_" in name:
+            assert any(name in uses(other) for other in LUA), f"no script uses {name}"
         else:
             assert name in constants(), f"nothing calls {name}"
 
     @pytest.mark.parametrize("name", LUA)
     def test_pieces_exist_and_are_called(self, name: str) -> None:
-        used = USES.findall(text_of(name))
-        assert set(used) <= set(LUA)
-        assert used == sorted(used)
+        written = USES.findall(text_of(name))
+        assert set(uses(name)) <= set(LUA)
+        assert written == sorted(written)
         code = own_code(name)
-        for piece in used:
+        for piece in uses(name):
             assert any(re.search(rf"\b{function}\(", code) for function in functions(text_of(piece))), piece
 
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_pieces_come_after_those_they_use(self, name: str) -> None:
-        order = commands.pieces(text_of(name))
+        order = commands.pieces(f"{name}.lua")
         assert len(order) == len(set(order))
         for at, piece in enumerate(order):
-            assert set(commands.pieces(commands.read(piece))) <= set(order[:at])
+            assert set(commands.pieces(piece)) <= set(order[:at])
 
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_keys_and_arguments_get_their_names_at_the_top(self, name: str) -> None:

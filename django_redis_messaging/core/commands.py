@@ -1,7 +1,8 @@
 """What is sent to Redis: commands and Lua scripts, and the steps that operations yield.
 
-A script is one file, `<noun>_<verb>.lua`. A header line `-- uses _log.lua` inserts that file before the
-script, and before it the files that `_log.lua` uses in turn; each file once, whatever the order of the
+A script is one file in the folder of its capability: `chats/send` is `services/chats/send.lua`. A header line
+`-- uses _log.lua` inserts a file of the same folder before the script (`-- uses common/_time.lua`: of another
+one), and before it the files that it uses in turn; each file once, whatever the order of the
 lines. Functions of these files that the script doesn't call, directly or indirectly, are left out: Redis
 would create each of them at every call of the script. A header line `-- reads only` declares that the script
 changes nothing.
@@ -17,10 +18,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-_USES = re.compile(r"^-- uses (_\w+\.lua)$", re.MULTILINE)
+_USES = re.compile(r"^-- uses ((?:\w+/)?_\w+\.lua)$", re.MULTILINE)
 _READS_ONLY = re.compile(r"^-- reads only$", re.MULTILINE)
 #: a function at the top level of a file, with the comment above it
 _FUNCTION = re.compile(r"^(?:--[^\n]*\n)*local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
@@ -39,16 +41,24 @@ class Source(NamedTuple):
     reads_only: bool
 
 
+def path_of(filename: str) -> Traversable:
+    """Where a file is: `chats/send.lua` is in the folder `services`, `tasks/limit.lua` beside it."""
+    package = files("django_redis_messaging")
+    return (package if filename.startswith("tasks/") else package / "services") / filename
+
+
 def read(filename: str) -> str:
-    """The text of one file of ../lua."""
-    return (files("django_redis_messaging") / "lua" / filename).read_text(encoding="utf-8")
+    """The text of one file."""
+    return path_of(filename).read_text(encoding="utf-8")
 
 
-def pieces(body: str) -> list[str]:
-    """The files that a script uses, directly or indirectly, each after those that it uses itself."""
+def pieces(filename: str) -> list[str]:
+    """The files that a file uses, directly or indirectly, each after those that it uses itself."""
     found: dict[str, None] = {}
-    for used in _USES.findall(body):
-        found |= dict.fromkeys([*pieces(read(used)), used])
+    folder = filename.rpartition("/")[0]
+    for used in _USES.findall(read(filename)):
+        used = used if "/" in used or not folder else f"{folder}/{used}"
+        found |= dict.fromkeys([*pieces(used), used])
     return list(found)
 
 
@@ -68,7 +78,7 @@ def without_unused(library: str, body: str) -> str:
 def load(name: str, *, guarded: bool = False) -> Source:
     """Load the script `name` with the files it uses. `guarded`: it takes one more key, see `Script.guard`."""
     body = read(f"{name}.lua")
-    library = without_unused("\n".join(map(read, pieces(body))), body)
+    library = without_unused("\n".join(map(read, pieces(f"{name}.lua"))), body)
     text = (_GUARDED if guarded else "") + library + "\n" + body
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Source(name, text, sha, bool(_READS_ONLY.search(body)))

@@ -19,7 +19,7 @@ runners drive it, one blocking and one async:
     class Chat(Service):
         @operation
         def send(self, sender: str, body: str) -> Steps[Message]:
-            reply = yield Script("chat_send", keys=[...], args=[...])
+            reply = yield Script("chats/send", keys=[...], args=[...])
             return Message(...)
 
         asend = asynchronous(send)

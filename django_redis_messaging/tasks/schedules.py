@@ -364,7 +364,7 @@ def enqueue_due(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[f
     key, soonest = backend.engine.keys.periodic, None
     words = [word for one in tasks for word in (one.name, one.fingerprint)]
     try:
-        now, *handled = yield Script("periodic_look", [key], [_began.get(key, 0), *words])
+        now, *handled = yield Script("tasks/periodic_look", [key], [_began.get(key, 0), *words])
         _began[key] = min(_began.get(key, now), now)  # the clock may have been set back since
         for one, since in zip(tasks, handled, strict=True):
             moment = one.schedule.latest(since, now)
@@ -387,14 +387,14 @@ def enqueue_due(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[f
 def silence(backend: RedisBackend) -> Steps[float]:
     """Seconds since a poller looked at the periodic tasks of a backend; if none has, since the first call of
     this function."""
-    ms: int = yield Script("periodic_silence", [backend.engine.keys.periodic])
+    ms: int = yield Script("tasks/periodic_silence", [backend.engine.keys.periodic])
     return ms / 1000
 
 
 def read(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[tuple[int, list[Seen]]]:
     """The server's clock (ms), and what Redis knows about these tasks."""
     names = [one.name for one in tasks]
-    now, *found = yield Script("periodic_list", [backend.engine.keys.periodic], names)
+    now, *found = yield Script("tasks/periodic_list", [backend.engine.keys.periodic], names)
     return now, [Seen(*one) for one in found]
 
 
@@ -411,7 +411,7 @@ def _enqueue(backend: RedisBackend, one: PeriodicTask, moment: int) -> Steps[Non
     max_age = MISSED_AFTER if one.missed == "none" else 0
     words = (one.name, one.fingerprint, moment, max_age, limit)
     fields = (job.id, job.payload, job.priority, job.max_attempts, job.unique)
-    pushed = yield Script("periodic_push", keys, (*words, *fields))
+    pushed = yield Script("tasks/periodic_push", keys, (*words, *fields))
     if pushed < 0:
         logger.warning(
             "Enqueueing the periodic task %s failed, retrying at the next poll: the queue %r is full "

@@ -169,7 +169,7 @@ class Guards:
 
 
 def _declare_limit(keys: ConcurrencyKeys, limit: int) -> Steps[None]:
-    yield Script("tasks_limit", [keys.limit, keys.declared], [limit, LIMIT_TTL])
+    yield Script("tasks/limit", [keys.limit, keys.declared], [limit, LIMIT_TTL])
 
 
 def _release(part: Lock | Semaphore, running: RunningJob) -> None:

@@ -59,9 +59,9 @@ class TestLostReplies:
         self, call: Call, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         read = commands.read
-        broken = read("broadcast_publish.lua").replace("if before then", "if false then")
+        broken = read("broadcasts/publish.lua").replace("if before then", "if false then")
         monkeypatch.setattr(
-            commands, "read", lambda name: broken if name == "broadcast_publish.lua" else read(name)
+            commands, "read", lambda name: broken if name == "broadcasts/publish.lua" else read(name)
         )
         commands.load.cache_clear()
         try:

@@ -154,8 +154,8 @@ class TestPlantedBugs:
     @pytest.mark.parametrize(
         ("where", "line", "mistake"),
         [
-            ("inbox_confirm", "if pending_joining ~= joining and", "if false and"),
-            ("inbox_reserve", "  joining = ''\n", "  joining = new_joining\n"),
+            ("chats/inbox_confirm", "if pending_joining ~= joining and", "if false and"),
+            ("chats/inbox_reserve", "  joining = ''\n", "  joining = new_joining\n"),
         ],
     )
     def test_planted_bug_is_found(

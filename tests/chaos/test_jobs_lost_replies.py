@@ -188,11 +188,11 @@ async def test_losses_show_without_request_ids(
     read = commands.read
     record_line = "local known = redis.call('HGET', records.states, id)"
     plants = {"if before then": "if false then", record_line: f"id = id .. us {record_line}"}
-    source = read("jobs_push.lua")
+    source = read("jobs/push.lua")
     for line, mistake in plants.items():
         assert line in source
         source = source.replace(line, mistake)
-    monkeypatch.setattr(commands, "read", lambda name: source if name == "jobs_push.lua" else read(name))
+    monkeypatch.setattr(commands, "read", lambda name: source if name == "jobs/push.lua" else read(name))
     commands.load.cache_clear()
     try:
         queue = DelayQueue("mail")

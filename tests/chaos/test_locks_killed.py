@@ -162,17 +162,17 @@ def test_fences_grow_after_restarts_that_lose_all_data(connect: Connect) -> None
 #: mistakes that these tests must detect
 MISTAKES: dict[str, Plant] = {
     "a fence that does not grow": (
-        "lock_acquire",
+        "locks/acquire",
         "math.max((tonumber(latest) or 0) + 1, us)",
         "tonumber(latest) or us",
     ),
     "a release of any holder's lock": (
-        "lock_release",
+        "locks/release",
         "if redis.call('GET', lock) ~= token then",
         "if not redis.call('GET', lock) then",
     ),
     "newcomers that overtake": (
-        "lock_acquire",
+        "locks/acquire",
         "redis.call('EXISTS', queue) == 0 and set_lock()",
         "set_lock()",
     ),

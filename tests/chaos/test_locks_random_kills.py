@@ -182,9 +182,9 @@ def test_a_killed_client_blocks_the_lock_for_a_lease_and_a_grant_at_most(
 
 #: mistakes that this test must detect
 MISTAKES: dict[str, Plant] = {
-    "a grant without an end": ("_locks", "token, 'PX', GRANT)", "token)"),
+    "a grant without an end": ("locks/_locks", "token, 'PX', GRANT)", "token)"),
     "a renewal that outlives its holder": (
-        "lock_extend",
+        "locks/extend",
         "ms = math.max(ms, remaining)",
         "ms = math.max(ms, remaining) + 30000",
     ),

@@ -30,7 +30,7 @@ def lossy(lasting: EmbeddedServer, connect: Connect) -> Iterator[LossyProxy]:
     connect(lasting)
     jobs.noop.enqueue()
     burst()  # the server has the scripts now
-    with LossyProxy(lasting.socket, asking=commands.load("jobs_claim").sha.encode()) as proxy:
+    with LossyProxy(lasting.socket, asking=commands.load("jobs/claim").sha.encode()) as proxy:
         connect(proxy, COMMAND_DEADLINE=GENEROUS)
         yield proxy
 

@@ -121,11 +121,11 @@ async def test_losses_show_without_request_ids(
     """The losses are real: a planted bug is found."""
     read = commands.read
     line = "if recorded then"
-    assert line in read("chat_send.lua")
+    assert line in read("chats/send.lua")
     monkeypatch.setattr(
         commands,
         "read",
-        lambda name: read(name).replace(line, "if false then") if name == "chat_send.lua" else read(name),
+        lambda name: read(name).replace(line, "if false then") if name == "chats/send.lua" else read(name),
     )
     commands.load.cache_clear()
     try:

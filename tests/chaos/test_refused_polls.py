@@ -37,7 +37,7 @@ def inbox(connect: Connect, lasting: EmbeddedServer, monkeypatch: pytest.MonkeyP
     read = commands.read
 
     def with_refusal(filename: str) -> str:
-        return (REFUSAL if filename == "inbox_pending.lua" else "") + read(filename)
+        return (REFUSAL if filename == "chats/inbox_pending.lua" else "") + read(filename)
 
     monkeypatch.setattr(commands, "read", with_refusal)
     commands.load.cache_clear()

@@ -64,7 +64,7 @@ class TestUnusedFunctions:
         assert re.findall(r"local (?:function )?(\w+)", kept) == ["LIMIT", "increment", "add_two"]
         assert commands.without_unused(LIBRARY, "return LIMIT").count("function") == 0
 
-    @pytest.mark.parametrize("path", sorted((Path(commands.__file__).parents[1] / "lua").glob("_*.lua")))
+    @pytest.mark.parametrize("path", sorted(Path(commands.__file__).parents[1].rglob("_*.lua")))
     def test_every_function_of_a_piece_is_found(self, path: Path) -> None:
         """A function that is not found would always be kept, or swallow the next one."""
         text = path.read_text(encoding="utf-8")

@@ -304,5 +304,5 @@ class ChatMachine(Comparison):
                         self.ack_place(self.unnamed(one.chat_id), user, one.messages[-1].cursor)
             else:
                 raise AssertionError("pending never becomes empty")
-        for chat in self.model.chats:
-            self.history(chat, 0, at=0, by_cursor=True, newer=True, limit=5)
+        for chat_id in self.model.chats:
+            self.history(chat_id, 0, at=0, by_cursor=True, newer=True, limit=5)

@@ -101,7 +101,7 @@ def server_clock(ms: int | str) -> Iterator[None]:
     """Scripts read this time of the server: a number, or an expression in which NOW is the real time."""
     real = "math.floor(microseconds() / 1000)"
     with pytest.MonkeyPatch.context() as monkeypatch:
-        planted(("_time", f"return {real}", f"return {str(ms).replace('NOW', real)}"), monkeypatch)
+        planted(("common/_time", f"return {real}", f"return {str(ms).replace('NOW', real)}"), monkeypatch)
         try:
             yield
         finally:

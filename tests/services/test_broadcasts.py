@@ -428,7 +428,7 @@ class TestLimits:
         script = base.Script
 
         def failing(name: str, *rest: Any) -> Any:
-            if name == "broadcast_trim":
+            if name == "broadcasts/trim":
                 raise Unavailable("away")
             return script(name, *rest)
 
@@ -954,7 +954,7 @@ class TestConsume:
         channel.keep("me", channel.cursor())
         published(channel, 1)
         monkeypatch.setattr(consuming, "KEEP_INTERVAL", 0)
-        script, failures, seen = broadcast.Script, ["broadcast_fetch", "broadcast_keep"], []
+        script, failures, seen = broadcast.Script, ["broadcasts/fetch", "broadcasts/keep"], []
 
         def failing(name: str, *rest: Any) -> Any:
             if name in failures:

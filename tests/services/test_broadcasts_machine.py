@@ -225,17 +225,17 @@ class TestMachine:
 
 
 PLANTED: dict[str, Plant] = {
-    "stamps are not chained": ("broadcast_publish", "us .. ',' .. active", "us .. ',' .. us"),
-    "the newest is not compared": ("broadcast_fetch", " or (id == last and us ~= active)", ""),
-    "the one before is not compared": ("broadcast_fetch", "previous ~= us", "false"),
-    "a reader ahead is not detected": ("broadcast_fetch", "id > last or ", ""),
-    "a gap is not reported": ("broadcast_fetch", "page[4] = 1", "page[4] = 0"),
-    "a page skips one": ("broadcast_fetch", "math.max(id + 1, ", "math.max(id + (id > 9 and 2 or 1), "),
-    "the length is not limited": ("broadcast_fetch", ", last - max_length + 1", ""),
-    "a lost epoch continues": ("broadcast_open", "epoch ~= lost_epoch", "true"),
-    "old buckets are read as new": ("broadcast_open", "redis.call('UNLINK', unpack(KEYS, 2))", ""),
-    "repeats are events": ("broadcast_publish", "if before then", "if false then"),
-    "too much is trimmed": ("broadcast_trim", "last - max_length + 1", "last - max_length + 2"),
+    "stamps are not chained": ("broadcasts/publish", "us .. ',' .. active", "us .. ',' .. us"),
+    "the newest is not compared": ("broadcasts/fetch", " or (id == last and us ~= active)", ""),
+    "the one before is not compared": ("broadcasts/fetch", "previous ~= us", "false"),
+    "a reader ahead is not detected": ("broadcasts/fetch", "id > last or ", ""),
+    "a gap is not reported": ("broadcasts/fetch", "page[4] = 1", "page[4] = 0"),
+    "a page skips one": ("broadcasts/fetch", "math.max(id + 1, ", "math.max(id + (id > 9 and 2 or 1), "),
+    "the length is not limited": ("broadcasts/fetch", ", last - max_length + 1", ""),
+    "a lost epoch continues": ("broadcasts/open", "epoch ~= lost_epoch", "true"),
+    "old buckets are read as new": ("broadcasts/open", "redis.call('UNLINK', unpack(KEYS, 2))", ""),
+    "repeats are events": ("broadcasts/publish", "if before then", "if false then"),
+    "too much is trimmed": ("broadcasts/trim", "last - max_length + 1", "last - max_length + 2"),
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def node(calls: list[Any], **options: Any) -> list[Any]:
     location = configured.CACHES[conf.alias()]["LOCATION"]
     options = {
         "connect": {"path": location.removeprefix("unix://").partition("?")[0]},
-        "scripts": str(ROOT / "django_redis_messaging" / "lua"),
+        "package": str(ROOT / "django_redis_messaging"),
         "prefix": conf.prefix(),
         **options,
     }

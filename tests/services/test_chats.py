@@ -334,7 +334,7 @@ def test_maximum_number_of_members(settings: Settings) -> None:
     values = ("1", 120_000, "token", "Title", 1, 1000, '7,0,5,7,"ann","hello"]', 0, len(names))
     chat = Chat("large")
     for _ in range(2):  # the second one is a repeat
-        reply = reply_to(Script("chat_create", keys(chat).creating, (*values, *names)))
+        reply = reply_to(Script("chats/create", keys(chat).creating, (*values, *names)))
     assert reply[1:] == [b"token"] * 10_000
     info = chat.info()
     assert (info.member_count, info.last_id) == (10_000, 1)
@@ -346,7 +346,7 @@ def test_maximum_number_of_members(settings: Settings) -> None:
     with pytest.raises(LimitExceeded):
         chat.join("bob")
     assert chat.leave("9998") is True
-    assert len(reply_to(Script("chat_delete", keys(chat).ending, ("ann", "2", 120_000)))) == 2 * 9999
+    assert len(reply_to(Script("chats/delete", keys(chat).ending, ("ann", "2", 120_000)))) == 2 * 9999
     assert all(":requests:" in key for key in all_keys() if "{chat:" in key)
 
 

@@ -219,16 +219,16 @@ def test_timers_behave_like_the_model() -> None:
 
 #: bugs that the machine must find
 PLANTS: dict[str, Plant] = {
-    "begun timers are not marked": ("expiry_confirm", "state.unique = ''", ""),
-    "a remaining TTL is ignored": ("expiry_confirm", "if left > 0 then", "if false then"),
-    "persisted keys are not deleted": ("expiry_confirm", "redis.call('DEL', timer)", ""),
-    "begin does not release the name": ("expiry_confirm", "release_unique(records, id, state.unique)", ""),
-    "replaced timers are kept": ("expiry_start", "if replaced then", "if false then"),
-    "request IDs are ignored": ("expiry_start", "if before then", "if false then"),
-    "cancel does not release the name": ("expiry_cancel", "release_unique(records, id, unique)", ""),
-    "claimed timers stay leased": ("_timers", " + redis.call('ZREM', queue.leased, id)", ""),
+    "begun timers are not marked": ("expiries/confirm", "state.unique = ''", ""),
+    "a remaining TTL is ignored": ("expiries/confirm", "if left > 0 then", "if false then"),
+    "persisted keys are not deleted": ("expiries/confirm", "redis.call('DEL', timer)", ""),
+    "begin does not release the name": ("expiries/confirm", "release_unique(records, id, state.unique)", ""),
+    "replaced timers are kept": ("expiries/start", "if replaced then", "if false then"),
+    "request IDs are ignored": ("expiries/start", "if before then", "if false then"),
+    "cancel does not release the name": ("expiries/cancel", "release_unique(records, id, unique)", ""),
+    "claimed timers stay leased": ("expiries/_timers", " + redis.call('ZREM', queue.leased, id)", ""),
     "extended timers are not delayed": (
-        "expiry_extend",
+        "expiries/extend",
         "enqueue(queue, records, id, state.priority, due, ",
         "math.max(due, ",
     ),

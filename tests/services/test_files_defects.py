@@ -56,8 +56,8 @@ def test_publisher_waits_without_polling(logs: Path, final: bool) -> None:
         verbs += [step.source.name] if isinstance(step, Script) else []
         assert len(verbs) < 10
         step = body.send(reply_to(step))
-    assert verbs[-1] == ("files_close" if final else "files_reserve")
-    assert verbs[-2] == "files_announce"
+    assert verbs[-1] == ("files/close" if final else "files/reserve")
+    assert verbs[-2] == "files/announce"
 
 
 def test_stop_while_space_is_reserved_leaves_no_reservation(logs: Path) -> None:
@@ -68,7 +68,7 @@ def test_stop_while_space_is_reserved_leaves_no_reservation(logs: Path) -> None:
     try:
         while True:
             reply = reply_to(step)
-            if isinstance(step, Script) and step.source.name == "files_reserve":
+            if isinstance(step, Script) and step.source.name == "files/reserve":
                 stop.set()
             step = body.send(reply)
     except StopIteration as end:
@@ -138,7 +138,7 @@ def test_repeat_of_an_announcement_after_a_takeover(logs: Path) -> None:
     run = Publication(logs / "a", ["ann"], LIMIT, False, None, None)
     body = steps(channel._publish, run, 1)
     step = next(body)
-    while not (isinstance(step, Script) and step.source.name == "files_announce"):
+    while not (isinstance(step, Script) and step.source.name == "files/announce"):
         step = body.send(reply_to(step))
     reply_to(step)
     assert channel.publish(logs / "a", consumers=["ann"], max_bytes=LIMIT).skipped == 1
@@ -164,7 +164,7 @@ def test_channel_whose_final_publisher_was_killed_can_be_used_again(logs: Path) 
     with ThreadPoolExecutor() as pool:
         body = steps(channel._publish, Publication(logs / "a", ["ann"], LIMIT, True, None, None), 1)
         step = next(body)
-        while not (isinstance(step, Script) and step.source.name == "files_close"):
+        while not (isinstance(step, Script) and step.source.name == "files/close"):
             step = body.send(reply_to(step))
         reply_to(step)  # the publisher dies
         assert pool.submit(received, channel, "ann").result() == [b"a" * LIMIT]

@@ -484,7 +484,7 @@ class FilesMachine(RuleBasedStateMachine):
 
     def compare(self, process: Process, step: Script, reply: Any) -> None:
         """Compare the reply to a script with the model's."""
-        verb = step.source.name.removeprefix("files_")
+        verb = step.source.name.removeprefix("files/")
         count = int(step.words[2])
         args = [word.decode() if isinstance(word, bytes) else word for word in step.words[3 + count :]]
         if verb == "announce" and self.model.writing and self.model.fences[""] == int(args[0]):
@@ -597,93 +597,93 @@ def test_it_behaves_as_the_model() -> None:
     run_state_machine_as_test(FilesMachine, settings=PROFILE)
 
 
-#: a file of ../lua, a part of it, and a mistake to replace it with
+#: a script, a part of it, and a mistake to replace it with
 PLANTS: dict[str, Plant] = {
-    "an ack ignores the fence": ("files_ack", " or is_stale(consumers, consumer, fence)", ""),
-    "an ack moves backwards": ("files_ack", "if tonumber(position) < tonumber(id) then", "if true then"),
-    "an ack skips files": ("files_ack", "'(' .. position, '(' .. id) > 0", "'(' .. id, '(' .. id) > 0"),
-    "an ack frees nothing": ("files_ack", "free_acked(state, positions, files, trash)\n", ""),
-    "an ack never ends": ("files_ack", "redis.call('HGET', state, 'final') and", "false and"),
+    "an ack ignores the fence": ("files/ack", " or is_stale(consumers, consumer, fence)", ""),
+    "an ack moves backwards": ("files/ack", "if tonumber(position) < tonumber(id) then", "if true then"),
+    "an ack skips files": ("files/ack", "'(' .. position, '(' .. id) > 0", "'(' .. id, '(' .. id) > 0"),
+    "an ack frees nothing": ("files/ack", "free_acked(state, positions, files, trash)\n", ""),
+    "an ack never ends": ("files/ack", "redis.call('HGET', state, 'final') and", "false and"),
     "freed when the first has acked": (
-        "_files",
+        "files/_files",
         "'ZRANGE', positions, 0, 0,",
         "'ZRANGE', positions, -1, -1,",
     ),
     "open places are ignored": (
-        "_files",
+        "files/_files",
         "if tonumber(redis.call('HGET', state, 'places') or 0) > 0",
         "if false",
     ),
-    "freed files stay announced": ("_files", "redis.call('ZREM', files, freed[at])", ""),
+    "freed files stay announced": ("files/_files", "redis.call('ZREM', files, freed[at])", ""),
     "discarded files keep their space": (
-        "_files",
+        "files/_files",
         "    redis.call('ZADD', trash, id, id .. ' ' .. size)\n    redis.call('HDEL'",
         "    redis.call('HDEL'",
     ),
     "late publishers reserve": (
-        "files_reserve",
+        "files/reserve",
         "if not is_publisher(consumers, fence) then",
         "if false then",
     ),
-    "late publishers announce": ("files_announce", "if latest and latest ~= fence then", "if false then"),
-    "late publishers close": ("files_close", "if not is_publisher(consumers, fence) then", "if false then"),
+    "late publishers announce": ("files/announce", "if latest and latest ~= fence then", "if false then"),
+    "late publishers close": ("files/close", "if not is_publisher(consumers, fence) then", "if false then"),
     "late publishers discard": (
-        "files_abandon",
+        "files/abandon",
         "if not is_publisher(consumers, fence) then",
         "if false then",
     ),
-    "late consumers receive": ("files_next", "if is_stale(consumers, consumer, fence) then", "if false then"),
-    "equal files are one": ("files_announce", "id .. ' ' .. record", "'0 ' .. record"),
+    "late consumers receive": ("files/next", "if is_stale(consumers, consumer, fence) then", "if false then"),
+    "equal files are one": ("files/announce", "id .. ' ' .. record", "'0 ' .. record"),
     "identities are not remembered": (
-        "files_announce",
+        "files/announce",
         "redis.call('ZADD', published, digits(milliseconds()), identity)\n",
         "",
     ),
-    "a repeat reserves again": ("files_reserve", "if writing and source == identity then", "if false then"),
-    "one byte too many": ("files_reserve", "if used + size > limit or", "if used + size > limit + 1 or"),
-    "one file too many": ("files_reserve", "'ZCARD', files) >= max_files", "'ZCARD', files) > max_files"),
+    "a repeat reserves again": ("files/reserve", "if writing and source == identity then", "if false then"),
+    "one byte too many": ("files/reserve", "if used + size > limit or", "if used + size > limit + 1 or"),
+    "one file too many": ("files/reserve", "'ZCARD', files) >= max_files", "'ZCARD', files) > max_files"),
     "space is returned twice": (
-        "files_purge",
+        "files/purge",
         "'ZREM', trash, ARGV[at]) == 1",
         "'ZREM', trash, ARGV[at]) >= 0",
     ),
-    "space is not returned": ("files_purge", "if purged then", "if false then"),
-    "half-written files stay": ("files_begin", "discard_written(state, trash)\nwake", "wake"),
+    "space is not returned": ("files/purge", "if purged then", "if false then"),
+    "half-written files stay": ("files/begin", "discard_written(state, trash)\nwake", "wake"),
     "open places are given up": (
-        "files_begin",
+        "files/begin",
         "- #known or #added) < places then",
         "- #known or 0) < 0 then",
     ),
-    "names take no open places": ("files_begin", "at <= places and '0' or last", "last"),
-    "later consumers receive earlier files": ("files_begin", "at <= places and '0' or last", "'0'"),
-    "known consumers lose their position": ("files_begin", "if not is_known[name] then", "if true then"),
-    "other consumers are dropped": ("files_begin", "(expected > 0 or is_named[name])", "true"),
-    "those who have come are not counted": ("files_begin", "expected - #known or 0", "expected or 0"),
+    "names take no open places": ("files/begin", "at <= places and '0' or last", "last"),
+    "later consumers receive earlier files": ("files/begin", "at <= places and '0' or last", "'0'"),
+    "known consumers lose their position": ("files/begin", "if not is_known[name] then", "if true then"),
+    "other consumers are dropped": ("files/begin", "(expected > 0 or is_named[name])", "true"),
+    "those who have come are not counted": ("files/begin", "expected - #known or 0", "expected or 0"),
     "late consumers enter the next channel": (
-        "files_next",
+        "files/next",
         "if run ~= '' and run ~= current then",
         "if false then",
     ),
-    "a consumer takes no place": ("files_next", "redis.call('HINCRBY', state, 'places', -1)", ""),
-    "a consumer that has left comes again": ("files_next", "'s' .. consumer) == 1 then", "'s') == 1 then"),
+    "a consumer takes no place": ("files/next", "redis.call('HINCRBY', state, 'places', -1)", ""),
+    "a consumer that has left comes again": ("files/next", "'s' .. consumer) == 1 then", "'s') == 1 then"),
     "acked files are delivered again": (
-        "files_next",
+        "files/next",
         "files, '(' .. position, '+inf', 'WITHSCORES'",
         "files, position, '+inf', 'WITHSCORES'",
     ),
-    "a release frees nothing": ("files_release", "free_acked(state, positions, files, trash)\n", ""),
+    "a release frees nothing": ("files/release", "free_acked(state, positions, files, trash)\n", ""),
     "closed before all is freed": (
-        "files_close",
+        "files/close",
         "if redis.call('ZCARD', files) > 0 or redis.call('ZCARD', trash) > 0 then",
         "if redis.call('ZCARD', files) > 0 then",
     ),
-    "a repeated close is late": ("files_close", "if redis.call('EXISTS', state) == 0 then", "if false then"),
+    "a repeated close is late": ("files/close", "if redis.call('EXISTS', state) == 0 then", "if false then"),
     "the first that leaves deletes the channel": (
-        "files_leave",
+        "files/leave",
         "if closed and redis.call('ZCARD', positions) == 0 and",
         "if closed and",
     ),
-    "the last that leaves deletes nothing": ("files_leave", "if closed and", "if false and"),
+    "the last that leaves deletes nothing": ("files/leave", "if closed and", "if false and"),
 }
 
 
@@ -707,7 +707,7 @@ def sweep_late(channel: Any, trash: Any) -> Any:
     """Returns the space of files before their blocks are deleted."""
     has_trash = bool(trash)
     while trash:
-        members, trash = trash, (yield Script("files_purge", channel._keys.all, trash))
+        members, trash = trash, (yield Script("files/purge", channel._keys.all, trash))
         yield [Command("UNLINK", channel._blocks(int(member.split()[0]))) for member in members]
     return has_trash
 

@@ -57,7 +57,7 @@ pytestmark = pytest.mark.usefixtures("messaging_alias", "closing")
 @pytest.fixture
 def without_polling(plant: Planting) -> None:
     """Waiting clients don't poll, and their tickets don't expire."""
-    plant(("_locks", "TICKET = 2000", "TICKET = 36e5"))
+    plant(("locks/_locks", "TICKET = 2000", "TICKET = 36e5"))
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ class TestOne:
         for _ in range(2):
             [extended] = (
                 server().eval(
-                    source("lock_extend"), 2, lock.key, keys(lock).fence, "mine", 10_000, "add", "one"
+                    source("locks/extend"), 2, lock.key, keys(lock).fence, "mine", 10_000, "add", "one"
                 ),
             )
             assert 10_000 < extended <= 20_000
@@ -202,7 +202,7 @@ class TestOne:
     def test_a_repeated_acquire_returns_the_same_fence(self) -> None:
         lock = Lock("door")
         words = ("mine", 10_000, 10, 0)
-        text, names = source("lock_acquire"), keys(lock).acquiring
+        text, names = source("locks/acquire"), keys(lock).acquiring
         first = server().eval(text, len(names), *names, *words)
         assert server().eval(text, len(names), *names, *words) == first > 0
         assert waiting(lock) == 0
@@ -532,7 +532,7 @@ class TestWaiting:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         names = keys(lock).acquiring
-        server().eval(source("lock_acquire"), len(names), *names, "dead", LONG, 100, 0)
+        server().eval(source("locks/acquire"), len(names), *names, "dead", LONG, 100, 0)
         waiter = Waiter(lock, pool)
         began = time.monotonic()
         lock.release()
@@ -1047,7 +1047,7 @@ class TestRenewal:
         assert again.owned()
 
     def test_a_log_line_lists_some_names(self) -> None:
-        leases = [RenewedLease("a", name, 1, Script("lock_extend", ["key"]), print) for name in "abcde"]
+        leases = [RenewedLease("a", name, 1, Script("locks/extend", ["key"]), print) for name in "abcde"]
         assert lease_renewer._names(leases[:2]) == "'a', 'b'"
         assert lease_renewer._names(leases) == "'a', 'b', 'c' and 2 others"
 

@@ -338,7 +338,7 @@ class LockMachine(RuleBasedStateMachine):
         raise AssertionError("it was not refused")
 
     def renewal(self, token: str, times: int) -> Any:
-        step = Script("lock_extend", (self.keys.lock, self.keys.fence), (token, 1000 * LEASE, "keep", "-"))
+        step = Script("locks/extend", (self.keys.lock, self.keys.fence), (token, 1000 * LEASE, "keep", "-"))
         return [reply_to(step) for _ in range(times)][-1]
 
     def extension(self, lock: Lock, verb: str) -> tuple[Any, ...]:
@@ -427,103 +427,103 @@ class LockMachine(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def slow_clocks(plant: Planting) -> None:
     """Grants and places in the queue end only by a rule."""
-    plant(("_locks", "GRANT = 1000 ", f"GRANT = {1000 * GRANT} "))
-    plant(("_locks", "TICKET = 2000 ", f"TICKET = {1000 * TICKET} "))
+    plant(("locks/_locks", "GRANT = 1000 ", f"GRANT = {1000 * GRANT} "))
+    plant(("locks/_locks", "TICKET = 2000 ", f"TICKET = {1000 * TICKET} "))
 
 
 def test_it_behaves_as_the_model() -> None:
     run_state_machine_as_test(LockMachine, settings=PROFILE)
 
 
-#: a file of ../lua, a part of it, and a mistake to replace it with
+#: a script, a part of it, and a mistake to replace it with
 PLANTS: dict[str, Plant] = {
     "fences without the clock": (
-        "lock_acquire",
+        "locks/acquire",
         "math.max((tonumber(latest) or 0) + 1, us)",
         "(tonumber(latest) or 0) + 1",
     ),
-    "fences without the counter": ("lock_acquire", "math.max((tonumber(latest) or 0) + 1, us)", "us"),
+    "fences without the counter": ("locks/acquire", "math.max((tonumber(latest) or 0) + 1, us)", "us"),
     "a repeat draws another fence": (
-        "lock_acquire",
+        "locks/acquire",
         "owner == token and tonumber(latest) or draw_fence(us)",
         "draw_fence(us)",
     ),
     "a client that was handed the lock draws no fence": (
-        "lock_acquire",
+        "locks/acquire",
         "return owner == token and tonumber(latest) or",
         "return tonumber(latest) or",
     ),
-    "newcomers overtake": ("lock_acquire", "redis.call('EXISTS', queue) == 0 and set_lock()", "set_lock()"),
-    "a holder waits for itself": ("lock_acquire", "other_token ~= '' and holder == other_token", "false"),
+    "newcomers overtake": ("locks/acquire", "redis.call('EXISTS', queue) == 0 and set_lock()", "set_lock()"),
+    "a holder waits for itself": ("locks/acquire", "other_token ~= '' and holder == other_token", "false"),
     "the last poll overtakes": (
-        "lock_acquire",
+        "locks/acquire",
         "if first == token or not first and redis.call('EXISTS', queue) == 0 then",
         "if true then",
     ),
     "the grant is not extended to the lease": (
-        "lock_acquire",
+        "locks/acquire",
         "redis.call('PEXPIRE', lock, string.format('%.0f', lease))",
         "redis.call('PTTL', lock)",
     ),
     "a lock without a lease expires": (
-        "lock_acquire",
+        "locks/acquire",
         "redis.call('PERSIST', lock)",
         "redis.call('PTTL', lock)",
     ),
     "a client that gives up stays in the queue": (
-        "lock_acquire",
+        "locks/acquire",
         "  leave_queue(queue, seen, token)\n  return 0",
         "  return 0",
     ),
-    "each poll draws a ticket": ("lock_acquire", "if not ticket then", "if true then"),
-    "the newest is first": ("lock_acquire", "'WITHSCORES')[2] or 0) + 1", "'WITHSCORES')[2] or 0) - 1"),
-    "the queue has no maximum": ("lock_acquire", "if waiting >= max_waiting then", "if false then"),
-    "a full queue ends no wait": ("lock_acquire", "waiting >= max_waiting", "waiting > max_waiting"),
+    "each poll draws a ticket": ("locks/acquire", "if not ticket then", "if true then"),
+    "the newest is first": ("locks/acquire", "'WITHSCORES')[2] or 0) + 1", "'WITHSCORES')[2] or 0) - 1"),
+    "the queue has no maximum": ("locks/acquire", "if waiting >= max_waiting then", "if false then"),
+    "a full queue ends no wait": ("locks/acquire", "waiting >= max_waiting", "waiting > max_waiting"),
     "a poll is not noticed": (
-        "lock_acquire",
+        "locks/acquire",
         "redis.call('ZADD', seen, string.format('%.0f', now), token)",
         "redis.call('ZADD', seen, 'NX', string.format('%.0f', now), token)",
     ),
     "the queue does not expire": (
-        "lock_acquire",
+        "locks/acquire",
         "if updated == 0 then -- the queue did not exist",
         "if false then",
     ),
-    "polls do not expire": ("lock_acquire", "redis.call('PEXPIRE', seen, 2 * TICKET)\n", ""),
-    "waiting for longer than the lease": ("lock_acquire", "if remaining >= 0 then", "if false then"),
-    "other programs are not polled": ("lock_acquire", "  wait = wait / 5\n", ""),
-    "anybody releases": ("lock_release", "redis.call('GET', lock) ~= token", "not redis.call('GET', lock)"),
-    "a release hands nothing over": ("lock_release", "if first then", "if false then"),
+    "polls do not expire": ("locks/acquire", "redis.call('PEXPIRE', seen, 2 * TICKET)\n", ""),
+    "waiting for longer than the lease": ("locks/acquire", "if remaining >= 0 then", "if false then"),
+    "other programs are not polled": ("locks/acquire", "  wait = wait / 5\n", ""),
+    "anybody releases": ("locks/release", "redis.call('GET', lock) ~= token", "not redis.call('GET', lock)"),
+    "a release hands nothing over": ("locks/release", "if first then", "if false then"),
     "a release is not remembered": (
-        "lock_release",
+        "locks/release",
         "redis.call('LPUSH', released, token)",
         "redis.call('LLEN', released)",
     ),
     "only the latest release is remembered": (
-        "lock_release",
+        "locks/release",
         "redis.call('LPUSH', released, token)",
         "redis.call('LPUSH', released, redis.call('DEL', released), token)",
     ),
-    "a release is remembered for ever": ("lock_release", "redis.call('PEXPIRE', released, memory)\n", ""),
+    "a release is remembered for ever": ("locks/release", "redis.call('PEXPIRE', released, memory)\n", ""),
     "an interrupted client stays in the queue": (
-        "lock_release",
+        "locks/release",
         "  leave_queue(queue, seen, token)\n",
         "",
     ),
-    "anybody extends": ("lock_extend", "redis.call('GET', lock) ~= token", "not redis.call('GET', lock)"),
-    "an extension is added twice": ("lock_extend", "if previous == request then", "if false then"),
-    "an extension replaces": ("lock_extend", "ms = ms + remaining", "ms = ms + 0"),
-    "an extension is not bounded": ("lock_extend", "if remaining < 0 then", "if false then"),
-    "a renewal shortens": ("lock_extend", "ms = math.max(ms, remaining)", "ms = ms + 0"),
-    "a renewal lengthens": ("lock_extend", "ms = math.max(ms, remaining)", "ms = ms + remaining"),
-    "a fence expires before the lock": ("_locks", "math.max(DAY, 2 * lease)", "DAY"),
-    "the dead are handed the lock": ("_locks", "tonumber(polled) > now - TICKET", "true"),
-    "the last comes first": ("_locks", "redis.call('ZPOPMIN', queue)", "redis.call('ZPOPMAX', queue)"),
-    "polls of former holders stay": ("_locks", "    redis.call('ZREM', seen, first[1])\n", ""),
-    "a grant does not expire": ("_locks", "token, 'PX', GRANT)", "token)"),
-    "nobody is woken": ("_locks", "string.format('%.0f-0', us), 't', token)", "'1-0', 't', token)"),
-    "another client is woken": ("_locks", "keys[ring + ticket % (#keys - ring + 1)]", "keys[ring]"),
-    "wake-ups do not expire": ("_locks", "  redis.call('PEXPIRE', wake, 2 * TICKET)\n", ""),
+    "anybody extends": ("locks/extend", "redis.call('GET', lock) ~= token", "not redis.call('GET', lock)"),
+    "an extension is added twice": ("locks/extend", "if previous == request then", "if false then"),
+    "an extension replaces": ("locks/extend", "ms = ms + remaining", "ms = ms + 0"),
+    "an extension is not bounded": ("locks/extend", "if remaining < 0 then", "if false then"),
+    "a renewal shortens": ("locks/extend", "ms = math.max(ms, remaining)", "ms = ms + 0"),
+    "a renewal lengthens": ("locks/extend", "ms = math.max(ms, remaining)", "ms = ms + remaining"),
+    "a fence expires before the lock": ("locks/_locks", "math.max(DAY, 2 * lease)", "DAY"),
+    "the dead are handed the lock": ("locks/_locks", "tonumber(polled) > now - TICKET", "true"),
+    "the last comes first": ("locks/_locks", "redis.call('ZPOPMIN', queue)", "redis.call('ZPOPMAX', queue)"),
+    "polls of former holders stay": ("locks/_locks", "    redis.call('ZREM', seen, first[1])\n", ""),
+    "a grant does not expire": ("locks/_locks", "token, 'PX', GRANT)", "token)"),
+    "nobody is woken": ("locks/_locks", "string.format('%.0f-0', us), 't', token)", "'1-0', 't', token)"),
+    "another client is woken": ("locks/_locks", "keys[ring + ticket % (#keys - ring + 1)]", "keys[ring]"),
+    "wake-ups do not expire": ("locks/_locks", "  redis.call('PEXPIRE', wake, 2 * TICKET)\n", ""),
 }
 
 

@@ -326,61 +326,69 @@ def test_everything_is_as_in_the_model() -> None:
     run_state_machine_as_test(MailboxMachine, settings=PROFILE)
 
 
-#: a file of ../lua, a piece of its text, and a faulty replacement
+#: a script, a piece of its text, and a faulty replacement
 PLANTS: dict[str, Plant] = {
-    "no limit of age": ("_mailbox", "limits.age > 0 and now - limits.age or 0", "0"),
+    "no limit of age": ("mailboxes/_mailbox", "limits.age > 0 and now - limits.age or 0", "0"),
     "one mail too many is removed": (
-        "mailbox_send",
+        "mailboxes/send",
         "length + 1 - limits.length",
         "length + 2 - limits.length",
     ),
-    "lost mail is not recorded": ("_mailbox", "    record_lost(box, ids)\n", ""),
-    "runs are merged": ("_mailbox", "if tonumber(id) ~= (to or -1) + 1 then", "if not from then"),
-    "a gap includes ids before the cursor": ("_mailbox", "math.max(runs[at] - 1, id)", "(runs[at] - 1)"),
-    "replaced mail stays": ("mailbox_send", "remove_ids(box, replaced, replaced)", ""),
+    "lost mail is not recorded": ("mailboxes/_mailbox", "    record_lost(box, ids)\n", ""),
+    "runs are merged": ("mailboxes/_mailbox", "if tonumber(id) ~= (to or -1) + 1 then", "if not from then"),
+    "a gap includes ids before the cursor": (
+        "mailboxes/_mailbox",
+        "math.max(runs[at] - 1, id)",
+        "(runs[at] - 1)",
+    ),
+    "replaced mail stays": ("mailboxes/send", "remove_ids(box, replaced, replaced)", ""),
     "read mail of a group is counted": (
-        "mailbox_ack",
+        "mailboxes/ack",
         "redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)",
         "",
     ),
-    "the count restarts": ("mailbox_send", "'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
-    "replacing frees no space": ("mailbox_send", "length = length - 1", ""),
-    "request ids are ignored": ("mailbox_send", "if recorded then", "if false then"),
-    "the position moves back": ("mailbox_ack", "if id <= (acked or 0) then", "if id == 0 then"),
-    "the position moves above the newest": ("mailbox_ack", "math.min(cursor.id, last or 0)", "cursor.id"),
+    "the count restarts": ("mailboxes/send", "'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
+    "replacing frees no space": ("mailboxes/send", "length = length - 1", ""),
+    "request ids are ignored": ("mailboxes/send", "if recorded then", "if false then"),
+    "the position moves back": ("mailboxes/ack", "if id <= (acked or 0) then", "if id == 0 then"),
+    "the position moves above the newest": ("mailboxes/ack", "math.min(cursor.id, last or 0)", "cursor.id"),
     "every cursor is valid": (
-        "_mailbox",
+        "mailboxes/_mailbox",
         "if cursor.epoch ~= epoch or cursor.id > last then",
         "if false then",
     ),
-    "reused ids are not detected": ("_mailbox", "sent_ms == ms then", "sent_ms ~= -1 then"),
-    "times around discarded mail are not compared": ("_mailbox", "mail_ms(box, previous) <= ms", "true"),
+    "reused ids are not detected": ("mailboxes/_mailbox", "sent_ms == ms then", "sent_ms ~= -1 then"),
+    "times around discarded mail are not compared": (
+        "mailboxes/_mailbox",
+        "mail_ms(box, previous) <= ms",
+        "true",
+    ),
     "cursors of discarded mail are invalid": (
-        "_mailbox",
+        "mailboxes/_mailbox",
         "sent_ms == -1 and (not previous or mail_ms(box, previous) <= ms)",
         "false",
     ),
-    "marking keeps the group": ("mailbox_mark", "'', unpack(groups_of(marks, from, to))", "''"),
-    "expired mail can be marked": ("mailbox_mark", "math.max(first, (acked or 0) + 1)", "(acked or 0) + 1"),
+    "marking keeps the group": ("mailboxes/mark", "'', unpack(groups_of(marks, from, to))", "''"),
+    "expired mail can be marked": ("mailboxes/mark", "math.max(first, (acked or 0) + 1)", "(acked or 0) + 1"),
     "discarding keeps the group": (
-        "mailbox_discard",
+        "mailboxes/discard",
         "remove_ids(box, id, id)",
         "redis.call('ZREM', box.order, id)",
     ),
     "clearing keeps groups": (
-        "mailbox_clear",
+        "mailboxes/clear",
         "box.marked, box.groups, box.lost)\nredis.call('SET'",
         "box.marked, box.lost)\nredis.call('SET'",
     ),
-    "clearing acks nothing": ("mailbox_clear", "epoch, last))", "epoch, 0))"),
-    "a page is too long": ("mailbox_fetch", "#entries == page_size or ", ""),
-    "read mail is unread": ("mailbox_fetch", "unread and 1 or 0", "1"),
+    "clearing acks nothing": ("mailboxes/clear", "epoch, last))", "epoch, 0))"),
+    "a page is too long": ("mailboxes/fetch", "#entries == page_size or ", ""),
+    "read mail is unread": ("mailboxes/fetch", "unread and 1 or 0", "1"),
     "older pages repeat the last mail": (
-        "mailbox_fetch",
+        "mailboxes/fetch",
         "id and '(' .. id or '+inf', lowest",
         "id or '+inf', lowest",
     ),
-    "the gap is reported too early": ("mailbox_fetch", "(newer or not more)", "true"),
+    "the gap is reported too early": ("mailboxes/fetch", "(newer or not more)", "true"),
 }
 
 

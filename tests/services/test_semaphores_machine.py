@@ -264,43 +264,51 @@ def test_it_behaves_as_the_model() -> None:
     run_state_machine_as_test(SemaphoreMachine, settings=PROFILE)
 
 
-#: a file of ../lua, a part of it, and a mistake to replace it with
+#: a script, a part of it, and a mistake to replace it with
 PLANTS: dict[str, Plant] = {
-    "one too many": ("semaphore_acquire", "if ahead < free then", "if ahead <= free then"),
-    "newcomers overtake": ("semaphore_acquire", "ahead or redis.call('ZCARD', queue),", "ahead or 0,"),
-    "any limit counts": ("semaphore_acquire", "tonumber(stored or default_limit)", "tonumber(default_limit)"),
-    "the dead hold permits": ("_semaphores", "'(' .. digits(now), '+inf'", "'(0', '+inf'"),
-    "the released hold permits": ("_semaphores", "'(' .. digits(now), '+inf'", "'-inf', '+inf'"),
-    "holders are forgotten": ("semaphore_acquire", "-count - 1001", "-count"),
-    "the dead stay in line": ("_semaphores", "if #dead > 0 then", "if false then"),
-    "a granted one stays in line": ("semaphore_acquire", "  redis.call('ZREM', queue, token)\n", ""),
-    "a repeat is refused": ("semaphore_acquire", "token) or 0) > now", "token) or 0) > now + 1e15"),
-    "who gives up stays": ("semaphore_acquire", "if not waits then", "if false then"),
-    "the last comes first": ("semaphore_acquire", "digits(math.max(now,", "digits(1e16 - math.max(now,"),
-    "the gate stays open": ("semaphore_acquire", "if admitted >= tonumber(ticket) then", "if false then"),
-    "only the first is woken": ("_semaphores", "queue, free - 1, free - 1,", "queue, 0, 0,"),
-    "few are not woken": ("_semaphores", "redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')", "{}"),
-    "a release wakes nobody": ("semaphore_release", "permits - count_active(holders, now)", "0"),
-    "a release gives nothing back": ("semaphore_release", "now + RELEASED", "now - RELEASED"),
-    "a late release succeeds": ("semaphore_release", "return expires > now and 1 or 0", "return 1"),
+    "one too many": ("semaphores/acquire", "if ahead < free then", "if ahead <= free then"),
+    "newcomers overtake": ("semaphores/acquire", "ahead or redis.call('ZCARD', queue),", "ahead or 0,"),
+    "any limit counts": (
+        "semaphores/acquire",
+        "tonumber(stored or default_limit)",
+        "tonumber(default_limit)",
+    ),
+    "the dead hold permits": ("semaphores/_semaphores", "'(' .. digits(now), '+inf'", "'(0', '+inf'"),
+    "the released hold permits": ("semaphores/_semaphores", "'(' .. digits(now), '+inf'", "'-inf', '+inf'"),
+    "holders are forgotten": ("semaphores/acquire", "-count - 1001", "-count"),
+    "the dead stay in line": ("semaphores/_semaphores", "if #dead > 0 then", "if false then"),
+    "a granted one stays in line": ("semaphores/acquire", "  redis.call('ZREM', queue, token)\n", ""),
+    "a repeat is refused": ("semaphores/acquire", "token) or 0) > now", "token) or 0) > now + 1e15"),
+    "who gives up stays": ("semaphores/acquire", "if not waits then", "if false then"),
+    "the last comes first": ("semaphores/acquire", "digits(math.max(now,", "digits(1e16 - math.max(now,"),
+    "the gate stays open": ("semaphores/acquire", "if admitted >= tonumber(ticket) then", "if false then"),
+    "only the first is woken": ("semaphores/_semaphores", "queue, free - 1, free - 1,", "queue, 0, 0,"),
+    "few are not woken": (
+        "semaphores/_semaphores",
+        "redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')",
+        "{}",
+    ),
+    "a release wakes nobody": ("semaphores/release", "permits - count_active(holders, now)", "0"),
+    "a release gives nothing back": ("semaphores/release", "now + RELEASED", "now - RELEASED"),
+    "a late release succeeds": ("semaphores/release", "return expires > now and 1 or 0", "return 1"),
     "a repeated release fails": (
-        "semaphore_release",
+        "semaphores/release",
         "if expires < 0 then -- a repeat: it has been released\n  return 1",
         "if expires < 0 then\n  return 0",
     ),
     "a refresh revives": (
-        "semaphore_refresh",
+        "semaphores/refresh",
         "if ends[at] and tonumber(ends[at]) > now then",
         "if ends[at] then",
     ),
     "a limit is not stored": (
-        "semaphore_limit",
+        "semaphores/limit",
         "redis.call('SET', limit, permits,",
         "redis.call('SET', limit, 1,",
     ),
-    "a higher limit wakes nobody": ("semaphore_limit", "permits - count", "0"),
-    "who leaves keeps the permit": ("semaphore_leave", "redis.call('ZREM', holders, token)", ""),
-    "who leaves wakes nobody": ("semaphore_leave", "permits - count_active(holders, now)", "0"),
+    "a higher limit wakes nobody": ("semaphores/limit", "permits - count", "0"),
+    "who leaves keeps the permit": ("semaphores/leave", "redis.call('ZREM', holders, token)", ""),
+    "who leaves wakes nobody": ("semaphores/leave", "permits - count_active(holders, now)", "0"),
 }
 
 

@@ -399,7 +399,7 @@ class Aggregator(Service):
         keys, size = [self._keys.periods, self._keys.expiries], count(limit, "limit")
         found: list[str] = []
         while len(found) < size:
-            following, names = yield Script("aggregate_periods", keys, [cursor, size - len(found)])
+            following, names = yield Script("aggregates/periods", keys, [cursor, size - len(found)])
             found += [name.decode() for name in names]
             if not following:
                 break
@@ -426,7 +426,7 @@ class Aggregator(Service):
         while remaining:
             names = yield Command("ZRANGE", self._keys.periods, 0, PAGE - 1, reads=True)
             counts = [self._keys.counts(name.decode()) for name in names]
-            remaining = yield Script("aggregate_delete", [*self._keys.all, *counts], names)
+            remaining = yield Script("aggregates/delete", [*self._keys.all, *counts], names)
 
     adelete = asynchronous(delete)
 
@@ -458,7 +458,7 @@ class Aggregator(Service):
             keys.append(self._keys.counts(period))
             changes += [period, len(words) // 2, *words]
         args = [*place, ttl, max(ttl, MARKER_TTL), *limits, *changes]
-        reply = yield Script("aggregate_flush", keys, args)
+        reply = yield Script("aggregates/flush", keys, args)
         self._check(reply, flush)
 
     _aflush = asynchronous(_flush)

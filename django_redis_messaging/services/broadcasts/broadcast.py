@@ -195,7 +195,7 @@ class ChannelReader(Service):
         >>> channel.keep("shop", channel.cursor())
         """
         key = self._keys.position(checked(name, "name"))
-        yield Script("broadcast_keep", [key], [self._normalize(cursor), self._idle_ttl])
+        yield Script("broadcasts/keep", [key], [self._normalize(cursor), self._idle_ttl])
 
     akeep = asynchronous(keep)
 
@@ -203,7 +203,7 @@ class ChannelReader(Service):
         """Wait for an event after this position."""
         head = f"{position.id}-{position.us}-{position.epoch}-"
         keys = [self._keys.head, self._keys.waiting]
-        if (yield Script("broadcast_await", keys, [head, WAITING_TTL])):
+        if (yield Script("broadcasts/await", keys, [head, WAITING_TTL])):
             yield Listen(self._keys.wakeup, position.id, seconds=seconds)
 
     def _normalize(self, cursor: str) -> str:
@@ -228,7 +228,7 @@ class ChannelReader(Service):
         start = position.us // 1000 // self._bucket if position is not None and position.us else -1
         while True:
             buckets = self._keys.buckets if start < 0 else self._keys.buckets_from(start, NEARBY_BUCKETS)
-            reply = yield Script("broadcast_fetch", [self._keys.head, *buckets], (*args, *limits, start))
+            reply = yield Script("broadcasts/fetch", [self._keys.head, *buckets], (*args, *limits, start))
             if reply == b"none":
                 yield from self._open()
             elif reply == b"far":
@@ -255,7 +255,7 @@ class ChannelReader(Service):
         position."""
         args = (self._idle_ttl, "" if lost_epoch is None else lost_epoch)
         keys = [self._keys.head, self._keys.wakeup, *self._keys.buckets]
-        reply = yield Script("broadcast_open", keys, args)
+        reply = yield Script("broadcasts/open", keys, args)
         last, us, epoch, _ = map(int, reply.split(b"-"))
         return Position(epoch, last, us)
 
@@ -553,7 +553,7 @@ class Broadcast(ChannelReader):
         number = self._bucket_now()
         while True:
             keys = (*self._keys.publishing, *self._keys.buckets_from(number, 2))
-            reply = yield Script("broadcast_publish", keys, (encoded, request_id, window(), *limits, number))
+            reply = yield Script("broadcasts/publish", keys, (encoded, request_id, window(), *limits, number))
             if reply == b"none":
                 yield from self._open()
             elif isinstance(reply, int):  # the bucket to give
@@ -621,7 +621,7 @@ class Broadcast(ChannelReader):
         """Remove the events in excess of the maximum length; if that fails, a later publish repeats it."""
         limits = (self._bucket, conf.current().BROADCAST_MAX_LENGTH, self._idle_ttl)
         try:
-            yield Script("broadcast_trim", [self._keys.head, *self._keys.buckets], limits)
+            yield Script("broadcasts/trim", [self._keys.head, *self._keys.buckets], limits)
         except (Unavailable, OutcomeUnknown) as error:
             _logger.warning("Trimming channel %r failed; a later publish repeats it: %s", self.channel, error)
 

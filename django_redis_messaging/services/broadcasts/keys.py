@@ -50,7 +50,7 @@ class BroadcastKeys:
 
     @functools.cached_property
     def publishing(self) -> list[str]:
-        """The keys of broadcast_publish.lua before the buckets."""
+        """The keys of broadcasts/publish.lua before the buckets."""
         return [self.head, *self.requests, self.wakeup, self.waiting]
 
     def position(self, name: str) -> str:

@@ -118,7 +118,7 @@ class ChatBase(Service):
         yield from Rate.of(user, action, using=self._using).required(times)
 
     def _read_role(self, user: str) -> Steps[str]:
-        reply = yield Script("chat_role", (self._keys.newest, self._keys.roster), (user,))
+        reply = yield Script("chats/role", (self._keys.newest, self._keys.roster), (user,))
         role: bytes = self._checked(reply, user)
         return role.decode()
 
@@ -277,7 +277,7 @@ class Following(ChatBase):
         """
         _check_readers(users)
         keys, (max_length, max_age, _) = self._keys.listing, limits()
-        reply = yield Script("chat_summarize", keys, (max_length, max_age, *users))
+        reply = yield Script("chats/summarize", keys, (max_length, max_age, *users))
         return {} if reply == b"no chat" else summaries.make_for(self.id, users, reply)
 
     asummaries_for = asynchronous(summaries_for)
@@ -292,7 +292,7 @@ class Following(ChatBase):
         limit: int,
     ) -> Steps[dict[str, Changes]]:
         reply = yield Script(
-            "chat_changes",
+            "chats/changes",
             self._keys.following,
             (
                 *entries.parse_cursor(after, "after"),
@@ -475,7 +475,7 @@ class Messages(Following):
         )
         yield from self._count_use(sender, "send")
         reply = yield Script(
-            "chat_send",
+            "chats/send",
             self._keys.sending,
             (sender, request_id, window(), content, reply_to or 0, *limits(), *mentioned),
         )
@@ -525,7 +525,7 @@ class Messages(Following):
         cursor = entries.parse_cursor(0 if place is None else place, direction)
         keys = self._keys
         reply = yield Script(
-            "chat_history",
+            "chats/history",
             (keys.newest, keys.members, keys.roster, keys.log),
             (user, direction, *cursor, limit, *limits()),
         )
@@ -559,7 +559,7 @@ class Messages(Following):
             raise InvalidArgument(f"ids must have at most {MAX_GET} items, not {len(wanted)}.")
         keys = self._keys
         reply = yield Script(
-            "chat_get",
+            "chats/get",
             (keys.newest, keys.members, keys.roster, keys.log),
             (user, MAX_BYTES, *limits(), *wanted),
         )
@@ -617,7 +617,7 @@ class Messages(Following):
         """
         name(user, "user")
         cursor = entries.parse_cursor(up_to, "up_to")
-        reply = yield Script("chat_ack", self._keys.reading, (user, *cursor))
+        reply = yield Script("chats/ack", self._keys.reading, (user, *cursor))
         return int(self._checked(reply, user))
 
     aack = asynchronous(ack)
@@ -632,7 +632,7 @@ class Messages(Following):
         number, content = checked_id(message_id, "message_id"), entries.body_json(body)
         yield from self._count_use(user, "edit")
         reply = yield Script(
-            "chat_edit",
+            "chats/edit",
             self._keys.correcting,
             (user, entries.author_json(user), number, content, *limits()),
         )
@@ -652,7 +652,7 @@ class Messages(Following):
         number = checked_id(message_id, "message_id")
         yield from self._count_use(user, "edit")
         reply = yield Script(
-            "chat_retract",
+            "chats/retract",
             self._keys.correcting,
             (user, entries.author_json(user), number, *limits()),
         )
@@ -680,7 +680,7 @@ def _mentioned(mentions: Iterable[str], sender: str) -> list[str]:
 
 #: the beginning of the ids of direct chats: see Chat.direct
 DIRECT = "direct:"
-#: by how much the score of a suspended member is above their position: see lua/_members.lua
+#: by how much the score of a suspended member is above their position: see _members.lua
 HALF = 0.5
 #: the beginning of a suspended member's line in the roster
 SUSPENDED = b"suspended "
@@ -712,22 +712,22 @@ def apply_block(prefix: str, user: str, other: str, *, is_blocked: bool) -> Step
     applied = None
     while is_blocked is not applied:
         if is_blocked:
-            yield Script("chat_suspend", [keys.members, keys.roster, keys.typing], [user])
+            yield Script("chats/suspend", [keys.members, keys.roster, keys.typing], [user])
         else:
             resuming = [keys.newest, keys.members, keys.roster, keys.own, keys.info]
-            yield Script("chat_resume", resuming, [user])
+            yield Script("chats/resume", resuming, [user])
         applied = is_blocked
-        is_blocked = bool((yield Script("blocks_check", [own.blocks, own.chats], [other])))
+        is_blocked = bool((yield Script("users/blocks_check", [own.blocks, own.chats], [other])))
 
 
 #: users that one call adds
 _MAX_ADDED = 500
 
-#: parts of the reply of inbox_confirm: the user hides what they have read; of direct chats: the user has
+#: parts of the reply of inbox_confirm.lua: the user hides what they have read; of direct chats: the user has
 #: blocked the other one, or has left for good, meanwhile
 _HIDES, _HAS_BLOCKED, _HAS_DECLINED = 1, 2, 4
 
-#: how users join: see lua/chat_join.lua
+#: how users join: see join.lua
 Way = Literal["added", "alone", "returning"]
 
 
@@ -803,7 +803,7 @@ class Joining(ChatBase):
         if is_removal and not flag(again, "again"):
             raise InvalidArgument("again=False is for users who leave by themselves: omit it with by=….")
         if is_direct(self.id) and not flag(again, "again"):
-            yield Script("inbox_decline", [UserKeys(self._prefix, user).declined], [self.id])
+            yield Script("chats/inbox_decline", [UserKeys(self._prefix, user).declined], [self.id])
         return (yield from self._leave(user, by, again=again))
 
     aleave = asynchronous(leave)
@@ -811,7 +811,7 @@ class Joining(ChatBase):
     def _leave(self, user: str, by: str | None = None, *, again: bool) -> Steps[bool]:
         """End a membership in the chat, then remove it from the user's index."""
         arguments = (user, by or "", request(None), window(), flag(again, "again"))
-        reply = yield Script("chat_leave", self._keys.ending, arguments)
+        reply = yield Script("chats/leave", self._keys.ending, arguments)
         if reply in (b"no chat", b"no member"):
             return False
         token = self._checked(reply, user, by or "").decode()
@@ -828,7 +828,7 @@ class Joining(ChatBase):
         records_nothing = int(request_id is not None)
         limit = conf.current().CHAT_MAX_MEMBERS
         reply = yield Script(
-            "chat_join",
+            "chats/join",
             self._keys.joining,
             (way, asker, request_key, records_nothing, window(), token, limit, *joining_users(reserved)),
         )
@@ -862,7 +862,9 @@ class Joining(ChatBase):
         is_own = user == asker
         person = self._companion(user) if is_own else asker
         arguments = (self.id, token, _max_chats(user, asker), person, int(is_own))
-        return Script("inbox_reserve", [keys.chats, keys.blocks, keys.declined, keys.choices], arguments)
+        return Script(
+            "chats/inbox_reserve", [keys.chats, keys.blocks, keys.declined, keys.choices], arguments
+        )
 
     def _reserve(self, users: Sequence[str], token: str, asker: str) -> Steps[dict[str, bool]]:
         """Write the chat into the users' indexes before they become members; into none if one is full, or if
@@ -905,7 +907,7 @@ class Joining(ChatBase):
     def _release(self, users: Iterable[str], token: str) -> Steps[None]:
         """Remove what `_reserve` has written."""
         for page in batched(users):
-            yield [Script("inbox_release", [self._index(user)], (self.id, token)) for user in page]
+            yield [Script("chats/inbox_release", [self._index(user)], (self.id, token)) for user in page]
 
     def _confirm(
         self,
@@ -948,17 +950,19 @@ class Joining(ChatBase):
         keys = UserKeys(self._prefix, user)
         arguments = (self.id, token, in_force, seen, self._companion(user), int(is_own))
         own = [keys.chats, keys.choices, keys.blocks, keys.declined]
-        return Script("inbox_confirm", own, arguments)
+        return Script("chats/inbox_confirm", own, arguments)
 
     def _remove_entries(self, members: Iterable[tuple[str, str]]) -> Steps[None]:
         """Remove the chat from the indexes of former members, given as (user, token) pairs."""
         for page in batched(members):
-            yield [Script("inbox_leave", [self._index(user)], (0, self.id, token)) for user, token in page]
+            yield [
+                Script("chats/inbox_leave", [self._index(user)], (0, self.id, token)) for user, token in page
+            ]
 
 
 def hiding_step(keys: ChatKeys, user: str, *, hides: bool) -> Script:
     """The step after which a chat knows whether a member hides what they have read."""
-    return Script("chat_hide", [keys.members, keys.hidden], (user, int(hides)))
+    return Script("chats/hide", [keys.members, keys.hidden], (user, int(hides)))
 
 
 def joining_users(reserved: Mapping[str, bool]) -> list[str | int]:
@@ -996,7 +1000,7 @@ class Membership(Joining):
         keys = self._keys
         start = "" if after is None else name(after, "after")
         reply = yield Script(
-            "chat_members",
+            "chats/members",
             (keys.info, keys.members, keys.roster, keys.seniority),
             (start, count(limit, "limit")),
         )
@@ -1016,7 +1020,7 @@ class Membership(Joining):
             raise InvalidArgument(f"role must be one of {', '.join(get_args(Role))}, not {role!r}.")
         keys = self._keys
         reply = yield Script(
-            "chat_promote",
+            "chats/promote",
             (keys.info, keys.roster, *keys.requests, keys.newest),
             (user, member, role, request(None), window()),
         )
@@ -1045,7 +1049,7 @@ class Membership(Joining):
         yield from self._count_use(user, "rename")
         excerpt = checked.replace("\0", "")[:MAX_TITLE]
         keys = (self._keys.info, self._keys.members, self._keys.newest)
-        self._checked((yield Script("chat_rename", keys, (user, checked, excerpt))), user)
+        self._checked((yield Script("chats/rename", keys, (user, checked, excerpt))), user)
 
     arename = asynchronous(rename)
 
@@ -1058,7 +1062,7 @@ class Membership(Joining):
         name(user, "user")
         keys = self._keys
         arguments = (user, timestamp_ms(until, "until"))
-        reply = yield Script("chat_mute", (keys.info, keys.members, keys.mutes), arguments)
+        reply = yield Script("chats/mute", (keys.info, keys.members, keys.mutes), arguments)
         self._checked(reply, user)
 
     amute = asynchronous(mute)
@@ -1072,7 +1076,7 @@ class Membership(Joining):
         Raises NotPermitted, NotAMember.
         """
         name(user, "user")
-        reply = yield Script("chat_delete", self._keys.ending, (user, request(None), window()))
+        reply = yield Script("chats/delete", self._keys.ending, (user, request(None), window()))
         if reply == b"no chat":
             return False
         tokens = [part.decode() for part in self._checked(reply, user)]
@@ -1093,7 +1097,7 @@ class Membership(Joining):
         position = member = b""
         while len(found) <= limit:
             place = (*arguments, position, member)
-            reply = yield Script("chat_seen", (keys.info, keys.members, keys.roster, keys.hidden), place)
+            reply = yield Script("chats/seen", (keys.info, keys.members, keys.roster, keys.hidden), place)
             position, member, *page = self._checked(reply)
             found |= dict.fromkeys(one.decode() for one in page)
             if not member:
@@ -1112,7 +1116,7 @@ class Membership(Joining):
         choices = UserKeys(self._prefix, user).choices
         is_shown = (yield Command("HGET", choices, "online", reads=True)) != b"0"
         reply = yield Script(
-            "chat_type",
+            "chats/type",
             (keys.info, keys.members, keys.typing),
             (user, typing_window(), conf.current().TYPING_MAX_MEMBERS if is_shown else 0),
         )
@@ -1123,7 +1127,7 @@ class Membership(Joining):
     @operation
     def typists(self) -> Steps[list[str]]:
         """List the members who are typing, the latest last. Raises ChatNotFound."""
-        reply = yield Script("chat_typists", (self._keys.info, self._keys.typing), (typing_window(),))
+        reply = yield Script("chats/typists", (self._keys.info, self._keys.typing), (typing_window(),))
         return [member.decode() for member in self._checked(reply)]
 
     atypists = asynchronous(typists)
@@ -1132,7 +1136,7 @@ class Membership(Joining):
     def info(self) -> Steps[ChatInfo]:
         """Describe the chat. Raises ChatNotFound."""
         keys = self._keys
-        reply = yield Script("chat_describe", (keys.newest, keys.info, keys.members, keys.log), limits())
+        reply = yield Script("chats/describe", (keys.newest, keys.info, keys.members, keys.log), limits())
         title, is_open, created, edits, active, last, first, keep, members = self._checked(reply)
         return ChatInfo(
             chat_id=self.id,
@@ -1332,7 +1336,7 @@ class Chat(Messages, Membership):
             yield from best_effort(self._release(reserved, token))
             refuse_blocked()
         arguments = (request_id, window(), token, title, is_open, keep, content, limits()[1])
-        reply = yield Script("chat_create", self._keys.creating, (*arguments, *joining_users(reserved)))
+        reply = yield Script("chats/create", self._keys.creating, (*arguments, *joining_users(reserved)))
         epoch, *in_force = yield from self._checked_joining(reply, members, token, sender)
         tokens = in_force or [token] * len(members)
         confirmed = zip(members, tokens, strict=True)

@@ -26,7 +26,7 @@ _LEFT_OUT = "Chat %r was left out of a digest: %r"
 MAX_AGE = timedelta(days=30)
 #: scripts that read one digest
 MAX_SCRIPTS = 100
-#: positions in an item of inbox_digest
+#: positions in an item of chats/inbox_digest
 _COUNT, _LOWEST, _REST, _LATEST = 5, 6, 7, 8
 
 
@@ -63,7 +63,9 @@ class DigestRecord(Service):
         """Read the server's clock, the end of the last digest, at most MAX_AGE ago, and what the user has
         chosen."""
         keys = self._keys
-        ms, until, chosen, blocked = yield Script("digest_read", [keys.digest, keys.choices, keys.blocks])
+        ms, until, chosen, blocked = yield Script(
+            "chats/digest_read", [keys.digest, keys.choices, keys.blocks]
+        )
         now = to_datetime(ms)
         oldest = now - MAX_AGE
         last = oldest if until is None else to_datetime(until)
@@ -139,7 +141,7 @@ class DigestInbox(Inbox):
             if not below:
                 break
             resources = [(ChatKeys(self._prefix, chat).listing, (lowest,)) for chat, lowest in below.items()]
-            items = yield Fan("inbox_digest", resources, arguments)
+            items = yield Fan("chats/inbox_digest", resources, arguments)
             replies, below = zip(below, items, strict=True), {}
             for chat, item in replies:
                 if isinstance(item, int):  # nothing is left
@@ -161,7 +163,7 @@ def _is_read(entry: bytes, newest: bytes | None) -> bool:
 
 
 def _joined(item: list[Any], older: list[Any]) -> list[Any]:
-    """An item of inbox_digest with that of older messages of the same chat."""
+    """An item of chats/inbox_digest with that of older messages of the same chat."""
     return [
         *item[:_COUNT],
         item[_COUNT] + older[_COUNT],

@@ -1,4 +1,4 @@
-"""What a user has not acked in a chat, from the items in the reply of inbox_pending.
+"""What a user has not acked in a chat, from the items in the reply of chats/inbox_pending.
 
 An item is a list of six fields and the messages; or bytes, the value of the chat's newest, if everything is
 acked; or an error.
@@ -145,7 +145,7 @@ def make_pending(chat_id: str, item: list[Any]) -> Pending:
 
 
 def seen(item: Any) -> str:
-    """What the user has now seen of the chat, in the format of lua/_seen.lua; '' if that has not changed."""
+    """What the user has now seen of the chat, in the format of _seen.lua; '' if that has not changed."""
     if isinstance(item, bytes):
         return item.decode()
     if not isinstance(item, list):

@@ -143,7 +143,7 @@ class Inbox(Service):
         """Count the unread messages of all chats, including muted ones. The user's own never count."""
         changed = yield from self._find_changed()
         pairs = yield from self._read(
-            changed, "inbox_unread", _reading_keys, (self.user, *limits()[:2]), seen=True
+            changed, "chats/inbox_unread", _reading_keys, (self.user, *limits()[:2]), seen=True
         )
         yield from best_effort(self._record_seen(pairs))
         return sum(item for _, item in pairs if not isinstance(item, bytes))
@@ -155,7 +155,7 @@ class Inbox(Service):
     ) -> Steps[list[ChatSummary]]:
         """Summarize the chats at these places, except those that are broken or not the user's."""
         page = [_entry(place.chat_id, index[place.chat_id]) for place in places]
-        pairs = yield from self._read(page, "inbox_chats", _listing_keys, (self.user, *limits()[:2]))
+        pairs = yield from self._read(page, "chats/inbox_chats", _listing_keys, (self.user, *limits()[:2]))
         self._suspended.difference_update(entry.chat_id for entry in page)
         self._suspended.update(entry.chat_id for entry, item in pairs if item == _SUSPENDED)
         return list(_decoded(summaries.make, [pair for pair in pairs if pair[1] != _SUSPENDED]))
@@ -195,7 +195,7 @@ class Inbox(Service):
             arguments = (self.user, int(ack), limit, min(total, MAX_ITEMS), *limits())
             try:
                 read = yield from self._read(
-                    page, "inbox_pending", _reading_keys, arguments, seen=True, once=ack
+                    page, "chats/inbox_pending", _reading_keys, arguments, seen=True, once=ack
                 )
             except MessagingError as error:
                 if not pairs or not ack:
@@ -212,7 +212,9 @@ class Inbox(Service):
         if rest and not failures:
             arguments = (self.user, 0, limit, 0, *limits())
             try:
-                pairs += yield from self._read(rest, "inbox_pending", _reading_keys, arguments, seen=True)
+                pairs += yield from self._read(
+                    rest, "chats/inbox_pending", _reading_keys, arguments, seen=True
+                )
             except MessagingError as error:
                 if not ack:
                     raise
@@ -250,13 +252,13 @@ class Inbox(Service):
         ]
         for page in batched(seen, _PAGE_SIZE):
             arguments = [part for entry, value in page for part in (entry.chat_id, entry.token, value)]
-            yield Script("inbox_settle", [self._index], arguments)
+            yield Script("chats/inbox_settle", [self._index], arguments)
 
     def _repair(self, orphans: Sequence[_Entry]) -> Steps[None]:
         """Remove entries without a membership, but only old ones: joining writes the entry first."""
         for page in batched(orphans, _PAGE_SIZE):
             pairs = [part for entry in page for part in (entry.chat_id, entry.token)]
-            yield Script("inbox_leave", [self._index], (grace(), *pairs))
+            yield Script("chats/inbox_leave", [self._index], (grace(), *pairs))
 
 
 def _entry(chat_id: bytes, value: bytes) -> _Entry:

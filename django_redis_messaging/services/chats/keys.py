@@ -24,20 +24,20 @@ class ChatKeys:
     @property
     def info(self) -> str:
         """HASH: title, open, created (ms), owners, joins (ever), edits (ever), edited (the messages edited
-        last: lua/_edits.lua), event and events (what happened to the chat: lua/_events.lua)."""
+        last: _edits.lua), event and events (what happened to the chat: _events.lua)."""
         return self.tag + ":info"
 
     @property
     def members(self) -> str:
         """ZSET member → id up to which the member has acked; half more while the membership is suspended: see
-        lua/_members.lua."""
+        _members.lua."""
         return self.tag + ":members"
 
     @property
     def roster(self) -> str:
         """HASH member → "first event, join id, joined at (ms), role, token", space-separated. The member sees
         the messages after the join id, and the events from the number of the first one on. More stands before
-        it for a member who has, or had, blocked the other one of a direct chat: see lua/_members.lua."""
+        it for a member who has, or had, blocked the other one of a direct chat: see _members.lua."""
         return self.tag + ":roster"
 
     @property
@@ -53,7 +53,7 @@ class ChatKeys:
 
     @property
     def log(self) -> str:
-        """LIST of entries, oldest first; their format is in lua/_log.lua. Expires with its newest entry if
+        """LIST of entries, oldest first; their format is in _log.lua. Expires with its newest entry if
         CHAT_MAX_AGE is set."""
         return self.tag + ":log"
 

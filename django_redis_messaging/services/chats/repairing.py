@@ -40,7 +40,7 @@ class ChatRepair(Membership):
             return None
         keys = self._keys
         reply = yield Script(
-            "chat_repair",
+            "chats/repair",
             keys.repairing,
             (os.urandom(8).hex(), conf.current().CHAT_KEEP_LAST),
         )
@@ -108,7 +108,9 @@ class ChatRepair(Membership):
     def _restoration(self, user: str, joining: str) -> Script:
         keys = UserKeys(self._prefix, user)
         arguments = (self.id, joining, _NO_LIMIT, "", 1)
-        return Script("inbox_reserve", [keys.chats, keys.blocks, keys.declined, keys.choices], arguments)
+        return Script(
+            "chats/inbox_reserve", [keys.chats, keys.blocks, keys.declined, keys.choices], arguments
+        )
 
 
 def _token(line: bytes) -> str:

@@ -73,7 +73,7 @@ def _active(newest: bytes | None) -> int:
 
 
 def make(chat_id: str, item: list[Any]) -> ChatSummary:
-    """The summary of a chat, from its item in the reply of inbox_chats."""
+    """The summary of a chat, from its item in the reply of chats/inbox_chats."""
     epoch, title, unread, active, member_count, muted, last, newest, members = item
     message = _make_newest(chat_id, epoch, last, newest)
     shared = _shared(chat_id, title, active, member_count, members)
@@ -81,7 +81,7 @@ def make(chat_id: str, item: list[Any]) -> ChatSummary:
 
 
 def make_for(chat_id: str, users: Iterable[str], reply: list[Any]) -> dict[str, ChatSummary]:
-    """The summary of a chat for each of the users who are members, from the reply of chat_summarize."""
+    """The summary of a chat for each of the users who are members, from the reply of chats/summarize."""
     epoch, title, active, member_count, last, newest, members, readers = reply
     message = _make_newest(chat_id, epoch, last, newest)
     shared = _shared(chat_id, title, active, member_count, members)

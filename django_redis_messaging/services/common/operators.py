@@ -71,7 +71,7 @@ def list_locks(using: str, prefix: str) -> Iterator[ListedLock]:
 
 
 def _read_locks(prefix: str, keys: Sequence[str]) -> Steps[list[LockInfo]]:
-    replies = yield [Script("lock_info", LockKeys(prefix, key).reading, [MAX_WAITERS]) for key in keys]
+    replies = yield [Script("locks/info", LockKeys(prefix, key).reading, [MAX_WAITERS]) for key in keys]
     return [parse_info(reply) for reply in replies]
 
 
@@ -86,7 +86,7 @@ def list_semaphores(using: str, prefix: str) -> Iterator[ListedSemaphore]:
 
 
 def _read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSemaphore]]:
-    replies = yield [Script("semaphore_info", SemaphoreKeys(prefix, name).reading) for name in names]
+    replies = yield [Script("semaphores/info", SemaphoreKeys(prefix, name).reading) for name in names]
     return [
         ListedSemaphore(name, SemaphoreInfo(limit=int(limit or 0), held=held, waiting=waiting))
         for name, (limit, held, waiting) in zip(names, replies, strict=True)
@@ -162,7 +162,7 @@ class Health(Service):
     def probe(self) -> Steps[None]:
         """Write and read probe keys with a script, in one round trip; on a Cluster, on each primary."""
         keys = [([probe_key(self._prefix, number)], ()) for number in range(PROBES)]
-        yield Fan("health_probe", keys, [PROBE_TTL])
+        yield Fan("common/health_probe", keys, [PROBE_TTL])
 
     aprobe = asynchronous(probe)
 
@@ -181,7 +181,7 @@ class Health(Service):
     alisteners = asynchronous(listeners)
 
     def _consumers(self, kind: str, value: str) -> Steps[list[Consumer]]:
-        now, *words = yield Script("workers_list", [JobKeys(self._prefix, kind, value).workers])
+        now, *words = yield Script("jobs/workers_list", [JobKeys(self._prefix, kind, value).workers])
         return [_consumer(now, words[at].decode(), words[at + 1]) for at in range(0, len(words), 2)]
 
 

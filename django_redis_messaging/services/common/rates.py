@@ -100,5 +100,7 @@ class Rate(Service):
             raise LimitExceeded(
                 f"{self._action} uses at once", limit=self._limit, actual=times, setting=self._setting
             )
-        wait = yield Script("rate_take", [self._key], [self._limit, self._period, times, request(None)])
+        wait = yield Script(
+            "common/rate_take", [self._key], [self._limit, self._period, times, request(None)]
+        )
         return int(wait) / 1000

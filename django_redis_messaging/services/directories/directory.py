@@ -256,7 +256,7 @@ class Directory(Service):
         """Map the first `limit` members, or a few more, of a range of entries to their labels."""
         found: dict[str, str] = {}
         while start and len(found) < limit:
-            members, last = yield Script("directory_suggest", self._keys[:1], [start, end, limit])
+            members, last = yield Script("directories/suggest", self._keys[:1], [start, end, limit])
             parts = b"\0".join([b"", *members]).decode().split("\0")
             found.update(zip(parts[1::2], parts[2::2], strict=True))
             start = last and b"(" + last
@@ -268,8 +268,8 @@ class Directory(Service):
         pairs = [part for pair in latest.items() for part in pair]
         # Registering first ensures that forget() finds every directory with members.
         _, total = yield [
-            Script("directory_register", [directories_key(self._prefix)], [self.guild]),
-            Script("directory_add", self._keys, [limit, *pairs]),
+            Script("directories/register", [directories_key(self._prefix)], [self.guild]),
+            Script("directories/add", self._keys, [limit, *pairs]),
         ]
         if total:
             if not (yield from self._count()):
@@ -297,7 +297,7 @@ def _remove(prefix: str, pairs: Sequence[tuple[str, str]]) -> Steps[None]:
     """Remove (guild, member) pairs."""
     targets = [(DirectoryKeys(prefix, guild), member) for guild, member in pairs]
     remaining = yield [
-        Script("directory_remove", [keys.entries, keys.records, keys.indexed], [member])
+        Script("directories/remove", [keys.entries, keys.records, keys.indexed], [member])
         for keys, member in targets
     ]
     empty = {guild for (guild, _), existing in zip(pairs, remaining, strict=True) if not existing}
@@ -310,7 +310,7 @@ def _unregister(prefix: str, empty: Collection[str]) -> Steps[None]:
     those that were excepted earlier, too, if they are still empty."""
     registry = directories_key(prefix)
     grace = int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
-    due = [guild.decode() for guild in (yield Script("directory_prune", [registry], [grace, *empty]))]
+    due = [guild.decode() for guild in (yield Script("directories/prune", [registry], [grace, *empty]))]
     if not due:
         return
     keys = [DirectoryKeys(prefix, guild) for guild in due]
@@ -319,8 +319,8 @@ def _unregister(prefix: str, empty: Collection[str]) -> Steps[None]:
     filled = [guild for guild, existing in zip(due, remaining, strict=True) if existing]
     # registering a directory removes its mark
     yield [
-        Script("directory_prune", [registry], [grace, *still_empty]),
-        *(Script("directory_register", [registry], [guild]) for guild in filled),
+        Script("directories/prune", [registry], [grace, *still_empty]),
+        *(Script("directories/register", [registry], [guild]) for guild in filled),
     ]
 
 

@@ -40,7 +40,7 @@ class Progress(Service):
         """Resume the interrupted run for these directories (none: all), or begin a new one."""
         requested = "\0".join(sorted(only))
         args = (requested, int(fresh), MAX_AGE)
-        number, after, done = yield Script("indexing_begin", [indexing_key(self._prefix)], args)
+        number, after, done = yield Script("directories/indexing_begin", [indexing_key(self._prefix)], args)
         return Run(number, after[1:].decode() if after else None, done)
 
     abegin = asynchronous(begin)
@@ -58,7 +58,7 @@ class Progress(Service):
         """Save the progress of a run."""
         after = "" if run.after is None else f"={run.after}"
         args = (run.number, after, run.done)
-        if not (yield Script("indexing_save", [indexing_key(self._prefix)], args)):
+        if not (yield Script("directories/indexing_save", [indexing_key(self._prefix)], args)):
             raise MessagingError(
                 "Another index_contacts has ended or replaced this run: do not run two at the same time."
             )
@@ -68,7 +68,7 @@ class Progress(Service):
     @operation
     def end(self, run: Run) -> Steps[None]:
         """End a run."""
-        yield Script("indexing_end", [indexing_key(self._prefix)], [run.number])
+        yield Script("directories/indexing_end", [indexing_key(self._prefix)], [run.number])
 
     aend = asynchronous(end)
 
@@ -76,7 +76,7 @@ class Progress(Service):
     def mark(self, run: Run, guild: str, members: Iterable[str]) -> Steps[None]:
         """Mark members before the run adds them to a directory. A mark of a later run stays."""
         # Registering first ensures that forget() finds every directory with marks.
-        register = Script("directory_register", [directories_key(self._prefix)], [name(guild, "guild")])
+        register = Script("directories/register", [directories_key(self._prefix)], [name(guild, "guild")])
         for page in batched([name(member, "member") for member in members], PAGE_SIZE):
             scores = [part for member in page for part in (run.number, member)]
             yield [register, Command("ZADD", DirectoryKeys(self._prefix, guild).indexed, "GT", *scores)]

@@ -60,7 +60,7 @@ class RecentContacts(Service):
         window = round(2 * conf.current().COMMAND_DEADLINE * 1000)
         args = (name(contact, "contact"), secrets.token_hex(8), window, self.size, self.order)
         keys = [self._keys.contacts, self._keys.contact_uses, *self._keys.contact_touches]
-        yield Script("contacts_touch", keys, args)
+        yield Script("directories/contacts_touch", keys, args)
 
     atouch = asynchronous(touch)
 
@@ -68,7 +68,7 @@ class RecentContacts(Service):
     def remove(self, contact: str) -> Steps[None]:
         """Remove `contact` and its number of uses; does nothing if it is absent."""
         keys = [self._keys.contacts, self._keys.contact_uses]
-        yield Script("contacts_remove", keys, [name(contact, "contact")])
+        yield Script("directories/contacts_remove", keys, [name(contact, "contact")])
 
     aremove = asynchronous(remove)
 
@@ -97,7 +97,9 @@ class RecentContacts(Service):
         if self.order == "recent":
             latest = yield Command("ZRANGE", self._keys.contacts, 0, self.size - 1, "REV", reads=True)
             return [contact.decode() for contact in latest]
-        latest, uses = yield Script("contacts_rank", [self._keys.contacts, self._keys.contact_uses])
+        latest, uses = yield Script(
+            "directories/contacts_rank", [self._keys.contacts, self._keys.contact_uses]
+        )
         # sorted() is stable: equal counts stay sorted by latest use
         ranked = sorted(zip(latest, uses, strict=True), key=lambda pair: -int(pair[1] or 0))
         return [contact.decode() for contact, _ in ranked[: self.size]]

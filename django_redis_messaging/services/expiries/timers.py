@@ -55,7 +55,7 @@ class TimerEngine(Engine):
         lease is stale: the timer was cancelled, replaced, extended, or claimed by another listener."""
         _, job_id, fence, token = leased.lease
         keys = [*self.keys.records, timer_key(self._prefix, leased.lease.queue, name)]
-        return int((yield Script("expiry_confirm", keys, (job_id, fence, token))))
+        return int((yield Script("expiries/confirm", keys, (job_id, fence, token))))
 
     def namespaces(self) -> Steps[list[str]]:
         """The namespaces that have or had timers."""
@@ -118,7 +118,7 @@ class Expiry(Service):
         offset = request_offset(shard, window())
         words = (request_key, window(), offset, limit, self.namespace, unique, ms, *job)
         changed = [*self._jobs.for_request(shard, self.namespace), *self._timer_keys(name)]
-        reply = yield Script("expiry_start", changed, words)
+        reply = yield Script("expiries/start", changed, words)
         if isinstance(reply, int):
             raise LimitExceeded(
                 "timers waiting in a namespace", limit=limit, actual=reply, setting="JOB_MAX_WAITING"
@@ -133,7 +133,7 @@ class Expiry(Service):
         doesn't exist."""
         ms = milliseconds(after, "after", minimum=1)
         return bool(
-            (yield Script("expiry_extend", self._keys(name), (self._unique(name), self.namespace, ms)))
+            (yield Script("expiries/extend", self._keys(name), (self._unique(name), self.namespace, ms)))
         )
 
     aextend = asynchronous(extend)
@@ -143,7 +143,7 @@ class Expiry(Service):
         """Cancel a timer: its handler isn't called. False if it has started or doesn't exist; None if a reply
         was lost and the repeat found no timer, so that either may be true."""
         *changed, _ = self._keys(name)
-        return settled((yield Script("expiry_cancel", changed, (self._unique(name),), settles=True)))
+        return settled((yield Script("expiries/cancel", changed, (self._unique(name),), settles=True)))
 
     acancel = asynchronous(cancel)
 
@@ -157,7 +157,7 @@ class Expiry(Service):
         """
         unique = self._unique(name)
         timer = timer_key(self._prefix, self.namespace, name)
-        ms: int = yield Script("expiry_remaining", [*self._jobs.records, timer], (unique,))
+        ms: int = yield Script("expiries/remaining", [*self._jobs.records, timer], (unique,))
         return None if ms < 0 else ms / 1000
 
     aremaining = asynchronous(remaining)

@@ -45,7 +45,7 @@ from .reading import (
     new_checksum,
 )
 
-#: number of items of the reply of files_stats.lua before those of the consumers
+#: number of items of the reply of files/stats.lua before those of the consumers
 STATS_HEAD = 5
 
 
@@ -145,7 +145,7 @@ def parse_description(record: bytes) -> Description:
 
 
 def parse_stats(reply: list[Any], active: list[bool]) -> FileStats:
-    """The reply of files_stats.lua; `active`: whether each consumer's lease is held."""
+    """The reply of files/stats.lua; `active`: whether each consumer's lease is held."""
     used, limit, final, places, files, *consumers = reply  # STATS_HEAD items first
     names, waiting, seen = consumers[::3], consumers[1::3], consumers[2::3]
     return FileStats(
@@ -189,7 +189,7 @@ class Session:
         self.consumer = consumer
         #: fence of the lease
         self.fence = 0
-        #: run of the channel, see lua/_files.lua; empty until the first reply
+        #: run of the channel, see _files.lua; empty until the first reply
         self.run = b""
         self.lost: LeaseLost | None = None
         #: whether there may be further files
@@ -218,7 +218,7 @@ class ChannelSteps(Service):
     def _begin(self, fence: int, names: Sequence[str], number: int, *, reopen: bool = False) -> Steps[None]:
         """Register the consumers. `reopen`: begin anew after the last file, if all files are freed."""
         status, *rest = yield Script(
-            "files_begin", self._keys.announcing, [fence, number, int(reopen), *names]
+            "files/begin", self._keys.announcing, [fence, number, int(reopen), *names]
         )
         if status == b"consumers":
             places, *known = rest
@@ -234,9 +234,9 @@ class ChannelSteps(Service):
         """Reserve space for a file; returns its id; or "known" if it was published before, "finished" if the
         channel has ended."""
         args = (fence, identity, size, limit, conf.current().FILES_MAX_WAITING)
-        status, *rest = yield Script("files_reserve", self._keys.reserving, args)
+        status, *rest = yield Script("files/reserve", self._keys.reserving, args)
         while status == b"wait" and (yield from self._sweep(rest[1:])):  # the space may be sufficient now
-            status, *rest = yield Script("files_reserve", self._keys.reserving, args)
+            status, *rest = yield Script("files/reserve", self._keys.reserving, args)
         self._check_lease(status)
         if status == b"final":
             raise FileChannelError(
@@ -278,7 +278,7 @@ class ChannelSteps(Service):
                 f"Redis has lost blocks of {description.name!r} while it was published; publish it again."
             )
         args = (fence, file_id, description.dump(), identity, REMEMBERED)
-        reply = yield Script("files_announce", self._keys.announcing, args)
+        reply = yield Script("files/announce", self._keys.announcing, args)
         if reply != 1:
             yield Command("UNLINK", blocks)
         if reply < 0:
@@ -293,16 +293,16 @@ class ChannelSteps(Service):
     def _abandon(self, fence: int) -> Steps[None]:
         """Discard the file that is being written."""
         keys = self._keys
-        trash = yield Script("files_abandon", [keys.state, keys.consumers, keys.trash], [fence])
+        trash = yield Script("files/abandon", [keys.state, keys.consumers, keys.trash], [fence])
         yield from self._sweep(trash)
 
     _aabandon = asynchronous(_abandon)
 
     def _close(self, fence: int) -> Steps[MustWait | None]:
         """Declare the last file published. Returns None when all files are freed."""
-        status, *rest = yield Script("files_close", self._keys.all, [fence])
+        status, *rest = yield Script("files/close", self._keys.all, [fence])
         while status == b"wait" and (yield from self._sweep(rest[1:])):
-            status, *rest = yield Script("files_close", self._keys.all, [fence])
+            status, *rest = yield Script("files/close", self._keys.all, [fence])
         self._check_lease(status)
         return None if status == b"closed" else MustWait(int(rest[0]))
 
@@ -311,7 +311,7 @@ class ChannelSteps(Service):
         """The first file that the consumer has not acked; waits for it up to MAX_WAIT seconds. None: there is
         none yet, or, as the session then says, there will be none."""
         args = (session.consumer, session.fence, session.run)
-        status, *rest = yield Script("files_next", self._keys.consuming, args)
+        status, *rest = yield Script("files/next", self._keys.consuming, args)
         self._check_lease(status)
         if status == b"unknown":
             known = ", ".join(repr(name.decode()) for name in rest) or "no consumers"
@@ -335,7 +335,7 @@ class ChannelSteps(Service):
     def _ack(self, session: Session, file_id: int) -> Steps[None]:
         """Ack a file; ends the session if it was the last one of a final channel."""
         args = (session.consumer, session.fence, file_id)
-        status, *trash = yield Script("files_ack", self._keys.consuming, args)
+        status, *trash = yield Script("files/ack", self._keys.consuming, args)
         self._check_lease(status)
         if status == b"order":
             raise FileChannelError(
@@ -351,7 +351,7 @@ class ChannelSteps(Service):
         """End the session: the consumer has received all files."""
         session.may_continue = False
         if session.run:
-            yield Script("files_leave", self._keys.leaving, [session.consumer, session.run])
+            yield Script("files/leave", self._keys.leaving, [session.consumer, session.run])
 
     def _sweep(self, trash: Sequence[bytes]) -> Steps[bool]:
         """Delete the blocks of freed files, then give their space back; returns whether there were any. Other
@@ -359,7 +359,7 @@ class ChannelSteps(Service):
         has_trash = bool(trash)
         while trash:
             yield [Command("UNLINK", self._blocks(int(member.split()[0]))) for member in trash]
-            trash = yield Script("files_purge", self._keys.all, trash)
+            trash = yield Script("files/purge", self._keys.all, trash)
         return has_trash
 
     def _is_latest(self, consumer: str, fence: int) -> Steps[bool]:
@@ -968,7 +968,7 @@ class FileChannel(Publisher):
         name = "" if consumer is None else checked(consumer, "consumer")
         # a repeat after a lost reply would release a second place
         once = consumer is None
-        found, *trash = yield Script("files_release", self._keys.consuming, [name], once=once)
+        found, *trash = yield Script("files/release", self._keys.consuming, [name], once=once)
         yield from self._sweep(trash)
         return bool(found)
 
@@ -982,7 +982,7 @@ class FileChannel(Publisher):
         True
         """
         keys = self._keys
-        reply = yield Script("files_stats", [keys.state, keys.consumers, keys.positions, keys.files])
+        reply = yield Script("files/stats", [keys.state, keys.consumers, keys.positions, keys.files])
         if reply is None:
             return None
         names = [name.decode() for name in reply[STATS_HEAD::3]]

@@ -8,7 +8,7 @@ from ...core.keys import MAX_NAME_BYTES, encoded, tag
 
 
 class FileChannelKeys:
-    """The keys of one channel, in one slot; lua/_files.lua explains them. All expire when the channel has had
+    """The keys of one channel, in one slot; _files.lua explains them. All expire when the channel has had
     no file for 30 days, and a day after it was closed, unless the last consumer deletes them before."""
 
     def __init__(self, prefix: str, channel: str) -> None:
@@ -58,29 +58,29 @@ class FileChannelKeys:
 
     @property
     def reserving(self) -> list[str]:
-        """The keys of files_reserve.lua, in its order."""
+        """The keys of files/reserve.lua, in its order."""
         return [self.state, self.consumers, self.positions, self.files, self.trash, self.published]
 
     @property
     def announcing(self) -> list[str]:
-        """The keys of files_begin.lua and files_announce.lua, in their order."""
+        """The keys of files/begin.lua and files/announce.lua, in their order."""
         return [*self.reserving, self.news]
 
     @property
     def consuming(self) -> list[str]:
-        """The keys of files_next.lua, files_ack.lua and files_release.lua, in their order."""
+        """The keys of files/next.lua, files/ack.lua and files/release.lua, in their order."""
         return [self.state, self.consumers, self.positions, self.files, self.trash]
 
     @property
     def leaving(self) -> list[str]:
-        """The keys of files_leave.lua, in its order."""
+        """The keys of files/leave.lua, in its order."""
         return [
             self.state, self.consumers, self.positions, self.files, self.published, self.news, self.space
         ]  # fmt: skip
 
     @property
     def all(self) -> list[str]:
-        """All keys, in the order of files_close.lua and files_purge.lua."""
+        """All keys, in the order of files/close.lua and files/purge.lua."""
         return [*self.announcing, self.space]
 
 

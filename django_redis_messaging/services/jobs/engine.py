@@ -87,7 +87,7 @@ HELD = "h"
 
 
 class Outcome(Enum):
-    """What becomes of a leased job. The values are those of lua/_leases.lua."""
+    """What becomes of a leased job. The values are those of _leases.lua."""
 
     #: the job has ended; its result may be kept for a while
     DONE = "done"
@@ -145,7 +145,7 @@ class Settlement(NamedTuple):
 
 
 class State(NamedTuple):
-    """A job's state: see lua/_records.lua. Moments are ms, 0 for never."""
+    """A job's state: see _records.lua. Moments are ms, 0 for never."""
 
     status: str
     priority: int
@@ -219,7 +219,7 @@ def parse_record(raw: list[bytes]) -> JobRecord:
 
 
 def parse_claim(reply: list[Any], queues: Sequence[str]) -> Claimed:
-    """The reply of jobs_claim.lua."""
+    """The reply of jobs/claim.lua."""
     now, due_in, settled, found = reply
     jobs = []
     for number, job_id, payload, raw in batched(found, 4):
@@ -313,7 +313,7 @@ def new_token() -> str:
 
 
 class Push(NamedTuple):
-    """A job to be pushed, in the order in which jobs_push.lua takes it."""
+    """A job to be pushed, in the order in which jobs/push.lua takes it."""
 
     id: str
     payload: str
@@ -358,7 +358,7 @@ class Engine:
         words: list[Argument] = [request_id, length, offset, limit, max_aliases]
         for job in jobs:
             words += job
-        reply = yield Script("jobs_push", self.keys.for_request(shard, queue), words)
+        reply = yield Script("jobs/push", self.keys.for_request(shard, queue), words)
         if isinstance(reply, int):
             raise LimitExceeded(
                 "jobs waiting in a queue", limit=limit, actual=reply, setting="JOB_MAX_WAITING"
@@ -385,13 +385,13 @@ class Engine:
         for one in settlements:
             words += (numbers[one.lease.queue], *one.words)
         keys = [*self.keys.records, *(key for queue in queues for key in self.keys.queue(queue).all)]
-        reply = yield Script("jobs_claim", keys, words, once=True)
+        reply = yield Script("jobs/claim", keys, words, once=True)
         return parse_claim(reply, queues)
 
     def return_claims(self, queues: Sequence[str], tokens: Sequence[str]) -> Steps[int]:
         """Release the jobs of claims whose replies were lost, uncounted. Returns how many."""
         keys = [*self.keys.records, *(key for queue in queues for key in self.keys.queue(queue).all)]
-        released: int = yield Script("jobs_return", keys, (self._limits(), *tokens))
+        released: int = yield Script("jobs/return", keys, (self._limits(), *tokens))
         return released
 
     def sweep(self, queues: Sequence[str]) -> Steps[float | None]:
@@ -406,7 +406,7 @@ class Engine:
     def settle(self, settlement: Settlement) -> Steps[bool | None]:
         """Settle one lease. False where it is stale, None where a lost reply leaves that open."""
         keys = self.keys.queue(settlement.lease.queue).with_records
-        reply = yield Script("jobs_settle", keys, (self._limits(), *settlement.words), settles=True)
+        reply = yield Script("jobs/settle", keys, (self._limits(), *settlement.words), settles=True)
         return settled(reply)
 
     def settle_and_push(self, settlement: Settlement, follow_up: FollowUp) -> Steps[int | None]:
@@ -417,13 +417,13 @@ class Engine:
         """
         keys = [*self.keys.queue(settlement.lease.queue).with_records, *self.keys.queue(follow_up.queue).all]
         words = (self._limits(), *settlement.words, follow_up.max_aliases, *follow_up.job)
-        moment: int | None = yield Script("jobs_settle_push", keys, words, settles=True)
+        moment: int | None = yield Script("jobs/settle_push", keys, words, settles=True)
         return moment
 
     def begin(self, lease: Lease, worker: str) -> Steps[State | None]:
         """Start an attempt at a job that was held when it was claimed. Returns its state; None if the lease
         is stale."""
-        reply = yield Script("jobs_begin", self.keys.records, (*lease[1:], worker))
+        reply = yield Script("jobs/begin", self.keys.records, (*lease[1:], worker))
         return parse_state(reply) if reply else None
 
     def extend(self, leases: Sequence[Lease], ms: int) -> Steps[list[bool]]:
@@ -432,7 +432,7 @@ class Engine:
         words: list[Argument] = [ms]
         for _, job_id, fence, token in leases:
             words += (job_id, fence, token)
-        reply = yield Script("jobs_extend", keys, words)
+        reply = yield Script("jobs/extend", keys, words)
         return [bool(flag) for flag in reply]
 
     def cancel(
@@ -442,11 +442,11 @@ class Engine:
         cancellation is its result. Returns its queue: `queue`, or another one in which it waits; None if it
         has started, has ended, or doesn't exist."""
         words = (job_id, ttl, line, request(None), window(), self._limits(), int(dead))
-        return (yield from self._change_waiting("jobs_cancel", queue, words))
+        return (yield from self._change_waiting("jobs/cancel", queue, words))
 
     def reschedule(self, queue: str, job_id: str, delay: int | str, line: str = "") -> Steps[str | None]:
         """Change when a waiting job is due. Returns its queue, as `cancel`."""
-        return (yield from self._change_waiting("jobs_reschedule", queue, (job_id, delay, line)))
+        return (yield from self._change_waiting("jobs/reschedule", queue, (job_id, delay, line)))
 
     def _change_waiting(self, script: str, queue: str, words: Sequence[Argument]) -> Steps[str | None]:
         """Call a script about a job that waits, most likely in `queue`; if it waits in another one, call it
@@ -459,13 +459,13 @@ class Engine:
 
     def get(self, job_id: str) -> Steps[JobRecord | None]:
         """The record of a job, or None."""
-        reply = yield Script("jobs_get", self.keys.records, (job_id, self._result_age()))
+        reply = yield Script("jobs/get", self.keys.records, (job_id, self._result_age()))
         return parse_record(reply) if reply else None
 
     def await_end(self, job_id: str) -> Steps[JobRecord | str | None]:
         """Have the end of a job add an entry to its stream `ended`. Returns the id of the job, to which an
         alias is resolved; its record, if the job has ended; None if it doesn't exist."""
-        reply = yield Script("tasks_await", self.keys.records, (job_id, self._result_age()))
+        reply = yield Script("jobs/await", self.keys.records, (job_id, self._result_age()))
         if len(reply) == 1:
             in_force: str = reply[0].decode()
             return in_force
@@ -478,7 +478,7 @@ class Engine:
 
     def stats_call(self, queue: str) -> Script:
         """The call of `stats`, to be sent with those of other queues."""
-        return Script("jobs_stats", self.keys.queue(queue).with_records, (_dead_ttl(), self._max_lost()))
+        return Script("jobs/stats", self.keys.queue(queue).with_records, (_dead_ttl(), self._max_lost()))
 
     def is_empty(self, queue: str) -> Steps[bool]:
         """Whether nothing is stored of a queue, and no results of its slot."""
@@ -488,7 +488,7 @@ class Engine:
 
     def dead(self, queue: str, limit: int) -> Steps[list[JobRecord]]:
         """Dead jobs, the latest first."""
-        reply = yield Script("jobs_dead", self.keys.queue(queue).with_records, (limit, _dead_ttl()))
+        reply = yield Script("jobs/dead", self.keys.queue(queue).with_records, (limit, _dead_ttl()))
         return [parse_record(one) for one in reply]
 
     def redrive(self, queue: str, job_ids: Sequence[str] | None) -> Steps[int]:
@@ -498,13 +498,13 @@ class Engine:
         if job_ids is not None:
             for page in batched(job_ids, PAGE):
                 words: tuple[Argument, ...] = (max_age, 0, "", request(None), window(), *page)
-                count, _ = yield Script("jobs_redrive", keys, words)
+                count, _ = yield Script("jobs/redrive", keys, words)
                 total += count
             return total
         position: str = ""
         while True:
             options = (max_age, PAGE, position, request(None), window())
-            count, position = yield Script("jobs_redrive", keys, options)
+            count, position = yield Script("jobs/redrive", keys, options)
             total += count
             if not position:
                 return total
@@ -512,21 +512,21 @@ class Engine:
     def purge(self, queue: str) -> Steps[int]:
         """Delete all jobs of a queue. Returns how many."""
         keys, total = self.keys.queue(queue).with_records, 0
-        while count := (yield Script("jobs_purge", keys, (PAGE, request(None), window()))):
+        while count := (yield Script("jobs/purge", keys, (PAGE, request(None), window()))):
             total += count
         return total
 
     def beat(self, worker: str, *, consumed: bool, started: int, running: int, done: int) -> Steps[int]:
         """Store the heartbeat of a worker. Returns the server's clock (ms)."""
         words = (worker, int(consumed), started, running, done, HEARTBEAT_TIMEOUT)
-        return int((yield Script("workers_beat", [self.keys.workers], words)))
+        return int((yield Script("jobs/workers_beat", [self.keys.workers], words)))
 
     def remove_worker(self, worker: str) -> Steps[None]:
         """Remove the heartbeat of a worker that ends."""
         yield Command("HDEL", self.keys.workers, worker)
 
     def _limits(self) -> str:
-        """The limits of the slot, as lua/_leases.lua parses them."""
+        """The limits of the slot, as _leases.lua parses them."""
         max_results, result_ttl = self._result_limits
         max_dead = conf.current().JOB_MAX_DEAD
         return f"{max_dead} {_dead_ttl()} {self._max_lost()} {max_results} {result_ttl}"
@@ -636,7 +636,7 @@ def register_queue(using: str, registry: str, queue: str, delay: int | str = 0) 
     ):
         return
     try:
-        yield Script("queues_keep", [registry], [queue, delay])
+        yield Script("jobs/queues_keep", [registry], [queue, delay])
     except (Unavailable, OutcomeUnknown) as error:
         logger.warning(
             "Registering queue %r for the poller failed, retrying at the next push: %s", queue, error
@@ -653,7 +653,7 @@ def registered_queues(registry: str) -> Steps[list[str]]:
 
 def registrations(registry: str) -> Steps[tuple[list[str], set[str]]]:
     """The names in a registry, the oldest registration first; and those whose registration is old."""
-    old, found = yield Script("queues_list", [registry], [MAX_AGE])
+    old, found = yield Script("jobs/queues_list", [registry], [MAX_AGE])
     names = [one.decode() for one in found]
     return names, set(names[:old])
 
@@ -661,9 +661,9 @@ def registrations(registry: str) -> Steps[tuple[list[str], set[str]]]:
 def check_registration(engine: Engine, queue: str, registry: str, name: str) -> Steps[None]:
     """Remove an old registration if the queue is empty; else renew it."""
     if (yield from engine.is_empty(queue)):
-        yield Script("queues_forget", [registry], [name, MAX_AGE])
+        yield Script("jobs/queues_forget", [registry], [name, MAX_AGE])
     else:
-        yield Script("queues_keep", [registry], [name, 0])
+        yield Script("jobs/queues_keep", [registry], [name, 0])
 
 
 def _due(delay: int | str) -> float:

@@ -29,7 +29,7 @@ class JobKeys:
 
     @functools.cached_property
     def states(self) -> str:
-        """HASH job id → state, in the format of lua/_records.lua. A field is deleted with its job, or when
+        """HASH job id → state, in the format of _records.lua. A field is deleted with its job, or when
         the result expires."""
         return self.tag + ":states"
 
@@ -67,13 +67,13 @@ class JobKeys:
 
     @functools.cached_property
     def workers(self) -> str:
-        """HASH worker id → heartbeat, in the format of lua/workers_beat.lua. A worker removes its own; each
+        """HASH worker id → heartbeat, in the format of workers_beat.lua. A worker removes its own; each
         heartbeat removes those that are too old."""
         return self.tag + ":workers"
 
     def ended(self, job_id: str) -> str:
         """STREAM of one entry: the job has ended. The script that ends a job for which clients wait computes
-        the key (lua/_waiters.lua). Expires ten seconds later."""
+        the key (_waiters.lua). Expires ten seconds later."""
         return f"{self.tag}:ended:{job_id}"
 
     @functools.cached_property
@@ -85,7 +85,7 @@ class JobKeys:
     @functools.cached_property
     def periodic(self) -> str:
         """HASH name of a periodic task → how far its occurrences are handled, and "polled" → when a poller
-        looked, in the format of lua/_periodic.lua. A field stays when its task is removed from the code:
+        looked, in the format of tasks/_periodic.lua. A field stays when its task is removed from the code:
         about 100 bytes."""
         return self.tag + ":periodic"
 

@@ -59,14 +59,14 @@ class DispatchLease(Service):
     @operation
     def acquire(self) -> Steps[int]:
         """Acquire or renew it; returns the fence, or 0 if another listener has it."""
-        return int((yield Script("listener_lease", [self._key], [self._token, LEASE])))
+        return int((yield Script("listening/lease", [self._key], [self._token, LEASE])))
 
     aacquire = asynchronous(acquire)
 
     @operation
     def release(self) -> Steps[None]:
         """Release it, so that another listener can acquire it at once."""
-        yield Script("listener_leave", [self._key], [self._token])
+        yield Script("listening/leave", [self._key], [self._token])
 
     arelease = asynchronous(release)
 

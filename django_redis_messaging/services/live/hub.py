@@ -65,7 +65,7 @@ MAX_PAUSE = 5.0
 class Hint(NamedTuple):
     """What has changed."""
 
-    #: see lua/_live.lua; "x": the user has signed out somewhere
+    #: see common/_live.lua; "x": the user has signed out somewhere
     kind: str
     #: chat id, or name of a user
     name: str

@@ -73,11 +73,11 @@ class Presence(Service):
 
     def _end(self, user: str, token: str) -> Script:
         keys = UserKeys(self._prefix, user)
-        return Script("stream_end", [keys.streams, keys.online], (token, GRACE))
+        return Script("live/end", [keys.streams, keys.online], (token, GRACE))
 
     def _keep(self, user: str, token: str, limit: int) -> Script:
         keys = UserKeys(self._prefix, user)
-        return Script("stream_keep", [keys.streams, keys.online, keys.choices], (token, LIFETIME, limit))
+        return Script("live/keep", [keys.streams, keys.online, keys.choices], (token, LIFETIME, limit))
 
 
 async def renew_while_open(presence: Presence, tokens: Mapping[str, str]) -> None:

@@ -58,17 +58,17 @@ class LockKeys:
 
     @functools.cached_property
     def acquiring(self) -> list[str]:
-        """The keys of lock_acquire.lua, in its order."""
+        """The keys of locks/acquire.lua, in its order."""
         return [self.lock, self.fence, self.queue, self.seen, *map(self.wake, range(RING))]
 
     @property
     def reading(self) -> list[str]:
-        """The keys of lock_info.lua, in its order."""
+        """The keys of locks/info.lua, in its order."""
         return [self.lock, self.fence, self.queue, self.seen]
 
     @functools.cached_property
     def releasing(self) -> list[str]:
-        """The keys of lock_release.lua, in its order."""
+        """The keys of locks/release.lua, in its order."""
         return [self.lock, self.released, self.queue, self.seen, *map(self.wake, range(RING))]
 
 

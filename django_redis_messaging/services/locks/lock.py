@@ -67,7 +67,7 @@ class LockInfo:
 
 
 def parse_info(reply: list[Any]) -> LockInfo:
-    """The reply of lock_info.lua."""
+    """The reply of locks/info.lua."""
     now, holder, remaining, fence, is_owner, waiting, *waiters = reply
     held = holder is not None
     return LockInfo(
@@ -227,7 +227,7 @@ class LockSteps(Service):
     def _renewal(self, token: bytes) -> RenewedLease:
         """The renewal must not reference the holders: they end it when they are destroyed."""
         args = (token, self._lease, "keep", "-")
-        script = Script("lock_extend", (self._keys.lock, self._keys.fence), args)
+        script = Script("locks/extend", (self._keys.lock, self._keys.fence), args)
         on_lost = self._on_lost and partial(_report_lost, self._on_lost, self.name)
         return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
 
@@ -264,7 +264,7 @@ class LockSteps(Service):
     ) -> Steps[Any]:
         """Acquire the lock if possible; returns the fence, or 0, or how to wait."""
         args: list[Argument] = [attempt.token, self._lease, max_waiting, waited, attempt.held, *others]
-        script, began = Script("lock_acquire", self._keys.acquiring, args), monotonic()
+        script, began = Script("locks/acquire", self._keys.acquiring, args), monotonic()
         reply = yield script
         attempt.sent_at = script.sent_since(began)
         if reply is None:
@@ -283,7 +283,7 @@ class LockSteps(Service):
     _agive_back = asynchronous(_give_back)
 
     def _release(self, token: bytes) -> Steps[bool]:
-        return bool((yield Script("lock_release", self._keys.releasing, (token, RELEASE_TTL))))
+        return bool((yield Script("locks/release", self._keys.releasing, (token, RELEASE_TTL))))
 
     def _extend(self, verb: str, ms: int, mode: str) -> Steps[Literal[True]]:
         """Extend the lease. `verb` is for the message of an error."""
@@ -292,7 +292,7 @@ class LockSteps(Service):
         if self.timeout is None:
             raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
         args, began = (token, ms, mode, os.urandom(8).hex()), monotonic()
-        script = Script("lock_extend", (self._keys.lock, self._keys.fence), args)
+        script = Script("locks/extend", (self._keys.lock, self._keys.fence), args)
         remaining = yield script
         if not remaining:
             raise self._lease_lost(verb)
@@ -501,7 +501,7 @@ class Lock(LockSteps):
         >>> lock.info().holder is None
         True
         """
-        return parse_info((yield Script("lock_info", self._keys.reading, [MAX_LISTED])))
+        return parse_info((yield Script("locks/info", self._keys.reading, [MAX_LISTED])))
 
     ainfo = asynchronous(info)
 
@@ -518,7 +518,7 @@ class Lock(LockSteps):
         """
         # Neither the holder nor a repeat after a lost reply can recognize this release.
         args = (checked_token(holder), 0)
-        return bool((yield Script("lock_release", self._keys.releasing, args, once=True)))
+        return bool((yield Script("locks/release", self._keys.releasing, args, once=True)))
 
     arelease_holder = asynchronous(release_holder)
 

@@ -26,7 +26,7 @@ class MailboxKeys:
 
     @property
     def mail(self) -> str:
-        """HASH id → entry; the format is in lua/_mailbox.lua. Expires when the newest mail is too old."""
+        """HASH id → entry; the format is in _mailbox.lua. Expires when the newest mail is too old."""
         return self.tag + ":mail"
 
     @property

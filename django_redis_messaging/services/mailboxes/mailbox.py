@@ -196,7 +196,7 @@ class Mailbox(Service):
         Raises LimitExceeded (MAIL_MAX_BYTES).
         """
         reply = yield Script(
-            "mailbox_send", self._keys.sending, sending_arguments(payload, sender, group, request_id)
+            "mailboxes/send", self._keys.sending, sending_arguments(payload, sender, group, request_id)
         )
         first = None
         if type(reply) is list:  # a repeat
@@ -239,7 +239,7 @@ class Mailbox(Service):
         cursor = ("", "", "") if after is None else parse_cursor(after, "after")
         read_filter = "all" if unread is None else "unread" if flag(unread, "unread") else "read"
         reply = yield Script(
-            "mailbox_fetch",
+            "mailboxes/fetch",
             self._keys.fetching,
             (
                 "older" if flag(newest_first, "newest_first") else "newer",
@@ -261,7 +261,7 @@ class Mailbox(Service):
         exists because Redis lost data moves nothing. Raises InvalidArgument for an invalid cursor.
         """
         cursor = parse_cursor(up_to, "up_to")
-        return int((yield Script("mailbox_ack", self._keys.changing, cursor)))
+        return int((yield Script("mailboxes/ack", self._keys.changing, cursor)))
 
     aack = asynchronous(ack)
 
@@ -274,7 +274,7 @@ class Mailbox(Service):
         unread = 0
         for page in batched(_checked_ids(ids)):
             made = request(None)  # so that a repeat after a lost reply returns the first number
-            unread += yield Script("mailbox_mark", self._keys.sending, (made, window(), *_limits(), *page))
+            unread += yield Script("mailboxes/mark", self._keys.sending, (made, window(), *_limits(), *page))
         return unread
 
     amark_read = asynchronous(mark_read)
@@ -294,7 +294,7 @@ class Mailbox(Service):
         None if a reply was lost and the retry found no such mail: this call may have removed it.
         """
         args = (checked_id(id, "id"), *_limits())
-        return settled((yield Script("mailbox_discard", self._keys.changing, args, settles=True)))
+        return settled((yield Script("mailboxes/discard", self._keys.changing, args, settles=True)))
 
     adiscard = asynchronous(discard)
 
@@ -302,7 +302,7 @@ class Mailbox(Service):
     def clear(self) -> Steps[int]:
         """Remove and ack all mail, read or not; returns how many mails were removed. Leaves no gap."""
         args = (request(None), window(), *_limits())
-        return int((yield Script("mailbox_clear", self._keys.sending, args)))
+        return int((yield Script("mailboxes/clear", self._keys.sending, args)))
 
     aclear = asynchronous(clear)
 
@@ -325,13 +325,13 @@ class Mailbox(Service):
     astatus = asynchronous(status)
 
     def _status(self) -> Script:
-        return Script("mailbox_status", self._keys.fetching, _limits())
+        return Script("mailboxes/status", self._keys.fetching, _limits())
 
 
 def sending_arguments(
     payload: Any, sender: str | None, group: str | None, request_id: str | None
 ) -> tuple[str | int, ...]:
-    """The arguments of lua/mailbox_send.lua, checked."""
+    """The arguments of send.lua, checked."""
     if sender is not None:
         name(sender, "sender")
     if group is not None:

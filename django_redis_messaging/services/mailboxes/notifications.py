@@ -104,7 +104,7 @@ class Mailing(Service):
             notified = [user for user in notified if user not in blocking]
         for page in batched(notified):
             keys = [MailboxKeys(self._prefix, user).sending for user in page]
-            yield [Script("mailbox_send", each, arguments) for each in keys]
+            yield [Script("mailboxes/send", each, arguments) for each in keys]
         return notified
 
     asend = asynchronous(send)

@@ -43,7 +43,7 @@ class SemaphoreKeys:
 
     @property
     def reading(self) -> list[str]:
-        """The keys of semaphore_info.lua, in its order."""
+        """The keys of semaphores/info.lua, in its order."""
         return [self.holders, self.limit, self.waiting]
 
     @functools.cached_property

@@ -202,7 +202,7 @@ class SemaphoreSteps(Service):
             int(waits),
             *others,
         ]
-        script, began = Script("semaphore_acquire", self._keys, args), monotonic()
+        script, began = Script("semaphores/acquire", self._keys, args), monotonic()
         reply = yield script
         permit.sent_at = script.sent_since(began)
         return reply
@@ -211,13 +211,13 @@ class SemaphoreSteps(Service):
 
     @operation
     def _leave(self, token: str) -> Steps[None]:
-        yield Script("semaphore_leave", self._keys, [token])
+        yield Script("semaphores/leave", self._keys, [token])
 
     _aleave = asynchronous(_leave)
 
     @operation
     def _release(self, token: str) -> Steps[bool]:
-        reply = yield Script("semaphore_release", self._keys, [token])
+        reply = yield Script("semaphores/release", self._keys, [token])
         return bool(reply)
 
     _arelease = asynchronous(_release)
@@ -227,7 +227,7 @@ class SemaphoreSteps(Service):
         refreshed = True
         for page in batched(tokens, REFRESH_PAGE):
             args: list[Argument] = [self._lease, self._limit_ttl, *page]
-            refreshed &= bool((yield Script("semaphore_refresh", self._keys[:2], args)))
+            refreshed &= bool((yield Script("semaphores/refresh", self._keys[:2], args)))
         return refreshed
 
     _arefresh = asynchronous(_refresh)
@@ -255,7 +255,7 @@ class SemaphoreSteps(Service):
 
     def _renewal(self, token: str) -> RenewedLease:
         """The renewal must not reference the permits: they end it when they are destroyed."""
-        script = Script("semaphore_refresh", self._keys[:2], (self._lease, self._limit_ttl, token))
+        script = Script("semaphores/refresh", self._keys[:2], (self._lease, self._limit_ttl, token))
         on_lost = self._on_lost and functools.partial(_report_lost, self._on_lost, self.name)
         return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
 
@@ -411,7 +411,7 @@ class Semaphore(SemaphoreSteps):
         SemaphoreInfo(limit=2, held=0, waiting=0)
         """
         permits = integer(limit, "limit", minimum=0, maximum=MAX_PERMITS)
-        yield Script("semaphore_limit", self._keys, [permits, self._limit_ttl])
+        yield Script("semaphores/limit", self._keys, [permits, self._limit_ttl])
 
     aset_limit = asynchronous(set_limit)
 
@@ -423,7 +423,7 @@ class Semaphore(SemaphoreSteps):
         SemaphoreInfo(limit=3, held=0, waiting=0)
         """
         holders, limit, _, waiting, _ = self._keys
-        stored, held, queued = yield Script("semaphore_info", [holders, limit, waiting])
+        stored, held, queued = yield Script("semaphores/info", [holders, limit, waiting])
         return SemaphoreInfo(limit=self._limit if stored is None else int(stored), held=held, waiting=queued)
 
     ainfo = asynchronous(info)
@@ -437,7 +437,7 @@ class Semaphore(SemaphoreSteps):
         1
         """
         holders, *_ = self._keys
-        reply = yield Script("semaphore_holders", [holders], [count(limit, "limit", maximum=MAX_LISTED)])
+        reply = yield Script("semaphores/holders", [holders], [count(limit, "limit", maximum=MAX_LISTED)])
         return [SemaphoreHolder(token=token, expires_at=moment) for token, moment in parse_pairs(reply)]
 
     aholders = asynchronous(holders)
@@ -451,7 +451,7 @@ class Semaphore(SemaphoreSteps):
         """
         _, _, queue, waiting, _ = self._keys
         size = count(limit, "limit", maximum=MAX_LISTED)
-        reply = yield Script("semaphore_waiting", [queue, waiting], [size])
+        reply = yield Script("semaphores/waiting", [queue, waiting], [size])
         return [SemaphoreWaiter(token=token, since=moment) for token, moment in parse_pairs(reply)]
 
     awaiting = asynchronous(waiting)

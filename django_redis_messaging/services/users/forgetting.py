@@ -19,7 +19,7 @@ from .privacy import forget_blocks, forget_choices
 
 #: chats to leave per pipeline
 _PIPELINE_SIZE = 100
-#: replies of chat_leave if no membership has ended
+#: replies of chats/leave if no membership has ended
 _NOT_A_MEMBER = (b"no chat", b"no member")
 
 
@@ -76,7 +76,9 @@ class _UserRemoval(Service):
 
     def _leave(self, chat_id: str) -> Script:
         keys = ChatKeys(self._prefix, chat_id).ending
-        return Script("chat_leave", keys, (self.user, "", request(None), window(), 1))
+        return Script("chats/leave", keys, (self.user, "", request(None), window(), 1))
 
     def _remove_entries(self, min_age: int, entries: Iterable[tuple[str, bytes]]) -> Script:
-        return Script("inbox_leave", [self._index], (min_age, *(part for entry in entries for part in entry)))
+        return Script(
+            "chats/inbox_leave", [self._index], (min_age, *(part for entry in entries for part in entry))
+        )

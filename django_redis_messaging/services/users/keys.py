@@ -17,7 +17,7 @@ class UserKeys:
     def chats(self) -> str:
         """HASH chat id → "token, written at (ms), seen": an index of the user's chats. The rosters of the
         chats are authoritative. The token names the membership, and after a "?" the joining in progress: see
-        lua/_index.lua. `seen` is what the user has seen of the chat: see lua/_seen.lua. Leaving, and a
+        chats/_index.lua. `seen` is what the user has seen of the chat: see chats/_seen.lua. Leaving, and a
         joining that is refused, remove the entry; a read of the inbox removes it if the user is not a
         member."""
         return self.tag + ":chats"

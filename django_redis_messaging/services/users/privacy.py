@@ -60,7 +60,7 @@ class Blocks(Service):
         if name(other, "other") == self.user:
             raise InvalidArgument("other must be another user: nobody can block themselves.")
         limit = conf.current().USER_MAX_BLOCKS
-        reply = yield Script("blocks_add", [self._key], (other, limit), settles=True)
+        reply = yield Script("users/blocks_add", [self._key], (other, limit), settles=True)
         if reply == b"full":
             raise LimitExceeded("blocked people", limit=limit, actual=limit + 1, setting="USER_MAX_BLOCKS")
         yield from apply_block(self._prefix, self.user, other, is_blocked=True)
@@ -78,7 +78,7 @@ class Blocks(Service):
         None if a reply was lost and the retry found them not blocked: this call may have done it.
         """
         arguments = (name(other, "other"),)
-        reply = yield Script("blocks_remove", [self._key], arguments, settles=True)
+        reply = yield Script("users/blocks_remove", [self._key], arguments, settles=True)
         if other != self.user:
             yield from apply_block(self._prefix, self.user, other, is_blocked=False)
         return settled(reply)
@@ -156,13 +156,13 @@ class Choices(Service):
         keys, given = self._keys(user), {"online": online, "receipts": receipts, "digests": digests}
         changed = [(what, flag(value, what)) for what, value in given.items() if value is not None]
         arguments = [part for pair in changed for part in pair]
-        stored = _Stored(*(yield Script("choices_set", [keys.choices, keys.online], arguments)))
+        stored = _Stored(*(yield Script("users/choices_set", [keys.choices, keys.online], arguments)))
         # `receipts` is always applied: a repeat repairs a chat that a process was joining when it crashed.
         applied = stored.applied if receipts is None else b""
         while applied != stored.changes:  # or the user has chosen anew meanwhile
             yield from self._apply(user, keys, hides=stored.receipts == b"0")
             applied = stored.changes
-            stored = _Stored(*(yield Script("choices_apply", [keys.choices], [applied or 0])))
+            stored = _Stored(*(yield Script("users/choices_apply", [keys.choices], [applied or 0])))
         return stored.choice
 
     achoose = asynchronous(choose)

@@ -1,0 +1,33 @@
+-- Broadcast channels. A channel's head is "last-us-epoch-first": id and time (µs) of the newest event, the epoch,
+-- and the first id that the length limit has left. An event is a JSON array [id, us, us of the previous event,
+-- payload]. Its time is the server's, and later than the previous event's. Each event carries the time of the
+-- previous one, so that a reader can verify that the event it read last is still the one before.
+--
+-- Events are stored in lists, one for every `length` ms: bucket n is at place n % count of a ring of keys.
+--
+-- uses common/_time.lua
+
+-- Returns last, us, epoch, first of a channel; nil if the channel doesn't exist.
+local function read_head(key)
+  local head = redis.call('GET', key)
+  if not head then
+    return nil
+  end
+  local last, us, epoch, first = string.match(head, '^(%d+)-(%d+)-(%d+)-(%d+)$')
+  return tonumber(last), us, epoch, first
+end
+
+local function format_head(last, us, epoch, first)
+  return digits(last) .. '-' .. us .. '-' .. epoch .. '-' .. digits(first)
+end
+
+-- The number of the bucket that holds events of this time.
+local function bucket_at(us, length)
+  return math.floor(tonumber(us) / 1000 / length)
+end
+
+-- The id of the first event of a bucket; nil if the bucket is empty.
+local function first_id(bucket)
+  local event = redis.call('LINDEX', bucket, 0)
+  return event and tonumber(string.match(event, '^%[(%d+),'))
+end

@@ -1,0 +1,80 @@
+-- Publishes an event.
+--
+-- uses _channel.lua
+-- uses common/_requests.lua
+-- uses common/_time.lua
+--
+-- KEYS  1 head
+-- KEYS  2 requests, first turn
+-- KEYS  3 requests, second turn
+-- KEYS  4 wake-up stream
+-- KEYS  5 waiting
+-- KEYS  6… consecutive buckets, as the caller's clock suggests
+-- ARGV  1 payload, as JSON
+-- ARGV  2 request id
+-- ARGV  3 request window: ms
+-- ARGV  4 length of a bucket: ms
+-- ARGV  5 how long a bucket is kept after its end: ms
+-- ARGV  6 maximum number of events in the channel
+-- ARGV  7 how long an idle channel is kept: ms
+-- ARGV  8 number of the first bucket given
+-- Returns "id-us-epoch" of the event, followed by + if the channel needs trimming. If nothing was published: 'none'
+-- if the channel doesn't exist, the number of the bucket that the caller has to give, or for a repeat the first answer,
+-- a space, and the event if it is still stored
+local head, requests, wakeup, waiting = KEYS[1], {KEYS[2], KEYS[3]}, KEYS[4], KEYS[5]
+local payload, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local length, retention, max_length = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local idle_ttl, start = ARGV[7], tonumber(ARGV[8])
+local clock = microseconds()
+local last, active, epoch, first = read_head(head)
+if not last then
+  return 'none'
+end
+local previous = tonumber(active)
+local moment = math.max(clock, previous + 1)
+local number = math.floor(moment / 1000 / length)
+local at = number - start
+
+-- Returns what a repeat gets.
+local function first_event(answer)
+  local id, us, first_epoch = string.match(answer, '^(%d+)%-(%d+)%-(%d+)')
+  local first_number = bucket_at(us, length)
+  local bucket = KEYS[6 + first_number - start]
+  if first_number < start or not bucket then
+    return first_number
+  end
+  local oldest = first_epoch == epoch and first_id(bucket)
+  local event = oldest and oldest <= tonumber(id) and redis.call('LINDEX', bucket, id - oldest)
+  return answer .. ' ' .. (event or '')
+end
+
+if at < 0 or at > #KEYS - 6 then
+  local before = find_answer(request, requests, window, clock / 1000)
+  return before and first_event(before) or number
+end
+local bucket = KEYS[6 + at]
+local is_new = redis.call('LLEN', bucket) == 0
+local has_readers = redis.call('EXISTS', waiting) == 1
+if has_readers then
+  redis.call('XLEN', wakeup)
+end
+-- Every key has been read by now except the requests, which are written first: a key of another type raises an
+-- error before anything is changed.
+
+local id, us = digits(last + 1), digits(moment)
+local answer = id .. '-' .. us .. '-' .. epoch
+local before = record_answer_once(request, answer, requests, window, clock / 1000)
+if before then
+  return first_event(before)
+end
+redis.call('RPUSH', bucket, '[' .. id .. ',' .. us .. ',' .. active .. ',' .. payload .. ']')
+redis.call('SET', head, id .. '-' .. us .. '-' .. epoch .. '-' .. first, 'PX', idle_ttl)
+if is_new then
+  redis.call('PEXPIREAT', bucket, digits((number + 1) * length + retention))
+end
+if has_readers then
+  redis.call('XADD', wakeup, 'MAXLEN', 1, id .. '-0', 'id', '')
+  redis.call('PEXPIRE', wakeup, 60000)
+end
+-- Trim only once the channel is 1/16 too long: readers ignore the excess anyway.
+return last + 1 - first >= max_length + math.floor(max_length / 16) and answer .. '+' or answer

@@ -1,0 +1,47 @@
+-- Confirms a chat in a user's index after the user has become a member.
+--
+-- uses _index.lua
+-- uses common/_live.lua
+-- uses common/_memory.lua
+-- uses common/_time.lua
+--
+-- KEYS  1 index: the user's chats
+-- KEYS  2 choices
+-- KEYS  3 blocks
+-- KEYS  4 declined
+-- ARGV  1 chat id
+-- ARGV  2 token of the joining
+-- ARGV  3 token of the membership in force
+-- ARGV  4 what the user has seen of the chat: its epoch, in the format of newest
+-- ARGV  5 the other member of a direct chat, or ''
+-- ARGV  6 1 if the user has made themselves a member, otherwise 0
+-- Returns the sum of 1 if the user hides what they have read, 2 if the user has blocked the other member, and 4 if the
+--   user has declined the direct chat since the reservation: then the entry is not confirmed
+local index, choices, blocks, declined = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local chat, joining, token_in_force, seen, companion = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local is_own = ARGV[6] == '1'
+
+local state = redis.call('HGET', choices, 'receipts') == '0' and 1 or 0
+if companion ~= '' and redis.call('ZSCORE', blocks, companion) then
+  state = state + 2
+end
+if not is_own and companion ~= '' and redis.call('ZSCORE', declined, chat) then
+  return state + 4
+end
+local token, _, seen_before = read_index_entry(index, chat)
+if token then
+  local _, pending_joining = split_index_token(token)
+  if pending_joining ~= joining and pending_joining ~= joining .. '+' then
+    return state -- another joining has written the entry since
+  end
+  if seen_before ~= '0' then
+    seen = seen_before
+  end
+end
+allow_writes_when_full(index)
+write_index_entry(index, chat, token_in_force, milliseconds(), seen)
+if is_own and companion ~= '' then
+  redis.call('ZREM', declined, chat) -- the user has opened the direct chat
+end
+publish_hint('u', index)
+return state

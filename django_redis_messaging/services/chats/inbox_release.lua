@@ -1,0 +1,26 @@
+-- Removes a joining from a user's index after it was refused. The entry of a membership stays.
+--
+-- uses _index.lua
+-- uses common/_memory.lua
+--
+-- KEYS  1 index: the user's chats
+-- ARGV  1 chat id
+-- ARGV  2 token of the joining
+-- Returns 1, or 0 if the entry does not name this joining, or repeats of it
+local index = KEYS[1]
+local chat, refused = ARGV[1], ARGV[2]
+
+local token, written, seen = read_index_entry(index, chat)
+if not token then
+  return 0
+end
+local membership, joining = split_index_token(token)
+if joining ~= refused then
+  return 0
+end
+if membership == '' then
+  return redis.call('HDEL', index, chat)
+end
+allow_writes_when_full(index)
+write_index_entry(index, chat, membership, written, seen)
+return 1

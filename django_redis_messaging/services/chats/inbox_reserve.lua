@@ -1,0 +1,67 @@
+-- Writes a chat into a user's index before the user becomes a member. Nobody whom the user has blocked can make the
+-- user a member, nor anybody in a direct chat that the user has declined. Nor can the user open a direct chat with a
+-- person whom they have blocked.
+--
+-- uses _index.lua
+-- uses common/_time.lua
+--
+-- KEYS  1 index: the user's chats
+-- KEYS  2 blocks
+-- KEYS  3 declined
+-- KEYS  4 choices
+-- ARGV  1 chat id
+-- ARGV  2 token of the joining
+-- ARGV  3 maximum number of chats of a user
+-- ARGV  4 who makes the user a member; if the user does so, the other member of a direct chat, or ''
+-- ARGV  5 1 if the user makes themselves a member, otherwise 0
+-- Returns 1, or 2 if the user hides what they have read; or, with nothing written, 'full', 'blocked', 'opted out', or 0:
+--   refused, but the entry names a membership, so that the user is a member already
+local index, blocks, declined, choices = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local chat, new_joining, max_chats, person, is_own = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
+
+-- Returns why nobody, or not this person, may make the user a member.
+local function refuse_person()
+  if person ~= '' and redis.call('ZSCORE', blocks, person) then
+    return 'blocked'
+  end
+  return not is_own and redis.call('ZSCORE', declined, chat) and 'opted out' or nil
+end
+
+-- Only confirmed entries count, so that joinings that were refused or interrupted cannot shut a user out. Their
+-- number is limited by the length of the index.
+local function is_full()
+  local length = redis.call('HLEN', index)
+  if length < max_chats or length >= 2 * max_chats then
+    return length >= max_chats
+  end
+  local confirmed = 0
+  for _, entry in ipairs(redis.call('HVALS', index)) do
+    if string.sub(entry, 1, 1) ~= '?' then
+      confirmed = confirmed + 1
+    end
+  end
+  return confirmed >= max_chats
+end
+
+local token, _, seen = read_index_entry(index, chat)
+local membership, joining = split_index_token(token or '')
+-- A repeat of the request that made the user a member gets its first answer.
+local refusal = membership ~= new_joining and refuse_person()
+if refusal then
+  return membership ~= '' and not is_own and 0 or refusal
+end
+if not token and is_full() then
+  return 'full'
+end
+if joining == nil then
+  joining = new_joining
+elseif joining == new_joining then
+  -- A repeat. If one of the calls is refused, it must not remove the entry: another one may have succeeded.
+  joining = joining .. '+'
+elseif joining ~= new_joining .. '+' then
+  -- If another joining has not confirmed its entry yet, the entry names neither. Otherwise each could confirm an
+  -- entry that the end of the other's membership then removes, and a member would not find the chat.
+  joining = ''
+end
+write_index_entry(index, chat, membership .. '?' .. joining, milliseconds(), seen or '0')
+return redis.call('HGET', choices, 'receipts') == '0' and 2 or 1

@@ -1,0 +1,202 @@
+-- Rebuilds keys of a chat that were lost, as a whole or in part, from the others. An intact chat is not changed.
+--
+-- uses _log.lua
+-- uses _members.lua
+-- uses common/_time.lua
+--
+-- KEYS  1 newest
+-- KEYS  2 members
+-- KEYS  3 own
+-- KEYS  4 log
+-- KEYS  5 roster
+-- KEYS  6 seniority
+-- KEYS  7 info
+-- KEYS  8 removed
+-- KEYS  9 opted out
+-- ARGV  1 token of the memberships that are rebuilt
+-- ARGV  2 number of entries kept for scroll-back, if it was lost
+-- Returns the names of the keys that were rebuilt; or 'no chat', or 'no members' if both the members and the roster
+--   are lost: then nothing can be rebuilt
+local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local roster, seniority, info, removed, opted_out = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local new_token, keep = ARGV[1], ARGV[2]
+local FIELDS = {'created', 'title', 'open', 'owners', 'joins', 'edits'}
+
+local function is_intact(chat, values)
+  for at = 1, #FIELDS do
+    if not values[at] then
+      return false
+    end
+  end
+  local count = redis.call('HLEN', roster)
+  return chat and count > 0 and redis.call('ZCARD', members) == count and redis.call('ZCARD', seniority) == count
+end
+
+-- Returns a ZSET as a table member → score.
+local function read_scores(key)
+  local scores, flat = {}, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  for at = 1, #flat, 2 do
+    scores[flat[at]] = tonumber(flat[at + 1])
+  end
+  return scores
+end
+
+-- Returns all members, the longest-standing first, with what is left of their data. Without a roster, a member sees
+-- only messages above its position: nobody may see messages from before it joined. Also returns the order, and users
+-- in the roster with a line that is not that of a member.
+local function read_members(now)
+  local list, positions, order, others = {}, read_scores(members), read_scores(seniority), {}
+  local flat = redis.call('HGETALL', roster)
+  for at = 1, #flat, 2 do
+    local user, line = flat[at], flat[at + 1]
+    local join_id, role, _, joined_at, event = parse_line(line)
+    if join_id then
+      local one = {user = user, join_id = join_id, joined_at = tonumber(joined_at), role = role, line = line}
+      one.event = event
+      one.position, positions[user], one.order = positions[user], nil, order[user]
+      list[#list + 1] = one
+    elseif not positions[user] then
+      others[#others + 1] = user
+    end
+  end
+  for user, position in pairs(positions) do
+    local join_id = math.floor(position)
+    list[#list + 1] = {user = user, join_id = join_id, joined_at = now, position = position, order = order[user]}
+  end
+  table.sort(list, function(a, b)
+    if a.order ~= b.order then
+      return (a.order or math.huge) < (b.order or math.huge)
+    elseif a.join_id ~= b.join_id then
+      return a.join_id < b.join_id
+    elseif a.role ~= b.role then
+      return a.role == 'owner'
+    end
+    return a.user < b.user
+  end)
+  return list, order, others
+end
+
+local rebuilt, is_rebuilt = {}, {}
+
+local function write(name, ...)
+  redis.call(...)
+  if not is_rebuilt[name] then
+    rebuilt[#rebuilt + 1], is_rebuilt[name] = name, true
+  end
+end
+
+-- Other ids may belong to the entries now: the new epoch lets readers start anew.
+local function write_newest(list, epoch, now)
+  local last, entry = redis.call('LLEN', log), redis.call('LINDEX', log, -1)
+  for _, one in ipairs(list) do
+    last = math.max(last, one.join_id, math.floor(one.position or 0))
+  end
+  for _, sent in ipairs(redis.call('ZRANGE', own, 0, -1)) do
+    last = math.max(last, tonumber(string.sub(sent, -16)) or 0)
+  end
+  local ms, nonce = string.match(entry or '', '^%[(%d+),(%d+)')
+  local limits, offset, size = {age = redis.call('PTTL', log)}, read_extent(entry or '')
+  local total = (offset or 0) + (size or 0)
+  write('newest', 'SET', newest, newest_value(last, ms or now, nonce or '0', epoch, keep, total, limits))
+  redis.call('UNLINK', own)
+end
+
+-- Completes the first events that members see: where they were lost, only the following ones. Returns the number of the
+-- latest event; if that was lost, one after which all members see the next event.
+local function complete_events(list, stored)
+  local latest = stored
+  for _, one in ipairs(list) do
+    latest = math.max(latest, (one.event or 1) - 1)
+  end
+  for _, one in ipairs(list) do
+    one.event = one.event or latest + 1
+  end
+  return latest
+end
+
+-- Returns the number of owners. If nobody is left, the longest-standing member becomes one.
+local function write_roster(list)
+  local owners = 0
+  for _, one in ipairs(list) do
+    owners = owners + (one.role == 'owner' and 1 or 0)
+  end
+  if owners == 0 then
+    list[1].role, owners = 'owner', 1
+    list[1].token, list[1].line = list[1].line and token_of(list[1].line), nil
+  end
+  for _, one in ipairs(list) do
+    if not one.line then
+      local role, token = one.role or 'member', one.token or new_token
+      local line = membership_line(one.event, one.join_id, one.joined_at, role, token)
+      line = one.position % 1 == 0.5 and SUSPENDED .. line or line
+      write('roster', 'HSET', roster, one.user, line)
+    end
+  end
+  return owners
+end
+
+-- Returns the highest order.
+local function write_order(list, order)
+  local highest = 0
+  for _, one in ipairs(list) do
+    if one.order then
+      highest, order[one.user] = math.max(highest, one.order), nil
+    else
+      highest = highest + 1
+      write('seniority', 'ZADD', seniority, highest, one.user)
+    end
+  end
+  for user in pairs(order) do
+    write('seniority', 'ZREM', seniority, user)
+  end
+  return highest
+end
+
+local function write_info(list, values, owners, highest, now)
+  local created = now
+  for _, one in ipairs(list) do
+    created = math.min(created, one.joined_at)
+  end
+  local joins = math.max(tonumber(values[5] or 0), highest)
+  local wanted = {values[1] or created, values[2] or '', values[3] or 0, owners, joins, values[6] or 0}
+  for at, field in ipairs(FIELDS) do
+    if values[at] ~= tostring(wanted[at]) then
+      write('info', 'HSET', info, field, wanted[at])
+    end
+  end
+end
+
+local chat, values = read_chat(newest), redis.call('HMGET', info, unpack(FIELDS))
+chat = chat and chat.last and chat
+if is_intact(chat, values) then
+  return {}
+end
+local us = microseconds()
+local now = math.floor(us / 1000)
+local list, order, others = read_members(now)
+if #list == 0 then
+  return redis.call('EXISTS', newest, own, log, seniority, info, removed, opted_out) > 0 and 'no members' or 'no chat'
+end
+redis.call('LLEN', log)
+local event = tonumber(redis.call('HGET', info, 'event') or 0)
+-- Every key has been read by now: a key of another type has raised an error before the first write.
+
+if not chat then
+  write_newest(list, string.format('%.0f', us), now)
+end
+for _, one in ipairs(list) do
+  if not one.position then
+    one.position = one.join_id + (is_suspended(one.line) and 0.5 or before_block(one.line) and 0.25 or 0)
+    write('members', 'ZADD', members, one.position, one.user)
+  end
+end
+for _, user in ipairs(others) do
+  write('roster', 'HDEL', roster, user)
+end
+local latest = complete_events(list, event)
+local owners = write_roster(list)
+write_info(list, values, owners, write_order(list, order), now)
+if latest > event then
+  write('info', 'HSET', info, 'event', latest)
+end
+return rebuilt

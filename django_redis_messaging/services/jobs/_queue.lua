@@ -1,0 +1,95 @@
+-- A queue: ready, delayed, leased, dead, bell (QueueKeys.all in services/jobs/keys.py), behind the records in
+-- the KEYS of every job script. The score of a ready job is its place: each priority has a band of 2^45
+-- places, the highest priority first; within a band, jobs are in the order in which they became ready.
+--
+-- uses common/_time.lua
+local BAND = 2 ^ 45
+-- Jobs that one script promotes, in all queues together.
+local promotions_left = 500
+
+local function queue_at(keys, at)
+  return {ready = keys[at], delayed = keys[at + 1], leased = keys[at + 2], dead = keys[at + 3], bell = keys[at + 4]}
+end
+
+-- The lowest place of the band behind that of a place.
+local function next_band(place)
+  return digits((math.floor(tonumber(place) / BAND) + 1) * BAND)
+end
+
+-- Wakes one waiting worker.
+local function ring_bell(queue)
+  redis.call('ZADD', queue.bell, 0, 'look')
+end
+
+-- Appends jobs to the bands of their priorities.
+local function append_ready(queue, ids, priorities)
+  local ends, members = {}, {}
+  for at, id in ipairs(ids) do
+    local priority = tonumber(priorities[at])
+    if not ends[priority] then
+      local low = (100 - priority) * BAND
+      local last = redis.call('ZREVRANGEBYSCORE', queue.ready, '(' .. digits(low + BAND), digits(low), 'WITHSCORES', 'LIMIT', 0, 1)
+      ends[priority] = last[2] and tonumber(last[2]) or low - 1
+    end
+    ends[priority] = ends[priority] + 1
+    members[#members + 1] = digits(ends[priority])
+    members[#members + 1] = id
+  end
+  redis.call('ZADD', queue.ready, unpack(members))
+end
+
+-- Makes due jobs ready, the earliest first.
+local function promote_due(queue, records, now)
+  local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', digits(now), 'LIMIT', 0, promotions_left)
+  if #due == 0 then
+    return
+  end
+  promotions_left = promotions_left - #due
+  local ids, priorities = {}, {}
+  for at, text in ipairs(redis.call('HMGET', records.states, unpack(due))) do
+    if text then
+      ids[#ids + 1] = due[at]
+      priorities[#priorities + 1] = string.match(text, '^%a (%S+)')
+    end
+  end
+  if #ids > 0 then
+    append_ready(queue, ids, priorities)
+  end
+  redis.call('ZREM', queue.delayed, unpack(due))
+end
+
+-- Makes a job ready, behind those that became due before, or delays it until the ms `due`. Wakes a worker if the job
+-- is ready, or due first.
+local function enqueue(queue, records, id, priority, due, now)
+  if due > now then
+    local head = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')
+    redis.call('ZADD', queue.delayed, digits(due), id)
+    if not head[2] or due < tonumber(head[2]) then
+      ring_bell(queue)
+    end
+  else
+    promote_due(queue, records, now)
+    append_ready(queue, {id}, {priority})
+    ring_bell(queue)
+  end
+end
+
+-- How many jobs wait, ready or delayed.
+local function count_waiting(queue)
+  return redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed)
+end
+
+-- Takes a waiting job out of the queue; returns 0 if it was not waiting.
+local function remove_waiting(queue, id)
+  return redis.call('ZREM', queue.ready, id) + redis.call('ZREM', queue.delayed, id)
+end
+
+-- The due time, in ms: `delay` is a number of ms, or @ and a moment in ms. Rounded up: never early, not even
+-- by a part of a ms.
+local function due_after(delay, us)
+  local moment = string.match(delay, '^@(%d+)$')
+  if moment then
+    return tonumber(moment)
+  end
+  return delay == '0' and math.floor(us / 1000) or math.ceil(us / 1000) + tonumber(delay)
+end

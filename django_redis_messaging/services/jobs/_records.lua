@@ -1,0 +1,206 @@
+-- The records of jobs: KEYS 1 to 6 of every job script; 7 and 8 are for request ids (JobKeys.records in
+-- services/jobs/keys.py).
+--
+-- uses common/_time.lua
+local function records_at(keys)
+  return {
+    jobs = keys[1], states = keys[2], log = keys[3], finished = keys[4], uniques = keys[5], aliases = keys[6],
+  }
+end
+
+-- A job's state: "status priority attempts lost max_attempts fence token pushed first last moment workers awaited
+-- unique".
+-- status    w waiting, h held (leased, but not started), r running, s succeeded, d dead, c cancelled
+-- attempts  started
+-- lost      attempts whose lease expired, where these are counted apart from failures
+-- fence     of the latest lease; token: random, chosen by the holder of that lease
+-- pushed, first, last    ms: pushed, first and latest attempt started (0: never)
+-- moment    ms: due time of a waiting or running job, else the end of the job
+-- workers   one for each attempt, separated by commas; - for none
+-- awaited   1 if a client may wait for the end of the job, else 0
+-- unique    key that no other unfinished job may have; empty for none
+-- The state of a job whose result is kept is followed by its payload and its log, each after a newline: one field
+-- takes less memory than three.
+local STATE = '^(%a) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d) ([^\n]*)'
+
+-- As before `lost` and `awaited` were added.
+local OLD_STATE = '^(%a) (%S+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$'
+
+local function parse_state(text)
+  local status, priority, attempts, lost, max_attempts, fence, token, pushed, first, last, moment, workers, awaited,
+    unique = string.match(text, STATE)
+  if not status then
+    status, priority, attempts, max_attempts, fence, token, pushed, first, last, moment, workers, unique =
+      string.match(text, OLD_STATE)
+    lost, awaited = '0', '0'
+  end
+  return {
+    status = status,
+    priority = tonumber(priority),
+    attempts = tonumber(attempts),
+    lost = tonumber(lost),
+    max_attempts = tonumber(max_attempts),
+    fence = fence,
+    token = token,
+    pushed = pushed,
+    first = first,
+    last = last,
+    moment = moment,
+    workers = workers,
+    awaited = awaited,
+    unique = unique,
+  }
+end
+
+-- The status alone, without parsing the rest.
+local function status_of(text)
+  return string.sub(text, 1, 1)
+end
+
+local function format_state(state)
+  return table.concat({
+    state.status, state.priority, state.attempts, state.lost, state.max_attempts, state.fence, state.token,
+    state.pushed, state.first, state.last, state.moment, state.workers, state.awaited, state.unique,
+  }, ' ')
+end
+
+-- The state of a job that is pushed. `now` and `due` are ms, as text.
+local function new_state(now, due, priority, max_attempts, unique)
+  return {
+    status = 'w', priority = priority, attempts = 0, lost = 0, max_attempts = max_attempts, fence = 0,
+    token = '-', pushed = now, first = 0, last = 0, moment = due, workers = '-', awaited = 0, unique = unique,
+  }
+end
+
+-- Starts an attempt of a worker, or -, at the ms `now`.
+local function count_attempt(state, worker, now)
+  state.status, state.attempts, state.last = 'r', state.attempts + 1, digits(now)
+  state.first = state.first == '0' and state.last or state.first
+  if worker ~= '-' then
+    state.workers = state.workers == '-' and worker or state.workers .. ',' .. worker
+  end
+end
+
+-- Takes back the attempt that runs, if any: it doesn't count. A job without attempts has not started.
+local function uncount_attempt(state)
+  if state.status ~= 'r' then
+    return
+  end
+  state.attempts = state.attempts - 1
+  if state.attempts == 0 then
+    state.first, state.last = '0', '0'
+  end
+  state.workers = string.match(state.workers, '^(.*),[^,]*$') or '-'
+end
+
+-- The state of a job and its text; nil if the job doesn't exist.
+local function read_state(records, id)
+  local text = redis.call('HGET', records.states, id)
+  if text then
+    return parse_state(text), text
+  end
+end
+
+local function write_state(records, id, state)
+  redis.call('HSET', records.states, id, format_state(state))
+end
+
+-- The job that an id stands for: after a push with a unique key in use, the job that has the key. False if it stands
+-- for itself.
+local function aliased_job(records, id)
+  return redis.call('HGET', records.aliases, 'a' .. id)
+end
+
+local function resolve_alias(records, id)
+  return aliased_job(records, id) or id
+end
+
+-- Makes an id stand for another job: a HASH field for the id, and a numbered one with which the job's deletion finds
+-- it. Over the limit, the id stands for nothing.
+local function add_alias(records, id, job, max_aliases)
+  local count = tonumber(redis.call('HGET', records.aliases, 'n' .. job) or 0)
+  if count >= max_aliases or redis.call('HSETNX', records.aliases, 'a' .. id, job) == 0 then
+    return
+  end
+  count = digits(count + 1)
+  redis.call('HSET', records.aliases, 'n' .. job, count, count .. ' ' .. job, id)
+end
+
+-- Deletes the ids that stand for a job.
+local function delete_aliases(records, job)
+  local count = redis.call('HGET', records.aliases, 'n' .. job)
+  if not count then
+    return
+  end
+  local fields = {}
+  for number = 1, count do
+    fields[number] = digits(number) .. ' ' .. job
+  end
+  for _, id in ipairs(redis.call('HMGET', records.aliases, unpack(fields))) do
+    fields[#fields + 1] = 'a' .. (id or '')
+  end
+  redis.call('HDEL', records.aliases, 'n' .. job, unpack(fields))
+end
+
+-- The job that has a unique key, or false.
+local function unique_holder(records, unique)
+  local id = redis.call('HGET', records.uniques, unique)
+  return id and redis.call('HEXISTS', records.states, id) == 1 and id
+end
+
+local function add_job(records, id, payload, state)
+  redis.call('HSET', records.jobs, id, payload)
+  write_state(records, id, state)
+  if state.unique ~= '' then
+    redis.call('HSET', records.uniques, state.unique, id)
+  end
+end
+
+-- Whether a job has attempts left after the current one. Expired leases count as failures unless `max_lost` is
+-- given: the number of them at which a job is dead. A job with a single attempt is never started twice.
+local function has_attempts_left(state, max_lost)
+  if state.lost > 0 and (state.lost >= max_lost or state.max_attempts == 1) then
+    return false
+  end
+  return state.attempts - state.lost < state.max_attempts
+end
+
+-- Counts a lease that expired, unless the attempt had not started.
+local function count_expired(state, max_lost)
+  if state.status == 'r' and max_lost > 0 then
+    state.lost = state.lost + 1
+  end
+end
+
+-- The state of a job that has this lease; nil if the lease is stale.
+local function leased_state(records, id, fence, token)
+  local state = read_state(records, id)
+  if state and (state.status == 'r' or state.status == 'h') and state.fence == fence and state.token == token then
+    return state
+  end
+end
+
+-- Whether a job in this state has a result.
+local function has_ended(state)
+  return state.status == 's' or state.status == 'd' or state.status == 'c'
+end
+
+-- Returns {id, payload, state, log} of a job, or of the one that the id stands for, and its parsed state; nil if it
+-- doesn't exist, or its result has expired. `max_age`: ms after which the result of a dead job expires.
+local function read_record(records, id, max_age)
+  id = resolve_alias(records, id)
+  local state, text = read_state(records, id)
+  if not state then
+    return
+  end
+  local now = milliseconds()
+  local expires = redis.call('ZSCORE', records.finished, id)
+  if (expires and tonumber(expires) <= now) or (state.status == 'd' and state.moment + max_age <= now) then
+    return
+  end
+  local head, payload, log = string.match(text, '^([^\n]*)\n([^\n]*)\n(.*)$')
+  if head then
+    return {id, payload, head, log}, state
+  end
+  return {id, redis.call('HGET', records.jobs, id) or '', text, redis.call('HGET', records.log, id) or ''}, state
+end

@@ -1,0 +1,126 @@
+-- The end of a job: the log of its attempts, its result, and its deletion. `limits` is that of _leases.lua.
+--
+-- uses _records.lua
+-- uses _waiters.lua
+-- uses common/_time.lua
+
+-- Jobs that one script removes because they have expired, in all queues together.
+local removals_left = 100
+
+-- Deletes all records of a job. `unique`: its unique key; empty if it has none, nil if it is not known.
+local function delete_job(records, id, unique)
+  redis.call('HDEL', records.jobs, id)
+  redis.call('HDEL', records.states, id)
+  redis.call('HDEL', records.log, id)
+  if unique ~= '' then
+    delete_aliases(records, id)
+  end
+end
+
+-- Frees the unique key of a job, if the job has it.
+local function release_unique(records, id, unique)
+  if unique ~= '' and redis.call('HGET', records.uniques, unique) == id then
+    redis.call('HDEL', records.uniques, unique)
+  end
+end
+
+-- Deletes the results that expire at the ms `from` or later, and at `till` or before: the first `count`. Returns how
+-- many these are.
+local function delete_results(records, from, till, count)
+  local ids = redis.call('ZRANGEBYSCORE', records.finished, from, till, 'LIMIT', 0, count)
+  for _, id in ipairs(ids) do
+    delete_job(records, id)
+    redis.call('ZREM', records.finished, id)
+  end
+  return #ids
+end
+
+-- Deletes up to `count` results that are over the limit: those that expire first, but of tasks with a shorter TTL
+-- than others only when there are no others. Returns how many these are.
+local function trim_results(records, count, now, limits)
+  local over = math.min(redis.call('ZCARD', records.finished) - limits.results, count)
+  if over <= 0 then
+    return 0
+  end
+  local deleted = delete_results(records, digits(now + limits.result_ttl / 2), '+inf', over)
+  if deleted < over then
+    delete_results(records, '-inf', '+inf', over - deleted)
+  end
+  return over
+end
+
+-- Keeps a result until the ms `expires`. Deletes some that have expired, or are over the limit.
+local function keep_result(records, id, expires, now, limits)
+  redis.call('ZADD', records.finished, digits(expires), id)
+  local count = redis.call('ZCARD', records.finished)
+  if count % 4 == 0 then
+    delete_results(records, '-inf', digits(now), 8)
+  end
+  if count > limits.results then
+    trim_results(records, 2, now, limits)
+  end
+end
+
+-- Removes the first `count` dead jobs that died at the ms `moment` or before; returns how many these are. Their
+-- results are kept for as long as those of other jobs.
+local function remove_dead(queue, records, moment, count, now, limits)
+  local found = redis.call('ZRANGEBYSCORE', queue.dead, '-inf', moment, 'WITHSCORES', 'LIMIT', 0, count)
+  for at = 1, #found, 2 do
+    local id, expires = found[at], tonumber(found[at + 1]) + limits.result_ttl
+    redis.call('ZREM', queue.dead, id)
+    if expires > now then
+      keep_result(records, id, expires, now, limits)
+    else
+      delete_job(records, id)
+    end
+  end
+  return #found / 2
+end
+
+-- Removes results that have expired or are over the limit, and jobs that have been dead for too long. Returns whether
+-- there may be more.
+local function remove_expired(queues, records, now, limits)
+  removals_left = removals_left - delete_results(records, '-inf', digits(now), removals_left)
+  removals_left = removals_left - trim_results(records, removals_left, now, limits)
+  for _, queue in ipairs(queues) do
+    local before = digits(now - limits.age)
+    removals_left = removals_left - remove_dead(queue, records, before, removals_left, now, limits)
+  end
+  return removals_left == 0
+end
+
+-- The log of a job's attempts with a line more. Of a long log, the newest lines stay.
+local MAX_LOG_BYTES = 65536
+
+local function with_line(log, line)
+  if line == '' then
+    return log or ''
+  elseif log and #log > MAX_LOG_BYTES then
+    log = string.match(log, '\n(.*)$', -MAX_LOG_BYTES)
+  end
+  return log and log ~= '' and log .. '\n' .. line or line
+end
+
+local function append_log(records, id, line)
+  if line ~= '' then
+    redis.call('HSET', records.log, id, with_line(redis.call('HGET', records.log, id), line))
+  end
+end
+
+-- Ends a job, with a last line of its log. Its result is kept for `ttl` ms, 0: not at all.
+local function finish_job(records, id, state, status, line, ttl, now, limits)
+  release_unique(records, id, state.unique)
+  wake_waiters(records, id, state)
+  if ttl <= 0 then
+    return delete_job(records, id, state.unique)
+  end
+  state.status, state.moment, state.token = status, digits(now), '-'
+  local payload, log = redis.call('HGET', records.jobs, id), redis.call('HGET', records.log, id)
+  local record = {format_state(state), payload or '', with_line(log, line)}
+  redis.call('HSET', records.states, id, table.concat(record, '\n'))
+  redis.call('HDEL', records.jobs, id)
+  if log then
+    redis.call('HDEL', records.log, id)
+  end
+  keep_result(records, id, now + ttl, now, limits)
+end

@@ -1,0 +1,31 @@
+-- Starts an attempt at a job that is held, as jobs/claim.lua holds those that may have ended their workers.
+--
+-- uses _records.lua
+-- uses common/_time.lua
+--
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- ARGV  1 id
+-- ARGV  2 fence
+-- ARGV  3 token
+-- ARGV  4 worker
+-- Returns the state; false if the lease is stale. A repeat gets the state, too.
+local records = records_at(KEYS)
+local id, fence, token, worker = unpack(ARGV)
+local state = leased_state(records, id, fence, token)
+if not state then
+  return false
+end
+if state.status == 'h' then
+  count_attempt(state, worker, milliseconds())
+  -- First a removal of nothing: when memory is full, Redis refuses the next write unless a removal came before.
+  redis.call('HDEL', records.states, '')
+  write_state(records, id, state)
+end
+return format_state(state)

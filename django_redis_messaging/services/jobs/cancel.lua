@@ -1,0 +1,58 @@
+-- Takes out a job that has not started.
+--
+-- uses _leases.lua
+-- uses _queue.lua
+-- uses _records.lua
+-- uses _results.lua
+-- uses common/_requests.lua
+-- uses common/_time.lua
+--
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 id
+-- ARGV  2 ms to keep the cancellation as the job's result; 0: delete the job
+-- ARGV  3 line for the log of attempts
+-- ARGV  4 request id
+-- ARGV  5 request window: ms
+-- ARGV  6 limits, as in _leases.lua
+-- ARGV  7 whether a dead job is cancelled, too: 1 or 0
+-- Returns 1, also to a repeat; 0 if the job has started, has ended, or doesn't exist; with nothing done, the payload of
+-- a job that waits in another queue
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local requests = {KEYS[7], KEYS[8]}
+local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local request, window = ARGV[4], tonumber(ARGV[5])
+local limits, with_dead = parse_limits(ARGV[6]), ARGV[7] == '1'
+local now = milliseconds()
+if find_answer(request, requests, window, now) then
+  return 1
+end
+id = resolve_alias(records, id)
+local state = read_state(records, id)
+local removed = 0
+if state and state.status == 'w' then
+  removed = remove_waiting(queue, id)
+  if removed == 0 then
+    return redis.call('HGET', records.jobs, id)
+  end
+elseif state and state.status == 'd' and with_dead then
+  removed = redis.call('ZREM', queue.dead, id)
+end
+if removed == 0 then
+  return 0
+end
+finish_job(records, id, state, 'c', line, ttl, now, limits)
+record_answer(request, '1', requests, window, now)
+return 1

@@ -1,0 +1,100 @@
+-- Adds jobs to a queue, in the given order.
+--
+-- uses _queue.lua
+-- uses _records.lua
+-- uses common/_requests.lua
+-- uses common/_time.lua
+--
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 request id; empty if the ids of the jobs are new, and their records outlive all repeats
+-- ARGV  2 request window: ms
+-- ARGV  3 offset of the request windows: ms
+-- ARGV  4 limit of waiting jobs in the queue
+-- ARGV  5 ids that may stand for one job: those of pushes with a unique key in use; 0 if the ids were not given out
+-- ARGV  6… jobs: id, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key
+-- Returns "pushed" (ms), and a NUL and an id for each job with a unique key, and for a single job: the id of the
+-- job in force. If the limit is exceeded: the number of jobs that would wait, with nothing done. A job whose id
+-- exists stays as it is, unless it is dead: then it is replaced.
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local requests = {KEYS[7], KEYS[8], offset = tonumber(ARGV[3])}
+local request, window = ARGV[1], tonumber(ARGV[2])
+local max_waiting, max_aliases = tonumber(ARGV[4]), tonumber(ARGV[5])
+local FIRST, FIELDS = 6, 6
+local count = (#ARGV - FIRST + 1) / FIELDS
+local us = microseconds()
+local now = math.floor(us / 1000)
+local before = request ~= '' and find_answer(request, requests, window, now)
+if before then
+  return before
+end
+
+-- A job that stays as it is takes no more room.
+local delayed = redis.call('ZCARD', queue.delayed)
+local waiting = redis.call('ZCARD', queue.ready) + delayed + count
+for at = FIRST, waiting > max_waiting and #ARGV or 0, FIELDS do
+  local known = redis.call('HGET', records.states, ARGV[at])
+  local unique = ARGV[at + FIELDS - 1]
+  if known and (request == '' or status_of(known) ~= 'd') or (unique ~= '' and unique_holder(records, unique)) then
+    waiting = waiting - 1
+  end
+end
+if waiting > max_waiting then
+  return waiting
+end
+
+local ready, priorities = {}, {}
+local answer = {digits(now)}
+for at = FIRST, #ARGV, FIELDS do
+  local id, payload, delay, priority, max_attempts, unique = unpack(ARGV, at, at + FIELDS - 1)
+  local known = redis.call('HGET', records.states, id)
+  local repeated = known and request == ''
+  local holder = unique ~= '' and not repeated
+    and (max_aliases > 0 and aliased_job(records, id) or unique_holder(records, unique))
+  if repeated then
+    answer[1] = parse_state(known).pushed
+  elseif holder then
+    if max_aliases > 0 then
+      add_alias(records, id, holder, max_aliases)
+    end
+  elseif not known or status_of(known) == 'd' then
+    local due = math.max(due_after(delay, us), now)
+    add_job(records, id, payload, new_state(digits(now), digits(due), priority, max_attempts, unique))
+    if known then -- it was dead
+      redis.call('ZREM', queue.dead, id)
+      redis.call('ZREM', records.finished, id)
+      redis.call('HDEL', records.log, id)
+    end
+    if due > now then
+      enqueue(queue, records, id, priority, due, now)
+    else
+      ready[#ready + 1], priorities[#priorities + 1] = id, priority
+    end
+  end
+  if unique ~= '' or count == 1 then
+    answer[#answer + 1] = holder or id
+  end
+end
+if #ready > 0 then
+  if delayed > 0 then
+    promote_due(queue, records, now) -- these became due before
+  end
+  append_ready(queue, ready, priorities)
+  ring_bell(queue)
+end
+answer = table.concat(answer, '\0')
+if request ~= '' then
+  record_answer(request, answer, requests, window, now)
+end
+return answer

@@ -1,0 +1,42 @@
+-- Changes when a waiting job is due.
+--
+-- uses _queue.lua
+-- uses _records.lua
+-- uses _results.lua
+-- uses common/_time.lua
+--
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 id
+-- ARGV  2 delay in ms, or @ and a moment in ms
+-- ARGV  3 line for the log of attempts
+-- Returns 1; 0 if the job doesn't wait any more, or doesn't exist; with nothing done, the payload of a job that waits
+-- in another queue
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local id, delay, line = ARGV[1], ARGV[2], ARGV[3]
+id = resolve_alias(records, id)
+local state = read_state(records, id)
+if not state or state.status ~= 'w' then
+  return 0
+elseif remove_waiting(queue, id) == 0 then
+  return redis.call('HGET', records.jobs, id)
+end
+local us = microseconds()
+local now = math.floor(us / 1000)
+local due = due_after(delay, us)
+state.moment = digits(math.max(due, now))
+write_state(records, id, state)
+enqueue(queue, records, id, state.priority, due, now)
+append_log(records, id, line)
+return 1

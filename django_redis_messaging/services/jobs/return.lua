@@ -1,0 +1,42 @@
+-- Releases the jobs of claims whose replies were lost: their attempts have not started, and don't count.
+--
+-- uses _leases.lua
+-- uses _queue.lua
+-- uses _records.lua
+-- uses common/_time.lua
+--
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9… queues, each: ready, delayed, leased, dead, bell
+-- ARGV  1 limits, as in _leases.lua
+-- ARGV  2… tokens of the claims
+-- Returns the number of released jobs
+local records = records_at(KEYS)
+local limits = parse_limits(ARGV[1])
+local tokens = {}
+for at = 2, #ARGV do
+  tokens[ARGV[at]] = true
+end
+local now = milliseconds()
+-- Leases of a queue that are searched: the jobs of further ones come back when their leases end.
+local MAX_LEASES = 1000
+
+local released = 0
+for at = 9, #KEYS, 5 do
+  local queue = queue_at(KEYS, at)
+  local ids = redis.call('ZREVRANGE', queue.leased, 0, MAX_LEASES - 1)
+  for number, text in ipairs(#ids > 0 and redis.call('HMGET', records.states, unpack(ids)) or {}) do
+    local state = text and parse_state(text)
+    if state and tokens[state.token] then
+      local lease = {id = ids[number], fence = state.fence, token = state.token}
+      released = released + settle(queue, records, lease, {kind = 'release', ms = 0, line = ''}, now, limits)
+    end
+  end
+end
+return released

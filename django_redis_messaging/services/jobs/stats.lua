@@ -1,0 +1,68 @@
+-- Counts the jobs of a queue as if everything due by time had been done.
+--
+-- uses _queue.lua
+-- uses _records.lua
+-- uses common/_time.lua
+-- reads only
+--
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- ARGV  1 age at which a dead job is removed: ms
+-- ARGV  2 expired leases at which a job is dead, 0 if these count as failures
+-- Returns ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1
+local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local max_age, max_lost = tonumber(ARGV[1]), tonumber(ARGV[2])
+local now = milliseconds()
+local due = redis.call('ZCOUNT', queue.delayed, '-inf', now)
+local expired = redis.call('ZCOUNT', queue.leased, '-inf', now)
+local oldest = tonumber(redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')[2])
+
+local function note_due(moment)
+  oldest = math.min(oldest or moment, moment)
+end
+
+-- A lease that expired in a last attempt leaves a dead job. Only the first 500 are read.
+local dying = 0
+local leases = redis.call('ZRANGEBYSCORE', queue.leased, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 500)
+for at = 1, #leases, 2 do
+  local state = read_state(records, leases[at])
+  if state then
+    count_expired(state, max_lost)
+  end
+  if state and not has_attempts_left(state, max_lost) then
+    dying = dying + 1
+  else
+    note_due(tonumber(leases[at + 1]))
+  end
+end
+-- The first job of each priority is the oldest of it.
+local from = '-inf'
+while true do
+  local head = redis.call('ZRANGEBYSCORE', queue.ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  if not head[1] then
+    break
+  end
+  local state = read_state(records, head[1])
+  if state then
+    note_due(tonumber(state.moment))
+  end
+  from = next_band(head[2])
+end
+return {
+  redis.call('ZCARD', queue.ready) + due + expired - dying,
+  redis.call('ZCARD', queue.delayed) - due,
+  redis.call('ZCARD', queue.leased) - expired,
+  redis.call('ZCOUNT', queue.dead, '(' .. digits(now - max_age), '+inf') + dying,
+  oldest and oldest <= now and now - oldest or -1,
+}

@@ -1,0 +1,29 @@
+-- Removes one mail.
+--
+-- uses _mailbox.lua
+-- uses common/_live.lua
+-- uses common/_time.lua
+-- uses common/_types.lua
+--
+-- KEYS  1 newest
+-- KEYS  2 order
+-- KEYS  3 mail
+-- KEYS  4 marked
+-- KEYS  5 groups
+-- KEYS  6 lost
+-- ARGV  1 id
+-- ARGV  2 maximum number of mails in a mailbox
+-- ARGV  3 maximum age of a mail: ms, 0 for none
+-- Returns 1, or 0 if the mail does not exist or is beyond the limits
+local box, id = mailbox_at(KEYS), ARGV[1]
+local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3])}
+
+local first = first_id(box, count_excess(box, milliseconds(), limits))
+if tonumber(id) < first or not redis.call('ZSCORE', box.order, id) then
+  return 0
+end
+check_types('ZCARD', box.marked, box.groups)
+redis.call('HDEL', box.mail, id)
+remove_ids(box, id, id)
+publish_hint('b', box.newest)
+return 1

@@ -1,0 +1,73 @@
+-- Marks mails as read.
+--
+-- uses _mailbox.lua
+-- uses common/_live.lua
+-- uses common/_requests.lua
+-- uses common/_time.lua
+-- uses common/_types.lua
+--
+-- KEYS  1 newest
+-- KEYS  2 order
+-- KEYS  3 mail
+-- KEYS  4 marked
+-- KEYS  5 groups
+-- KEYS  6 lost
+-- KEYS  7 requests, first hash
+-- KEYS  8 requests, second hash
+-- ARGV  1 request id
+-- ARGV  2 request window: ms
+-- ARGV  3 maximum number of mails in a mailbox
+-- ARGV  4 maximum age of a mail: ms, 0 for none
+-- ARGV  5… ids
+-- Returns how many of them were unread; for a repeat, the first answer
+local box, requests = mailbox_at(KEYS), {KEYS[7], KEYS[8]}
+local request, window = ARGV[1], tonumber(ARGV[2])
+local limits = {length = tonumber(ARGV[3]), age = tonumber(ARGV[4])}
+
+-- Returns the groups whose unread mail is among `marks`: all ids are from `from` to `to`.
+local function groups_of(marks, from, to)
+  local found, marked = {}, {}
+  local groups = redis.call('ZRANGEBYSCORE', box.groups, from, to, 'WITHSCORES')
+  if #groups > 0 then
+    for at = 1, #marks, 2 do
+      marked[tonumber(marks[at])] = true
+    end
+  end
+  for at = 1, #groups, 2 do
+    if marked[tonumber(groups[at + 1])] then
+      found[#found + 1] = groups[at]
+    end
+  end
+  return found
+end
+
+local now = milliseconds()
+local recorded = find_answer(request, requests, window, now)
+if recorded then
+  return tonumber(recorded)
+end
+local first = first_id(box, count_excess(box, now, limits))
+local _, _, _, acked = read_newest(box)
+check_types('ZCARD', box.marked, box.groups)
+local lowest = math.max(first, (acked or 0) + 1)
+local stored = redis.call('ZMSCORE', box.order, unpack(ARGV, 5))
+local marks, from, to = {}, math.huge, 0
+for at = 5, #ARGV do
+  local id = tonumber(ARGV[at])
+  if id >= lowest and stored[at - 4] then
+    marks[#marks + 1] = ARGV[at]
+    marks[#marks + 1] = ARGV[at]
+    from, to = math.min(from, id), math.max(to, id)
+  end
+end
+if #marks == 0 then
+  return 0
+end
+-- First a write that Redis never refuses. A group whose unread mail is read has none.
+redis.call('ZREM', box.groups, '', unpack(groups_of(marks, from, to)))
+local unread = redis.call('ZADD', box.marked, unpack(marks))
+if unread > 0 then
+  record_answer(request, unread, requests, window, now)
+  publish_hint('b', box.newest)
+end
+return unread

@@ -1,0 +1,61 @@
+-- Semaphores. `holders` maps the token of each permit to the end of its lease (µs). `queue` maps the token of each
+-- waiting client to its ticket: the time of its arrival (µs), or the previous ticket plus 1. The first clients in
+-- the queue, one for each free permit, may take one: the id of the newest entry in the gate, a stream, is the
+-- highest of their tickets, and each client waits for an entry with its own ticket or a higher one.
+--
+--     holders  a b          limit 3, so 1 is free
+--     queue    c d e        c may take it: it is woken and calls semaphores/acquire
+--     gate     ticket of c
+--
+-- Released permits stay in `holders` for a while, with a negative score. A release that is repeated because its
+-- reply was lost finds its permit there.
+--
+-- uses common/_time.lua
+
+local RELEASED = -2 ^ 52 -- added to the time of a release (µs)
+local RELEASE_TTL = 60000 -- ms for which a release is remembered at least, unless 1000 others follow it
+
+-- How many permits are held; also how many clients wait, since both sets have the time of expiry as the score.
+local function count_active(set, now)
+  return redis.call('ZCOUNT', set, '(' .. digits(now), '+inf')
+end
+
+-- Lets no client count as alive for longer than `ttl` (ms) from now, as many would after the clock was set back.
+-- Callers have written before.
+local function limit_waiters(waiting, now, ttl)
+  local latest = digits(now + ttl * 1000)
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', waiting, '(' .. latest, '+inf', 'LIMIT', 0, 500)) do
+    redis.call('ZADD', waiting, latest, token)
+  end
+end
+
+-- Removes the clients that have not polled in time from the queue.
+local function remove_dead_waiters(queue, waiting, now)
+  local dead = redis.call('ZRANGEBYSCORE', waiting, '-inf', digits(now), 'LIMIT', 0, 500)
+  if #dead > 0 then
+    redis.call('ZREM', queue, unpack(dead))
+    redis.call('ZREM', waiting, unpack(dead))
+  end
+end
+
+-- The highest ticket that the gate is open for; 0 if it is closed.
+local function admitted_ticket(gate)
+  local newest = redis.call('XREVRANGE', gate, '+', '-', 'COUNT', 1)[1]
+  return newest and tonumber(string.match(newest[1], '^%d+')) or 0
+end
+
+-- Opens the gate for the first `free` clients in the queue, unless it is open for them: `admitted` is the highest
+-- ticket it is open for. The entry's TTL is longer than any client waits between two polls.
+local function open_gate(queue, gate, free, admitted)
+  if free < 1 then
+    return
+  end
+  local last = redis.call('ZRANGE', queue, free - 1, free - 1, 'WITHSCORES')
+  if not last[2] then
+    last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+  end
+  if last[2] and tonumber(last[2]) > admitted then
+    redis.call('XADD', gate, 'MAXLEN', 1, last[2] .. '-0', '', '')
+    redis.call('PEXPIRE', gate, 60000)
+  end
+end

@@ -1,0 +1,73 @@
+-- Enqueues an occurrence of a periodic task, unless it has been handled. It is left out if it was missed, if it is the
+-- one that was enqueued last, or if another job has its unique key. One that was enqueued before while the clock was
+-- ahead is enqueued again, under the same id, when it has ended; not if it is dead in another queue, which the task had
+-- then: redriving or removing it there would change the new job.
+--
+-- uses _periodic.lua
+-- uses common/_time.lua
+-- uses jobs/_queue.lua
+-- uses jobs/_records.lua
+-- uses jobs/_results.lua
+--
+-- KEYS  1 jobs
+-- KEYS  2 states
+-- KEYS  3 log
+-- KEYS  4 finished
+-- KEYS  5 uniques
+-- KEYS  6 aliases
+-- KEYS  7 requests, current or previous window
+-- KEYS  8 requests, the other window
+-- KEYS  9 ready
+-- KEYS  10 delayed
+-- KEYS  11 leased
+-- KEYS  12 dead
+-- KEYS  13 bell
+-- KEYS  14 periodic
+-- ARGV  1 name
+-- ARGV  2 fingerprint of the schedule
+-- ARGV  3 occurrence: ms
+-- ARGV  4 age from which it was missed: ms; 0: it is enqueued at any age
+-- ARGV  5 limit of waiting jobs in the queue
+-- ARGV  6 id
+-- ARGV  7 payload
+-- ARGV  8 priority
+-- ARGV  9 max attempts
+-- ARGV  10 unique key
+-- Returns when it was enqueued (ms); 0 if it was handled before, or left out; if the limit is exceeded, minus the
+-- number of jobs that would wait, with nothing done
+local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 9), KEYS[14]
+local name, schedule, moment, max_age = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local max_waiting, id, payload = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local priority, max_attempts, unique = ARGV[8], ARGV[9], ARGV[10]
+local now = milliseconds()
+
+-- Whether the job is dead in another queue. One that was removed from the dead jobs is among the finished ones.
+local function is_dead_elsewhere(state)
+  return state and state.status == 'd' and not redis.call('ZSCORE', queue.dead, id)
+    and not redis.call('ZSCORE', records.finished, id)
+end
+
+local handled, _, enqueued = read_periodic(periodic, name)
+if handled and moment <= handled then
+  return 0
+end
+local missed = max_age > 0 and now - moment >= max_age
+local known = read_state(records, id)
+local is_enqueued = moment == enqueued or (known and not has_ended(known))
+if missed or is_enqueued or is_dead_elsewhere(known) or (unique ~= '' and unique_holder(records, unique)) then
+  write_periodic(periodic, name, moment, schedule, enqueued)
+  return 0
+end
+local waiting = count_waiting(queue) + 1
+if waiting > max_waiting then
+  return -waiting
+end
+if known then
+  redis.call('ZREM', queue.dead, id)
+  redis.call('ZREM', records.finished, id)
+  delete_job(records, id)
+end
+write_periodic(periodic, name, moment, schedule, moment)
+add_job(records, id, payload, new_state(digits(now), digits(now), priority, max_attempts, unique))
+enqueue(queue, records, id, priority, now, now)
+return now
