@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -53,8 +52,7 @@ def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test starts without handlers for timers and key events, and without periodic tasks."""
     monkeypatch.setattr(handlers, "timers", {})
     monkeypatch.setattr(handlers, "key_events", [])
-    # the module, whose name in the package is that of the function
-    monkeypatch.setattr(sys.modules[schedules.__module__], "_registered", {})
+    monkeypatch.setattr(schedules, "_registered", {})
 
 
 @pytest_asyncio.fixture

@@ -23,7 +23,7 @@ from django_redis_messaging.services.common.operators import PROBES, Consumer, H
 from django_redis_messaging.services.expiries.keys import TIMERS
 from django_redis_messaging.services.jobs.engine import HEARTBEAT_TIMEOUT
 from django_redis_messaging.services.jobs.keys import JobKeys
-from django_redis_messaging.tasks import schedules
+from django_redis_messaging.tasks import periodic
 from django_redis_messaging.tasks.compat import BaseTaskBackend
 from django_redis_messaging.tasks.schedules import periodic_tasks
 from tests.engines import timers
@@ -267,7 +267,7 @@ class TestConsuming:
         assert healthy("--consuming", "--max-age", "0.01")
 
     def test_periodic_tasks_without_a_poller(self) -> None:
-        schedules(every=86_400)(jobs.noop)
+        periodic(every=86_400)(jobs.noop)
         one, key = periodic_tasks()[0].name, keys().periodic
         assert healthy("--consuming")  # none has run yet
         for _ in range(2):

@@ -26,9 +26,7 @@ from django_redis_messaging.core.clients import execute
 from django_redis_messaging.core.operations import Steps, perform
 from django_redis_messaging.management import loops
 from django_redis_messaging.services.common.loops import AliasPoller
-from django_redis_messaging.tasks import schedules as occurrences
-from django_redis_messaging.tasks import schedules as periodic
-from django_redis_messaging.tasks import schedules as tasks_polling
+from django_redis_messaging.tasks import periodic, schedules
 from django_redis_messaging.tasks.compat import BaseTaskBackend, task_enqueued
 from django_redis_messaging.tasks.schedules import (
     Cron,
@@ -59,7 +57,7 @@ DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test begins as a process that has just started."""
-    monkeypatch.setattr(occurrences, "_began", {})
+    monkeypatch.setattr(schedules, "_began", {})
     jobs.notes.clear()
 
 
@@ -300,7 +298,7 @@ def sent() -> Iterator[list[Any]]:
 class TestOccurrences:
     def test_first_registration_enqueues_no_past_occurrence(self) -> None:
         periodic(every=timedelta(days=10_000))(jobs.noop)
-        assert poll() == occurrences.MAX_INTERVAL
+        assert poll() == schedules.MAX_INTERVAL
         poll()
         assert enqueued() == []
 
@@ -309,7 +307,7 @@ class TestOccurrences:
         handle_until(server_ms() - 10 * DAY)
         midnight = server_ms() // DAY * DAY
         poll()
-        occurrences._began.clear()  # the poller was restarted
+        schedules._began.clear()  # the poller was restarted
         poll()
         assert enqueued() == [occurrence_id(NOOP, midnight)]
         assert perform(backend().using, read(backend(), tasks_of(backend())))[1] == [Seen(midnight, midnight)]
@@ -321,11 +319,11 @@ class TestOccurrences:
         self, missed_after: int, count: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A delay that is shorter than MISSED_AFTER is normal."""
-        monkeypatch.setattr(occurrences, "MISSED_AFTER", missed_after)
+        monkeypatch.setattr(schedules, "MISSED_AFTER", missed_after)
         periodic(every=timedelta(days=1), missed="none")(jobs.noop)
         handle_until(server_ms() - 10 * DAY)
         poll()
-        monkeypatch.setattr(occurrences, "MISSED_AFTER", 2 * DAY)
+        monkeypatch.setattr(schedules, "MISSED_AFTER", 2 * DAY)
         poll()
         assert len(enqueued()) == count
 
@@ -434,13 +432,13 @@ class TestOccurrences:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         periodic(cron="0 0 * * *", tz="Europe/Berlin")(jobs.noop)
-        monkeypatch.setitem(occurrences._began, keys().periodic, server_ms() + 2 * HOUR)
+        monkeypatch.setitem(schedules._began, keys().periodic, server_ms() + 2 * HOUR)
         name, moment = NOOP, server_ms() - 10 * DAY
         for _ in range(2):  # an old poller runs beside it, and stores its own schedule again
             server().hset(keys().periodic, name, f"{moment} 00000000 0")
             poll()
             assert handled() <= server_ms()
-        began = occurrences._began[keys().periodic]
+        began = schedules._began[keys().periodic]
         assert handled() == began, "the later round doesn't leave out what was due since the first one"
 
     @pytest.mark.parametrize(("began", "count"), [(0, 0), (20 * DAY, 1)])
@@ -453,7 +451,7 @@ class TestOccurrences:
         monkeypatch.setattr(module, "_registered", {})
         periodic(cron="0 0 * * *", tz="Asia/Tokyo")(jobs.noop)
         if began:
-            monkeypatch.setitem(occurrences._began, keys().periodic, server_ms() - began)
+            monkeypatch.setitem(schedules._began, keys().periodic, server_ms() - began)
         poll()
         poll()
         assert len(enqueued()) == count
@@ -519,7 +517,7 @@ class TestOccurrences:
         next(round_)
         with pytest.raises(StopIteration) as caught:
             round_.throw(Unavailable("no reply"))
-        assert caught.value.value == occurrences.RETRY_INTERVAL
+        assert caught.value.value == schedules.RETRY_INTERVAL
         assert "periodic tasks of the backend 'default' failed, retrying in 2.0 s: no reply" in caplog.text
 
     def test_tasks_of_other_backends_are_left_out(self, settings: Settings) -> None:
@@ -531,7 +529,7 @@ class TestOccurrences:
 def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds take 3 ms, so rounds once a second would leave out one second in 333."""
     schedule = Every(1)
-    poller = AliasPoller(conf.alias(), [tasks_polling.enqueue_periodic_tasks], lambda: clock.now > 1700.5)
+    poller = AliasPoller(conf.alias(), [schedules.enqueue_periodic_tasks], lambda: clock.now > 1700.5)
     clock = Clock(poller, monkeypatch)
     found: list[int | None] = []
 
@@ -543,7 +541,7 @@ def test_poller_leaves_out_no_second_of_a_long_time(monkeypatch: pytest.MonkeyPa
         yield
 
     periodic(every=1)(jobs.noop)
-    monkeypatch.setattr(tasks_polling, "enqueue_due", enqueue)
+    monkeypatch.setattr(schedules, "enqueue_due", enqueue)
     poller.run()
     assert [one for one in found if one] == list(range(1_000_000, 1_700_001, 1000))
     assert len(found) < 1000

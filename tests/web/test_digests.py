@@ -43,9 +43,8 @@ from django_redis_messaging import (
 from django_redis_messaging.management.commands.send_digests import MailingDisplay
 from django_redis_messaging.services.chats import digests as services_digests
 from django_redis_messaging.services.chats.digests import MAX_AGE, DigestInbox, DigestRecord, DigestRun
-from django_redis_messaging.web import digests
-from django_redis_messaging.web import digests as digest_mailing
-from django_redis_messaging.web.digests import Mailing, MailingFailed, send_digests
+from django_redis_messaging.web import digest_mailing, digests
+from django_redis_messaging.web.digest_mailing import Mailing, MailingFailed, send_digests
 from django_redis_messaging.web.identity import Identity
 from tests.conftest import Call
 from tests.services.asking import all_keys, change, keys, server, server_ms, until

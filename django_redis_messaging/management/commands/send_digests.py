@@ -9,7 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ...errors import LockError, MessagingError
-from ...web.digests import Digest, Mailing, MailingFailed
+from ...web.digest_mailing import Mailing, MailingFailed
+from ...web.digests import Digest
 from ..loops import Stopping
 from ..output import Display, Snapshot, format_count
 
