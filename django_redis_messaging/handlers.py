@@ -23,9 +23,8 @@ from typing import Any, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
-from .core import keys
+from .core import keys, keyspace
 from .errors import ConfigurationError, InvalidArgument
-from .services.common import keyspace
 
 #: a function, or a coroutine function, with one argument
 Handler = Callable[[Any], Any]

@@ -25,13 +25,12 @@ from django.utils.translation import get_language
 from redis.connection import SSLConnection
 
 from .. import conf, handlers
-from ..core import clients, keys, outcome, runs
+from ..core import clients, keys, keyspace, outcome, runs
 from ..core.commands import Command
 from ..core.connection import Target
 from ..core.runs import BACKEND, Entry, connections, databases, is_kind_of, mapping, urls_of
 from ..core.topology import endpoint
 from ..errors import ConfigurationError, MessagingError
-from ..services.common import keyspace
 
 #: numbers that may be 0; the others must be greater than 0
 MAY_BE_ZERO = {"CHAT_KEEP_LAST", "PRESENCE_MAX_MEMBERS", "TYPING_MAX_MEMBERS"}

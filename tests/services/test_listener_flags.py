@@ -10,9 +10,8 @@ from pytest_django import Settings
 from redis.exceptions import ResponseError, TimeoutError
 
 from django_redis_messaging import Expiry, conf
-from django_redis_messaging.core import clients
+from django_redis_messaging.core import clients, keyspace
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.common import keyspace
 from django_redis_messaging.services.listening import flags, listener
 
 from .asking import server, until

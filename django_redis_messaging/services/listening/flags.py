@@ -8,11 +8,11 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
+from ...core import keyspace
 from ...core.connection import BlockingConnection
 from ...core.outcome import is_temporary
 from ...core.topology import Endpoint, Primary, connect
 from ...handlers import KeyHandler, title
-from ..common import keyspace
 
 logger = logging.getLogger(__name__)
 

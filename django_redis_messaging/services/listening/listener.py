@@ -21,7 +21,7 @@ from django.db import close_old_connections
 from redis.exceptions import RedisError
 
 from ... import conf
-from ...core import keys
+from ...core import keys, keyspace
 from ...core.connection import BlockingConnection
 from ...core.keys import current_prefix
 from ...core.operations import LoopGuard, Script, Service, Steps, asynchronous, log_exception, operation
@@ -29,7 +29,6 @@ from ...core.outcome import backoff, no_retries_when
 from ...core.topology import Endpoint, Primaries, Primary
 from ...errors import MessagingError
 from ...handlers import KeyEvent, KeyHandler, TimerHandler, title
-from ..common import keyspace
 from ..expiries.timers import Firing, TimerEngine
 from ..jobs.threads import EventLoop
 from ..jobs.worker import DEFAULT_LIMITS, Limits, Worker
