@@ -1,6 +1,6 @@
 """Faults: what is lost, applied twice or not available while a primary fails and all services are used.
 
-Prints the tables of docs/reliability.md. The scenarios are those of tests/chaos/test_failing_over.py. Those
+Prints the tables of docs/reliability.md. The scenarios are those of tests/topologies/test_failover.py. Those
 that cut the network need root.
 
 uv run python -m benchmarks.faults
@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.chaos.failing_over import Report
-    from tests.chaos.scenarios import Scenario
+    from tests.support.failover import Report
+    from tests.support.failover_scenarios import Scenario
 
 #: number of calls that are measured one after the other
 CALLS = 1000
@@ -81,8 +81,8 @@ def counts(reports: Iterable[dict[str, int]]) -> str:
 
 def cost(rounds: int) -> Iterator[list[str]]:
     """Measure Chat.send with a primary and two replicas. Yields the rows of a table."""
-    from tests.chaos.scenarios import sentinel
-    from tests.chaos.shards import connected
+    from tests.support.failover_scenarios import sentinel
+    from tests.support.shards import connected
 
     times: dict[int, list[float]] = {0: [], 1: [], 2: []}
     with sentinel() as shard:
@@ -115,7 +115,7 @@ def print_table(titles: list[str], rows: Iterable[list[str]]) -> None:
 
 def main(rounds: int, only: str) -> None:
     set_up()
-    from tests.chaos.scenarios import SCENARIOS
+    from tests.support.failover_scenarios import SCENARIOS
 
     chosen = (scenario for scenario in SCENARIOS if only in scenario.name)
     print_table(TITLES, (measure(scenario, rounds) for scenario in chosen))

@@ -17,8 +17,26 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.isolation import Prefix, close_connections
 from django_redis_messaging.tasks import schedules
 
-from . import gate, postgresql
-from .topologies.servers import Servers
+from .support import gate, postgresql
+from .support.faults import all_at_once, connect, fill, fragile, lasting, lossy, messaging, proxy, until
+from .support.topologies import Servers
+from .support.worlds import keyspace_events, plant, short_lease, site
+
+__all__ = [
+    "all_at_once",
+    "connect",
+    "fill",
+    "fragile",
+    "keyspace_events",
+    "lasting",
+    "lossy",
+    "messaging",
+    "plant",
+    "proxy",
+    "short_lease",
+    "site",
+    "until",
+]  # fixtures
 
 #: calls an operation of an object by name
 Call = Callable[..., Awaitable[Any]]

@@ -8,7 +8,7 @@ from typing import Any
 from django_redis_messaging.tasks import RedisBackend
 from django_redis_messaging.tasks.compat import Task, TaskResult
 from django_redis_messaging.tasks.worker import Limits, Worker
-from tests.engines import tasks_of
+from tests.support.engines import tasks_of
 
 
 class Dummy(RedisBackend):

@@ -15,9 +15,9 @@ from django.test import override_settings
 
 from django_redis_messaging.core import clients, commands
 from django_redis_messaging.devserver.server import EmbeddedServer
-from tests.core.clusters import Cluster
-from tests.core.proxy import LossyProxy
-from tests.core.things import SCRIPTS, Things
+from tests.support.clusters import Cluster
+from tests.support.proxy import LossyProxy
+from tests.support.things import SCRIPTS, Things
 
 #: seconds; the timeout of conditions, also on a busy machine
 PATIENCE = 30.0

@@ -24,10 +24,10 @@ from django_redis_messaging.devserver.server import free_port
 from django_redis_messaging.errors import OutcomeUnknown, Unavailable
 from django_redis_messaging.management.commands import messaging_stats
 from tests.conftest import Call
-from tests.core.clusters import Cluster, mates, slot, until
 from tests.core.conftest import Connect
 from tests.core.test_retry import frozen, takes
-from tests.core.things import Things
+from tests.support.clusters import Cluster, mates, slot, until
+from tests.support.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

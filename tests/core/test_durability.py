@@ -13,12 +13,12 @@ from django_redis_messaging.core.outcome import deadline
 from django_redis_messaging.devserver.server import find_bundled
 from django_redis_messaging.errors import ConfigurationError, OutcomeUnknown
 from tests.conftest import Call
-from tests.core.clusters import until
 from tests.core.conftest import Connect
-from tests.core.sentinels import Pair
 from tests.core.test_cluster import meanwhile
 from tests.core.test_retry import frozen, takes
-from tests.core.things import Things
+from tests.support.clusters import until
+from tests.support.sentinels import Pair
+from tests.support.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

@@ -15,10 +15,10 @@ from django.test import override_settings
 from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer, free_port
-from tests.core.certificates import Authority
-from tests.core.clusters import Cluster
-from tests.core.sentinels import NAME, Sentinel
-from tests.services import permissions
+from tests.support import permissions
+from tests.support.certificates import Authority
+from tests.support.clusters import Cluster
+from tests.support.sentinels import NAME, Sentinel
 
 pytestmark = pytest.mark.timing
 

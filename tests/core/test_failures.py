@@ -15,7 +15,7 @@ from django_redis_messaging.core.operations import (
     log_exception,
     name_of,
 )
-from tests.unusual import AttributesExit, Nameless, TextExits, deep_group, with_notes
+from tests.support.unusual_errors import AttributesExit, Nameless, TextExits, deep_group, with_notes
 
 logger = logging.getLogger("tests.failures")
 

@@ -14,9 +14,9 @@ from django_redis_messaging.core.outcome import Attempts
 from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.conftest import Call
 from tests.core.conftest import Connect
-from tests.core.proxy import LossyProxy
 from tests.core.test_retry import SHORT, at_once
-from tests.core.things import Things
+from tests.support.proxy import LossyProxy
+from tests.support.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

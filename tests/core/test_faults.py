@@ -27,10 +27,10 @@ from django_redis_messaging.errors import OutcomeUnknown, Unavailable
 from django_redis_messaging.services.common.leases import AsyncRenewal
 from tests.conftest import Call
 from tests.core.conftest import Connect
-from tests.core.network import Network
-from tests.core.proxy import LossyProxy
 from tests.core.test_retry import frozen, takes
-from tests.core.things import Things
+from tests.support.network import Network
+from tests.support.proxy import LossyProxy
+from tests.support.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

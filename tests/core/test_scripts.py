@@ -8,7 +8,7 @@ import pytest
 
 from django_redis_messaging.core import commands
 from django_redis_messaging.core.commands import Script
-from tests.core.things import SCRIPTS
+from tests.support.things import SCRIPTS
 
 pytestmark = pytest.mark.versions
 

@@ -14,12 +14,12 @@ import pytest
 from django_redis_messaging.core import clients, pool
 from django_redis_messaging.devserver.server import free_port
 from tests.conftest import Call
-from tests.core.clusters import until
 from tests.core.conftest import Connect
-from tests.core.sentinels import NAME, Pair, Sentinel, Sentinels
 from tests.core.test_cluster import meanwhile
 from tests.core.test_retry import takes
-from tests.core.things import Things
+from tests.support.clusters import until
+from tests.support.sentinels import NAME, Pair, Sentinel, Sentinels
+from tests.support.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

@@ -15,8 +15,8 @@ from django_redis_messaging.core.operations import Listen, Service, Steps, async
 from django_redis_messaging.core.topology import Router
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import MessagingError
-from tests.core.clusters import Cluster
 from tests.core.conftest import Connect
+from tests.support.clusters import Cluster
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

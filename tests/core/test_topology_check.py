@@ -11,9 +11,9 @@ import pytest
 from django_redis_messaging.checks import servers as topology
 from django_redis_messaging.checks.servers import Server, Watch, check_server, check_topology
 from django_redis_messaging.devserver.server import EmbeddedServer
-from tests.core.clusters import Cluster
 from tests.core.conftest import Connect
-from tests.core.sentinels import NAME, Sentinels
+from tests.support.clusters import Cluster
+from tests.support.sentinels import NAME, Sentinels
 
 pytestmark = pytest.mark.timing
 

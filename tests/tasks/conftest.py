@@ -11,6 +11,10 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.isolation import Prefix
 
+from ..support.faults import client
+
+__all__ = ["client"]  # fixtures
+
 
 @pytest.fixture
 def own_server(messaging_settings: Prefix, settings: Settings) -> Iterator[EmbeddedServer]:

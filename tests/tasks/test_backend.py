@@ -45,11 +45,11 @@ from django_redis_messaging.tasks.compat import (
     task_finished,
 )
 from tests.conftest import Call
-from tests.services.conftest import messaging_alias
+from tests.support.worlds import messaging_alias
 
+from ..support.workers import backend, burst, ended, engine, keys, server, server_ms, until
 from . import jobs
 from .conformance import recording_signals
-from .working import backend, burst, ended, engine, keys, server, server_ms, until
 
 __all__ = ["messaging_alias"]
 READY, SUCCESSFUL, FAILED = TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED

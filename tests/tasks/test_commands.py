@@ -23,10 +23,10 @@ from django_redis_messaging import DelayQueue
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management.loops import chosen_backend, chosen_queues
 from django_redis_messaging.tasks.compat import BaseTaskBackend, TaskResultStatus
-from tests.processes import Start, commands
+from tests.support.processes import Start, commands
 
+from ..support.workers import PATIENCE, burst, ended, keys, server, state, until
 from . import jobs
-from .working import PATIENCE, burst, ended, keys, server, state, until
 
 #: a backend of Django or of the backport, not of this package
 DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")

@@ -8,11 +8,11 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging.tasks.compat import BaseTaskBackend
-from tests.services.conftest import messaging_alias
+from tests.support.worlds import messaging_alias
 
+from ..support.workers import burst
 from . import jobs
 from .conformance import Conformance, Queued, recording_signals
-from .working import burst
 
 pytestmark = pytest.mark.versions
 

@@ -16,8 +16,8 @@ from django.utils import timezone, translation
 from django_redis_messaging.tasks import task
 from django_redis_messaging.tasks.compat import task_backends, task_started
 
+from ..support.workers import burst, ended
 from . import jobs
-from .working import burst, ended
 
 variable: ContextVar[str] = ContextVar("variable", default="clean")
 local = Local()

@@ -15,10 +15,10 @@ from django_redis_messaging.services.jobs.running import NotStarted
 from django_redis_messaging.services.jobs.threads import EventLoop, EventLoopEnded, SyncThread
 from django_redis_messaging.tasks import records, task
 from django_redis_messaging.tasks.compat import TaskResultStatus
-from tests.unusual import AttributesExit, Nameless, TextExits, deep_group, with_notes
+from tests.support.unusual_errors import AttributesExit, Nameless, TextExits, deep_group, with_notes
 
+from ..support.workers import PATIENCE, burst, ended
 from . import jobs
-from .working import PATIENCE, burst, ended
 
 
 @dataclass(frozen=True)

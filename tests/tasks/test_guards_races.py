@@ -18,11 +18,11 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.tasks import worker
 from django_redis_messaging.tasks.compat import TaskResultStatus
 from django_redis_messaging.tasks.keys import ConcurrencyKeys
-from tests.processes import Start, commands
+from tests.support.processes import Start, commands
 
+from ..support.workers import at_work, burst, ended, server, state, until
 from . import jobs
 from .test_worker import counts, reset_jobs
-from .working import at_work, burst, ended, server, state, until
 
 __all__ = ["reset_jobs"]
 

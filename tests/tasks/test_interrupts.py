@@ -32,11 +32,11 @@ from django_redis_messaging.services.jobs import threads as interrupts
 from django_redis_messaging.services.jobs.worker import Worker
 from django_redis_messaging.tasks import task
 from django_redis_messaging.tasks.compat import TaskResultStatus, task_started
-from tests.processes import PATIENCE, Start, commands
+from tests.support.processes import PATIENCE, Start, commands
 
-from .. import postgresql
+from ..support import postgresql
+from ..support.workers import at_work, burst, ended, engine, state, until
 from . import jobs
-from .working import at_work, burst, ended, engine, state, until
 
 SUCCESSFUL, FAILED = TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
 #: the alias of the database that the tasks write to

@@ -38,12 +38,12 @@ from django_redis_messaging.tasks.schedules import (
     read,
     tasks_of,
 )
-from tests.processes import commands
-from tests.test_checks import found
+from tests.site.test_checks import found
+from tests.support.processes import commands
 
+from ..support.workers import at_work, backend, burst, engine, keys, server, server_ms, until
 from . import jobs
 from .test_poller import Clock, polling
-from .working import at_work, backend, burst, engine, keys, server, server_ms, until
 
 #: the module, whose name in the package is that of the function
 module = sys.modules[periodic.__module__]

@@ -28,10 +28,22 @@ from django_redis_messaging.services.common.loops import AliasPoller, Poller, Ro
 from django_redis_messaging.services.jobs import engine as registry_module
 from django_redis_messaging.services.jobs.engine import Engine, check_registration, registered_queues
 from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys, queues_key
-from tests.engines import Performed
+from tests.support.engines import Performed
 
+from ..support.workers import (
+    PATIENCE,
+    backend,
+    burst,
+    engine,
+    keys,
+    running,
+    sent,
+    sent_in,
+    server,
+    server_ms,
+    until,
+)
 from . import jobs
-from .working import PATIENCE, backend, burst, engine, keys, running, sent, sent_in, server, server_ms, until
 
 #: ms
 DAY = 86_400_000

@@ -20,12 +20,12 @@ from django_redis_messaging.tasks.compat import (
     TaskResultDoesNotExist,
     TaskResultStatus,
 )
-from tests.services.conftest import messaging_alias
+from tests.support.worlds import messaging_alias
 
+from ..support.workers import backend, burst, ended, engine, state, until
 from . import jobs
 from .conformance import recording_signals
 from .test_worker import counts, reset_jobs
-from .working import backend, burst, ended, engine, state, until
 
 __all__ = ["messaging_alias", "reset_jobs"]
 

@@ -21,11 +21,11 @@ from django_redis_messaging.errors import InvalidArgument
 from django_redis_messaging.tasks import await_for_result, wait_for_result
 from django_redis_messaging.tasks import backend as waiting
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultDoesNotExist, TaskResultStatus
-from tests.services.conftest import messaging_alias
+from tests.support.worlds import messaging_alias
 
+from ..support.workers import backend, burst, engine, keys, server, state, until
 from . import jobs
 from .test_worker import reset_jobs
-from .working import backend, burst, engine, keys, server, state, until
 
 __all__ = ["messaging_alias", "reset_jobs"]
 

@@ -15,9 +15,9 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.tasks import await_for_result
 from django_redis_messaging.tasks.compat import TaskResultStatus
 
+from ..support.workers import burst, until
 from . import jobs
 from .test_waiting import PATIENCE, copy_of, waiters, waits_sent
-from .working import burst, until
 
 SUCCESSFUL = TaskResultStatus.SUCCESSFUL
 

@@ -35,10 +35,9 @@ from django_redis_messaging.tasks import worker as guards
 from django_redis_messaging.tasks import worker as running_module
 from django_redis_messaging.tasks.compat import TaskResultStatus, task_finished, task_started
 from django_redis_messaging.tasks.worker import Limits, Worker
-from tests.processes import forked
+from tests.support.processes import forked
 
-from . import jobs
-from .working import (
+from ..support.workers import (
     PATIENCE,
     at_work,
     backend,
@@ -55,6 +54,7 @@ from .working import (
     until,
     worker,
 )
+from . import jobs
 
 SUCCESSFUL, FAILED = TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
 

@@ -10,10 +10,10 @@ from pytest_django import Settings
 
 from django_redis_messaging.core import clients
 from django_redis_messaging.isolation import Prefix
-from tests.core.sentinels import Pair
+from tests.support.sentinels import Pair
 
+from ..support.workers import at_work, ended, engine, keys, until
 from . import jobs
-from .working import at_work, ended, engine, keys, until
 
 pytestmark = pytest.mark.timing
 

@@ -13,8 +13,19 @@ from django_redis_messaging.tasks import task
 from django_redis_messaging.tasks.compat import TaskResultStatus
 from django_redis_messaging.tasks.worker import Limits
 
+from ..support.workers import (
+    PATIENCE,
+    at_work,
+    backend,
+    burst,
+    engine,
+    liveness,
+    running,
+    state,
+    until,
+    worker,
+)
 from . import jobs
-from .working import PATIENCE, at_work, backend, burst, engine, liveness, running, state, until, worker
 
 
 @pytest.fixture(autouse=True)

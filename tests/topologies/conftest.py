@@ -12,7 +12,7 @@ from pytest_django import Settings
 from django_redis_messaging import conf
 from django_redis_messaging.isolation import Prefix, close_connections
 
-from .servers import TOPOLOGIES, Servers, Topology
+from ..support.topologies import TOPOLOGIES, Servers, Topology
 
 #: the CACHES alias of the topology under test
 ALIAS = "topology"

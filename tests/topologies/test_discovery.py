@@ -9,7 +9,7 @@ import pytest
 from django_redis_messaging import RecentContacts
 from tests.conftest import Call
 
-from .servers import Topology
+from ..support.topologies import Topology
 
 pytestmark = pytest.mark.topologies
 

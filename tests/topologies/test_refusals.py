@@ -18,11 +18,11 @@ from django_redis_messaging.core.commands import Command
 from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from django_redis_messaging.services.users.keys import UserKeys
 from tests.conftest import Call
-from tests.core.certificates import Authority
-from tests.core.clusters import SLOTS
+from tests.support.certificates import Authority
+from tests.support.clusters import SLOTS
 
+from ..support.topologies import Topology
 from .conftest import ALIAS
-from .servers import Topology
 
 pytestmark = pytest.mark.topologies
 only = pytest.mark.parametrize("topology", ["redis-tls", "primaries-tls"], indirect=True)

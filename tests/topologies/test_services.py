@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import Call
 
-from .scenarios import SCENARIOS, Scenario
+from ..support.service_scenarios import SCENARIOS, Scenario
 
 pytestmark = pytest.mark.topologies
 

@@ -17,7 +17,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat
 
-from .states import build_world
+from ..support.page_states import build_world
 from .test_browser import MODULES, TIMEOUT, Visit, choose, send, visit
 from .test_frame_browser import violations_now
 from .test_room_browser import IDS, wait_until

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.services.directories.recent import RecentContacts
 
-from . import policies
+from ..support import policies
 from .conftest import client_of
 from .test_pages import HOSTILE
 

@@ -47,8 +47,8 @@ from django_redis_messaging.web import digest_mailing, digests
 from django_redis_messaging.web.digest_mailing import Mailing, MailingFailed, send_digests
 from django_redis_messaging.web.identity import Identity
 from tests.conftest import Call
-from tests.services.asking import all_keys, change, keys, server, server_ms, until
-from tests.terminal import output_of
+from tests.support.server import all_keys, change, keys, server, server_ms, until
+from tests.support.terminal import output_of
 
 from .conftest import Room
 

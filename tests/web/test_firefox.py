@@ -11,10 +11,10 @@ from django.urls import reverse
 
 from django_redis_messaging import Chat
 
-from . import firefox
+from ..support import firefox
+from ..support.firefox import Firefox
+from ..support.serving import Site
 from .conftest import client_of
-from .firefox import Firefox
-from .serving import Site
 
 pytestmark = [
     pytest.mark.browser,

@@ -18,7 +18,7 @@ from pytest_django import Settings
 from django_redis_messaging import Chat
 from django_redis_messaging.web.views.chats import CHATS_PER_PAGE
 
-from .states import KEEP, build_world
+from ..support.page_states import KEEP, build_world
 from .test_browser import MODULES, TIMEOUT, Visit, choose, send, violations, visit
 from .test_room_browser import filled, many_chats
 from .test_site import Alone

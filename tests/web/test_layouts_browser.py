@@ -12,7 +12,7 @@ from django.urls import reverse
 from playwright.sync_api import Frame, Page, expect
 from pytest_django import Settings
 
-from . import policies
+from ..support import policies
 from .test_browser import MODULES, Visit, visit
 from .test_frame_browser import SHIFTS
 from .test_room_browser import filled, position, wait_for_position, wait_until

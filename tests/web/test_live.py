@@ -26,8 +26,8 @@ from django_redis_messaging.web.live import view as sending
 from django_redis_messaging.web.live.access import Access
 from django_redis_messaging.web.rendering import MAX_BYTES
 
+from ..support.serving import EventSource, Site
 from .conftest import client_of
-from .serving import EventSource, Site
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

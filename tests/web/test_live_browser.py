@@ -18,8 +18,8 @@ from django_redis_messaging import Chat, notify
 from django_redis_messaging.services.live import presence
 from django_redis_messaging.web.live import view
 
-from . import policies
-from .serving import CuttingProxy, Site
+from ..support import policies
+from ..support.serving import CuttingProxy, Site
 from .test_browser import MODULES, Visit, expect_message, send, violations, visit
 from .test_room_browser import filled, receive_while_jumping, wait_until
 

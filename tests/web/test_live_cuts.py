@@ -12,8 +12,8 @@ from django.contrib.auth.models import User
 
 from django_redis_messaging import Chat
 
+from ..support.serving import CuttingProxy, serving
 from .conftest import client_of
-from .serving import CuttingProxy, serving
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timing, pytest.mark.promise]
 

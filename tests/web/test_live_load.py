@@ -21,10 +21,10 @@ from django_redis_messaging import Chat, notify
 from django_redis_messaging.services.live.hub import open_hubs
 from django_redis_messaging.services.live.stream import Stream
 from django_redis_messaging.web.live import view
-from tests.services.asking import server, until
+from tests.support.server import server, until
 
+from ..support.serving import EventSource, Site
 from .conftest import client_of
-from .serving import EventSource, Site
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timing]
 

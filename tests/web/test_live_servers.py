@@ -17,11 +17,11 @@ from django.conf import settings
 from django_redis_messaging import Chat
 from django_redis_messaging.core.keys import current_prefix
 
-from .serving import EventSource
+from ..support.serving import EventSource
 
 pytestmark = pytest.mark.timing
 
-APPLICATION = "tests.web.live_site:application"
+APPLICATION = "tests.support.live_site:application"
 SERVERS = {
     "uvicorn": ["uvicorn", APPLICATION, "--lifespan", "off", "--port"],
     "gunicorn": ["gunicorn", APPLICATION, "-k", "uvicorn_worker.UvicornWorker", "-b"],

@@ -19,7 +19,7 @@ from django_redis_messaging import Lock
 from django_redis_messaging.core import clients
 from django_redis_messaging.isolation import Prefix
 from django_redis_messaging.services.locks.keys import LockKeys
-from tests.test_demo import Demo, start
+from tests.demo.test_demo import Demo, start
 
 from .test_browser import violations
 

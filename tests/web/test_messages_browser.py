@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, notify
 
-from . import policies
+from ..support import policies
 from .test_browser import TIMEOUT, Visit, choose, expect_message, send, visit
 
 __all__ = ["visit"]  # the fixture

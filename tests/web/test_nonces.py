@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 from pytest_django import Settings
 
-from . import policies
+from ..support import policies
 from .conftest import Room
 
 pytestmark = pytest.mark.versions

@@ -13,7 +13,7 @@ from pytest_django import Settings
 from django_redis_messaging import Chat
 from django_redis_messaging.web.identity import Identity
 
-from . import policies
+from ..support import policies
 from .test_browser import MODULES, Visit, visit
 
 __all__ = ["visit"]  # the fixture

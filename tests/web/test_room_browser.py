@@ -12,7 +12,7 @@ from playwright.sync_api import APIResponse, Page, Route, expect
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox, Mailbox
-from tests.services.asking import keys, server
+from tests.support.server import keys, server
 
 from .conftest import client_of
 from .test_browser import MODULES, TIMEOUT, Visit, choose, expect_message, send, visit

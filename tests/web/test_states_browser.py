@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page
 from pytest_django import Settings
 
-from .states import STATES, build_world
+from ..support.page_states import STATES, build_world
 from .test_browser import Visit, visit
 from .test_site import Alone
 

@@ -1,0 +1,371 @@
+"""Compares Aggregator with counts by brute force, while processes are suspended and killed anywhere; and
+checks that the machine finds planted bugs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from django_redis_messaging import Aggregator, LeaseLost, MessagingError, conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.services.aggregates import aggregator
+from django_redis_messaging.services.aggregates import aggregator as counting
+from django_redis_messaging.services.aggregates.aggregator import Flush
+from django_redis_messaging.services.aggregates.keys import AggregateKeys
+
+from ..support.lines import Lines, counted, parse
+from ..support.planted_bugs import PROFILE, Plant, PlantedBugs, finds_a_mistake
+from ..support.server import get_redis_connection
+
+CONSUMERS = ("ann", "b o")
+_runs = itertools.count()
+_process: ContextVar[Process] = ContextVar("process")
+lines = st.sampled_from([b"d1 a", b"d1 b", b"d2 a", b"d2 c", b"d3 a", b"d1 a;d2 b", b"", b"?"])
+consumers = st.sampled_from(CONSUMERS)
+numbers = st.integers(0, 7)
+
+
+class Killed(Exception):
+    """Raised by a parse function, in place of the end of its process."""
+
+
+class Process:
+    """A process of a consumer that counts one file. It is suspended before each batch of lines, and before
+    and after each flush."""
+
+    def __init__(self, aggregate: Aggregator, at: int, file: Lines, fails_at: int, repeats: bool) -> None:
+        self.at, self.file = at, file
+        #: whether each flush is sent twice, as after a lost reply
+        self.repeats = repeats
+        #: whether another process has changed the marker since this one began
+        self.overtaken = False
+        self._calls = itertools.count(1)
+        self._fails_at = fails_at
+        self._go, self._idle = asyncio.Event(), asyncio.Event()
+        self._aggregate = aggregate
+
+    async def start(self) -> None:
+        """Let it run to its first pause."""
+        self.task = asyncio.create_task(self._run())
+        await self._suspended()
+
+    async def _run(self) -> None:
+        _process.set(self)
+        await self._aggregate.aadd_file(self, self._parse)
+
+    id = property(lambda self: self.file.id)
+    channel = property(lambda self: self.file.channel)
+    consumer = property(lambda self: self.file.consumer)
+
+    def batches(self, n: int, /) -> Any:
+        raise NotImplementedError
+
+    async def abatches(self, n: int, /) -> AsyncIterator[list[bytes]]:
+        for batch in self.file.batches(n):
+            await self.pause()
+            yield batch
+
+    def _parse(self, line: bytes) -> list[tuple[str, str]]:
+        if next(self._calls) == self._fails_at:
+            raise Killed
+        return parse(line)
+
+    async def pause(self) -> None:
+        self._go.clear()
+        self._idle.set()
+        await self._go.wait()
+
+    async def advance(self) -> None:
+        """Let it run to its next pause, or to its end."""
+        self._idle.clear()
+        self._go.set()
+        await self._suspended()
+
+    async def _suspended(self) -> None:
+        idle = asyncio.create_task(self._idle.wait())
+        await asyncio.wait({idle, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+
+    async def kill(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+
+_aflush: Callable[[Aggregator, str, int, Flush], Awaitable[None]] = Aggregator._aflush
+
+
+async def flush(self: Aggregator, marker: str, file_id: int, flush: Flush) -> None:
+    """As the original, with pauses; for some processes as after a lost reply."""
+    process = _process.get()
+    await process.pause()
+    for _ in range(1 + process.repeats):
+        await _aflush(self, marker, file_id, flush)
+    await process.pause()
+
+
+class AggregateMachine(RuleBasedStateMachine):
+    """Two consumers, of which each may have several processes: only one of them has the lease, but the others
+    don't know that yet."""
+
+    flush = staticmethod(flush)
+
+    @initialize(files=st.lists(st.lists(lines, max_size=12), min_size=1, max_size=3))
+    def begin(self, files: list[list[bytes]]) -> None:
+        self.patches: list[Any] = [
+            mock.patch.object(aggregator, "BATCH", 3),
+            mock.patch.object(counting, "FLUSH_PAIRS", 2),
+            mock.patch.object(counting, "FLUSH_LINES", 4),
+            mock.patch.object(Aggregator, "_aflush", type(self).flush),
+        ]
+        for patch in self.patches:
+            patch.start()
+        self.loop = asyncio.new_event_loop()
+        self.name = f"a {next(_runs)}"
+        self.aggregate = Aggregator(self.name)
+        self.keys = AggregateKeys(conf.prefix(), self.name)
+        self.client: Any = get_redis_connection(conf.alias())
+        self.files = files
+        #: consumer → number of files that it has acked
+        self.acked = dict.fromkeys(CONSUMERS, 0)
+        #: consumer → its marker: file, lines
+        self.markers = dict.fromkeys(CONSUMERS, (0, 0))
+        self.processes: list[Process] = []
+
+    def teardown(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        try:
+            self.finish_all()
+        finally:
+            for patch in self.patches:
+                patch.stop()
+            self.loop.run_until_complete(self.end())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    async def end(self) -> None:
+        for process in self.processes:
+            await process.kill()
+        await clients.aclose()
+
+    # Actions
+
+    @rule(
+        consumer=consumers, back=st.sampled_from([0, 0, 0, 1]), repeats=st.booleans(),
+        fails_at=st.sampled_from([0, 0, 1, 2, 5, 8]), steps=numbers,
+    )  # fmt: skip
+    def begin_a_file(self, consumer: str, back: int, repeats: bool, fails_at: int, steps: int) -> None:
+        """The next file; or the one before, whose ack was lost."""
+        at = self.acked[consumer] - back
+        if not 0 <= at < len(self.files):
+            return
+        self.run(self.process(consumer, at, fails_at, repeats), steps)
+
+    @precondition(lambda self: self.processes)
+    @rule(which=numbers, steps=numbers)
+    def go_on(self, which: int, steps: int) -> None:
+        self.run(self.processes[which % len(self.processes)], steps)
+
+    @precondition(lambda self: self.processes)
+    @rule(which=numbers, steps=numbers)
+    def take_over(self, which: int, steps: int) -> None:
+        """Another process counts the file of one that is suspended; then both run."""
+        suspended = self.processes[which % len(self.processes)]
+        if suspended.at == self.acked[suspended.consumer]:
+            self.run(self.process(suspended.consumer, suspended.at), steps)
+            self.run(suspended, steps)
+
+    @precondition(lambda self: self.processes)
+    @rule(which=numbers)
+    def kill(self, which: int) -> None:
+        process = self.processes.pop(which % len(self.processes))
+        self.loop.run_until_complete(process.kill())
+
+    def process(self, consumer: str, at: int, fails_at: int = 0, repeats: bool = False) -> Process:
+        file = Lines(self.files[at], 10 + at, consumer=consumer)
+        process = Process(self.aggregate, at, file, fails_at, repeats)
+        self.processes.append(process)
+        self.loop.run_until_complete(process.start())
+        return process
+
+    def run(self, process: Process, steps: int) -> None:
+        while not process.task.done() and steps > 0:
+            self.loop.run_until_complete(process.advance())
+            self.read_markers(process)
+            steps -= 1
+        if process.task.done():
+            self.processes.remove(process)
+            self.check_outcome(process)
+
+    def check_outcome(self, process: Process) -> None:
+        error = process.task.exception()
+        if error is None:
+            self.acked[process.consumer] = max(self.acked[process.consumer], process.at + 1)
+            return
+        if isinstance(error, LeaseLost):
+            assert process.overtaken, "no other process has counted this file"
+        elif not isinstance(error, Killed):
+            raise error
+
+    def read_markers(self, by: Process) -> None:
+        for consumer, before in self.markers.items():
+            text = self.client.hget(self.keys.markers, f"logs\0{consumer}")
+            file, line = map(int, text.split()[:2]) if text else (0, 0)
+            assert (file, line) >= before, "a marker moved back"
+            self.markers[consumer] = (file, line)
+            if (file, line) != before:
+                assert consumer == by.consumer
+                for process in self.processes:
+                    process.overtaken |= process is not by and process.consumer == consumer
+
+    def finish_all(self) -> None:
+        """Count all files to their end."""
+        for consumer in CONSUMERS:
+            for at in range(self.acked[consumer], len(self.files)):
+                process = self.process(consumer, at)
+                self.run(process, 1000)
+                assert self.acked[consumer] == at + 1
+        self.counts_are_those_of_the_marked_lines()
+        assert self.stored() == Counter({pair: 2 * count for pair, count in self.counted().items()})
+
+    # Invariants
+
+    @invariant()
+    def counts_are_those_of_the_marked_lines(self) -> None:
+        if not hasattr(self, "markers"):
+            return
+        expected: Counter[tuple[str, str]] = Counter()
+        malformed = 0
+        for file, line in self.markers.values():
+            marked = [
+                one
+                for number, of_file in enumerate(self.files, 10)
+                for one in (of_file if number < file else of_file[:line] if number == file else [])
+            ]
+            expected += counted(marked)
+            malformed += marked.count(b"?")
+        assert self.stored() == expected
+        assert self.aggregate.malformed() == malformed
+
+    def counted(self) -> Counter[tuple[str, str]]:
+        return counted(itertools.chain.from_iterable(self.files))
+
+    def stored(self) -> Counter[tuple[str, str]]:
+        found: Counter[tuple[str, str]] = Counter()
+        for period in self.aggregate.periods():
+            counts = self.aggregate.top(period)
+            assert self.aggregate.total(period) == sum(one.count for one in counts)
+            found |= Counter({(period, one.key): one.count for one in counts})
+        return found
+
+
+@pytest.mark.usefixtures("messaging_alias")
+def test_counts_equal_the_model() -> None:
+    run_state_machine_as_test(AggregateMachine, settings=PROFILE)
+
+
+PLANTS: dict[str, Plant] = {
+    "the marker is not compared": (
+        "aggregates/flush",
+        "if marked > file or not is_repeat and (line ~= first or ended and last > first) then",
+        "if false then",
+    ),
+    "an older file is counted": (
+        "aggregates/flush",
+        "if marked > file or not is_repeat and (line ~= first or ended and last > first) then",
+        "if marked <= file and not is_repeat and (line ~= first or ended and last > first) then",
+    ),
+    "an overtaken process continues": ("aggregates/flush", "line ~= first", "line < first"),
+    "a repeat is counted": ("aggregates/flush", "is_repeat and {} or read_changes()", "read_changes()"),
+    "malformed lines of a repeat are counted": (
+        "aggregates/flush",
+        "if not is_repeat and malformed_lines ~= '0' then",
+        "if malformed_lines ~= '0' then",
+    ),
+    "malformed lines are not counted": (
+        "aggregates/flush",
+        "redis.call('INCRBY', malformed, malformed_lines)",
+        "",
+    ),
+    "a repeat is refused": ("aggregates/flush", "last > first and line == last", "false"),
+    "the next file is refused": ("aggregates/flush", "line, ended = 0, false\nend", "end"),
+    "the marker stays": ("aggregates/flush", "digits(last) ..", "digits(first) .."),
+    "the marker is of another file": ("aggregates/flush", "digits(file) ..", "digits(math.max(file, 12)) .."),
+    "a file ends with each flush": ("aggregates/flush", "((is_end or ended) and ' end' or '')", "' end'"),
+    "consumers share a marker": (
+        "aggregates/flush",
+        "redis.call('HGET', markers, field)",
+        "redis.call('HVALS', markers)[1]",
+    ),
+    "a key is forgotten": (
+        "aggregates/flush",
+        "for at = change.from, change.to, 2 do",
+        "for at = change.from + 2, change.to, 2 do",
+    ),
+    "the total is that of the last key": (
+        "aggregates/flush",
+        "total = total + tonumber(count)",
+        "total = tonumber(count)",
+    ),
+    "a period is not registered": (
+        "aggregates/flush",
+        "redis.call('ZADD', periods, 0, change.name)",
+        "",
+    ),
+}  # fmt: skip
+
+
+class TestPlantedBugs(PlantedBugs):
+    machine = AggregateMachine
+    plants = PLANTS
+    errors = (MessagingError,)  # an error of a script is a find, too
+
+
+async def flush_in_two_steps(self: Aggregator, marker: str, file_id: int, flush: Flush) -> None:
+    """The counts first, under another marker; then the marker."""
+    process = _process.get()
+    counts = Flush(start=0, end=1, counts=flush.counts, malformed=flush.malformed, is_last=False)
+    await process.pause()
+    await _aflush(self, f"{marker}{next(_runs)}", file_id, counts)
+    await process.pause()
+    empty = Flush(start=flush.start, end=flush.end, counts={}, malformed=0, is_last=flush.is_last)
+    await _aflush(self, marker, file_id, empty)
+
+
+async def flush_marker_first(self: Aggregator, marker: str, file_id: int, flush: Flush) -> None:
+    """The marker first; then the counts, under another marker."""
+    process = _process.get()
+    empty = Flush(start=flush.start, end=flush.end, counts={}, malformed=0, is_last=flush.is_last)
+    await process.pause()
+    await _aflush(self, marker, file_id, empty)
+    await process.pause()
+    counts = Flush(start=0, end=1, counts=flush.counts, malformed=flush.malformed, is_last=False)
+    await _aflush(self, f"{marker}{next(_runs)}", file_id, counts)
+
+
+@pytest.mark.usefixtures("messaging_settings")
+@pytest.mark.parametrize("in_two_steps", [flush_in_two_steps, flush_marker_first])
+def test_counts_and_marker_in_two_steps_are_found(in_two_steps: Any) -> None:
+    class InTwoSteps(AggregateMachine):
+        flush = staticmethod(in_two_steps)
+
+        def counts_are_those_of_the_marked_lines(self) -> None:
+            """Between the steps they differ: only the result counts."""
+
+    finds_a_mistake(InTwoSteps, MessagingError)

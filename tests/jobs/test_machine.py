@@ -1,0 +1,593 @@
+"""The lease engine behaves like a simple model, and the state machine that compares them finds planted bugs.
+
+The machine uses a DelayQueue. In half of its runs, the engine of the queue counts expired leases apart from
+failures, as those of tasks and timers do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from django_redis_messaging import LimitExceeded, conf
+from django_redis_messaging.services.jobs import DelayQueue, Job
+from django_redis_messaging.services.jobs.engine import Engine
+from django_redis_messaging.services.jobs.keys import JobKeys
+from tests.support.engines import Performed
+
+from ..support.planted_bugs import PROFILE, Plant, PlantedBugs
+from ..support.server import get_redis_connection
+
+#: seconds: longer than any run; jobs become due and leases expire only by rules
+LONG = 3600
+MAX_WAITING, MAX_DEAD = 7, 3
+IDS = ("x", "y:{z}", "ü")
+_runs = itertools.count()
+
+
+@dataclasses.dataclass
+class ModelJob:
+    """A job of the model."""
+
+    id: str
+    data: Any
+    priority: int
+    attempts: int = 0
+    #: expired leases, where they are counted apart from failures
+    lost: int = 0
+    #: whether it is leased, but not started
+    is_held: bool = False
+    #: whether it has been ready for longer than LONG
+    old: bool = False
+    #: fence of the latest lease
+    lease: int = 0
+    reason: str = ""
+
+
+class CountingEngine(Engine):
+    """As the engines of tasks and timers."""
+
+    counts_lost = True
+
+
+class Model:
+    """The model of a queue: jobs, each in one state."""
+
+    def __init__(self) -> None:
+        self.counts_lost = False
+        self.max_attempts = 2
+        self.max_lost = 2
+        self.ready: list[ModelJob] = []
+        self.delayed: list[ModelJob] = []
+        #: delayed jobs that are due, and expired leases, neither processed yet
+        self.due: list[ModelJob] = []
+        self.lost: list[ModelJob] = []
+        self.leased: list[ModelJob] = []
+        #: oldest first
+        self.dead: list[ModelJob] = []
+        self.requests: set[str] = set()
+
+    @property
+    def waiting(self) -> int:
+        return len(self.ready) + len(self.delayed) + len(self.due)
+
+    def find(self, job_id: str, *places: list[ModelJob]) -> ModelJob | None:
+        return next((job for place in places for job in place if job.id == job_id), None)
+
+    def push(self, jobs: list[ModelJob], request: str | None, *, delayed: bool) -> None:
+        if request is not None and request in self.requests:
+            return
+        places = (self.ready, self.delayed, self.due, self.lost, self.leased)
+        # existing jobs need no room
+        waiting = self.waiting + sum(self.find(job.id, *places) is None for job in jobs)
+        if waiting > MAX_WAITING:
+            raise LimitExceeded("jobs", limit=MAX_WAITING, actual=waiting)
+        for job in jobs:
+            if not self.find(job.id, *places):
+                self.dead = [other for other in self.dead if other.id != job.id]
+                self.enqueue(job, delayed=delayed)
+        if request is not None:
+            self.requests.add(request)
+
+    def process_due(self) -> None:
+        """Requeue expired leases behind the due jobs."""
+        lost, self.lost = self.lost, []
+        for job in lost:
+            if not job.is_held:
+                job.reason = f"The lease expired in attempt {job.attempts}."
+                job.lost += self.counts_lost
+            if self.has_attempts_left(job):
+                self.enqueue(job, delayed=False)
+        # they die in the same ms and are sorted by ID
+        for job in sorted(lost, key=lambda job: job.id):
+            if not self.has_attempts_left(job):
+                self.add_dead(job)
+        self.promote_due()
+
+    def promote_due(self) -> None:
+        self.ready += self.due
+        self.due = []
+
+    def has_attempts_left(self, job: ModelJob) -> bool:
+        if job.lost and (job.lost >= self.max_lost or self.max_attempts == 1):
+            return False
+        return job.attempts - job.lost < self.max_attempts
+
+    def is_dying(self, job: ModelJob) -> bool:
+        """Whether a job whose lease has expired is about to be dead."""
+        lost = job.lost + (self.counts_lost and not job.is_held)
+        return not self.has_attempts_left(dataclasses.replace(job, lost=lost))
+
+    def pop(self, count: int, *, old: bool, no_lease: bool) -> list[ModelJob]:
+        self.process_due()
+        taken: list[ModelJob] = []
+        for priority in sorted({job.priority for job in self.ready}, reverse=True):
+            for job in [job for job in self.ready if job.priority == priority]:
+                if len(taken) == count or (old and not job.old):
+                    break
+                taken.append(job)
+        for job in taken:
+            self.ready.remove(job)
+            job.is_held = job.lost >= min(2, self.max_lost - 1)
+            job.attempts += not job.is_held
+            if not no_lease:
+                self.leased.append(job)
+        return taken
+
+    def enqueue(self, job: ModelJob, *, delayed: bool) -> None:
+        """Delay a job, or make it ready behind those that became due before."""
+        job.old = False
+        if not delayed:
+            self.promote_due()
+        (self.delayed if delayed else self.ready).append(job)
+
+    def add_dead(self, job: ModelJob) -> None:
+        self.dead.append(job)
+        del self.dead[:-MAX_DEAD]
+
+    def begin(self, job_id: str, lease: int) -> ModelJob | None:
+        """Start the job if it is held by this lease, its latest."""
+        for job in self.leased + self.lost:
+            if (job.id, job.lease) == (job_id, lease):
+                job.attempts += job.is_held
+                job.is_held = False
+                return job
+        return None
+
+    def take_leased(self, job_id: str, lease: int) -> ModelJob | None:
+        """Remove and return the job if this lease is its latest and was not requeued."""
+        for place in (self.leased, self.lost):
+            for job in place:
+                if (job.id, job.lease) == (job_id, lease):
+                    place.remove(job)
+                    return job
+        return None
+
+    def cancel(self, job_id: str) -> bool:
+        for place in (self.ready, self.delayed, self.due, self.dead):
+            if job := self.find(job_id, place):
+                place.remove(job)
+                return True
+        return False
+
+    def reschedule(self, job_id: str, *, delayed: bool) -> bool:
+        for place in (self.ready, self.delayed, self.due):
+            if job := self.find(job_id, place):
+                place.remove(job)
+                self.enqueue(job, delayed=delayed)
+                return True
+        return False
+
+    def redrive(self, job_ids: list[str]) -> int:
+        found = [job for job_id in dict.fromkeys(job_ids) if (job := self.find(job_id, self.dead))]
+        for job in found:
+            self.dead.remove(job)
+            job.attempts = job.lost = 0
+            self.enqueue(job, delayed=False)
+        return len(found)
+
+    def purge(self) -> int:
+        places = (self.ready, self.delayed, self.due, self.lost, self.leased, self.dead)
+        count = sum(map(len, places))
+        for place in places:
+            place.clear()
+        return count
+
+
+numbers = st.integers(0, 9)
+delays = st.sampled_from([0, 0, LONG])
+priorities = st.sampled_from([0, 0, 0, -100, 100, 7])
+requests = st.sampled_from([None, None, None, "r1", "r2"])
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """A queue with the operations of producers, consumers and owners, and time that passes only by rules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        limits = {"JOB_MAX_WAITING": MAX_WAITING, "JOB_MAX_DEAD": MAX_DEAD}
+        self.settings = dataclasses.replace(conf.current(), **limits)
+        self.limits = mock.patch.object(conf, "current")
+        self.current = self.limits.start()
+        self.current.return_value = self.settings
+        self.queue = DelayQueue(f"q {next(_runs)}", max_attempts=2)
+        self.client: Any = get_redis_connection(conf.alias())
+        self.keys = JobKeys(conf.prefix(), "queue", self.queue.name)
+        #: all leases granted so far
+        self.leases: list[Job] = []
+        self.pushed = itertools.count(1)
+        self.moments = itertools.count(1)
+
+    def teardown(self) -> None:
+        try:
+            self.finish()
+        finally:
+            self.limits.stop()
+
+    @initialize(
+        counts_lost=st.booleans(),
+        max_attempts=st.sampled_from([1, 2, 2, 2]),
+        max_lost=st.sampled_from([2, 2, 2, 3]),
+    )
+    def choose_engine(self, counts_lost: bool, max_attempts: int, max_lost: int) -> None:
+        self.current.return_value = dataclasses.replace(self.settings, JOB_MAX_LOST=max_lost)
+        self.model.max_lost = max_lost
+        self.queue = DelayQueue(self.queue.name, max_attempts=max_attempts)
+        if counts_lost:
+            self.queue._engine = CountingEngine(conf.prefix(), "queue", self.queue.name)
+        self.model.counts_lost, self.model.max_attempts = counts_lost, max_attempts
+
+    # Operations of producers
+
+    @rule(job_id=st.sampled_from(IDS) | st.none(), delay=delays, priority=priorities, request=requests)
+    def push(self, job_id: str | None, delay: int, priority: int, request: str | None) -> None:
+        data = [next(self.pushed), job_id]
+        expected = mock.sentinel.id if job_id is None else job_id
+        try:
+            found = self.queue.push(data, delay=delay, priority=priority, job_id=job_id, request_id=request)
+        except LimitExceeded:
+            found = None
+        self.check_push([ModelJob(found or expected, data, priority)], found is None, delay, request)
+
+    @rule(count=st.integers(0, 3), delay=delays, priority=priorities)
+    def push_many(self, count: int, delay: int, priority: int) -> None:
+        items = [next(self.pushed) for _ in range(count)]
+        try:
+            ids: list[str] | None = self.queue.push_many(items, delay=delay, priority=priority)
+        except LimitExceeded:
+            ids = None
+        jobs = [ModelJob(ids[at] if ids else str(at), item, priority) for at, item in enumerate(items)]
+        if jobs:
+            self.check_push(jobs, ids is None, delay, None)
+
+    def check_push(self, jobs: list[ModelJob], refused: bool, delay: int, request: str | None) -> None:
+        try:
+            self.model.push(jobs, request, delayed=delay > 0)
+        except LimitExceeded:
+            assert refused
+        else:
+            assert not refused
+
+    # Operations of consumers
+
+    @rule(
+        count=st.sampled_from([1, 1, 2, 3, 500]), no_lease=st.sampled_from([False] * 3 + [True]),
+        old=st.sampled_from([False] * 3 + [True]),
+    )  # fmt: skip
+    def pop(self, count: int, no_lease: bool, old: bool) -> None:
+        self.take(count, no_lease=no_lease, old=old)
+
+    def take(self, count: int, *, no_lease: bool = False, old: bool = False) -> int:
+        self.next_ms()
+        jobs = self.queue.pop(count, lease=None if no_lease else LONG, min_age=LONG if old else 0)
+        expected_jobs = self.model.pop(count, old=old, no_lease=no_lease)
+        assert [(job.id, job.data, job.attempts) for job in jobs] == [
+            (expected.id, expected.data, expected.attempts) for expected in expected_jobs
+        ]
+        for job, expected in zip(jobs, expected_jobs, strict=True):
+            if not no_lease:
+                assert job.fence > max(
+                    (other.fence for other in self.leases if other.id == job.id), default=0
+                )
+                expected.lease = job.fence
+                self.leases.append(job)
+        return len(jobs)
+
+    @precondition(lambda self: self.leases)
+    @rule(at=numbers, verb=st.sampled_from(["ack", "retry", "release", "fail", "extend"]), delay=delays)
+    def settle(self, at: int, verb: str, delay: int) -> None:
+        """Settle the latest or an earlier lease."""
+        job = self.leases[-1 - at % len(self.leases)]
+        self.next_ms()
+        expected = self.model.take_leased(job.id, job.fence)
+        arguments: list[Any] = {"ack": [], "fail": [f"reason {at}"], "extend": [LONG]}.get(verb, [delay])
+        assert getattr(self.queue, verb)(job, *arguments) is (expected is not None)
+        if expected is None or verb == "ack":
+            return
+        if verb == "extend":
+            self.model.leased.append(expected)
+        elif verb == "fail":
+            expected.reason = f"reason {at}"
+            self.model.add_dead(expected)
+        elif verb == "retry" and not self.model.has_attempts_left(expected):
+            self.model.add_dead(expected)
+        else:
+            expected.attempts -= verb == "release" and not expected.is_held
+            self.model.enqueue(expected, delayed=delay > 0)
+
+    @precondition(lambda self: self.leases)
+    @rule(at=numbers)
+    def begin(self, at: int) -> None:
+        """Start a job that is held, by its latest or an earlier lease."""
+        lease = self.queue._lease(self.leases[-1 - at % len(self.leases)])
+        expected = self.model.begin(lease.id, lease.fence)
+        state = Performed(self.queue._engine, conf.alias()).begin(lease, "-")
+        assert (state is None) is (expected is None)
+        if expected is not None:
+            assert (state.status, state.attempts, state.lost) == ("r", expected.attempts, expected.lost)
+
+    @rule(
+        count=st.integers(1, 4), begins=st.booleans(),
+        verb=st.sampled_from(["fail", "retry", "release", "expire", "expire"]),
+    )  # fmt: skip
+    def serve(self, count: int, begins: bool, verb: str) -> None:
+        for at in range(self.take(count)):
+            if begins:
+                self.begin(at)
+            if verb == "expire":
+                self.expire_lease(len(self.model.leased) - 1)
+            else:
+                self.settle(at, verb, 0)
+
+    @rule(count=st.integers(1, 4), verb=st.sampled_from(["ack", "retry", "release"]))
+    def serve_with_stale_leases(self, count: int, verb: str) -> None:
+        """Let the leases expire, lease the jobs again, then settle both leases."""
+        first = self.take(count)
+        for _ in range(first):
+            self.expire_lease(len(self.model.leased) - 1)
+        second = self.take(count)
+        for at in reversed(range(first + second)):
+            self.settle(at, verb, 0)
+
+    # Operations of owners
+
+    @rule(at=numbers)
+    def cancel(self, at: int) -> None:
+        assert self.queue.cancel(self.any_id(at)) is self.model.cancel(self.any_id(at))
+
+    @rule(at=numbers, delay=delays)
+    def reschedule(self, at: int, delay: int) -> None:
+        job_id = self.any_id(at)
+        expected = self.model.reschedule(job_id, delayed=delay > 0)
+        assert self.queue.reschedule(job_id, delay) is expected
+
+    @rule(some=st.lists(numbers, max_size=3) | st.none())
+    def redrive(self, some: list[int] | None) -> None:
+        chosen = None if some is None else [self.any_id(at) for at in some]
+        dead = [job.id for job in self.model.dead]
+        expected = self.model.redrive(dead if chosen is None else chosen)
+        assert self.queue.redrive(chosen) == expected
+
+    @rule(sure=st.integers(0, 3))
+    def purge(self, sure: int) -> None:
+        if sure == 0:
+            self.take(1)
+            assert self.queue.purge() == self.model.purge()
+
+    # Passing of time
+
+    @precondition(lambda self: self.model.delayed)
+    @rule(at=numbers)
+    def becomes_due(self, at: int) -> None:
+        job = self.model.delayed.pop(at % len(self.model.delayed))
+        self.model.due.append(job)
+        self.client.zadd(self.keys.queue("jobs").delayed, {job.id: next(self.moments)})
+        seconds, micros = self.client.time()
+        self.set_due_at(job.id, seconds * 1000 + micros // 1000)
+
+    @precondition(lambda self: self.model.delayed)
+    @rule(at=numbers, other=numbers)
+    def becomes_due_before(self, at: int, other: int) -> None:
+        """A job becomes due and another one is made ready after it."""
+        self.becomes_due(at)
+        self.reschedule(other, 0)
+
+    @precondition(lambda self: self.model.leased)
+    @rule(at=numbers)
+    def expire_lease(self, at: int) -> None:
+        job = self.model.leased.pop(at % len(self.model.leased))
+        self.model.lost.append(job)
+        self.client.zadd(self.keys.queue("jobs").leased, {job.id: next(self.moments)})
+
+    @precondition(lambda self: self.model.ready)
+    @rule(at=numbers)
+    def make_old(self, at: int) -> None:
+        """Make all ready jobs old, or those of one priority."""
+        chosen = self.model.ready[at % len(self.model.ready)].priority
+        for job in self.model.ready:
+            if at > 7 or job.priority == chosen:
+                job.old = True
+                self.set_due_at(job.id, 1)
+        self.take(2, old=True)
+
+    def set_due_at(self, job_id: str, ms: int) -> None:
+        """Set when a job became due."""
+        fields = self.client.hget(self.keys.states, job_id).split(b" ")
+        fields[10] = b"%d" % ms
+        self.client.hset(self.keys.states, job_id, b" ".join(fields))
+
+    # Invariants
+
+    @invariant()
+    def counts_match(self) -> None:
+        stats, model = self.queue.stats(), self.model
+        expired = sum(map(model.is_dying, model.lost))
+        assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (
+            len(model.ready) + len(model.due) + len(model.lost) - expired,
+            len(model.delayed), len(model.leased),
+            len(model.dead) + expired,
+        )  # fmt: skip
+        assert (stats.oldest_age is None) == (stats.ready == 0)
+
+    @invariant()
+    def dead_jobs_match(self) -> None:
+        assert [(job.id, job.data, job.attempts, job.reason) for job in reversed(self.queue.dead())] == [
+            (job.id, job.data, job.attempts, job.reason) for job in self.model.dead
+        ]
+
+    def finish(self) -> None:
+        """Finally, the remaining jobs are popped in order and no data remains."""
+        self.take(500)
+        for job in self.leases:
+            self.queue.ack(job)
+        self.queue.redrive()
+        for job_id in [job.id for job in self.model.delayed + self.model.dead]:
+            assert self.queue.cancel(job_id)
+        left = [key.decode() for key in self.client.scan_iter(match=self.keys.tag + ":*")]
+        assert all(key.endswith(":bell") or ":requests:" in key for key in left)
+
+    def any_id(self, at: int) -> str:
+        model = self.model
+        places = (model.ready, model.delayed, model.due, model.lost, model.leased, model.dead)
+        job_ids = [job.id for place in places for job in place]
+        return job_ids[at % len(job_ids)] if job_ids and at < 9 else "nobody"
+
+    def next_ms(self) -> None:
+        """Wait for the next ms, so that jobs die at different times."""
+        before = self.client.time()
+        while (self.client.time()[0], self.client.time()[1] // 1000) <= (before[0], before[1] // 1000):
+            pass
+
+
+def test_queue_behaves_like_the_model() -> None:
+    run_state_machine_as_test(QueueMachine, settings=PROFILE)
+
+
+PLANTS: dict[str, Plant] = {
+    "stale fences are accepted": ("jobs/_records", " and state.fence == fence and state.token == token", ""),
+    "attempts are unlimited": (
+        "jobs/_records",
+        "return state.attempts - state.lost < state.max_attempts",
+        "return true",
+    ),
+    "one attempt too few": (
+        "jobs/_records",
+        "state.attempts - state.lost < state.max_attempts",
+        "state.attempts - state.lost + 1 < state.max_attempts",
+    ),
+    "lost attempts count as failures": (
+        "jobs/_records",
+        "state.attempts - state.lost < state.max_attempts",
+        "state.attempts < state.max_attempts",
+    ),
+    "lost attempts are unlimited": ("jobs/_records", "state.lost >= max_lost or", "false or"),
+    "one lost attempt too many": ("jobs/_records", "state.lost >= max_lost", "state.lost > max_lost"),
+    "a lost job with a single attempt starts again": ("jobs/_records", "or state.max_attempts == 1", ""),
+    "leases that expire while held are counted": (
+        "jobs/_records",
+        "if state.status == 'r' and max_lost > 0 then",
+        "if max_lost > 0 then",
+    ),
+    "delay queues count lost attempts apart": (
+        "jobs/_records",
+        "if state.status == 'r' and max_lost > 0 then",
+        "if state.status == 'r' then",
+    ),
+    "lost jobs are not held": ("jobs/claim", "if state.lost > 1 or", "if false and"),
+    "jobs are held after their first loss": ("jobs/claim", "if state.lost > 1 or", "if state.lost > 0 or"),
+    "the last start of a job is not held": ("jobs/claim", "or (state.lost == 1 and limits.lost == 2)", ""),
+    "release of a held job takes back an attempt": (
+        "jobs/_records",
+        "if state.status ~= 'r' then",
+        "if false then",
+    ),
+    "held jobs can't be settled": (
+        "jobs/_records",
+        "(state.status == 'r' or state.status == 'h')",
+        "state.status == 'r'",
+    ),
+    "each start counts": ("jobs/begin", "if state.status == 'h' then", "if true then"),
+    "a start counts no attempt": (
+        "jobs/begin",
+        "count_attempt(state, worker, milliseconds())",
+        "state.status = 'r'",
+    ),
+    "stats ignore what was lost": ("jobs/stats", "count_expired(state, max_lost)", ""),
+    "redrive keeps what was lost": (
+        "jobs/redrive",
+        "digits(now), 0, 0",
+        "digits(now), 0, state.lost",
+    ),
+    "jobs made ready pass those that are due": (
+        "jobs/_queue",
+        "promote_due(queue, records, now)\n    append_ready(queue, {id}",
+        "append_ready(queue, {id}",
+    ),
+    "pushed jobs pass those that are due": (
+        "jobs/push",
+        "promote_due(queue, records, now) -- these became due before",
+        "",
+    ),
+    "release charges the attempt": ("jobs/_records", "state.attempts = state.attempts - 1", ""),
+    "expired leases are not requeued": (
+        "jobs/_leases",
+        "requeue(queue, records, id, state, now, now, limits)",
+        "",
+    ),
+    "dead jobs are not limited": ("jobs/_leases", "if over > 0 then", "if false then"),
+    "due jobs lose their priority": ("jobs/_queue", "string.match(text, '^%a (%S+)')", "0"),
+    "due jobs also stay delayed": ("jobs/_queue", "redis.call('ZREM', queue.delayed, unpack(due))", ""),
+    "priorities are reversed": ("jobs/_queue", "(100 - priority) * BAND", "(100 + priority) * BAND"),
+    "last in, first out": ("jobs/_queue", "ends[priority] + 1", "ends[priority] - 1"),
+    "delays are ignored": ("jobs/_queue", "if due > now then", "if false then"),
+    "request IDs are ignored": ("jobs/push", "if before then", "if false then"),
+    "limit is ignored": ("jobs/push", "if waiting > max_waiting then", "if false then"),
+    "existing IDs are pushed again": (
+        "jobs/push",
+        "elseif not known or status_of(known) == 'd' then",
+        "else",
+    ),
+    "dead jobs are not replaced": (
+        "jobs/push",
+        "elseif not known or status_of(known) == 'd' then",
+        "elseif not known then",
+    ),
+    "jobs popped without a lease are kept": ("jobs/claim", "delete_job(records, id, state.unique)", ""),
+    "min_age is ignored": ("jobs/claim", "if due < before then", "if true then"),
+    "min_age checks one priority only": (
+        "jobs/claim",
+        "from = next_band(head[2])",
+        "break",
+    ),
+    "cancel keeps dead jobs": (
+        "jobs/cancel",
+        "removed = redis.call('ZREM', queue.dead, id)",
+        "removed = 1",
+    ),
+    "redrive keeps the attempts": (
+        "jobs/redrive",
+        "digits(now), 0, 0",
+        "digits(now), state.attempts, 0",
+    ),
+    "rescheduled jobs also stay ready": ("jobs/_queue", "redis.call('ZREM', queue.ready, id) +", "1 +"),
+    "purge keeps leased jobs": ("jobs/purge", "queue.leased, queue.dead}", "queue.dead}"),
+    "expired last attempts count as ready": ("jobs/stats", "dying = dying + 1", ""),
+}
+
+
+class TestPlantedBugs(PlantedBugs):
+    machine = QueueMachine
+    plants = PLANTS

@@ -1,0 +1,339 @@
+"""Fenced updates of rows in a database."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import FieldDoesNotExist, FieldError
+from django.db import OperationalError, connections, models, transaction
+from django.db.models import F, QuerySet
+from django.test.utils import CaptureQueriesContext
+from pytest_django import DjangoDbBlocker
+
+from django_redis_messaging import InvalidArgument, Lock, afenced_update, fenced_update
+from django_redis_messaging.services.locks import fencing
+
+from ..support import postgresql
+from ..support.server import DEADLINE, until
+
+#: the alias of the database under test
+ALIAS = "fencing"
+#: µs since 1970, as of a lock that was granted in 2026
+NOW = 1_790_000_000_000_000
+
+
+class Owner(models.Model):
+    name = models.CharField(max_length=40)
+
+    class Meta:
+        app_label = "fencing"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Account(models.Model):
+    owner = models.ForeignKey(Owner, models.CASCADE)
+    name = models.CharField(max_length=40)
+    balance = models.IntegerField(default=100)
+    fence = models.BigIntegerField(null=True)
+    version = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        app_label = "fencing"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Savings(Account):
+    rate = models.BigIntegerField(default=0)
+
+    class Meta:
+        app_label = "fencing"
+
+
+def disconnect() -> None:
+    """Close the connection of this thread. The next database of this alias gets another one."""
+    connections[ALIAS].close()
+    del connections[ALIAS]
+
+
+@pytest.fixture
+def entry(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """The entry in DATABASES of a database: SQLite or PostgreSQL."""
+    if request.param == "sqlite":
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(tmp_path / "fencing.sqlite3"),
+            "OPTIONS": {"timeout": DEADLINE},
+        }
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "HOST": request.getfixturevalue("postgresql_host"),
+        "USER": postgresql.USER,
+        "NAME": postgresql.USER,
+        "OPTIONS": {"options": f"-c lock_timeout={DEADLINE:g}s"},
+    }
+
+
+@pytest.fixture
+def database(entry: dict[str, Any], django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """A database with the tables of the models. Tests begin and end their own transactions in it."""
+    connections.settings[ALIAS] = connections.settings["default"] | entry
+    tables = (Owner, Account, Savings)
+    with django_db_blocker.unblock():
+        with connections[ALIAS].schema_editor() as editor:
+            for model in tables:
+                editor.create_model(model)
+        yield
+        with connections[ALIAS].schema_editor() as editor:
+            for model in reversed(tables):
+                editor.delete_model(model)
+        disconnect()
+    del connections.settings[ALIAS]
+
+
+@pytest.fixture
+def accounts(database: None) -> QuerySet[Account]:
+    """Accounts whose stored fences are NULL, NOW, NOW + 1 and NOW + 2."""
+    owner = Owner.objects.using(ALIAS).create(name="ann")
+    for name, fence in {"new": None, "old": NOW, "equal": NOW + 1, "later": NOW + 2}.items():
+        Account.objects.using(ALIAS).create(owner=owner, name=name, fence=fence)
+    return Account.objects.using(ALIAS)
+
+
+def state(accounts: QuerySet[Account], name: str) -> tuple[int | None, int]:
+    found = accounts.get(name=name)
+    return found.fence, found.balance
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    """Call a function in a thread of a pool."""
+    try:
+        return function()
+    finally:
+        disconnect()
+
+
+BOTH = pytest.mark.parametrize("entry", ["sqlite", "postgresql"], indirect=True)
+POSTGRESQL = pytest.mark.parametrize("entry", ["postgresql"], indirect=True)
+
+
+@BOTH
+class TestUpdate:
+    @pytest.mark.parametrize("name", ["new", "old", "equal"])
+    def test_row_without_a_later_fence_is_updated(self, accounts: QuerySet[Account], name: str) -> None:
+        assert fenced_update(accounts.filter(name=name), "fence", NOW + 1, balance=70) == 1
+        assert state(accounts, name) == (NOW + 1, 70)
+
+    def test_row_with_a_later_fence_is_not_changed(self, accounts: QuerySet[Account]) -> None:
+        assert fenced_update(accounts.filter(name="later"), "fence", NOW + 1, balance=70) == 0
+        assert state(accounts, "later") == (NOW + 2, 100)
+
+    def test_each_row_is_compared_for_itself(self, accounts: QuerySet[Account]) -> None:
+        assert fenced_update(accounts, "fence", NOW + 1, balance=70) == 3
+        assert state(accounts, "later") == (NOW + 2, 100)
+        assert accounts.filter(fence=NOW + 1, balance=70).count() == 3
+
+    def test_only_rows_of_the_queryset_are_updated(self, accounts: QuerySet[Account]) -> None:
+        assert fenced_update(accounts.filter(name="nobody"), "fence", NOW + 9) == 0
+        assert fenced_update(accounts.exclude(name="old"), "fence", NOW + 9) == 3
+        assert state(accounts, "old") == (NOW, 100)
+
+    def test_values_can_be_expressions_and_are_not_required(self, accounts: QuerySet[Account]) -> None:
+        old = accounts.filter(name="old")
+        assert fenced_update(old, "fence", NOW + 1) == 1
+        for _ in range(2):
+            assert fenced_update(old, "fence", NOW + 1, balance=F("balance") - 30) == 1
+        assert state(accounts, "old") == (NOW + 1, 40)
+
+    def test_positive_field_and_largest_fence(self, accounts: QuerySet[Account]) -> None:
+        old = accounts.filter(name="old")
+        assert fenced_update(old, field="version", fence=2**63 - 1, balance=70) == 1
+        assert fenced_update(old, "version", 2**63 - 2) == 0
+        assert state(accounts, "old") == (NOW, 70)
+
+    def test_one_query(self, accounts: QuerySet[Account]) -> None:
+        with CaptureQueriesContext(connections[ALIAS]) as queries:
+            fenced_update(accounts.filter(name="old"), "fence", NOW + 1, balance=70)
+        assert [query["sql"].split()[0] for query in queries] == ["UPDATE"]
+
+    def test_rollback_restores_the_fence(self, accounts: QuerySet[Account]) -> None:
+        with transaction.atomic(using=ALIAS):
+            assert fenced_update(accounts.filter(name="old"), "fence", NOW + 1, balance=70) == 1
+            assert fenced_update(accounts.filter(name="old"), "fence", NOW, balance=0) == 0
+            transaction.set_rollback(True, using=ALIAS)
+        assert fenced_update(accounts.filter(name="old"), "fence", NOW) == 1
+        assert state(accounts, "old") == (NOW, 100)
+
+    async def test_async(self, accounts: QuerySet[Account]) -> None:
+        try:
+            assert await afenced_update(accounts.filter(name="old"), "fence", NOW + 1, balance=70) == 1
+            assert await afenced_update(accounts.filter(name="old"), "fence", NOW, balance=0) == 0
+            assert (await accounts.aget(name="old")).balance == 70
+        finally:
+            await sync_to_async(disconnect)()
+
+
+@BOTH
+class TestLock:
+    def test_former_holder_is_refused(self, accounts: QuerySet[Account]) -> None:
+        account = accounts.filter(name="new")
+        former, later = Lock("account", timeout=0.05), Lock("account")
+        assert former.acquire()
+        assert later.acquire()  # at the end of the former holder's lease
+        assert fenced_update(account, "fence", later.fence, balance=F("balance") - 30) == 1
+        assert fenced_update(account, "fence", former.fence, balance=0) == 0
+        assert state(accounts, "new") == (later.fence, 70)
+
+    @pytest.mark.promise
+    def test_stale_writes_of_concurrent_clients_are_refused(self, accounts: QuerySet[Account]) -> None:
+        account = accounts.filter(name="new")
+        fences = random.Random(14).sample(range(1, 1000), 60)
+
+        def write(fence: int) -> int:
+            return int(in_thread(lambda: fenced_update(account, "fence", fence, balance=fence)))
+
+        with ThreadPoolExecutor(8) as pool:
+            accepted = sum(pool.map(write, fences))
+        assert 1 <= accepted < len(fences)
+        assert state(accounts, "new") == (max(fences), max(fences))
+
+
+def waits_for_a_lock() -> bool:
+    """Whether a transaction of another connection waits for a lock."""
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted)")
+        return bool(cursor.fetchone()[0])
+
+
+def during_transaction(account: QuerySet[Account], fence: int, write: Callable[[], int], commit: bool) -> int:
+    """Write to a row of an open transaction from another thread. Returns what `write` returned in the end."""
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(using=ALIAS):
+            assert fenced_update(account, "fence", fence, balance=70) == 1
+            written = pool.submit(in_thread, write)
+            until(waits_for_a_lock)
+            transaction.set_rollback(not commit, using=ALIAS)
+        return int(written.result(DEADLINE))
+
+
+@POSTGRESQL
+class TestWaitingForARow:
+    """An UPDATE of a row that another transaction has changed waits for its end, then compares again."""
+
+    @pytest.mark.parametrize(
+        ("first", "second", "commit", "updated"),
+        [
+            pytest.param(NOW + 2, NOW + 1, True, 0, id="stale"),
+            pytest.param(NOW + 2, NOW + 1, False, 1, id="later one rolled back"),
+            pytest.param(NOW + 1, NOW + 2, True, 1, id="later"),
+        ],
+    )
+    @pytest.mark.parametrize("subquery", [False, True])
+    def test_fences_are_compared_after_waiting(
+        self, accounts: QuerySet[Account], first: int, second: int, commit: bool, updated: int, subquery: bool
+    ) -> None:
+        account = accounts.filter(name="old", owner__name="ann")
+        account = accounts.filter(pk__in=account.values("pk")) if subquery else accounts.filter(name="old")
+
+        def write() -> int:
+            return fenced_update(account, "fence", second, balance=0)
+
+        assert during_transaction(account, first, write, commit) == updated
+        assert state(accounts, "old") == ((second, 0) if updated else (first, 70))
+
+    def test_joins_are_refused_because_their_fences_would_be_outdated(
+        self, accounts: QuerySet[Account], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fencing, "_check_condition", lambda found: None)
+        account = accounts.filter(name="old", owner__name="ann")
+
+        def write() -> int:
+            return fenced_update(account, "fence", NOW + 1, balance=0)
+
+        assert during_transaction(account, NOW + 2, write, commit=True) == 1  # the stale write
+
+    def test_repeatable_read_raises_an_error(self, accounts: QuerySet[Account]) -> None:
+        account = accounts.filter(name="old")
+
+        def write() -> int:
+            with transaction.atomic(using=ALIAS):
+                with connections[ALIAS].cursor() as cursor:
+                    cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                return fenced_update(account, "fence", NOW + 1, balance=0)
+
+        with pytest.raises(OperationalError, match="could not serialize"):
+            during_transaction(account, NOW + 2, write, commit=True)
+        assert state(accounts, "old") == (NOW + 2, 70)
+
+
+INVALID: dict[str, tuple[Callable[[QuerySet[Account]], object], type[Exception], str]] = {
+    "queryset: manager": (lambda _: fenced_update(Account.objects, "fence", 1), TypeError, "not Manager"),
+    "queryset: model": (lambda _: fenced_update(Account, "fence", 1), TypeError, "must be a QuerySet"),
+    "queryset: slice": (lambda found: fenced_update(found[:1], "fence", 1), TypeError, "slice"),
+    "queryset: filter by a related model": (
+        lambda found: fenced_update(found.filter(owner__name="ann"), "fence", 1),
+        InvalidArgument,
+        "pk__in",
+    ),
+    "fence: 0": (lambda found: fenced_update(found, "fence", 0), InvalidArgument, "never acquired"),
+    "fence: negative": (lambda found: fenced_update(found, "fence", -1), InvalidArgument, "between 1 and"),
+    "fence: too large": (lambda found: fenced_update(found, "fence", 2**63), InvalidArgument, "between 1"),
+    "fence: bool": (lambda found: fenced_update(found, "fence", True), TypeError, "not bool"),
+    "fence: False": (lambda found: fenced_update(found, "fence", False), TypeError, "not bool"),
+    "fence: float": (lambda found: fenced_update(found, "fence", 1.0), TypeError, "not float"),
+    "fence: None": (lambda found: fenced_update(found, "fence", None), TypeError, "not NoneType"),
+    "field: not a str": (lambda found: fenced_update(found, F("fence"), 1), TypeError, "name of a field"),
+    "field: unknown": (lambda found: fenced_update(found, "fances", 1), InvalidArgument, "does not exist"),
+    "field: lookup": (lambda found: fenced_update(found, "owner__id", 1), InvalidArgument, "does not exist"),
+    "field: 32 bit": (lambda found: fenced_update(found, "balance", 1), InvalidArgument, "BigIntegerField"),
+    "field: text": (lambda found: fenced_update(found, "name", 1), InvalidArgument, "type CharField"),
+    "field: primary key": (lambda found: fenced_update(found, "id", 1), InvalidArgument, "primary key"),
+    "field: relation": (lambda found: fenced_update(found, "owner", 1), InvalidArgument, "type ForeignKey"),
+    "field: of a parent model": (
+        lambda _: fenced_update(Savings.objects.all(), "fence", 1),
+        InvalidArgument,
+        "queryset of Account",
+    ),
+    "values: of a parent model": (
+        lambda _: fenced_update(Savings.objects.all(), "rate", 1, balance=1),
+        InvalidArgument,
+        "'balance' is in the table of Account",
+    ),
+    "values: fence": (
+        lambda found: fenced_update(found, "version", 1, version=2),
+        InvalidArgument,
+        "must not contain 'version'",
+    ),
+    "values: unknown": (
+        lambda found: fenced_update(found, "fence", 1, bilance=2),
+        FieldDoesNotExist,
+        "bilan",
+    ),
+    "values: relation": (
+        lambda found: fenced_update(found, "fence", 1, name=F("owner__name")),
+        FieldError,
+        "Joined field",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_bad_input_is_refused_before_any_query(case: str) -> None:
+    """A query would raise RuntimeError here: pytest-django blocks the database."""
+    call, error, message = INVALID[case]
+    with pytest.raises(error, match=message):
+        call(Account.objects.all())
+
+
+async def test_bad_input_of_the_async_version() -> None:
+    with pytest.raises(InvalidArgument, match="never acquired"):
+        await afenced_update(Account.objects.all(), "fence", 0)

@@ -1,0 +1,90 @@
+"""A mailbox on a server that is out of memory, and behind a proxy that drops replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_messaging import Mailbox, MailboxStatus, Unavailable, conf, forget, notify
+from tests.support.proxy import LossyProxy
+
+from ..conftest import Call
+from ..support.faults import Connect
+from ..support.own_servers import limited_user, messaging_alias
+
+__all__ = ["limited_user", "messaging_alias"]  # fixtures
+
+Fill = Callable[[], None]
+
+
+@pytest.fixture
+def messaging() -> dict[str, Any]:
+    """A small limit for the length of a mailbox."""
+    return {"MAILBOX_MAX_LENGTH": 4}
+
+
+@pytest.fixture
+def box(fill: Fill) -> Mailbox:
+    """A full mailbox: one mail was dropped by the limit, one belongs to a group."""
+    box = Mailbox("ann")
+    for number in range(4):
+        box.send(number)
+    box.send("news", group="g")
+    return box
+
+
+def content(client: redis.Redis) -> dict[bytes, Any]:
+    """All keys of this test with their content."""
+    return {key: client.dump(key) for key in client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)}
+
+
+SENDS: dict[str, Callable[[Mailbox], object]] = {
+    "send": lambda box: box.send("more"),
+    "send to a group": lambda box: box.send("more", group="g"),
+    "send of a request": lambda box: box.send("more", request_id="r"),
+    "the first mail": lambda box: Mailbox("bob").send("more"),
+    "notify": lambda box: notify("ann", "more"),
+}
+
+
+@pytest.mark.parametrize("operation", SENDS)
+def test_send_is_refused_and_changes_nothing(
+    operation: str, box: Mailbox, fill: Fill, client: redis.Redis
+) -> None:
+    fill()
+    before = content(client)
+    with pytest.raises(Unavailable, match="out of memory"):
+        SENDS[operation](box)
+    assert content(client) == before
+    client.config_set("maxmemory", 0)
+    assert SENDS[operation](box)
+
+
+def test_reading_and_removing_work(box: Mailbox, fill: Fill) -> None:
+    fill()
+    with pytest.raises(Unavailable):
+        box.send("more")
+    page = box.fetch()
+    assert ([mail.payload for mail in page.messages], page.gap) == ([1, 2, 3, "news"], 1)
+    assert box.status().last_fetched_at is not None
+    assert (box.mark_read([3]), box.unread(), box.ack(2), box.unread()) == (1, 3, 2, 2)
+    assert (box.discard(4), box.unread(), box.status().full) == (True, 1, False)
+    assert (box.clear(), box.unread(), box.status().acked_id) == (3, 0, 5)
+    forget("ann")
+    assert box.status() == MailboxStatus(unread=0, acked_id=0, last_fetched_at=None, full=False)
+
+
+async def test_lost_reply_duplicates_nothing(call: Call, connect: Connect, proxy: LossyProxy) -> None:
+    connect(proxy, COMMAND_DEADLINE=60)
+    box = Mailbox("ann")
+    for number in range(5):
+        proxy.lose_next(1)
+        mail = await call(box, "send", number, group="g")
+        assert (mail.id, mail.count) == (number + 1, number + 1)
+    proxy.lose_next(1)
+    assert await call(box, "ack", 5) == 5
+    assert await call(box, "send", "last", group="g") == (await call(box, "fetch", unread=True)).messages[0]
+    assert proxy.lost == 6

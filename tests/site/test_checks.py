@@ -1,0 +1,611 @@
+"""The system checks: each message has an ID and a hint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.checks import CheckMessage, run_checks
+from django.core.management import call_command
+from django.middleware.csrf import CsrfViewMiddleware
+from django.test import override_settings
+from django_redis.cache import RedisCache
+
+from django_redis_messaging import checks, conf
+from django_redis_messaging.checks import servers as server_checks
+from django_redis_messaging.checks import settings as deployment
+from django_redis_messaging.checks.servers import Server
+from django_redis_messaging.devserver.server import EmbeddedServer
+
+pytestmark = pytest.mark.versions
+
+LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+
+
+def redis(location: object = "redis://127.0.0.1:6379/1", **options: object) -> dict[str, Any]:
+    return {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+
+
+GOOD: dict[str, Any] = {"default": redis("redis://127.0.0.1:6379/0"), "messaging": redis()}
+
+
+@contextmanager
+def site(messaging: object = None, caches: dict[str, Any] | None = None) -> Iterator[None]:
+    middleware = [*settings.MIDDLEWARE, "django.middleware.security.SecurityMiddleware"]
+    with override_settings(REDIS_MESSAGING=messaging or {}, CACHES=caches or GOOD, MIDDLEWARE=middleware):
+        yield
+
+
+def found(*, deploy: bool = False) -> list[CheckMessage]:
+    """The messages, but what only describes the servers: see core/test_topology_check.py."""
+    messages = run_checks(tags=[checks.TAG], include_deployment_checks=deploy)
+    return [message for message in messages if message.id != "messaging.I001"]
+
+
+def ids(*, deploy: bool = False) -> list[str]:
+    return [str(message.id).removeprefix("messaging.") for message in found(deploy=deploy)]
+
+
+def only(*, deploy: bool = False) -> CheckMessage:
+    [message] = found(deploy=deploy)
+    assert message.hint, "each message needs a hint"
+    return message
+
+
+def test_valid_site_has_no_messages() -> None:
+    with site({"CHAT_MAX_LENGTH": 50, "COMMAND_DEADLINE": 3}):
+        assert found() == []
+
+
+def test_checks_run_with_manage_py_check(capsys: pytest.CaptureFixture[str]) -> None:
+    with site({"CHAT_MAX_LENGHT": 1}):
+        call_command("check", tags=["messaging"])
+    assert "messaging.W001" in capsys.readouterr().err
+
+
+def test_each_id_is_documented_and_used_once() -> None:
+    package = Path(str(checks.__file__)).parent
+    listed = re.findall(r"messaging\.([EW]\d{3})", str(checks.__doc__))
+    used = re.findall(
+        r'id="messaging\.([EW]\d{3})"',
+        "".join(
+            path.read_text(encoding="utf-8")
+            for path in (*package.glob("*.py"), package.parent / "tasks" / "schedules.py")
+        ),
+    )
+    assert sorted(listed) == sorted(set(used))
+    assert len(listed) == len(set(listed))
+
+
+class TestSettings:
+    @pytest.mark.parametrize("given", [["ALIAS"], "messaging", 5])
+    def test_settings_that_are_no_dict(self, given: object) -> None:
+        with site(given):
+            assert ids() == ["E001"]
+            assert "dict" in only().msg
+
+    def test_unknown_key_with_a_suggestion(self) -> None:
+        with site({"CHAT_MAX_LENGHT": 5}):
+            assert ids() == ["W001"]
+            assert "'CHAT_MAX_LENGTH'" in str(only().hint)
+
+    def test_lower_case_key(self) -> None:
+        with site({"alias": "messaging"}):
+            assert "'ALIAS'" in str(only().hint)
+
+    @pytest.mark.parametrize("key", ["COLOUR_OF_THE_BELL", 5])
+    def test_unknown_key_without_a_suggestion(self, key: object) -> None:
+        with site({key: 5}):
+            assert ids() == ["W001"]
+            assert "CHAT_KEEP_LAST" in str(only().hint)
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("ALIAS", 5),
+            ("ALIAS", b"messaging"),
+            ("LINK_HOSTS", "example.com"),
+            ("LINK_HOSTS", ["example.com", None]),
+            ("LINK_HOSTS", {"example.com"}),
+            ("CHAT_MAX_LENGTH", [5]),
+            ("PREFIX", None),
+            ("PREFIX", 5),
+            ("PREFIX", ""),
+            ("PREFIX", "a{b"),
+            ("PREFIX", "a}"),
+            ("PREFIX", "a b"),
+            ("PREFIX", "a\x00"),
+            ("PREFIX", "a\x1b"),
+            ("PREFIX", "a*"),
+            ("PREFIX", "a" * 300),
+            ("COMMAND_DEADLINE", 0),
+            ("COMMAND_DEADLINE", -1.5),
+            ("COMMAND_DEADLINE", "10"),
+            ("COMMAND_DEADLINE", None),
+            ("COMMAND_DEADLINE", float("inf")),
+            ("COMMAND_DEADLINE", float("nan")),
+            ("COMMAND_DEADLINE", True),
+            ("DURABILITY", 1),
+            ("DURABILITY", {"replicas": 1}),
+            ("DURABILITY", {"replicas": 0, "timeout": 1}),
+            ("REQUEST_WINDOW", 0),
+            ("REQUEST_WINDOW", 1.5),
+            ("CHAT_KEEP_LAST", -1),
+            ("PRESENCE_MAX_MEMBERS", -1),
+            ("CHAT_KEEP_LAST", None),
+            ("CHAT_MAX_LENGTH", 0),
+            ("CHAT_MAX_LENGTH", "5000"),
+            ("CHAT_MAX_AGE", 0),
+            ("CHAT_MAX_MEMBERS", 10_001),
+            ("CHAT_MAX_AGE", "1 day"),
+            ("SEND_RATE", -60),
+            ("OBSERVE", 5),
+            ("OBSERVE", print),
+            ("IDENTITY", None),
+        ],
+    )
+    def test_invalid_value(self, key: str, value: object) -> None:
+        with site({key: value}):
+            [message] = [message for message in found() if message.id == "messaging.E002"]
+            assert f"'{key}'" in message.msg
+            assert "default" in str(message.hint)
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("ALIAS", None),
+            ("LINK_HOSTS", ["example.com"]),
+            ("LINK_HOSTS", ("example.com", ".example.org")),
+            ("PREFIX", "site:shop-7"),
+            ("PREFIX", lambda: "tenant"),
+            ("COMMAND_DEADLINE", 1),
+            ("COMMAND_DEADLINE", 0.5),
+            ("DURABILITY", {"replicas": 1, "timeout": 0.5}),
+            ("CHAT_KEEP_LAST", 0),
+            ("PRESENCE_MAX_MEMBERS", 0),
+            ("TYPING_MAX_MEMBERS", 0),
+            ("CHAT_MAX_AGE", None),
+            ("CHAT_MAX_AGE", 86400),
+            ("CHAT_MAX_MEMBERS", 10_000),
+            ("OBSERVE", None),
+            ("OBSERVE", "tests.site.test_checks.observer"),
+            ("IDENTITY", "tests.site.test_checks.Identity"),
+        ],
+    )
+    def test_valid_value(self, key: str, value: object) -> None:
+        with site({key: value}):
+            assert found() == []
+
+    def test_defaults_are_valid(self) -> None:
+        defaults = vars(conf.Settings())
+        with site({key: value for key, value in defaults.items() if key != "IDENTITY"}):
+            assert found() == []
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "nowhere.observer",
+            "tests.site.test_checks.nothing",
+            "plainword",
+            "",
+            "tests.site.test_checks.LOCMEM",
+        ],
+    )
+    @pytest.mark.parametrize("key", ["OBSERVE", "IDENTITY"])
+    def test_path_that_cannot_be_imported(self, key: str, path: str) -> None:
+        with site({key: path}):
+            assert ids() == ["E003"]
+            assert repr(path) in only().msg
+
+
+def observer(operation: str, seconds: float, outcome: str) -> None:
+    """An importable observer."""
+
+
+class Identity:
+    """An importable identity."""
+
+
+class TestAlias:
+    def test_missing_alias(self) -> None:
+        with site({"ALIAS": "chats"}):
+            assert ids() == ["E004"]
+            assert '"chats": {"BACKEND": "django_redis.cache.RedisCache"' in str(only().hint)
+
+    @pytest.mark.parametrize(
+        "entry",
+        [LOCMEM, {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://h/1"}],
+        ids=["locmem", "django's own"],
+    )
+    def test_backend_not_based_on_django_redis(self, entry: dict[str, Any]) -> None:
+        with site(caches={"default": entry}):
+            assert ids() == ["E005"]
+            assert entry["BACKEND"] in only().msg
+
+    def test_custom_backend_based_on_django_redis(self) -> None:
+        with site(caches={**GOOD, "messaging": {**redis(), "BACKEND": "tests.site.test_checks.OwnCache"}}):
+            assert found() == []
+
+    def test_sharded_backend(self) -> None:
+        entry = redis(["redis://a/1", "redis://b/1"], CLIENT_CLASS="django_redis.client.ShardClient")
+        with site(caches={**GOOD, "messaging": entry}):
+            assert ids() == ["E006"]
+
+    def test_suggested_database_is_not_that_of_other_programs(self) -> None:
+        """Programs that name no database use 0."""
+        with site({"ALIAS": "chats"}, {"default": redis("redis://h/3"), "more": redis("redis://h/1")}):
+            assert "redis://h/2" in str(only().hint)
+
+    def test_default_cache_with_a_suggested_entry(self) -> None:
+        with site(caches={"default": redis("redis://:secret@redis.internal:6380/0")}):
+            assert ids() == ["W002"]
+            hint = str(only().hint)
+        assert '"messaging": {' in hint
+        assert "redis.internal:6380/1" in hint
+        assert "secret" not in hint
+        assert "cache.clear()" in only_message("W002", {"default": redis("redis://h/0")})
+
+    def test_suggested_entry_is_valid(self) -> None:
+        with site(caches={"default": redis("unix:///run/redis.sock?db=0")}):
+            hint = str(only().hint)
+        pasted = eval(f"{{{hint[hint.index('messaging') - 1 :]}}}")  # noqa: S307  (our own words)
+        with site(caches={"default": redis("unix:///run/redis.sock?db=0"), **pasted}):
+            assert found() == []
+
+    def test_default_cache_chosen_explicitly(self) -> None:
+        with site({"ALIAS": "default"}, {"default": redis()}):
+            assert found() == []
+
+    @pytest.mark.parametrize(
+        ("own_entry", "other_entry"),
+        [
+            ("redis://127.0.0.1:6379/1", "redis://127.0.0.1:6379/1"),
+            ("redis://localhost/1", "redis://127.0.0.1:6379/1"),
+            ("redis://REDIS.internal/1", "redis://user:secret@redis.internal/1"),
+            ("redis://h/0", "redis://h"),
+            ("redis://h?db=2", "redis://h/2"),
+            ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
+            ("redis://h/1", ["redis://g/1", "redis://h/1"]),
+            ("redis://h/1", "redis://g/1,redis://h/1"),
+        ],
+    )
+    @pytest.mark.parametrize("backend", ["django_redis.cache", "django.core.cache.backends.redis"])
+    def test_database_shared_with_another_cache(
+        self, own_entry: str, other_entry: object, backend: str
+    ) -> None:
+        other = {"BACKEND": f"{backend}.RedisCache", "LOCATION": other_entry}
+        with site(caches={"default": LOCMEM, "sessions": other, "messaging": redis(own_entry)}):
+            assert ids() == ["W003"]
+            assert "'sessions'" in only().msg
+
+    @pytest.mark.parametrize(
+        ("own_entry", "other_entry"),
+        [
+            ("redis://h/1", "redis://h/2"),
+            ("redis://h:1/1", "redis://h:2/1"),
+            ("redis://h/1", "redis://g/1"),
+            ("unix:///run/a.sock?db=1", "unix:///run/b.sock?db=1"),
+            ("redis://h/1", "somewhere else"),
+        ],
+    )
+    def test_separate_database(self, own_entry: str, other_entry: object) -> None:
+        with site(caches={"default": redis(other_entry), "messaging": redis(own_entry)}):
+            assert found() == []
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            {"LOCATION": Path("/cache")},
+            {"LOCATION": 11211},
+            {"LOCATION": b"redis://h/4"},
+            {"LOCATION": [Path("/cache"), None]},
+            {"LOCATION": "redis://[h/4"},
+            {"LOCATION": "redis://h:port/4"},
+            {"LOCATION": "redis://h?db=zero"},
+            {"LOCATION": "redis://h/4", "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": "zero", "port": "x"}}},
+            {"LOCATION": "unix://?db=4", "OPTIONS": {"host": 7, "path": 7, "db": []}},
+            {"LOCATION": "redis://", "OPTIONS": {"host": 7, "port": None, "db": float("inf")}},
+            {"OPTIONS": None},
+            {"LOCATION": "redis://h/5", "OPTIONS": None},
+            {"LOCATION": "redis://h/5", "OPTIONS": ["timeout"]},
+            {"LOCATION": "redis://h/5", "OPTIONS": {"CONNECTION_POOL_KWARGS": None}},
+            {"LOCATION": "redis://h/5", "OPTIONS": {5: 6}},
+            {"BACKEND": ".."},
+            {},
+            None,
+        ],
+        ids=str,
+    )
+    def test_other_entries_may_contain_anything(self, entry: dict[str, Any] | None) -> None:
+        others = {"default": entry, "more": redis("redis://h/3")}
+        with site(caches={**others, "messaging": redis("redis://h/4")}):
+            assert set(ids()) <= {"W003"}
+        with site({"ALIAS": "more"}, caches=others):
+            assert found() == []
+        with site({"ALIAS": "missing"}, caches=others):
+            assert ids() == ["E004"]
+            assert '"missing": {' in str(only().hint)
+
+    def test_own_backend_may_be_anything(self) -> None:
+        with site(caches={"messaging": {"BACKEND": ".."}}):
+            assert ids() == ["E005"]
+
+    def test_databases_of_an_unusual_entry_are_compared(self) -> None:
+        for entry in ({"LOCATION": ("redis://h/4",), "OPTIONS": None}, redis({"redis://h:6379/4"})):
+            with site(caches={"default": entry, "messaging": redis("redis://h", db="4")}):
+                assert ids() == ["W003"]
+
+    @pytest.mark.parametrize("options", [None, {"CONNECTION_POOL_KWARGS": None}, {"db": "zero"}], ids=str)
+    def test_own_entry_with_unusual_options(self, options: object) -> None:
+        with site(caches={"messaging": {**redis(), "OPTIONS": options}}):
+            assert found() == []
+
+    def test_database_given_as_an_option(self) -> None:
+        other_entry = redis("redis://h", CONNECTION_POOL_KWARGS={"db": 4})
+        with site(caches={"default": other_entry, "messaging": redis("redis://h/4")}):
+            assert ids() == ["W003"]
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            redis(SOCKET_TIMEOUT=0.1),
+            redis(CONNECTION_POOL_KWARGS={"socket_timeout": 0.5}),
+            redis("redis://127.0.0.1:6379/1?socket_timeout=0.2"),
+        ],
+    )
+    def test_socket_timeout_that_is_too_short(self, entry: dict[str, Any]) -> None:
+        with site(caches={**GOOD, "messaging": entry}):
+            assert ids() == ["W004"]
+            assert "SOCKET_TIMEOUT" in str(only().hint)
+
+    def test_sufficient_socket_timeout(self) -> None:
+        with site(caches={**GOOD, "messaging": redis(SOCKET_TIMEOUT=5)}):
+            assert found() == []
+
+
+def only_message(id: str, caches: dict[str, Any]) -> str:
+    with site(caches=caches):
+        message = only()
+    assert message.id == f"messaging.{id}"
+    return message.msg
+
+
+class OwnCache(RedisCache):  # type: ignore[misc]  # the driver has no types
+    """A site's own backend."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    """A server with suitable settings, except during some tests."""
+    with EmbeddedServer(append_only=True, options={"lazyfree-lazy-expire": "yes"}) as started:
+        yield started
+
+
+class TestServer:
+    """Checks of real servers with --deploy, with suitable and unsuitable settings."""
+
+    @pytest.fixture
+    def deployed(self, server: EmbeddedServer) -> Iterator[EmbeddedServer]:
+        with site(caches={"default": LOCMEM, "messaging": redis(server.url)}):
+            yield server
+
+    @pytest.fixture
+    def setting(self, server: EmbeddedServer) -> Iterator[Callable[[str, str], None]]:
+        """Change the server's settings for the test."""
+        with server.client() as admin:
+            before: dict[str, Any] = {}
+
+            def change(name: str, value: str) -> None:
+                before[name] = admin.config_get(name)[name]
+                admin.config_set(name, value)
+
+            yield change
+            for name, value in before.items():
+                admin.config_set(name, value)
+
+    def test_suitable_server(self, deployed: EmbeddedServer) -> None:
+        assert found(deploy=True) == []
+
+    def test_server_is_contacted_by_deploy_checks_only(self, deployed: EmbeddedServer) -> None:
+        with deployed.client() as admin:
+            before = admin.info("stats")["total_commands_processed"]
+            assert found() == []
+            after = admin.info("stats")["total_commands_processed"]
+        assert after - before == 1  # this test's own INFO
+
+    @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+    def test_server_that_evicts_any_key(
+        self, deployed: EmbeddedServer, setting: Callable[[str, str], None], policy: str
+    ) -> None:
+        setting("maxmemory-policy", policy)
+        assert ids(deploy=True) == ["E008"]
+        assert policy in only(deploy=True).msg
+
+    @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
+    def test_server_that_evicts_keys_with_a_ttl(
+        self, deployed: EmbeddedServer, setting: Callable[[str, str], None], policy: str
+    ) -> None:
+        setting("maxmemory-policy", policy)
+        assert ids(deploy=True) == ["W006"]
+
+    def test_server_without_persistence(
+        self, deployed: EmbeddedServer, setting: Callable[[str, str], None]
+    ) -> None:
+        setting("appendonly", "no")
+        assert ids(deploy=True) == ["W007"]
+        assert "appendonly" in str(only(deploy=True).hint)
+
+    def test_snapshots_are_sufficient(
+        self, deployed: EmbeddedServer, setting: Callable[[str, str], None]
+    ) -> None:
+        setting("appendonly", "no")
+        setting("save", "3600 1")
+        assert found(deploy=True) == []
+
+    def test_server_that_frees_expired_keys_in_the_foreground(
+        self, server: EmbeddedServer, deployed: EmbeddedServer, setting: Callable[[str, str], None]
+    ) -> None:
+        setting("lazyfree-lazy-expire", "no")
+        assert ids(deploy=True) == ["W012"]
+        assert "lazyfree-lazy-expire to yes" in str(only(deploy=True).hint)
+        with as_user(server, "+@all -config"):
+            assert found(deploy=True) == []
+
+    def test_forbidden_config_is_reported(
+        self, server: EmbeddedServer, setting: Callable[[str, str], None]
+    ) -> None:
+        with as_user(server, "+@all -config"):
+            assert found(deploy=True) == []  # INFO shows that the append-only file is on
+            setting("appendonly", "no")
+            assert ids(deploy=True) == ["W008"]
+            assert "disk" in only(deploy=True).msg
+
+    def test_forbidden_info_is_reported(self, server: EmbeddedServer) -> None:
+        with as_user(server, "+@all -info"):
+            assert ids(deploy=True) == ["W005"]
+            assert "ACL" in str(only(deploy=True).hint)
+
+    def test_wrong_password(self, server: EmbeddedServer) -> None:
+        with site(
+            caches={"default": LOCMEM, "messaging": redis(server.url + "&client_name=w", PASSWORD="no")}
+        ):
+            assert ids(deploy=True) == ["W005"]
+
+    def test_unreachable_server_is_a_warning(self) -> None:
+        with site({"COMMAND_DEADLINE": 0.3}, {"default": LOCMEM, "messaging": redis("unix:///nowhere.sock")}):
+            assert ids(deploy=True) == ["W005"]
+            assert "Start it" in str(only(deploy=True).hint)
+
+    def test_server_is_not_contacted_with_an_invalid_alias(self) -> None:
+        with site(caches={"default": LOCMEM}):
+            assert ids(deploy=True) == ["E005"]
+        with site(["not a dict"]):
+            assert ids(deploy=True) == ["E001"]
+
+    @pytest.mark.parametrize(
+        ("info", "wanted"),
+        [
+            ({"redis_version": "6.0.16"}, ["E007"]),
+            ({"redis_version": "5.0"}, ["E007"]),
+            ({"redis_version": "6.2.0"}, []),
+            ({"redis_version": "8.4.0-rc1"}, []),
+            ({"redis_version": "7.2.4", "valkey_version": "7.1.9"}, ["E007"]),
+            ({"redis_version": "7.2.4", "valkey_version": "7.2.5"}, []),
+            ({"redis_version": "7.2.4", "valkey_version": "10.0.0"}, []),
+            ({"redis_version": "unstable"}, ["W008"]),
+            ({}, ["W008"]),
+        ],
+        ids=str,
+    )
+    def test_versions(self, info: dict[str, str], wanted: list[str]) -> None:
+        message = server_checks._check_version(Server("CACHES['messaging']", info, {}))
+        assert [str(message.id).removeprefix("messaging.") for message in [message] if message] == wanted
+
+
+class OwnCsrf(CsrfViewMiddleware):
+    """A site's own middleware."""
+
+
+class TestMiddleware:
+    ALL = tuple(deployment.MIDDLEWARE)
+
+    @pytest.mark.parametrize("missing", ALL)
+    def test_missing_middleware_is_named(self, server: EmbeddedServer, missing: str) -> None:
+        with (
+            site(caches={"default": LOCMEM, "messaging": redis(server.url)}),
+            override_settings(MIDDLEWARE=[one for one in self.ALL if one != missing]),
+        ):
+            assert found() == []
+            assert ids(deploy=True) == ["W014"]
+            assert str(only(deploy=True).hint) == f'Add to MIDDLEWARE:\n    "{missing}",'
+            assert missing.rpartition(".")[2] in only(deploy=True).msg
+            with override_settings(ROOT_URLCONF="django.contrib.auth.urls"):  # without the pages
+                assert found(deploy=True) == []
+
+    def test_subclasses_are_sufficient(self) -> None:
+        others = [one for one in self.ALL if "csrf" not in one]
+        with override_settings(MIDDLEWARE=[*others, "tests.site.test_checks.OwnCsrf", "no.such.middleware"]):
+            assert deployment.check_middleware() == []
+
+
+SENTINELS = {
+    "CLIENT_CLASS": "django_redis.client.SentinelClient",
+    "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+    "SENTINELS": [("sentinel1", 26379), ("sentinel2", 26380)],
+}
+TLS: dict[str, Any] = {"CONNECTION_POOL_KWARGS": {"ssl": True}, "SENTINEL_KWARGS": {"ssl": True}}
+
+
+class TestTransport:
+    """Whether a Redis on another machine is reached by TLS and with a password."""
+
+    @pytest.mark.parametrize(
+        ("entry", "wanted"),
+        [
+            (
+                redis("redis://redis.internal/1"),
+                {"W015": "redis.internal:6379", "W016": "redis.internal:6379"},
+            ),
+            (redis("redis://:secret@10.0.0.7:6380/1"), {"W015": "10.0.0.7:6380"}),
+            (redis("rediss://redis.internal/1"), {"W016": "redis.internal:6379"}),
+            (redis("rediss://redis.internal/2", PASSWORD="secret"), {}),
+            (redis("rediss://ann:secret@redis.internal/1"), {}),
+            (redis("rediss://r/1", CONNECTION_POOL_KWARGS={"credential_provider": object()}), {}),
+            (redis("redis://127.0.0.1/1"), {}),
+            (redis("redis://127.7.7.7/1"), {}),
+            (redis("redis://[::1]/1"), {}),
+            (redis("redis://localhost/1"), {}),
+            (redis("unix:///run/redis.sock?db=1"), {}),
+            (
+                redis(["rediss://:secret@node1", "redis://:secret@node2", "rediss://node3"]),
+                {"W015": "node2:6379", "W016": "node3:6379"},
+            ),
+            (redis("rediss://:secret@node1,redis://:secret@node2:7"), {"W015": "node2:7"}),
+            (
+                redis("redis://mymaster/1", **SENTINELS),
+                dict.fromkeys(("W015", "W016"), "mymaster:6379, sentinel1:26379, sentinel2:26380"),
+            ),
+            (
+                redis("redis://:secret@mymaster/1", **SENTINELS, **TLS),
+                {"W016": "sentinel1:26379, sentinel2:26380"},
+            ),
+            (
+                redis(
+                    "redis://:secret@mymaster/2",
+                    **SENTINELS,
+                    CONNECTION_POOL_KWARGS={"ssl": True},
+                    SENTINEL_KWARGS={"ssl": True, "password": "secret"},
+                ),
+                {},
+            ),
+        ],
+    )
+    def test_servers_without_tls_or_password_are_named(self, entry: Any, wanted: dict[str, str]) -> None:
+        with site(caches={"default": LOCMEM, "messaging": entry}):
+            messages = {str(one.id).removeprefix("messaging."): one for one in deployment.check_transport()}
+        assert messages.keys() == wanted.keys()
+        for id, names in wanted.items():
+            assert f" connects to {names} without " in messages[id].msg
+            assert "secret" not in messages[id].msg and messages[id].hint
+
+    def test_it_runs_with_deploy_only(self) -> None:
+        caches = {"default": LOCMEM, "messaging": redis("redis://redis.invalid/1")}
+        with site({"COMMAND_DEADLINE": 0.1}, caches):
+            assert found() == []
+            assert {"W015", "W016"} <= set(ids(deploy=True))
+
+
+@contextmanager
+def as_user(server: EmbeddedServer, rights: str) -> Iterator[None]:
+    """Connect the site as a user with these permissions."""
+    with server.client() as admin:
+        admin.execute_command(f"ACL SETUSER limited reset on >secret ~messaging:* {rights}")
+        url = server.url.replace("unix://", "unix://limited:secret@") + f"&client_name={len(rights)}"
+        with site(caches={"default": LOCMEM, "messaging": redis(url)}):
+            yield
+        admin.execute_command("ACL DELUSER limited")

@@ -1,0 +1,308 @@
+"""A state machine of user operations in the app and in the model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule
+
+from django_redis_messaging import Chat, Inbox, conf
+from django_redis_messaging.services.chats import chat
+from django_redis_messaging.services.users.keys import UserKeys
+
+from .chat_comparison import CHATS, USERS, Comparison
+from .chat_conversation import Said
+from .chat_model import Model
+from .server import is_cluster
+
+BODIES = ("hi", "", 'a\n"b\\', "😀 ß")
+
+#: users by number: members of the chat more often than others
+people = st.integers(0, 9)
+users = st.sampled_from(USERS)
+chats = st.sampled_from(["one", "one", "one", "tw%o"])
+requests = st.sampled_from([None, None, "r1"])
+limits = st.sampled_from([1, 2, 5, 100])
+
+
+class ChatMachine(Comparison):
+    """Four users and two chats whose ids are reused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.created: dict[str, tuple[list[str], str, bool, int, str | None]] = {}
+        self.patches: list[Any] = []
+
+    @initialize(
+        members=st.lists(users, min_size=2, unique=True),
+        keep_last=st.sampled_from([0, 1, 3]),
+        max_length=st.sampled_from([3, 5, 10_000]),
+        heals=st.booleans(),
+    )
+    def begin(self, members: list[str], keep_last: int, max_length: int, heals: bool) -> None:
+        self.model = Model(USERS, max_length=max_length, heals=heals)
+        changed = dataclasses.replace(conf.current(), CHAT_MAX_LENGTH=max_length)
+        self.patches = [
+            mock.patch.object(conf, "current", return_value=changed),
+            mock.patch.object(chat, "_GRACE", 0 if heals else 3),
+        ]
+        for patch in self.patches:
+            patch.start()
+        self.create("one", members, "", False, keep_last, "r1")
+
+    def teardown(self) -> None:
+        try:
+            if self.patches:
+                self.read_to_the_end()
+        finally:
+            for patch in self.patches:
+                patch.stop()
+
+    # Changes
+
+    @rule(
+        chat=chats, members=st.lists(users, min_size=1, max_size=5), body=st.sampled_from(BODIES),
+        open=st.booleans(), keep_last=st.sampled_from([0, 1, 3]), request=requests,
+    )  # fmt: skip
+    def create(
+        self, chat: str, members: list[str], body: str, open: bool, keep_last: int, request: str | None
+    ) -> None:
+        self.created[chat] = (members, body, open, keep_last, request)
+        unique = list(dict.fromkeys(members))
+        options: dict[str, Any] = {"open": open, "keep_last": keep_last, "request_id": request}
+        self.both(
+            chat,
+            lambda: self.model.create(chat, unique, body, chat, **options),
+            lambda: Chat.create(
+                self.name(members[0]), map(self.name, members), body,
+                chat_id=self.name(chat), title=chat, **options,
+            ),
+        )  # fmt: skip
+
+    @rule(chat=chats)
+    def repeat_create(self, chat: str) -> None:
+        """Repeat the creation, as after a lost reply."""
+        if chat in self.created:
+            self.create(chat, *self.created[chat])
+
+    @rule(chat=chats, added=st.lists(people, min_size=1, max_size=2), by=people, request=requests)
+    def add(self, chat: str, added: list[int], by: int, request: str | None) -> None:
+        """Add users who are not members, if any; with a request id, also repeat it, and use it as another."""
+        members = self.model.chats[chat].members if chat in self.model.chats else {}
+        order = sorted(USERS, key=lambda user: user in members)
+        chosen = list(dict.fromkeys(order[at % len(order)] for at in added))
+        if by == 9 or (len(chosen) == 1 and request is None):
+            self.join(chat, chosen[0], by)
+            return
+        for adder in [by] if request is None else [by, by, by + 1]:
+            self.add_all(chat, chosen, self.who(chat, adder % 9), request)
+
+    def add_all(self, chat: str, added: list[str], by: str, request: str | None) -> None:
+        expected, real = self.both(
+            chat,
+            lambda: self.model.add(chat, added, by, request),
+            lambda: self.chat(chat).add(map(self.name, added), by=self.name(by), request_id=request),
+        )
+        assert real == (expected if expected is None else list(map(self.name, expected)))
+
+    def join(self, chat: str, user: str, by: int) -> None:
+        other = self.who(chat, by) if by < 9 else None
+        expected, real = self.both(
+            chat,
+            lambda: self.model.join(chat, user, other),
+            lambda: self.chat(chat).join(self.name(user), by=other and self.name(other)),
+        )
+        assert real == expected
+
+    @rule(chat=chats, who=people, by=st.none() | people, again=st.sampled_from([True, True, False]))
+    def leave(self, chat: str, who: int, by: int | None, again: bool = True) -> None:
+        user, other = self.who(chat, who), by if by is None else self.who(chat, by)
+        again = again or other not in (None, user)
+        expected, real = self.both(
+            chat,
+            lambda: self.model.leave(chat, user, other, again=again),
+            lambda: self.chat(chat).leave(self.name(user), by=other and self.name(other), again=again),
+        )
+        assert real == expected
+
+    @rule(chat=chats, who=people, by=people)
+    def leave_and_join(self, chat: str, who: int, by: int) -> None:
+        """Nothing of the first membership may remain: neither unread counts nor own messages."""
+        self.send_many(chat, [by, who])
+        user = self.who(chat, who)
+        self.leave(chat, who, None)
+        self.join(chat, user, by)
+        self.correct_place(chat, user, 0, "again")
+        self.correct_place(chat, user, 0, None)
+        self.send_many(chat, [by])
+
+    @rule(chat=chats, who=people, by=people, is_removed=st.booleans())
+    def restrict_and_join(self, chat: str, who: int, by: int, is_removed: bool) -> None:
+        """Leave for good or be removed, return if allowed, and leave once more."""
+        user = self.who(chat, who)
+        for again in (False, True):
+            members = self.model.chats[chat].members if chat in self.model.chats else {}
+            owner = next((at for at, one in enumerate(members.values()) if one.role == "owner"), 0)
+            if user in members:
+                at = list(members).index(user)
+                self.leave(chat, at, owner if is_removed and not again else None, again)
+            for adder in (by, owner, 9):
+                self.join(chat, user, adder)
+
+    @rule(chat=chats, who=people, sure=st.integers(0, 3))
+    def delete(self, chat: str, who: int, sure: int) -> None:
+        if sure != 0:
+            return
+        user = self.who(chat, who)
+        expected, real = self.both(
+            chat, lambda: self.model.delete(chat, user), lambda: self.chat(chat).delete(self.name(user))
+        )
+        assert real == expected
+
+    @rule(
+        chat=chats, who=people, body=st.sampled_from(BODIES), data=st.sampled_from([None, {"n": []}]),
+        reply_to=st.sampled_from([None, None, None, 1, 7]), request=requests,
+    )  # fmt: skip
+    def send(
+        self, chat: str, who: int, body: str, data: object, reply_to: int | None, request: str | None
+    ) -> None:
+        user = self.who(chat, who)
+        for _ in range(1 if request is None else 2):
+            self.say(chat, user, Said(user, body, data, reply_to), request)
+
+    @rule(chat=chats, who=people, at=people, by_cursor=st.booleans())
+    def ack(self, chat: str, who: int, at: int, by_cursor: bool) -> None:
+        self.ack_place(chat, self.who(chat, who), self.cursor(chat, at) if by_cursor else at)
+
+    @rule(chat=chats, late=people)
+    def all_but_one_ack(self, chat: str, late: int) -> None:
+        members = list(self.model.chats[chat].members) if chat in self.model.chats else []
+        for user in members[:late] + members[late + 1 :]:
+            self.ack_place(chat, user, 100)
+            self.ack_place(chat, user, 1)
+
+    @rule(chat=chats, who=people, back=st.integers(0, 4), body=st.sampled_from(BODIES) | st.none())
+    def correct(self, chat: str, who: int, back: int, body: str | None) -> None:
+        """Edit or delete one of the latest messages."""
+        self.correct_place(chat, self.who(chat, who), back, body)
+
+    @rule(chat=chats, senders=st.lists(people, min_size=2, max_size=5))
+    def send_many(self, chat: str, senders: list[int]) -> None:
+        if chat not in self.model.chats:
+            at = senders[0] % len(USERS)
+            self.create(chat, [*USERS, *USERS][at : at + 3], "", False, at % 3, None)
+        for who in senders:
+            self.say(chat, self.who(chat, who), Said(self.who(chat, who), "la"), None)
+
+    # Reads
+
+    @rule(chat=chats, who=people, at=people, by_cursor=st.booleans(), newer=st.booleans(), limit=limits)
+    def history(self, chat: str, who: int, at: int, by_cursor: bool, newer: bool, limit: int) -> None:
+        user = self.who(chat, who)
+        place = self.cursor(chat, at) if by_cursor else at
+        read = self.model.after if newer else self.model.before
+        direction: dict[str, Any] = {"after" if newer else "before": place}
+        expected, real = self.both(
+            chat,
+            lambda: read(chat, user, self.place(chat, place), limit),
+            lambda: self.chat(chat).history(self.name(user), limit=limit, **direction),
+        )
+        self.compare_page(chat, expected, real)
+
+    @rule(
+        chat=chats, who=people, at=people, by_cursor=st.booleans(), limit=limits, edits=st.integers(0, 3)
+    )  # fmt: skip
+    def changes(self, chat: str, who: int, at: int, by_cursor: bool, limit: int, edits: int) -> None:
+        user = self.who(chat, who)
+        place = self.cursor(chat, at) if by_cursor else at
+        expected, real = self.both(
+            chat,
+            lambda: self.model.changes(chat, user, self.place(chat, place), limit, edits),
+            lambda: self.chat(chat).changes(self.name(user), after=place, edits=edits, limit=limit),
+        )
+        if expected is None:
+            return
+        held = self.model.chats[chat]
+        self.compare_page(chat, expected[0], real)
+        assert (real.edits, real.edits_missed) == (held.edits, edits > held.edits)
+        assert [message.id for message in real.edited] == ([] if real.edits_missed else expected[1])
+        for message in real.edited:
+            self.compare(chat, message.id, held.said(message.id), message)
+        assert real.positions == {self.name(one): member.position for one, member in held.members.items()}
+
+    @rule(who=people, limit=limits, total=st.sampled_from([1, 3, 1000]), ack=st.booleans())
+    def pending(self, who: int, limit: int, total: int, ack: bool) -> None:
+        if ack and is_cluster():
+            total = 1000  # each shard applies it separately
+        user = self.who(CHATS[0], who)
+        self.pend(user, limit, total, ack)
+        if not ack:  # a reply that did not arrive
+            self.pend(user, limit, total, ack)
+
+    @rule(user=users)
+    def unread(self, user: str) -> None:
+        assert Inbox(self.name(user)).unread() == self.model.unread(user)
+
+    # Failures
+
+    @rule(chat=chats)
+    def copy(self, chat: str) -> None:
+        self.remember(chat)
+
+    @precondition(lambda self: self.copies)
+    @rule(at=people)
+    def roll_back(self, at: int) -> None:
+        self.restore(sorted(self.copies)[at % len(self.copies)])
+
+    @rule(chat=chats, senders=st.lists(people, min_size=1, max_size=3), reader=people)
+    def fail_over(self, chat: str, senders: list[int], reader: int) -> None:
+        """Lose messages and acks that users have seen, then send more."""
+        self.remember(chat)
+        self.send_many(chat, senders)
+        self.ack_place(chat, self.who(chat, reader), 100)
+        self.pending(reader, 100, 1000, ack=False)
+        lost = self.cursor(chat, 0)
+        self.restore(chat)
+        if chat in self.model.chats:
+            self.send_many(chat, senders)
+            self.ack_place(chat, self.who(chat, reader), lost)
+            self.pending(reader, 2, 1000, ack=False)
+
+    @rule(chat=chats, sure=st.integers(0, 3))
+    def lose(self, chat: str, sure: int) -> None:
+        if sure == 0:
+            self.copies[chat] = ({}, (None, {}))
+            self.restore(chat)
+
+    # Invariants
+
+    @invariant()
+    def chats_equal_the_model(self) -> None:
+        touched, self.touched = self.touched, set()
+        for chat_id in touched & self.model.chats.keys():
+            self.compare_chat(chat_id, self.model.chats[chat_id])
+
+    @invariant()
+    def indexes_contain_all_memberships(self) -> None:
+        if not self.patches:
+            return
+        for user in USERS:
+            index = self.client.hgetall(UserKeys(conf.prefix(), self.name(user)).chats)
+            assert {self.unnamed(chat.decode()) for chat in index} == self.model.lists[user].keys()
+
+    def read_to_the_end(self) -> None:
+        """Let every user read and ack all pending messages, two at a time, comparing order and gaps."""
+        for user in USERS:
+            for _ in range(200):
+                if not (found := self.pend(user, 2, 5, ack=False)):
+                    break
+                for one in found:
+                    if one.messages:
+                        self.ack_place(self.unnamed(one.chat_id), user, one.messages[-1].cursor)
+            else:
+                raise AssertionError("pending never becomes empty")
+        for chat_id in self.model.chats:
+            self.history(chat_id, 0, at=0, by_cursor=True, newer=True, limit=5)

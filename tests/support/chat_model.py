@@ -1,0 +1,307 @@
+"""What Chat and Inbox promise, as plain Python: one thread, no scripts, nothing lost unless told so.
+
+A method does what the operation of its name does, and raises the same kind of error.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from django_redis_messaging import ChatExists, ChatNotFound, InvalidArgument, NotAMember, NotPermitted
+
+from .chat_conversation import Conversation, Line, Membership, Place, Read, Reported, Said, numbers
+
+#: several joinings are in progress
+SEVERAL = object()
+
+
+@dataclass
+class Listed:
+    """What a user's list of chats says of one: the membership, the joining in progress, and what was seen."""
+
+    token: object = None
+    joining: object = None
+    #: several calls with one request id
+    repeated: bool = False
+    seen: Line | Reported | None = None
+
+    def lost(self, chat: Conversation, position: int) -> bool:
+        if isinstance(self.seen, Reported):
+            return self.seen.epoch != chat.epoch or position <= self.seen.position
+        if self.seen is None:
+            return False
+        return position < self.seen.last or not chat.has(Place(*astuple(self.seen)))
+
+
+class Model:
+    """All chats, and what their users know of them."""
+
+    def __init__(self, users: Iterable[str], *, max_length: int, heals: bool) -> None:
+        self.max_length = max_length
+        #: whether a look removes what no chat confirms: the app does so after a grace
+        self.heals = heals
+        self.chats: dict[str, Conversation] = {}
+        self.lists: dict[str, dict[str, Listed]] = {user: {} for user in users}
+        #: what requests were answered: outlives the chat
+        self.answers: dict[str, dict[str, Any]] = {}
+
+    def chat(self, chat_id: str) -> Conversation:
+        if chat_id not in self.chats:
+            raise ChatNotFound
+        return self.chats[chat_id]
+
+    def create(
+        self, chat_id: str, members: Sequence[str], body: str, title: str, *,
+        open: bool, keep_last: int, request_id: str | None,
+    ) -> None:  # fmt: skip
+        request = f"create {members[0]} {request_id}" if request_id else f"new {next(numbers)}"
+        answers = self.answers.setdefault(chat_id, {})
+        for member in members:
+            self._expect(member, chat_id, request)
+        if request not in answers:
+            if chat_id in self.chats:
+                self._release(members, chat_id, request)
+                raise ChatExists
+            chat = Conversation(title=title, open=open, keep_last=keep_last, max_length=self.max_length)
+            self.chats[chat_id] = chat
+            for member in members:
+                chat.members[member] = Membership(0, 0, "member", request)
+            chat.members[members[0]].role = "owner"
+            if body:
+                chat.append(Said(members[0], body))
+                chat.move(members[0], 1)
+            answers[request] = Place(chat.epoch, 0, 0)
+        for member in members:
+            self._confirm(member, chat_id, request)
+
+    def join(self, chat_id: str, user: str, by: str | None) -> bool:
+        return bool(self.add(chat_id, [user], by, None))
+
+    def add(self, chat_id: str, users: Sequence[str], by: str | None, request_id: str | None) -> list[str]:
+        request = f"join {by} {request_id}" if request_id else f"join {next(numbers)}"
+        for user in users:
+            self._expect(user, chat_id, request)
+        try:
+            added = self._added(chat_id, users, by, request)
+        except (ChatNotFound, NotAMember, NotPermitted):
+            self._release(users, chat_id, request)
+            raise
+        for user in users:
+            self._confirm(user, chat_id, request)
+        if by is not None:  # a repeat
+            self.chat(chat_id).member(by)
+        return added
+
+    def _added(self, chat_id: str, users: Sequence[str], by: str | None, request: str) -> list[str]:
+        chat, answers = self.chat(chat_id), self.answers.setdefault(chat_id, {})
+        if request not in answers:
+            answers[request] = chat.join(users, by, request)
+        added: list[str] = answers[request]
+        return added
+
+    def leave(self, chat_id: str, user: str, by: str | None, *, again: bool = True) -> bool:
+        if chat_id not in self.chats:
+            return False
+        chat = self.chats[chat_id]
+        if by is not None and by != user:
+            chat.owned_by(by)
+        if user not in chat.members:
+            return False
+        ended = chat.members.pop(user)
+        if by not in (None, user):
+            chat.removed.add(user)
+        elif not again:
+            chat.opted_out.add(user)
+        self._forget(user, chat_id, ended.token)
+        if not chat.members:
+            del self.chats[chat_id]
+            return True
+        if not any(member.role == "owner" for member in chat.members.values()):
+            next(iter(chat.members.values())).role = "owner"
+        chat.release()
+        return True
+
+    def delete(self, chat_id: str, user: str) -> bool:
+        if chat_id not in self.chats:
+            return False
+        self.chats[chat_id].owned_by(user)
+        for member, ended in self.chats.pop(chat_id).members.items():
+            self._forget(member, chat_id, ended.token)
+        return True
+
+    def send(self, chat_id: str, said: Said, request_id: str | None) -> Place:
+        answers = self.answers.setdefault(chat_id, {})
+        request = f"send {said.sender} {request_id}" if request_id else f"send {next(numbers)}"
+        chat = self.chat(chat_id)
+        member = chat.member(said.sender)
+        if request in answers:
+            return answers[request]
+        if (said.reply_to or 0) > chat.last:
+            raise InvalidArgument
+        had_read_all = member.position == chat.last
+        chat.append(said)
+        if had_read_all:
+            chat.move(said.sender, chat.last)
+        answers[request] = Place(chat.epoch, chat.last, said.number)
+        return answers[request]
+
+    def ack(self, chat_id: str, user: str, place: int | Place) -> int:
+        chat = self.chat(chat_id)
+        member = chat.member(user)
+        wanted = min(place if isinstance(place, int) else place.id, chat.last)
+        if chat.has(place) and wanted > member.position:
+            chat.move(user, wanted)
+        return member.position
+
+    def after(self, chat_id: str, user: str, place: int | Place, limit: int) -> Read:
+        chat = self.chat(chat_id)
+        member = chat.member(user)
+        reset = not chat.has(place)
+        wanted = member.position if reset else place if isinstance(place, int) else place.id
+        begin = max(min(wanted, chat.last), member.joined_after)
+        ids = chat.kept(begin)
+        return Read(ids[:limit], max(chat.first - begin - 1, 0), len(ids) > limit, reset)
+
+    def before(self, chat_id: str, user: str, place: int | Place | None, limit: int) -> Read:
+        chat = self.chat(chat_id)
+        joined_after = chat.member(user).joined_after
+        if place is not None and not chat.has(place):
+            return self.after(chat_id, user, place, limit)
+        end = chat.last + 1 if place is None else place if isinstance(place, int) else place.id
+        ids = [number for number in chat.kept(joined_after) if number < end]
+        more = len(ids) > limit
+        # what is gone of what the page would begin with
+        gap = 0 if more else max(min(chat.first, end) - joined_after - 1, 0)
+        return Read(ids[-limit:], gap, more, reset=False)
+
+    def changes(
+        self, chat_id: str, user: str, place: int | Place, limit: int, edits: int
+    ) -> tuple[Read, list[int]]:
+        """The new messages, and those read before whose edit has a number above `edits`."""
+        chat, read = self.chat(chat_id), self.after(chat_id, user, place, limit)
+        if read.reset:
+            return read, []
+        end = read.ids[0] if read.ids else chat.last + 1
+        ids = [number for number in chat.kept(chat.members[user].joined_after) if number < end]
+        edited = [number for number in ids if chat.said(number).edit_number > edits]
+        return read, sorted(edited, key=lambda number: chat.said(number).edit_number)
+
+    def edit(self, chat_id: str, user: str, number: int, body: str) -> Said | None:
+        chat = self.chat(chat_id)
+        said = chat.visible(user, number)
+        if said is not None and said.sender != user:
+            raise NotPermitted
+        if said is None or said.deleted:
+            return None
+        said.body, said.edited = body, True
+        said.edit_number = chat.edits = chat.edits + 1
+        return said
+
+    def delete_message(self, chat_id: str, user: str, number: int) -> Said | None:
+        chat = self.chat(chat_id)
+        is_owner = chat.member(user).role == "owner"
+        said = chat.said(number) if is_owner and number in chat.kept(0) else chat.visible(user, number)
+        if said is None:
+            return None
+        if said.sender != user:
+            chat.owned_by(user)
+        if not said.deleted:
+            said.body, said.data, said.reply_to, said.edited, said.deleted = "", None, None, True, True
+            said.edit_number = chat.edits = chat.edits + 1
+        return said
+
+    def looked_into(self, user: str, *, all_of_them: bool = False) -> dict[str, Conversation]:
+        """The chats that a look of the user finds: not those that are as they were when all was acked."""
+        found = {}
+        for chat_id, listed in list(self.lists[user].items()):
+            chat = self.chats.get(chat_id)
+            if chat is not None and chat.line == listed.seen and not all_of_them:
+                continue
+            if chat is not None and user in chat.members:
+                found[chat_id] = chat
+            elif self.heals:
+                del self.lists[user][chat_id]
+        return found
+
+    def pending(
+        self, user: str, order: Sequence[str], limit: int, total: int, *, ack: bool
+    ) -> dict[str, Read]:
+        """`order`: that in which the chats share the total."""
+        found: dict[str, Read] = {}
+        looked = self.looked_into(user)
+        for chat_id in sorted(looked, key=lambda chat_id: order.index(chat_id) if chat_id in order else -1):
+            chat, listed = looked[chat_id], self.lists[user][chat_id]
+            position = chat.members[user].position
+            reset = listed.lost(chat, position)
+            if position == chat.last:
+                listed.seen = chat.line
+                if reset:
+                    found[chat_id] = Read([], 0, has_more=False, reset=True)
+                continue
+            ids = chat.kept(position)
+            read = Read(ids[: min(limit, total)], max(chat.first - position - 1, 0), False, reset)
+            read.has_more = len(ids) > len(read.ids)
+            total -= len(read.ids)
+            if reset:
+                listed.seen = Reported(chat.epoch, position) if ids else chat.line
+            found[chat_id] = read
+            # without messages, the gap before them is reported again
+            if ack and (read.ids or not read.has_more) and read.gap + len(read.ids) > 0:
+                chat.move(user, position + read.gap + len(read.ids))
+        return found
+
+    def unread(self, user: str) -> int:
+        found = 0
+        for chat_id, chat in self.looked_into(user).items():
+            listed, position = self.lists[user][chat_id], chat.members[user].position
+            if position < chat.last:
+                found += chat.unread(user)
+            elif not listed.lost(chat, position):
+                listed.seen = chat.line
+        return found
+
+    def copy(self, chat_id: str) -> Copy:
+        return copy.deepcopy((self.chats.get(chat_id), self.answers.get(chat_id, {})))
+
+    def restore(self, chat_id: str, copied: Copy) -> None:
+        """The chat, and what it remembers, as it was; its members' lists stay."""
+        chat, self.answers[chat_id] = copy.deepcopy(copied)
+        self.chats.pop(chat_id, None)
+        if chat is not None:
+            self.chats[chat_id] = chat
+
+    def _expect(self, user: str, chat_id: str, token: object) -> None:
+        listed = self.lists[user].setdefault(chat_id, Listed())
+        listed.repeated = listed.joining == token
+        listed.joining = token if listed.joining in (None, token) else SEVERAL
+
+    def _confirm(self, user: str, chat_id: str, token: object) -> None:
+        chat = self.chats.get(chat_id)
+        listed = self.lists[user][chat_id]
+        if chat is None or user not in chat.members or listed.joining != token:
+            return
+        listed.token, listed.joining = chat.members[user].token, None
+        listed.seen = listed.seen or Line(chat.epoch, 0, -1)
+
+    def _forget(self, user: str, chat_id: str, token: object) -> None:
+        listed = self.lists[user].get(chat_id)
+        if listed is not None and listed.token == token:
+            listed.token = None
+            if listed.joining is None:
+                del self.lists[user][chat_id]
+
+    def _release(self, users: Iterable[str], chat_id: str, token: object) -> None:
+        """A joining was refused."""
+        for user in users:
+            listed = self.lists[user][chat_id]
+            if listed.joining == token and not listed.repeated:
+                listed.joining = None
+                if listed.token is None:
+                    del self.lists[user][chat_id]
+
+
+#: a chat and what it remembers
+Copy = tuple[Conversation | None, dict[str, Any]]

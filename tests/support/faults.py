@@ -1,0 +1,182 @@
+"""Servers that may fail, and several processes that use one server."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import pytest
+import redis
+from django.test import override_settings
+from redis.exceptions import OutOfMemoryError
+
+from django_redis_messaging import conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.devserver.server import EmbeddedServer
+from tests.support.proxy import LossyProxy
+
+from . import child_processes
+
+#: seconds to wait for an expected condition, also on a busy machine
+PATIENCE = 60.0
+#: share of the replies that a lossy proxy drops
+SHARE = 0.3
+#: bytes of memory left before the server is full
+SPARE = 3_000_000
+#: bytes that the server may free by shrinking the buffers of its clients
+BUFFERS = 1_000_000
+#: seconds of COMMAND_DEADLINE with a lossy proxy
+GENEROUS = 60
+_numbers = itertools.count()
+#: the forkserver forks from a small process: the threads of this one would not survive a fork
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["__main__", "tests.support.child_processes"])
+
+
+@contextmanager
+def leading_to(url: str, prefix: str) -> Iterator[None]:
+    """Let the alias lead to these servers during the block; operations are retried for PATIENCE."""
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
+    messaging = {"PREFIX": prefix, "COMMAND_DEADLINE": PATIENCE}
+    clients.close()
+    with override_settings(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=messaging):
+        yield
+        clients.close()
+
+
+class Connect(Protocol):
+    """Point the app's alias to a server."""
+
+    def __call__(self, where: EmbeddedServer | LossyProxy, **messaging: Any) -> child_processes.Stage: ...
+
+
+class Cast(Protocol):
+    """Run functions in several processes at once and return their results."""
+
+    def __call__(
+        self, stage: child_processes.Stage, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]
+    ) -> Any: ...
+
+
+@pytest.fixture(scope="session")
+def lasting() -> Iterator[EmbeddedServer]:
+    """A server shared by the tests, each of which removes only keys with its own prefix."""
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def fragile() -> Iterator[EmbeddedServer]:
+    """A server that the test may break. It keeps every acknowledged write."""
+    with EmbeddedServer(append_only=True, options={"appendfsync": "always"}) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(lasting: EmbeddedServer) -> Iterator[LossyProxy]:
+    """A proxy that drops no replies until configured."""
+    with LossyProxy(lasting.socket) as started:
+        yield started
+
+
+@pytest.fixture
+def connect(own_prefix: str) -> Iterator[Connect]:
+    with ExitStack() as stack:
+
+        def to(where: EmbeddedServer | LossyProxy, **messaging: Any) -> child_processes.Stage:
+            # django-redis caches its pools by URL: the client name makes this URL unique
+            url = f"{where.url}&client_name=chaos-{next(_numbers)}"
+            entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
+            settings = {"PREFIX": own_prefix, **messaging}
+            clients.close()
+            stack.enter_context(
+                override_settings(CACHES={"default": entry, "messaging": entry}, REDIS_MESSAGING=settings)
+            )
+            return child_processes.Stage(url=url, messaging=settings)
+
+        yield to
+        clients.close()
+
+
+@contextmanager
+def cast(stage: child_processes.Stage, size: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes that start together, each for one function."""
+    barrier = processes.Barrier(size)
+    with ProcessPoolExecutor(size, processes, child_processes.enter, (stage, barrier)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def all_at_once() -> Cast:
+    def run(
+        stage: child_processes.Stage, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]
+    ) -> list[Any]:
+        with cast(stage, len(calls)) as pool:
+            futures = [
+                pool.submit(child_processes.begin, function, *arguments) for function, arguments in calls
+            ]
+            return [future.result(timeout=2 * PATIENCE) for future in futures]
+
+    return run
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], None]:
+    """Wait for a condition."""
+
+    def wait(condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not become true in time"
+            time.sleep(0.002)
+
+    return wait
+
+
+@pytest.fixture
+def lossy(connect: Connect, proxy: LossyProxy) -> LossyProxy:
+    """A proxy that drops some of the replies."""
+    connect(proxy, COMMAND_DEADLINE=GENEROUS)
+    proxy.lose_some(SHARE)
+    return proxy
+
+
+@pytest.fixture
+def client(fragile: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A raw client of the server that may be broken."""
+    with fragile.client() as client:
+        yield client
+
+
+@pytest.fixture
+def messaging() -> dict[str, Any]:
+    """Settings of the app on the server that `fill` fills."""
+    return {}
+
+
+@pytest.fixture
+def fill(
+    client: redis.Redis, connect: Connect, fragile: EmbeddedServer, messaging: dict[str, Any]
+) -> Callable[[], None]:
+    """Fill the remaining memory with keys under the test's prefix. It stays full when buffers are freed."""
+    connect(fragile, **messaging)
+    limit = client.info("memory")["used_memory"] + SPARE
+    client.config_set("maxmemory", limit)
+
+    def fill_memory() -> None:
+        client.config_set("maxmemory", limit)
+        size = 100_000
+        while size:
+            try:
+                client.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
+            except OutOfMemoryError:
+                size //= 10
+        client.config_set("maxmemory", limit - BUFFERS)
+
+    return fill_memory

