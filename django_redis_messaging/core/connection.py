@@ -497,10 +497,10 @@ class LoopSignal:
         await asyncio.wait([self._future], timeout=max(seconds, 0))
 
 
-class World(NamedTuple):
+class Style(NamedTuple):
     """The primitives that shared code uses: those that block a thread, or those of asyncio.
 
-    Shared code is a coroutine that awaits `done(...)` around each call that does I/O. In the blocking world
+    Shared code is a coroutine that awaits `done(...)` around each call that does I/O. In the blocking style
     the call has finished by then, and the coroutine is never suspended, so `run` needs no event loop.
     """
 
@@ -515,23 +515,25 @@ async def _done(result: T) -> T:
 
 
 async def _sleep(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: ASYNC251  (the blocking world: its coroutines run outside of event loops)
+    time.sleep(seconds)  # noqa: ASYNC251  (the blocking style: its coroutines run outside of event loops)
 
 
 def _identity(awaitable: Awaitable[T]) -> Awaitable[T]:
     return awaitable
 
 
-BLOCKING = World(BlockingConnection, _done, _sleep, BlockingSignal)
-ASYNCIO = World(AsyncConnection, _identity, asyncio.sleep, LoopSignal)
+BLOCKING = Style(BlockingConnection, _done, _sleep, BlockingSignal)
+ASYNCIO = Style(AsyncConnection, _identity, asyncio.sleep, LoopSignal)
 
 
 def run(function: Callable[[A], Coroutine[Any, Any, T]], argument: A) -> T:
-    """Run a coroutine function of the blocking world and return its result."""
+    """Run a coroutine function of the blocking style and return its result."""
     try:
         # One expression and a plain call: an interrupt between making the coroutine and its first step would
         # leave it never awaited.
         function(argument).send(None)
     except StopIteration as finished:
         return cast(T, finished.value)
-    raise RuntimeError("Code of the blocking world was suspended: it awaited something other than World's.")
+    raise RuntimeError(
+        "Code of the blocking style was suspended: it awaited something other than those of Style."
+    )

@@ -3,7 +3,7 @@
 One of the callers, the leader, reads the streams of all of them, and wakes those that have an entry. When it
 leaves, the next one leads. In a Cluster, only the streams of one slot can be read together.
 
-Written once, as coroutines for either world (worlds.py); those of the blocking world are never suspended.
+Written once, as coroutines for either style (`Style`); those of the blocking style are never suspended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError, Respo
 
 from ..errors import MessagingError, Unavailable
 from .commands import Command, Entries, Fan, Listen, Many, Script, Step, Wait, Words, entry_number
-from .connection import ASYNCIO, Address, LoopSignal, Replies, World
+from .connection import ASYNCIO, Address, LoopSignal, Replies, Style
 from .outcome import (
     REPLIES,
     Attempts,
@@ -234,10 +234,10 @@ def is_cross_slot(step: Step, error: Exception) -> bool:
 class Sender:
     """Makes single attempts, over the connections of a client."""
 
-    def __init__(self, endpoint: Endpoint, connections: Connections, world: World) -> None:
+    def __init__(self, endpoint: Endpoint, connections: Connections, style: Style) -> None:
         self._endpoint = endpoint
         self._connections = connections
-        self._done = world.done
+        self._done = style.done
 
     async def attempt(self, batch: Batch, attempts: Attempts, *, fresh: bool) -> None:
         """Send each call without a reply to its server."""
@@ -493,14 +493,14 @@ POLL_INTERVAL = 0.1
 class Client:
     """Sends steps to the Redis of an alias."""
 
-    def __init__(self, alias: str, world: World) -> None:
+    def __init__(self, alias: str, style: Style) -> None:
         self.endpoint = endpoint(alias)
-        self.connections = Connections(self.endpoint, world)
-        self._sender = Sender(self.endpoint, self.connections, world)
+        self.connections = Connections(self.endpoint, style)
+        self._sender = Sender(self.endpoint, self.connections, style)
         #: waits of an event loop only
-        self._shared = SharedWaits(self.connections, self._sender) if world is ASYNCIO else None
-        self._world = world
-        self._done = world.done
+        self._shared = SharedWaits(self.connections, self._sender) if style is ASYNCIO else None
+        self._style = style
+        self._done = style.done
 
     async def perform(self, steps: Generator[Step, Any, T]) -> T:
         """Run the steps of an operation; the error of a step is raised where it was yielded."""
@@ -595,7 +595,7 @@ class Client:
                 await self._refresh_topology(error, known)
             raise
         await self._refresh_topology(error, known)
-        await self._world.sleep(pause)
+        await self._style.sleep(pause)
 
     async def _detect(self, seconds: float) -> Router:
         """The router; before the first call, detect what kind of server the alias names, over the connection
@@ -621,7 +621,7 @@ class Client:
     async def _refresh_topology(self, error: Exception, known: Router) -> None:
         """After an error that may mean a new topology, read it, unless another call has done so since."""
         if self.endpoint.router is known and known.is_outdated(error):
-            await refresh_topology(self._world, self.endpoint, error, known)
+            await refresh_topology(self._style, self.endpoint, error, known)
             self.connections.close_stale(self.endpoint.router.addresses)
 
     async def _wait(self, step: Wait) -> Any:
@@ -647,7 +647,7 @@ class Client:
                     return None
                 redirect = ask_target(error)
                 await self._refresh_topology(error, known)
-                await self._world.sleep(pause)
+                await self._style.sleep(pause)
 
     async def _wait_until(self, ends: float, step: Wait, redirect: Address | None) -> Any:
         pending = self._take_pending(step) or await self._start_wait(step, redirect)
@@ -656,7 +656,7 @@ class Client:
                 router = self.endpoint.router
                 slot = key_slot(step.stream.encode()) if router.guards else None
                 return await self._shared.wait(step, self.endpoint.route(step), slot, ends)
-            await self._world.sleep(min(max(ends - monotonic(), 0), POLL_INTERVAL))
+            await self._style.sleep(min(max(ends - monotonic(), 0), POLL_INTERVAL))
             return None
         connection = pending.connection
         while await self._sender.use(connection, connection.readable, min(ends, pending.ends) - monotonic()):

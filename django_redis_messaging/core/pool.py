@@ -18,7 +18,7 @@ from weakref import WeakSet
 from redis.exceptions import MaxConnectionsError, RedisError
 
 from .commands import Wait, Words
-from .connection import Address, BlockingSignal, LoopSignal, World
+from .connection import Address, BlockingSignal, LoopSignal, Style
 from .outcome import NotSent
 from .topology import QUERY_TIMEOUT, Endpoint, dial
 
@@ -132,11 +132,11 @@ class Connections:
     `list.append` are atomic.
     """
 
-    def __init__(self, endpoint: Endpoint, world: World) -> None:
+    def __init__(self, endpoint: Endpoint, style: Style) -> None:
         #: blocking commands for which no caller waits now, each on a connection of its own
         self.waits = PendingWaits()
         self._endpoint = endpoint
-        self._world = world
+        self._style = style
         #: by the server's address
         self._idle: defaultdict[Address | None, list[Any]] = defaultdict(list)
         self._open: defaultdict[Address | None, WeakSet[Any]] = defaultdict(WeakSet)
@@ -231,7 +231,7 @@ class Connections:
                 self.drop(ended.connection, ended.sent_at)
                 continue
             try:
-                await self._world.done(ended.connection.receive(QUERY_TIMEOUT))
+                await self._style.done(ended.connection.receive(QUERY_TIMEOUT))
             except BaseException as error:
                 self.close_failed(ended.connection, ended.sent_at, error)
                 if not isinstance(error, RedisError):  # no caller waits for this reply: ignore driver errors
@@ -297,7 +297,7 @@ class Connections:
 
     async def _queue_up(self, address: Address | None, ends: float) -> Any:
         """Wait in line for a connection, which may be one to open; raises MaxConnectionsError."""
-        queued, is_new = _Queued(self._world.signal()), True
+        queued, is_new = _Queued(self._style.signal()), True
         try:
             while queued.given is None and (is_new or monotonic() < ends):
                 with self._lock:
@@ -359,7 +359,7 @@ class Connections:
     def _reserve(self, address: Address | None) -> Any:
         """A connection that is not open yet, but counts."""
         with self._lock:
-            connection = self._world.connection(address)
+            connection = self._style.connection(address)
             self._open[address].add(connection)
         return connection
 
@@ -387,7 +387,7 @@ class Connections:
             connection = self._replace(connection)
         try:
             connection.credentials = self._endpoint.credentials
-            await dial(self._world, self._endpoint, connection, ends - monotonic())
+            await dial(self._style, self._endpoint, connection, ends - monotonic())
         except BaseException:
             self.close_one(connection)
             raise

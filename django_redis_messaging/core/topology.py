@@ -41,8 +41,8 @@ from .connection import (
     BlockingConnection,
     BlockingSignal,
     LoopSignal,
+    Style,
     Target,
-    World,
     run,
     unusable_alias,
 )
@@ -437,7 +437,7 @@ def _other_pools(alias: str) -> list[Any]:
     return [client.connect(at).connection_pool for at in range(1, named)]
 
 
-async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float) -> None:
+async def dial(style: Style, endpoint: Endpoint, connection: Any, seconds: float) -> None:
     """Open a connection to the server of its address, or to the alias's server; raises RedisError."""
     if endpoint.run is not runs.current():
         raise ConfigurationError(
@@ -449,9 +449,9 @@ async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float
     ends = monotonic() + seconds
     address, sentinel = connection.address, None
     if address is None and isinstance(endpoint.router, Sentinel):
-        address, sentinel = await _find_primary(world, endpoint, endpoint.router, seconds)
+        address, sentinel = await _find_primary(style, endpoint, endpoint.router, seconds)
     try:
-        await world.done(connection.open(endpoint.target(address), ends - monotonic()))
+        await style.done(connection.open(endpoint.target(address), ends - monotonic()))
     except RedisError:
         if sentinel is not None:  # it may not know the present primary
             endpoint.ask_last(sentinel)
@@ -459,14 +459,14 @@ async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float
 
 
 async def _find_primary(
-    world: World, endpoint: Endpoint, router: Sentinel, seconds: float
+    style: Style, endpoint: Endpoint, router: Sentinel, seconds: float
 ) -> tuple[Address, Address | None]:
     """The primary, and the Sentinel that names it."""
 
     def parse(reply: Any, node: Address | None) -> tuple[Address, Address | None] | None:
         return None if reply is None else ((reply[0].decode(), int(reply[1])), node)
 
-    found = await first_reply(world, endpoint.sentinels, router.discovery, parse, seconds)
+    found = await first_reply(style, endpoint.sentinels, router.discovery, parse, seconds)
     if found is None:
         raise MasterNotFoundError(f"no Sentinel names a primary of {router.service!r}")
     endpoint.ask_first(found[1])
@@ -480,7 +480,7 @@ def connect(endpoint: Endpoint, address: Address | None = None) -> BlockingConne
     return connection
 
 
-async def refresh_topology(world: World, endpoint: Endpoint, error: Exception, known: Router) -> None:
+async def refresh_topology(style: Style, endpoint: Endpoint, error: Exception, known: Router) -> None:
     """Read the topology after an error that may mean that it is no longer the `known` one; while another
     caller of this process is reading it, wait for that one."""
     process, own = os.getpid(), Reading()
@@ -488,22 +488,22 @@ async def refresh_topology(world: World, endpoint: Endpoint, error: Exception, k
     if reading is own:
         try:
             if endpoint.router is known:
-                await _read_topology(world, endpoint, error)
+                await _read_topology(style, endpoint, error)
         finally:
             endpoint.forget_reading(process, own)
             own.end()
-    elif world is BLOCKING and reading.thread == own.thread:  # this call has interrupted it
-        await _read_topology(world, endpoint, error)
+    elif style is BLOCKING and reading.thread == own.thread:  # this call has interrupted it
+        await _read_topology(style, endpoint, error)
     else:
-        await reading.wait(world.signal(), endpoint.default_reply_timeout)
+        await reading.wait(style.signal(), endpoint.default_reply_timeout)
         if not reading.has_ended:  # slow, or interrupted before it began: the next caller reads
             endpoint.forget_reading(process, reading)
 
 
-async def _read_topology(world: World, endpoint: Endpoint, error: Exception) -> None:
+async def _read_topology(style: Style, endpoint: Endpoint, error: Exception) -> None:
     """If no node replies, apply what a MOVED error names."""
     known, seconds = endpoint.router, endpoint.default_reply_timeout
-    found = await first_reply(world, endpoint.nodes(error), known.discovery, known.learn, seconds)
+    found = await first_reply(style, endpoint.nodes(error), known.discovery, known.learn, seconds)
     if found is not None:
         endpoint.router = found
     elif isinstance(error, MovedError):
@@ -511,7 +511,7 @@ async def _read_topology(world: World, endpoint: Endpoint, error: Exception) -> 
 
 
 async def first_reply(
-    world: World,
+    style: Style,
     targets: Iterable[Target],
     command: Words,
     parse: Callable[[Any, Address | None], T | None],
@@ -523,10 +523,10 @@ async def first_reply(
     ends, waiting = monotonic() + seconds, list(targets)
     for number, target in enumerate(waiting):
         left = min(QUERY_TIMEOUT, (ends - monotonic()) / (len(waiting) - number))
-        connection = world.connection()
+        connection = style.connection()
         try:
-            await world.done(connection.open(target, left))
-            [reply] = await world.done(connection.exchange([command], left))
+            await style.done(connection.open(target, left))
+            [reply] = await style.done(connection.exchange([command], left))
         except RedisError:
             continue
         finally:
