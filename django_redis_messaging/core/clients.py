@@ -54,7 +54,8 @@ _inherited: list[object] = []
 
 def perform(using: str, steps: Generator[Step, Any, T]) -> T:
     """Run the steps of an operation against the Redis of an alias; blocks the thread."""
-    return run(blocking(using).perform, steps)
+    client = None if runs.UTILS in modules else _blocking.get(using)
+    return run((client or blocking(using)).perform, steps)
 
 
 def execute(using: str, step: Step) -> Any:

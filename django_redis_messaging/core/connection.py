@@ -29,23 +29,26 @@ from redis.retry import Retry
 from ..errors import ConfigurationError
 from .commands import BulkWords, Words
 
+#: the type of hiredis says that it takes one word
+_pack: Callable[[Words], bytes] = cast(Any, pack_command)
+
 
 def pack(calls: Sequence[Words]) -> Sequence[bytes]:
     """Encode calls into pieces to be sent one after the other: one piece, unless there are bulk words. Uses
     the hiredis packer directly: the driver's converts each word first."""
     if len(calls) == 1 and type(calls[0]) is tuple:
-        return (cast(bytes, pack_command(cast(Any, calls[0]))),)
+        return (_pack(calls[0]),)
     pieces: list[bytes] = []
     packed: list[bytes] = []
     for words in calls:
         if isinstance(words, BulkWords):
             *others, data = words
-            _, _, encoded = cast(bytes, pack_command(cast(Any, tuple(others)))).partition(b"\r\n")
+            _, _, encoded = _pack(tuple(others)).partition(b"\r\n")
             packed.append(b"*%d\r\n%b$%d\r\n" % (len(words), encoded, len(data)))
             pieces += (b"".join(packed), cast(bytes, data))
             packed = [b"\r\n"]
         else:
-            packed.append(cast(bytes, pack_command(cast(Any, words))))
+            packed.append(_pack(words))
     return (*pieces, b"".join(packed))
 
 
@@ -58,6 +61,8 @@ Replies = list[Any]
 MIN_TIMEOUT = 0.001
 #: returned by the reader while a reply is incomplete
 INCOMPLETE = object()
+#: the text of the error after the server has closed the connection
+CLOSED = "the server closed the connection"
 #: what a redirect says for the host of the node itself
 UNKNOWN_HOSTS = ("", "?")
 
@@ -92,7 +97,8 @@ class Connection(ABC):
         #: version of the alias's credentials at the time of opening, see `Endpoint.credentials`
         self.credentials = 0
         self._alias = ""
-        self._reader = Reader(
+        # hiredis's type doesn't know that it takes a buffer
+        self._reader: Any = Reader(
             protocolError=driver.InvalidResponse,
             replyError=functools.partial(_reply_error, weakref.ref(self)),
             notEnoughData=INCOMPLETE,
@@ -145,7 +151,8 @@ def _no_handshake(_: object) -> None:
 
 def _reply_error(connection: Callable[[], Connection | None], text: str) -> Exception:
     """Convert an error reply to an exception; a redirect without a host means the server's own host."""
-    error: Exception = cast(Any, DefaultParser).parse_error(text)
+    parser: Any = DefaultParser
+    error: Exception = parser.parse_error(text)
     if isinstance(error, driver.AskError) and error.host in UNKNOWN_HOSTS:
         error.host = getattr(connection(), "host", "")
         error.node_addr = error.host, error.port
@@ -226,15 +233,16 @@ class BlockingConnection(Connection):
 
     def send(self, calls: Sequence[Words], seconds: float) -> None:
         """Send calls; `receive` returns their replies."""
-        ends = monotonic() + seconds
         try:
             if seconds != self._timeout:
                 self._limit(seconds)
-            first, *others = pack(calls)
-            self._socket.sendall(first)
-            for piece in others:
-                self._limit(ends - monotonic())
-                self._socket.sendall(piece)
+            *earlier, last = pack(calls)
+            if earlier:
+                ends = monotonic() + seconds
+                for piece in earlier:
+                    self._socket.sendall(piece)
+                    self._limit(ends - monotonic())
+            self._socket.sendall(last)
         except BaseException as error:
             self._fail(error)
 
@@ -279,19 +287,24 @@ class BlockingConnection(Connection):
 
     def _replies(self, count: int, ends: float, *, at_start: bool = False) -> Replies:
         """Receive this number of replies. `at_start`: the reader holds no part of a reply."""
-        reader, buffer = cast(Any, self._reader), self._buffer
+        reader, buffer = self._reader, self._buffer
         replies: Replies = []
+        missing = count
         try:
             while True:
-                received = self._receive_into(buffer)
+                received: int = self._socket.recv_into(buffer)
+                if not received:
+                    raise driver.ConnectionError(CLOSED)
                 if at_start and received >= MIN_BULK_START and (bulk := self._read_bulk(received, ends)):
                     replies.append(bulk)
+                    missing -= 1
                 else:
                     at_start = False
                     reader.feed(buffer, 0, received)
-                    while len(replies) < count and (reply := reader.gets()) is not INCOMPLETE:
+                    while missing and (reply := reader.gets()) is not INCOMPLETE:
                         replies.append(reply)
-                if len(replies) == count:
+                        missing -= 1
+                if not missing:
                     return replies
                 self._limit(ends - monotonic())
         except BaseException as error:
@@ -312,15 +325,12 @@ class BlockingConnection(Connection):
             while done < size:
                 self._limit(ends - monotonic())
                 with view[done:] as rest:  # released even if the traceback of an error is kept
-                    done += self._receive_into(rest)
+                    received = self._socket.recv_into(rest)
+                if not received:
+                    raise driver.ConnectionError(CLOSED)
+                done += received
         reply.truncate(size - 2)
         return reply.getvalue()  # doesn't copy
-
-    def _receive_into(self, buffer: bytearray | memoryview) -> int:
-        received: int = self._socket.recv_into(buffer)
-        if not received:
-            raise driver.ConnectionError("the server closed the connection")
-        return received
 
     def _limit(self, seconds: float) -> None:
         if seconds <= 0:
@@ -437,7 +447,7 @@ class AsyncConnection(Connection, asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = self._ended or exc or ConnectionError("the server closed the connection")
+        self._ended = self._ended or exc or ConnectionError(CLOSED)
         self._wake()
 
     def _wake(self) -> None:
@@ -533,7 +543,8 @@ def run(function: Callable[[A], Coroutine[Any, Any, T]], argument: A) -> T:
         # leave it never awaited.
         function(argument).send(None)
     except StopIteration as finished:
-        return cast(T, finished.value)
+        result: T = finished.value
+        return result
     raise RuntimeError(
         "Code of the blocking style was suspended: it awaited something other than those of Style."
     )

@@ -133,7 +133,8 @@ class Router:
 
     #: whether the kind of the server is known
     is_known = True
-    #: whether a call for several resources must be split into one for each
+    #: whether keys have different servers, see `address`, so that a call for several resources must be split
+    #: into one for each
     splits = False
     #: whether scripts need a guard: the server may belong to a Cluster
     guards = True
@@ -313,7 +314,10 @@ class Endpoint:
     def reply_timeout(self, seconds: float) -> float:
         """Seconds to wait for a reply before the next attempt, of the `seconds` that a step may take: the
         alias's socket timeout, else half of them."""
-        return max(min(self._timeout or seconds / 2, seconds), MIN_READING_TIME)
+        timeout = self._timeout or seconds / 2
+        if timeout > seconds:  # not min() and max(): every call of the client comes here
+            timeout = seconds
+        return timeout if timeout > MIN_READING_TIME else MIN_READING_TIME
 
     @property
     def default_reply_timeout(self) -> float:
@@ -333,7 +337,7 @@ class Endpoint:
         router = self.router
         if router.guards and isinstance(call, Script):
             call.guard()
-        return router.address(call)
+        return router.address(call) if router.splits else None
 
     def target(self, address: Address | None = None) -> Target:
         """How to dial the alias's server, or the one at `address`."""
