@@ -46,7 +46,7 @@ _TYPE_NAMES: dict[Any, str] = {
     str: "a str",
     types.NoneType: "None",
     Sequence: "a list of str",
-    Mapping: outcome.FORM,
+    Mapping: outcome.DURABILITY_FORM,
     Callable: "a callable",
 }
 
@@ -128,7 +128,7 @@ def _has_kind(value: object, kinds: list[Any]) -> bool:
     if isinstance(value, bool):
         return bool in kinds  # a bool is an int, too
     if isinstance(value, Mapping):
-        return Mapping in kinds and outcome.is_valid(value)
+        return Mapping in kinds and outcome.is_valid_durability(value)
     if isinstance(value, list | tuple):
         return Sequence in kinds and all(isinstance(item, str) for item in value)
     if callable(value):

@@ -1,4 +1,11 @@
-"""Connections to one server, blocking and for event loops."""
+"""Connections to one server: those that block a thread, and those of an event loop.
+
+The driver opens a socket, with TLS and everything else that CACHES configures, and sends nothing. From then
+on this app reads and writes the socket, with hiredis: the handshake takes one round trip, each call has a
+time limit of its own, and large values are not copied. docs/benchmarks.md says what else it saves.
+
+Code that both kinds share is written once, as coroutines, and gets what differs from a `Style`.
+"""
 
 from __future__ import annotations
 
@@ -29,34 +36,12 @@ from redis.retry import Retry
 from ..errors import ConfigurationError
 from .commands import BulkWords, Words
 
-#: the type of hiredis says that it takes one word
-_pack: Callable[[Words], bytes] = cast(Any, pack_command)
-
-
-def pack(calls: Sequence[Words]) -> Sequence[bytes]:
-    """Encode calls into pieces to be sent one after the other: one piece, unless there are bulk words. Uses
-    the hiredis packer directly: the driver's converts each word first."""
-    if len(calls) == 1 and type(calls[0]) is tuple:
-        return (_pack(calls[0]),)
-    pieces: list[bytes] = []
-    packed: list[bytes] = []
-    for words in calls:
-        if isinstance(words, BulkWords):
-            *others, data = words
-            _, _, encoded = _pack(tuple(others)).partition(b"\r\n")
-            packed.append(b"*%d\r\n%b$%d\r\n" % (len(words), encoded, len(data)))
-            pieces += (b"".join(packed), cast(bytes, data))
-            packed = [b"\r\n"]
-        else:
-            packed.append(_pack(words))
-    return (*pieces, b"".join(packed))
-
-
+A = TypeVar("A")
+T = TypeVar("T")
 #: host and port
 Address = tuple[str, int]
 #: one reply for each call; an error reply is an exception in the list
 Replies = list[Any]
-
 #: seconds; the minimum time to connect
 MIN_TIMEOUT = 0.001
 #: returned by the reader while a reply is incomplete
@@ -65,6 +50,12 @@ INCOMPLETE = object()
 CLOSED = "the server closed the connection"
 #: what a redirect says for the host of the node itself
 UNKNOWN_HOSTS = ("", "?")
+#: bytes; the size of the receive buffer
+CHUNK = 65536
+#: bytes; a shorter beginning of a large reply is left to the reader
+MIN_BULK_START = 1024
+#: matches the beginning of a reply that is one string of 10 kB or more; the group is its size
+_BULK_START = re.compile(rb"\$(\d{5,9})\r\n")
 
 
 class Target(NamedTuple):
@@ -105,8 +96,8 @@ class Connection(ABC):
         )
 
     def _dialer(self, target: Target, kind: Any, retry: Any, timeout: float | None, seconds: float) -> Any:
-        """The driver's connection, which opens the socket and sends nothing. This module sends the handshake
-        itself, so that it takes one round trip and respects the time limit."""
+        """The driver's connection, which opens the socket and sends nothing: the handshake is sent later, in
+        one round trip and within the time limit."""
         self._alias, _, parameters = target
         self.host, self.port = target.address or (None, 0)
         # the deadline may have passed a moment ago; sockets refuse negative timeouts
@@ -138,65 +129,6 @@ class Connection(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connection at once, without waiting for the server."""
-
-
-def unusable_alias(alias: str, reason: object) -> ConfigurationError:
-    """The error for a CACHES entry with which no connection can be made."""
-    return ConfigurationError(f"CACHES[{alias!r}] can't be used: {str(reason).rstrip('.')}.")
-
-
-def _no_handshake(_: object) -> None:
-    """Replaces the driver's own handshake."""
-
-
-def _reply_error(connection: Callable[[], Connection | None], text: str) -> Exception:
-    """Convert an error reply to an exception; a redirect without a host means the server's own host."""
-    parser: Any = DefaultParser
-    error: Exception = parser.parse_error(text)
-    if isinstance(error, driver.AskError) and error.host in UNKNOWN_HOSTS:
-        error.host = getattr(connection(), "host", "")
-        error.node_addr = error.host, error.port
-    return error
-
-
-def handshake(dialed: Any, credentials: Sequence[str] | None) -> list[Words]:
-    """The calls to send on a new connection, at least one; `credentials`: those of a provider.
-
-    A server that refuses a connection (maxclients, protected mode, a proxy without a backend) accepts it
-    first. Only the reply to a call that changes nothing tells this from a lost reply to the first operation.
-    """
-    own = [word for word in (dialed.username, dialed.password) if word]
-    calls: list[Words] = [("AUTH", *(credentials or own))] if credentials or own else []
-    if dialed.client_name:
-        calls.append(("CLIENT", "SETNAME", dialed.client_name))
-    if dialed.db:
-        calls.append(("SELECT", str(dialed.db)))
-    return calls or [("PING",)]
-
-
-def raise_first_error(replies: Replies) -> None:
-    """Raise the first error reply."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-
-
-def is_readable(source: Any, seconds: float) -> bool:
-    """Whether a socket has data to read within `seconds`, or is closed."""
-    poll = select.poll()
-    try:
-        poll.register(source, select.POLLIN)
-    except (ValueError, TypeError):  # closed, or never opened
-        return True
-    return bool(poll.poll(math.ceil(max(seconds, 0) * 1000)))  # a negative time would mean: for ever
-
-
-#: bytes; the size of the receive buffer
-CHUNK = 65536
-#: bytes; a shorter beginning of a large reply is left to the reader
-MIN_BULK_START = 1024
-#: matches the beginning of a reply that is one string of 10 kB or more; the group is its size
-_BULK_START = re.compile(rb"\$(\d{5,9})\r\n")
 
 
 class BlockingConnection(Connection):
@@ -460,10 +392,6 @@ def _expire(arrival: asyncio.Future[None]) -> None:
         arrival.set_exception(TimeoutError("no reply in time"))
 
 
-A = TypeVar("A")
-T = TypeVar("T")
-
-
 class BlockingSignal:
     """Wakes one thread. Unlike that of an Event, its `set` may be called in a signal handler."""
 
@@ -508,7 +436,7 @@ class LoopSignal:
 
 
 class Style(NamedTuple):
-    """The primitives that shared code uses: those that block a thread, or those of asyncio.
+    """What shared code uses: what blocks a thread, or what belongs to asyncio.
 
     Shared code is a coroutine that awaits `done(...)` around each call that does I/O. In the blocking style
     the call has finished by then, and the coroutine is never suspended, so `run` needs no event loop.
@@ -548,3 +476,76 @@ def run(function: Callable[[A], Coroutine[Any, Any, T]], argument: A) -> T:
     raise RuntimeError(
         "Code of the blocking style was suspended: it awaited something other than those of Style."
     )
+
+
+def handshake(dialed: Any, credentials: Sequence[str] | None) -> list[Words]:
+    """The calls to send on a new connection, at least one; `credentials`: those of a provider.
+
+    A server that refuses a connection (maxclients, protected mode, a proxy without a backend) accepts it
+    first. Only the reply to a call that changes nothing tells this from a lost reply to the first operation.
+    """
+    own = [word for word in (dialed.username, dialed.password) if word]
+    calls: list[Words] = [("AUTH", *(credentials or own))] if credentials or own else []
+    if dialed.client_name:
+        calls.append(("CLIENT", "SETNAME", dialed.client_name))
+    if dialed.db:
+        calls.append(("SELECT", str(dialed.db)))
+    return calls or [("PING",)]
+
+
+def raise_first_error(replies: Replies) -> None:
+    """Raise the first error reply."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+
+
+def is_readable(source: Any, seconds: float) -> bool:
+    """Whether a socket has data to read within `seconds`, or is closed."""
+    poll = select.poll()
+    try:
+        poll.register(source, select.POLLIN)
+    except (ValueError, TypeError):  # closed, or never opened
+        return True
+    return bool(poll.poll(math.ceil(max(seconds, 0) * 1000)))  # a negative time would mean: for ever
+
+
+def unusable_alias(alias: str, reason: object) -> ConfigurationError:
+    """The error for a CACHES entry with which no connection can be made."""
+    return ConfigurationError(f"CACHES[{alias!r}] can't be used: {str(reason).rstrip('.')}.")
+
+
+def _no_handshake(_: object) -> None:
+    """Replaces the driver's own handshake."""
+
+
+def _reply_error(connection: Callable[[], Connection | None], text: str) -> Exception:
+    """Convert an error reply to an exception; a redirect without a host means the server's own host."""
+    parser: Any = DefaultParser
+    error: Exception = parser.parse_error(text)
+    if isinstance(error, driver.AskError) and error.host in UNKNOWN_HOSTS:
+        error.host = getattr(connection(), "host", "")
+        error.node_addr = error.host, error.port
+    return error
+
+
+#: the packer of hiredis, whose type says that it takes one word; the driver's converts each word first
+_pack: Callable[[Words], bytes] = cast(Any, pack_command)
+
+
+def pack(calls: Sequence[Words]) -> Sequence[bytes]:
+    """Encode calls into pieces to be sent one after the other: one piece, unless there are bulk words."""
+    if len(calls) == 1 and type(calls[0]) is tuple:
+        return (_pack(calls[0]),)
+    pieces: list[bytes] = []
+    packed: list[bytes] = []
+    for words in calls:
+        if isinstance(words, BulkWords):
+            *others, data = words
+            _, _, encoded = _pack(tuple(others)).partition(b"\r\n")
+            packed.append(b"*%d\r\n%b$%d\r\n" % (len(words), encoded, len(data)))
+            pieces += (b"".join(packed), cast(bytes, data))
+            packed = [b"\r\n"]
+        else:
+            packed.append(_pack(words))
+    return (*pieces, b"".join(packed))

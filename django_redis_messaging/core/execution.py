@@ -27,7 +27,7 @@ from ..errors import MessagingError, Unavailable
 from .commands import Command, Entries, Fan, Listen, Many, Script, Step, Wait, Words, entry_number
 from .connection import ASYNCIO, Address, LoopSignal, Replies, Style, raise_first_error
 from .outcome import (
-    REPLIES,
+    DURABILITY_REPLIES,
     Attempts,
     NotSent,
     Unconfirmed,
@@ -514,7 +514,7 @@ class Sender:
             self.give_back(connection, replies)
             return
         seconds += min(durability.timeout, max(attempts.remaining, 0))
-        more = pipeline.asking + REPLIES
+        more = pipeline.asking + DURABILITY_REPLIES
         replies = await self.use(connection, connection.receive_all, count + more, seconds)
         batch.record(pipeline, replies[:count])
         error = durability.failure(replies[-1])
