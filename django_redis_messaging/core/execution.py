@@ -247,7 +247,7 @@ class Client:
         if pending is None:  # all connections that waits may occupy are in use
             if self._shared is not None and isinstance(step, Listen) and redirect is None:
                 router = self.endpoint.router
-                slot = key_slot(step.stream.encode()) if router.guards else None
+                slot = key_slot(step.stream.encode()) if router.may_be_cluster else None
                 return await self._shared.wait(step, self.endpoint.route(step), slot, ends)
             await self._style.sleep(min(max(ends - monotonic(), 0), POLL_INTERVAL))
             return None

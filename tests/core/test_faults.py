@@ -62,7 +62,7 @@ async def make_idle(things: Things, number: int = IDLE) -> None:
 
 async def warm(call: Call, things: Things) -> None:
     """Load the scripts into the server."""
-    for _ in range(2):  # with the guard, then, once the kind of server is detected, without it
+    for _ in range(2):  # with the missing key, then, once the kind of server is detected, without it
         for name in ("add", "clear", "get"):
             await call(things, name, "a")
         await call(things, "clear", "a")
