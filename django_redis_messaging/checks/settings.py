@@ -116,7 +116,7 @@ def _kinds(hint: Any) -> list[Any]:
 def _expected(key: str, value: object, kinds: list[Any]) -> str | None:
     """What `value` must be; None if it is valid."""
     if key == "TEST":
-        return None if runs.is_valid(value) else runs.FORM
+        return None if runs.is_valid_test(value) else runs.TEST_FORM
     if not _has_kind(value, kinds):
         return " or ".join(_TYPE_NAMES[kind] for kind in kinds)
     if isinstance(value, int | float) and not isinstance(value, bool):

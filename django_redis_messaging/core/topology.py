@@ -1,13 +1,13 @@
-"""Which servers an alias leads to: one server, the primary that Sentinels name, or the primaries of a Cluster.
+"""Which servers an alias leads to: one server, the primary named by Sentinels, or those of a Cluster.
 
 An `Endpoint` knows how to connect to an alias, and has a `Router`, which says which server gets a call.
 Neither sends anything. A router never changes: what is learnt makes a new one. `Unknown` is the first one of
 an alias, unless it names Sentinels. The protocol is RESP2 with bytes, whatever the alias configures; the
 driver's own retries are off.
 
-`dial` opens a connection to the server of its address, `refresh_topology` reads which server owns which slots,
-and `Primaries` lists the servers that own keys: each of them publishes the keyspace events of its own keys
-only, and lists only those.
+`dial` opens a connection to the server of its address, `refresh_topology` reads which server owns which
+slots, and `Primaries` lists the servers that own keys: each of them publishes the keyspace events of its own
+keys only, and lists only those.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class TestObservers:
         assert [name for name, _, _ in noted] == ["Things.add"]
 
     def test_without_observers_nothing_is_timed(self) -> None:
-        assert not operations.enabled()
+        assert not operations.are_observed()
 
 
 noted: list[tuple[str, float, str]] = []
