@@ -1,4 +1,4 @@
-"""What core uses of redis-py beyond its documentation. Each failure names what has gone."""
+"""What this app uses of redis-py beyond its documentation. Each failure names what has gone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def moved() -> Any:
     return redis.exceptions.MovedError("1 localhost:7000")
 
 
-#: how to make an object, and the attributes of it that core reads or sets
+#: how to make an object, and the attributes of it that are used
 USED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     **{
         f"redis.connection.{kind}": (
@@ -67,7 +67,15 @@ USED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("service_name", "sentinel_manager"),
     ),
     "redis.sentinel.Sentinel": (sentinels, ("sentinels",)),
-    "redis.RedisCluster": (lambda: redis.RedisCluster, ("get_default_node",)),
+    "redis.RedisCluster": (
+        lambda: redis.RedisCluster,
+        (
+            "get_default_node",
+            "mget_nonatomic",
+            "disconnect_connection_pools",
+            "_execute_pipeline_by_slot",
+        ),
+    ),
     "redis.cluster.ClusterNode": (lambda: redis.cluster.ClusterNode("localhost", 1), ("redis_connection",)),
     "redis.exceptions.MovedError": (moved, ("host", "port", "node_addr", "slot_id")),
     "redis.credentials.StreamingCredentialProvider": (
@@ -84,12 +92,12 @@ def missing(owner: Any, attributes: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.versions
 @pytest.mark.parametrize("name", USED)
-def test_the_driver_has_what_core_uses(name: str) -> None:
+def test_the_driver_has_what_this_app_uses(name: str) -> None:
     make, attributes = USED[name]
     gone = missing(make(), attributes)
     assert not gone, (
-        f"{name} of redis-py {redis.__version__} has no {', '.join(gone)}: see core/connection.py and "
-        "core/topology.py, which use it."
+        f"{name} of redis-py {redis.__version__} has no {', '.join(gone)}: see core/connection.py, "
+        "core/topology.py and cluster.py, which use it."
     )
 
 
