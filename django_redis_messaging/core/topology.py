@@ -259,11 +259,8 @@ class Endpoint:
         private = None if self.run is None else self.run.location(alias)
         client: Any = _client(alias) if private is None else Redis.from_url(private)
         is_driver_cluster = hasattr(client, "get_default_node")
-        self._pool = (
-            client.get_default_node().redis_connection.connection_pool
-            if is_driver_cluster
-            else client.connection_pool
-        )
+        node = client.get_default_node().redis_connection if is_driver_cluster else client
+        self._pool = node.connection_pool
         if self._options.get("redis_connect_func") and not is_driver_cluster:
             raise ConfigurationError(
                 f"CACHES[{alias!r}] has a redis_connect_func, which would replace this app's handshake: use "
