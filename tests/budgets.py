@@ -96,8 +96,6 @@ class Operation:
 
 def chat_operations() -> Iterator[tuple[str, Operation]]:
     """Operations of chats and inboxes."""
-    from django.test import override_settings
-
     from django_redis_messaging import Chat, Inbox
 
     chat = Chat.create("ann", ["bob"], chat_id="room")
@@ -117,9 +115,30 @@ def chat_operations() -> Iterator[tuple[str, Operation]]:
         "Inbox.pending, with news",
         Operation(lambda: inbox.pending(), lambda: (inbox.pending(ack=True), others[0].send("eve", "news"))),
     )
-    with override_settings(REDIS_MESSAGING={"RATES_IN_SERVICES": True, "SEND_RATE": 10_000}):
+    with _settings(RATES_IN_SERVICES=True, SEND_RATE=10_000):
         limited = Chat.create("ann", ["bob"], chat_id="limited")
         yield "Chat.send, with a rate", Operation(lambda: limited.send("ann", "hello"))
+
+
+@contextmanager
+def _settings(**values: object) -> Iterator[None]:
+    """Use these settings of the app. Not by Django's test utilities: a process that has imported them, unlike
+    one of a site, checks at each call whether tests run."""
+    before = _set(values)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: dict[str, Any]) -> dict[str, Any]:
+    from django.conf import settings
+    from django.core.signals import setting_changed
+
+    before: dict[str, Any] = settings.REDIS_MESSAGING
+    settings.REDIS_MESSAGING = values
+    setting_changed.send(sender=None, setting="REDIS_MESSAGING", value=values, enter=True)
+    return before
 
 
 def _known(changes: Any) -> dict[str, Any]:
@@ -314,8 +333,11 @@ def measure_here(checkout: Path) -> dict[str, dict[str, Any]]:
 
         folder = str(Path(str(django_redis_messaging.__file__)).parent) + os.sep
         groups = (chat_operations(), service_operations(), job_operations(), task_operations(site.nothing))
+        operations = {name: count(operation, client) for group in groups for name, operation in group}
+        if "django.test.utils" in sys.modules:
+            raise RuntimeError("A site doesn't import Django's test utilities, with which calls do more.")
         return {
-            "operations": {name: count(operation, client) for group in groups for name, operation in group},
+            "operations": operations,
             "files": {name: count_files(operation, folder) for name, operation in paths(site.nothing)},
         }
 

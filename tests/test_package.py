@@ -50,6 +50,8 @@ RUN_CODE_OF_DJANGO = {
 }
 
 
+#: modules of Python that other systems than POSIX don't have
+POSIX_MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty")
 #: modules for the tests of sites
 TESTING = ("isolation", "pytest_plugin", "testing")
 
@@ -72,6 +74,33 @@ assert not settings.configured, "an import reads the settings"
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program],
             env={key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def test_only_the_servers_for_development_need_posix(self) -> None:
+        """Nor does any other module import these servers, unless a function of it is called."""
+        development = set(modules("devserver"))
+        program = f"""
+import asyncio, getpass, importlib, multiprocessing, subprocess, sys, django, pytest, redis.asyncio
+for name in {POSIX_MODULES!r}:
+    sys.modules[name] = None  # from now on, importing it raises ModuleNotFoundError
+django.setup()
+for name in {[*set(modules()) - development]!r}:
+    importlib.import_module(name)
+assert not {development!r} & set(sys.modules), "a module imports a server for development"
+try:
+    import {NAME}.devserver.server
+except ModuleNotFoundError:
+    pass
+else:
+    raise AssertionError("the modules are not blocked")
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
             capture_output=True,
             text=True,
             check=False,

@@ -46,7 +46,7 @@ _TYPE_NAMES: dict[Any, str] = {
     str: "a str",
     types.NoneType: "None",
     Sequence: "a list of str",
-    Mapping: outcome.FORM,
+    Mapping: outcome.DURABILITY_FORM,
     Callable: "a callable",
 }
 
@@ -116,7 +116,7 @@ def _kinds(hint: Any) -> list[Any]:
 def _expected(key: str, value: object, kinds: list[Any]) -> str | None:
     """What `value` must be; None if it is valid."""
     if key == "TEST":
-        return None if runs.is_valid(value) else runs.FORM
+        return None if runs.is_valid_test(value) else runs.TEST_FORM
     if not _has_kind(value, kinds):
         return " or ".join(_TYPE_NAMES[kind] for kind in kinds)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -128,7 +128,7 @@ def _has_kind(value: object, kinds: list[Any]) -> bool:
     if isinstance(value, bool):
         return bool in kinds  # a bool is an int, too
     if isinstance(value, Mapping):
-        return Mapping in kinds and outcome.is_valid(value)
+        return Mapping in kinds and outcome.is_valid_durability(value)
     if isinstance(value, list | tuple):
         return Sequence in kinds and all(isinstance(item, str) for item in value)
     if callable(value):

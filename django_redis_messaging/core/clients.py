@@ -42,19 +42,22 @@ __all__ = [
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+#: blocking clients, by alias
 _blocking: dict[str, Client] = {}
 #: blocking clients that only renew leases
 _renewing: dict[str, Client] = {}
-#: by alias, id of the loop, and whether they only renew leases
+#: clients of event loops, by alias, id of the loop, and whether they only renew leases
 _running: dict[
     tuple[str, int, bool], tuple[asyncio.AbstractEventLoop, Client, AsyncGenerator[None, None]]
 ] = {}
+#: what a forked child has of its parent's event loops, see `_discard_inherited`
 _inherited: list[object] = []
 
 
 def perform(using: str, steps: Generator[Step, Any, T]) -> T:
     """Run the steps of an operation against the Redis of an alias; blocks the thread."""
-    return run(blocking(using).perform, steps)
+    client = None if runs.UTILS in modules else _blocking.get(using)  # nearly always as `blocking` finds it
+    return run((client or blocking(using)).perform, steps)
 
 
 def execute(using: str, step: Step) -> Any:

@@ -1,14 +1,12 @@
-"""What is sent to Redis: commands and Lua scripts, and the steps that operations yield.
+"""The steps that operations yield: commands, Lua scripts, waits, calls for many resources, or lists of them.
 
-A script is one file in the folder of its capability: `chats/send` is `services/chats/send.lua`. A header line
+A list of commands and scripts is a pipeline: one round trip, without atomicity.
+
+A script is a file in the folder of its capability: `chats/send` is `services/chats/send.lua`. A header line
 `-- uses _log.lua` inserts a file of the same folder before the script (`-- uses common/_time.lua`: of another
-one), and before it the files that it uses in turn; each file once, whatever the order of the
-lines. Functions of these files that the script doesn't call, directly or indirectly, are left out: Redis
-would create each of them at every call of the script. A header line `-- reads only` declares that the script
-changes nothing.
-
-The steps that an operation may yield: a script, a command, a wait, a call for many resources, or a list of
-scripts and commands (a pipeline: one round trip, without atomicity).
+one), and before it the files that it uses in turn; each file once, whatever the order of the lines. Functions
+of these files that the script doesn't call, directly or indirectly, are left out: Redis would create each of
+them at every call of the script. A header line `-- reads only` declares that the script changes nothing.
 """
 
 from __future__ import annotations
@@ -22,100 +20,18 @@ from importlib.resources.abc import Traversable
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-_USES = re.compile(r"^-- uses ((?:\w+/)?_\w+\.lua)$", re.MULTILINE)
-_READS_ONLY = re.compile(r"^-- reads only$", re.MULTILINE)
-#: a function at the top level of a file, with the comment above it
-_FUNCTION = re.compile(r"^(?:--[^\n]*\n)*local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
-_COMMENT = re.compile(r"--.*")
-_CALL = re.compile(r"\b(\w+)\(")
-#: removes the last key, see `Script.guard`
-_GUARDED = "local KEYS = {unpack(KEYS, 1, #KEYS - 1)} "
-
-
-class Source(NamedTuple):
-    """The text of a script with the files that it uses."""
-
-    name: str
-    text: str
-    sha: str
-    reads_only: bool
-
-
-def path_of(filename: str) -> Traversable:
-    """Where a file is: `chats/send.lua` is in the folder `services`, `tasks/limit.lua` beside it."""
-    package = files("django_redis_messaging")
-    return (package if filename.startswith("tasks/") else package / "services") / filename
-
-
-def read(filename: str) -> str:
-    """The text of one file."""
-    return path_of(filename).read_text(encoding="utf-8")
-
-
-def pieces(filename: str) -> list[str]:
-    """The files that a file uses, directly or indirectly, each after those that it uses itself."""
-    found: dict[str, None] = {}
-    folder = filename.rpartition("/")[0]
-    for used in _USES.findall(read(filename)):
-        used = used if "/" in used or not folder else f"{folder}/{used}"
-        found |= dict.fromkeys([*pieces(used), used])
-    return list(found)
-
-
-def without_unused(library: str, body: str) -> str:
-    """The text of the files that a script uses, without the functions that it doesn't need."""
-    functions = {found[1]: found[0] for found in _FUNCTION.finditer(library)}
-    needed: set[str] = set()
-    waiting = [body, _FUNCTION.sub("", library)]
-    while waiting:
-        called = set(_CALL.findall(_COMMENT.sub("", waiting.pop()))) & functions.keys() - needed
-        needed |= called
-        waiting += [functions[name].partition("\n")[2] for name in called]
-    return _FUNCTION.sub(lambda found: found[0] if found[1] in needed else "", library)
-
-
-@functools.cache
-def load(name: str, *, guarded: bool = False) -> Source:
-    """Load the script `name` with the files it uses. `guarded`: it takes one more key, see `Script.guard`."""
-    body = read(f"{name}.lua")
-    library = without_unused("\n".join(map(read, pieces(f"{name}.lua"))), body)
-    text = (_GUARDED if guarded else "") + library + "\n" + body
-    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Source(name, text, sha, bool(_READS_ONLY.search(body)))
-
-
 T = TypeVar("T")
-#: commands in one pipeline, unless a service says otherwise: a longer one delays other clients
-PIPELINE_SIZE = 500
-
 Text = str | bytes
 Argument = Text | int | float
 #: the keys and arguments of one resource
 Resource = tuple[Sequence[str], Sequence[Argument]]
 #: the words of a command as they are sent
 Words = tuple[Text, ...]
-
 #: entries of a stream: id, and the fields with their values
 Entries = Sequence[Sequence[Any]]
-
-
-class BulkWords(Words):
-    """Words of which the last one, bytes, may be large: it is sent without being copied."""
-
-    __slots__ = ()
-
-
+#: commands in one pipeline, unless a service says otherwise: a longer one delays other clients
+PIPELINE_SIZE = 500
 _TEXTS = frozenset({str, bytes})
-
-
-def to_texts(arguments: Iterable[Argument]) -> list[Text]:
-    """Convert the numbers among the arguments to text.
-
-    The packer (hiredis 3.5) must not do it: Python runs signal handlers during the conversion, and if a
-    handler raises, as for Ctrl-C, the packer crashes the process.
-    """
-    converted: list[Any] = [one if one.__class__ in _TEXTS else str(one) for one in arguments]
-    return converted
 
 
 class Command:
@@ -134,6 +50,12 @@ class Command:
         return self.words[1] if len(self.words) > 1 else None
 
 
+class BulkWords(Words):
+    """Words of which the last one, bytes, may be large: it is sent without being copied."""
+
+    __slots__ = ()
+
+
 class BulkCommand(Command):
     """A Redis command whose last word, bytes, may be large. Packing copies a word several times; this one is
     sent as it is."""
@@ -150,7 +72,7 @@ class Script:
     and replies 0 if the state had changed already; so a 0 after a lost reply becomes None: unknown.
     """
 
-    __slots__ = ("guarded", "once", "sent_at", "settles", "source", "words")
+    __slots__ = ("has_missing_key", "once", "sent_at", "settles", "source", "words")
 
     #: when it was sent last; monotonic. Not set if that was when its step began, as nearly always.
     sent_at: float
@@ -168,21 +90,21 @@ class Script:
         self.words: Words = ("EVALSHA", self.source.sha, str(len(keys)), *keys, *to_texts(args))
         self.once = once
         self.settles = settles
-        self.guarded = False
+        self.has_missing_key = False
 
-    def guard(self) -> None:
+    def add_missing_key(self) -> None:
         """Add a key that never exists, for a Cluster.
 
         While a slot migrates, its node rejects a script if any of the keys is missing. It checks them when
         the script begins and at each command, so a key that the script itself removes would abort it
         halfway. The missing key makes the node reject the script at the beginning, and the call is retried.
         """
-        if not self.guarded:
-            self.guarded, self.source = True, load(self.source.name, guarded=True)
+        if not self.has_missing_key:
+            self.has_missing_key, self.source = True, load(self.source.name, has_missing_key=True)
             number = int(self.words[2])
             keys, args = self.words[3 : 3 + number], self.words[3 + number :]
-            guard = f"{keys[-1]!s}:%"  # in the same slot; encoded names never contain it
-            self.words = ("EVALSHA", self.source.sha, str(number + 1), *keys, guard, *args)
+            missing = f"{keys[-1]!s}:%"  # in the same slot; encoded names never contain it
+            self.words = ("EVALSHA", self.source.sha, str(number + 1), *keys, missing, *args)
 
     @property
     def reads_only(self) -> bool:
@@ -358,6 +280,7 @@ class Gather(Many):
         return calls
 
 
+#: what an operation may yield
 Step = Command | Script | Many | Sequence[Command | Script]
 
 
@@ -370,3 +293,75 @@ def batched(items: Iterable[T], size: int = PIPELINE_SIZE) -> Iterator[tuple[T, 
     rest = iter(items)
     while batch := tuple(islice(rest, size)):
         yield batch
+
+
+def to_texts(arguments: Iterable[Argument]) -> list[Text]:
+    """Convert the numbers among the arguments to text.
+
+    The packer (hiredis 3.5) must not do it: Python runs signal handlers during the conversion, and if a
+    handler raises, as for Ctrl-C, the packer crashes the process.
+    """
+    converted: list[Any] = [one if one.__class__ in _TEXTS else str(one) for one in arguments]
+    return converted
+
+
+_USES = re.compile(r"^-- uses ((?:\w+/)?_\w+\.lua)$", re.MULTILINE)
+_READS_ONLY = re.compile(r"^-- reads only$", re.MULTILINE)
+#: a function at the top level of a file, with the comment above it
+_FUNCTION = re.compile(r"^(?:--[^\n]*\n)*local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"--.*")
+_CALL = re.compile(r"\b(\w+)\(")
+#: removes the key that `Script.add_missing_key` adds
+_WITHOUT_LAST_KEY = "local KEYS = {unpack(KEYS, 1, #KEYS - 1)} "
+
+
+class Source(NamedTuple):
+    """The text of a script with the files that it uses."""
+
+    name: str
+    text: str
+    sha: str
+    reads_only: bool
+
+
+@functools.cache
+def load(name: str, *, has_missing_key: bool = False) -> Source:
+    """Load the script `name` with the files it uses. `has_missing_key`: see `Script.add_missing_key`."""
+    body = read(f"{name}.lua")
+    library = without_unused("\n".join(map(read, pieces(f"{name}.lua"))), body)
+    text = (_WITHOUT_LAST_KEY if has_missing_key else "") + library + "\n" + body
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Source(name, text, sha, bool(_READS_ONLY.search(body)))
+
+
+def path_of(filename: str) -> Traversable:
+    """Where a file is: `chats/send.lua` is in the folder `services`, `tasks/limit.lua` beside it."""
+    package = files("django_redis_messaging")
+    return (package if filename.startswith("tasks/") else package / "services") / filename
+
+
+def read(filename: str) -> str:
+    """The text of one file."""
+    return path_of(filename).read_text(encoding="utf-8")
+
+
+def pieces(filename: str) -> list[str]:
+    """The files that a file uses, directly or indirectly, each after those that it uses itself."""
+    found: dict[str, None] = {}
+    folder = filename.rpartition("/")[0]
+    for used in _USES.findall(read(filename)):
+        used = used if "/" in used or not folder else f"{folder}/{used}"
+        found |= dict.fromkeys([*pieces(used), used])
+    return list(found)
+
+
+def without_unused(library: str, body: str) -> str:
+    """The text of the files that a script uses, without the functions that it doesn't need."""
+    functions = {found[1]: found[0] for found in _FUNCTION.finditer(library)}
+    needed: set[str] = set()
+    waiting = [body, _FUNCTION.sub("", library)]
+    while waiting:
+        called = set(_CALL.findall(_COMMENT.sub("", waiting.pop()))) & functions.keys() - needed
+        needed |= called
+        waiting += [functions[name].partition("\n")[2] for name in called]
+    return _FUNCTION.sub(lambda found: found[0] if found[1] in needed else "", library)

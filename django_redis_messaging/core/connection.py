@@ -1,4 +1,11 @@
-"""Connections to one server, blocking and for event loops."""
+"""Connections to one server: those that block a thread, and those of an event loop.
+
+The driver opens a socket, with TLS and everything else that CACHES configures, and sends nothing. From then
+on this app reads and writes the socket, with hiredis: the handshake takes one round trip, each call has a
+time limit of its own, and large values are not copied. docs/benchmarks.md says what else it saves.
+
+Code that both kinds share is written once, as coroutines, and gets what differs from a `Style`.
+"""
 
 from __future__ import annotations
 
@@ -29,37 +36,26 @@ from redis.retry import Retry
 from ..errors import ConfigurationError
 from .commands import BulkWords, Words
 
-
-def pack(calls: Sequence[Words]) -> Sequence[bytes]:
-    """Encode calls into pieces to be sent one after the other: one piece, unless there are bulk words. Uses
-    the hiredis packer directly: the driver's converts each word first."""
-    if len(calls) == 1 and type(calls[0]) is tuple:
-        return (cast(bytes, pack_command(cast(Any, calls[0]))),)
-    pieces: list[bytes] = []
-    packed: list[bytes] = []
-    for words in calls:
-        if isinstance(words, BulkWords):
-            *others, data = words
-            _, _, encoded = cast(bytes, pack_command(cast(Any, tuple(others)))).partition(b"\r\n")
-            packed.append(b"*%d\r\n%b$%d\r\n" % (len(words), encoded, len(data)))
-            pieces += (b"".join(packed), cast(bytes, data))
-            packed = [b"\r\n"]
-        else:
-            packed.append(cast(bytes, pack_command(cast(Any, words))))
-    return (*pieces, b"".join(packed))
-
-
+A = TypeVar("A")
+T = TypeVar("T")
 #: host and port
 Address = tuple[str, int]
 #: one reply for each call; an error reply is an exception in the list
 Replies = list[Any]
-
 #: seconds; the minimum time to connect
 MIN_TIMEOUT = 0.001
 #: returned by the reader while a reply is incomplete
 INCOMPLETE = object()
+#: the text of the error after the server has closed the connection
+CLOSED = "the server closed the connection"
 #: what a redirect says for the host of the node itself
 UNKNOWN_HOSTS = ("", "?")
+#: bytes; the size of the receive buffer
+CHUNK = 65536
+#: bytes; a shorter beginning of a large reply is left to the reader
+MIN_BULK_START = 1024
+#: matches the beginning of a reply that is one string of 10 kB or more; the group is its size
+_BULK_START = re.compile(rb"\$(\d{5,9})\r\n")
 
 
 class Target(NamedTuple):
@@ -92,15 +88,16 @@ class Connection(ABC):
         #: version of the alias's credentials at the time of opening, see `Endpoint.credentials`
         self.credentials = 0
         self._alias = ""
-        self._reader = Reader(
+        # hiredis's type doesn't know that it takes a buffer
+        self._reader: Any = Reader(
             protocolError=driver.InvalidResponse,
             replyError=functools.partial(_reply_error, weakref.ref(self)),
             notEnoughData=INCOMPLETE,
         )
 
     def _dialer(self, target: Target, kind: Any, retry: Any, timeout: float | None, seconds: float) -> Any:
-        """The driver's connection, which opens the socket and sends nothing. This module sends the handshake
-        itself, so that it takes one round trip and respects the time limit."""
+        """The driver's connection, which opens the socket and sends nothing: the handshake is sent later, in
+        one round trip and within the time limit."""
         self._alias, _, parameters = target
         self.host, self.port = target.address or (None, 0)
         # the deadline may have passed a moment ago; sockets refuse negative timeouts
@@ -132,64 +129,6 @@ class Connection(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connection at once, without waiting for the server."""
-
-
-def unusable_alias(alias: str, reason: object) -> ConfigurationError:
-    """The error for a CACHES entry with which no connection can be made."""
-    return ConfigurationError(f"CACHES[{alias!r}] can't be used: {str(reason).rstrip('.')}.")
-
-
-def _no_handshake(_: object) -> None:
-    """Replaces the driver's own handshake."""
-
-
-def _reply_error(connection: Callable[[], Connection | None], text: str) -> Exception:
-    """Convert an error reply to an exception; a redirect without a host means the server's own host."""
-    error: Exception = cast(Any, DefaultParser).parse_error(text)
-    if isinstance(error, driver.AskError) and error.host in UNKNOWN_HOSTS:
-        error.host = getattr(connection(), "host", "")
-        error.node_addr = error.host, error.port
-    return error
-
-
-def handshake(dialed: Any, credentials: Sequence[str] | None) -> list[Words]:
-    """The calls to send on a new connection, at least one; `credentials`: those of a provider.
-
-    A server that refuses a connection (maxclients, protected mode, a proxy without a backend) accepts it
-    first. Only the reply to a call that changes nothing tells this from a lost reply to the first operation.
-    """
-    own = [word for word in (dialed.username, dialed.password) if word]
-    calls: list[Words] = [("AUTH", *(credentials or own))] if credentials or own else []
-    if dialed.client_name:
-        calls.append(("CLIENT", "SETNAME", dialed.client_name))
-    if dialed.db:
-        calls.append(("SELECT", str(dialed.db)))
-    return calls or [("PING",)]
-
-
-def raise_first_error(replies: Replies) -> None:
-    """Raise the first error reply."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-
-
-def is_readable(source: Any, seconds: float) -> bool:
-    """Whether a socket has data to read within `seconds`, or is closed."""
-    poll = select.poll()
-    try:
-        poll.register(source, select.POLLIN)
-    except (ValueError, TypeError):  # closed, or never opened
-        return True
-    return bool(poll.poll(math.ceil(max(seconds, 0) * 1000)))  # a negative time would mean: for ever
-
-
-#: bytes; the size of the receive buffer
-CHUNK = 65536
-#: bytes; a shorter beginning of a large reply is left to the reader
-MIN_BULK_START = 1024
-#: matches the beginning of a reply that is one string of 10 kB or more; the group is its size
-_BULK_START = re.compile(rb"\$(\d{5,9})\r\n")
 
 
 class BlockingConnection(Connection):
@@ -226,15 +165,16 @@ class BlockingConnection(Connection):
 
     def send(self, calls: Sequence[Words], seconds: float) -> None:
         """Send calls; `receive` returns their replies."""
-        ends = monotonic() + seconds
         try:
             if seconds != self._timeout:
                 self._limit(seconds)
-            first, *others = pack(calls)
-            self._socket.sendall(first)
-            for piece in others:
-                self._limit(ends - monotonic())
-                self._socket.sendall(piece)
+            *earlier, last = pack(calls)
+            if earlier:
+                ends = monotonic() + seconds
+                for piece in earlier:
+                    self._socket.sendall(piece)
+                    self._limit(ends - monotonic())
+            self._socket.sendall(last)
         except BaseException as error:
             self._fail(error)
 
@@ -279,19 +219,24 @@ class BlockingConnection(Connection):
 
     def _replies(self, count: int, ends: float, *, at_start: bool = False) -> Replies:
         """Receive this number of replies. `at_start`: the reader holds no part of a reply."""
-        reader, buffer = cast(Any, self._reader), self._buffer
+        reader, buffer = self._reader, self._buffer
         replies: Replies = []
+        missing = count
         try:
             while True:
-                received = self._receive_into(buffer)
+                received: int = self._socket.recv_into(buffer)
+                if not received:
+                    raise driver.ConnectionError(CLOSED)
                 if at_start and received >= MIN_BULK_START and (bulk := self._read_bulk(received, ends)):
                     replies.append(bulk)
+                    missing -= 1
                 else:
                     at_start = False
                     reader.feed(buffer, 0, received)
-                    while len(replies) < count and (reply := reader.gets()) is not INCOMPLETE:
+                    while missing and (reply := reader.gets()) is not INCOMPLETE:
                         replies.append(reply)
-                if len(replies) == count:
+                        missing -= 1
+                if not missing:
                     return replies
                 self._limit(ends - monotonic())
         except BaseException as error:
@@ -312,15 +257,12 @@ class BlockingConnection(Connection):
             while done < size:
                 self._limit(ends - monotonic())
                 with view[done:] as rest:  # released even if the traceback of an error is kept
-                    done += self._receive_into(rest)
+                    received = self._socket.recv_into(rest)
+                if not received:
+                    raise driver.ConnectionError(CLOSED)
+                done += received
         reply.truncate(size - 2)
         return reply.getvalue()  # doesn't copy
-
-    def _receive_into(self, buffer: bytearray | memoryview) -> int:
-        received: int = self._socket.recv_into(buffer)
-        if not received:
-            raise driver.ConnectionError("the server closed the connection")
-        return received
 
     def _limit(self, seconds: float) -> None:
         if seconds <= 0:
@@ -437,7 +379,7 @@ class AsyncConnection(Connection, asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = self._ended or exc or ConnectionError("the server closed the connection")
+        self._ended = self._ended or exc or ConnectionError(CLOSED)
         self._wake()
 
     def _wake(self) -> None:
@@ -448,10 +390,6 @@ class AsyncConnection(Connection, asyncio.Protocol):
 def _expire(arrival: asyncio.Future[None]) -> None:
     if not arrival.done():
         arrival.set_exception(TimeoutError("no reply in time"))
-
-
-A = TypeVar("A")
-T = TypeVar("T")
 
 
 class BlockingSignal:
@@ -497,10 +435,10 @@ class LoopSignal:
         await asyncio.wait([self._future], timeout=max(seconds, 0))
 
 
-class World(NamedTuple):
-    """The primitives that shared code uses: those that block a thread, or those of asyncio.
+class Style(NamedTuple):
+    """What shared code uses: what blocks a thread, or what belongs to asyncio.
 
-    Shared code is a coroutine that awaits `done(...)` around each call that does I/O. In the blocking world
+    Shared code is a coroutine that awaits `done(...)` around each call that does I/O. In the blocking style
     the call has finished by then, and the coroutine is never suspended, so `run` needs no event loop.
     """
 
@@ -515,23 +453,99 @@ async def _done(result: T) -> T:
 
 
 async def _sleep(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: ASYNC251  (the blocking world: its coroutines run outside of event loops)
+    time.sleep(seconds)  # noqa: ASYNC251  (the blocking style: its coroutines run outside of event loops)
 
 
 def _identity(awaitable: Awaitable[T]) -> Awaitable[T]:
     return awaitable
 
 
-BLOCKING = World(BlockingConnection, _done, _sleep, BlockingSignal)
-ASYNCIO = World(AsyncConnection, _identity, asyncio.sleep, LoopSignal)
+BLOCKING = Style(BlockingConnection, _done, _sleep, BlockingSignal)
+ASYNCIO = Style(AsyncConnection, _identity, asyncio.sleep, LoopSignal)
 
 
 def run(function: Callable[[A], Coroutine[Any, Any, T]], argument: A) -> T:
-    """Run a coroutine function of the blocking world and return its result."""
+    """Run a coroutine function of the blocking style and return its result."""
     try:
         # One expression and a plain call: an interrupt between making the coroutine and its first step would
         # leave it never awaited.
         function(argument).send(None)
     except StopIteration as finished:
-        return cast(T, finished.value)
-    raise RuntimeError("Code of the blocking world was suspended: it awaited something other than World's.")
+        result: T = finished.value
+        return result
+    raise RuntimeError(
+        "Code of the blocking style was suspended: it awaited something other than those of Style."
+    )
+
+
+def handshake(dialed: Any, credentials: Sequence[str] | None) -> list[Words]:
+    """The calls to send on a new connection, at least one; `credentials`: those of a provider.
+
+    A server that refuses a connection (maxclients, protected mode, a proxy without a backend) accepts it
+    first. Only the reply to a call that changes nothing tells this from a lost reply to the first operation.
+    """
+    own = [word for word in (dialed.username, dialed.password) if word]
+    calls: list[Words] = [("AUTH", *(credentials or own))] if credentials or own else []
+    if dialed.client_name:
+        calls.append(("CLIENT", "SETNAME", dialed.client_name))
+    if dialed.db:
+        calls.append(("SELECT", str(dialed.db)))
+    return calls or [("PING",)]
+
+
+def raise_first_error(replies: Replies) -> None:
+    """Raise the first error reply."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+
+
+def is_readable(source: Any, seconds: float) -> bool:
+    """Whether a socket has data to read within `seconds`, or is closed."""
+    poll = select.poll()
+    try:
+        poll.register(source, select.POLLIN)
+    except (ValueError, TypeError):  # closed, or never opened
+        return True
+    return bool(poll.poll(math.ceil(max(seconds, 0) * 1000)))  # a negative time would mean: for ever
+
+
+def unusable_alias(alias: str, reason: object) -> ConfigurationError:
+    """The error for a CACHES entry with which no connection can be made."""
+    return ConfigurationError(f"CACHES[{alias!r}] can't be used: {str(reason).rstrip('.')}.")
+
+
+def _no_handshake(_: object) -> None:
+    """Replaces the driver's own handshake."""
+
+
+def _reply_error(connection: Callable[[], Connection | None], text: str) -> Exception:
+    """Convert an error reply to an exception; a redirect without a host means the server's own host."""
+    parser: Any = DefaultParser
+    error: Exception = parser.parse_error(text)
+    if isinstance(error, driver.AskError) and error.host in UNKNOWN_HOSTS:
+        error.host = getattr(connection(), "host", "")
+        error.node_addr = error.host, error.port
+    return error
+
+
+#: the packer of hiredis, whose type says that it takes one word; the driver's converts each word first
+_pack: Callable[[Words], bytes] = cast(Any, pack_command)
+
+
+def pack(calls: Sequence[Words]) -> Sequence[bytes]:
+    """Encode calls into pieces to be sent one after the other: one piece, unless there are bulk words."""
+    if len(calls) == 1 and type(calls[0]) is tuple:
+        return (_pack(calls[0]),)
+    pieces: list[bytes] = []
+    packed: list[bytes] = []
+    for words in calls:
+        if isinstance(words, BulkWords):
+            *others, data = words
+            _, _, encoded = _pack(tuple(others)).partition(b"\r\n")
+            packed.append(b"*%d\r\n%b$%d\r\n" % (len(words), encoded, len(data)))
+            pieces += (b"".join(packed), cast(bytes, data))
+            packed = [b"\r\n"]
+        else:
+            packed.append(_pack(words))
+    return (*pieces, b"".join(packed))

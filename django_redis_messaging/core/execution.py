@@ -1,18 +1,23 @@
-"""The client of an alias: sends what operations yield, and repeats what may be repeated.
+"""The client of an alias: sends the steps that operations yield, and repeats what may be repeated.
 
-One of the callers, the leader, reads the streams of all of them, and wakes those that have an entry. When it
-leaves, the next one leads. In a Cluster, only the streams of one slot can be read together.
+`Client.execute` sends a step. Nearly all steps are one call whose first attempt succeeds: `_call` makes it,
+and does only what is necessary. All other attempts are those of a `Batch`, the calls of a step with the
+replies received so far: a `Sender` sends each call without a reply to its server, until all have one.
 
-Written once, as coroutines for either world (worlds.py); those of the blocking world are never suspended.
+A command that blocks (`Wait`) is pending on a connection of its own, which stays pending for the next call
+with the same words. If no connection is left, the waits of an event loop for streams share one
+(`SharedWaits`).
+
+All this is written once, as coroutines for either `Style`; those of the blocking style are never suspended.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from redis import exceptions as driver
 from redis.crc import key_slot
@@ -20,9 +25,9 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError, Respo
 
 from ..errors import MessagingError, Unavailable
 from .commands import Command, Entries, Fan, Listen, Many, Script, Step, Wait, Words, entry_number
-from .connection import ASYNCIO, Address, LoopSignal, Replies, World
+from .connection import ASYNCIO, Address, LoopSignal, Replies, Style, raise_first_error
 from .outcome import (
-    REPLIES,
+    DURABILITY_REPLIES,
     Attempts,
     NotSent,
     Unconfirmed,
@@ -47,21 +52,247 @@ from .topology import (
     refresh_topology,
 )
 
+T = TypeVar("T")
+#: seconds between two polls of a wait that has no connection of its own
+POLL_INTERVAL = 0.1
+#: ms after which the server ends a shared read, so that the next one includes what is waited for since
+SHARED_READ_TIME = 100
+#: streams that are read together; with more, they take turns
+MAX_STREAMS = 500
 #: the reply to a call that has not been sent yet
 _NOT_SENT = NotSent()
 #: the reply to a call that has been sent, until its reply arrives
 _NO_REPLY = driver.ConnectionError("no reply")
 
 
-class Pipeline(NamedTuple):
-    """Calls for one server, as indexes of a batch."""
+class Client:
+    """Sends steps to the Redis of an alias."""
 
-    address: Address | None
-    indexes: list[int]
-    #: the server doesn't have these scripts: send their text
-    in_full: bool = False
-    #: the server is importing their slot
-    asking: bool = False
+    def __init__(self, alias: str, style: Style) -> None:
+        self.endpoint = endpoint(alias)
+        self.connections = Connections(self.endpoint, style)
+        self._sender = Sender(self.endpoint, self.connections, style)
+        self._style = style
+        self._is_async = style is ASYNCIO
+        #: waits of an event loop only
+        self._shared = SharedWaits(self.connections, self._sender) if self._is_async else None
+
+    async def perform(self, steps: Generator[Step, Any, T]) -> T:
+        """Run the steps of an operation; the error of a step is raised where it was yielded."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    reply = await self.execute(step)
+                except Exception as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def execute(self, step: Step) -> Any:
+        """Send `step`, repeatedly if necessary; returns the reply or raises an error of errors.py."""
+        if isinstance(step, Wait):
+            return await self._wait(step)
+        began, router = monotonic(), self.endpoint.router
+        batch: Batch | None = None
+        if isinstance(step, (Command, Script)):
+            call: Command | Script | None = step
+        else:
+            batch = Batch(step, split=router.splits)
+            call = batch.single_call
+        error: Exception | None = None
+        if call is not None and router.is_known and self.endpoint.durability is None:
+            try:
+                reply = await self._call(call, began)
+                return reply if batch is None else batch.result([reply])
+            except (RedisError, NotSent) as failure:
+                error = failure
+        return await self._retry(batch or Batch(step, split=router.splits), began, router, error)
+
+    async def _call(self, call: Command | Script, began: float) -> Any:
+        """Make the first attempt at a single call."""
+        connections, address = self.connections, self.endpoint.route(call)
+        allowed = seconds_allowed(began)
+        seconds = reply_timeout = self.endpoint.reply_timeout(allowed)
+        fresh = call.once
+        connection = connections.take_idle(address, fresh=fresh)
+        if connection is None:
+            connection = await connections.take(address, reply_timeout, fresh=fresh)
+            seconds = reading_time(reply_timeout, began + allowed)
+            if isinstance(call, Script):  # it may have been queued for a while
+                call.sent_at = monotonic()
+        try:
+            exchange = connection.exchange([call.words], seconds)
+            [reply] = await exchange if self._is_async else exchange
+            failed = isinstance(reply, Exception)
+            if failed and isinstance(reply, NoScriptError) and isinstance(call, Script):
+                seconds = reading_time(reply_timeout, began + allowed)
+                exchange = connection.exchange([call.in_full], seconds)
+                [reply] = await exchange if self._is_async else exchange
+                failed = isinstance(reply, Exception)
+        except BaseException as error:
+            connections.close_failed(connection, began, error)
+            raise
+        if failed:
+            self._sender.give_back(connection, [reply])
+            raise reply
+        connections.give_back(connection)
+        return reply
+
+    async def _retry(self, batch: Batch, began: float, known: Router, error: Exception | None) -> Any:
+        """Make all attempts after the first one, which raised `error`; without an error, all attempts."""
+        attempts = self._attempts(batch.calls, began)
+        try:
+            while True:
+                if error is not None:
+                    await self._prepare_next(error, known, attempts, batch)
+                try:
+                    if batch.calls:
+                        known = await self._detect(attempts.reading_time)
+                    if known.splits and not batch.split:
+                        batch = batch.split_up()
+                    await self._sender.attempt(batch, attempts, fresh=error is not None or batch.once)
+                    return batch.result(batch.replies, unanswered=attempts.unanswered)
+                except (RedisError, NotSent) as failure:
+                    error = failure
+        except MessagingError:
+            partial = batch.partial_result(attempts.error_of)
+            if partial is None:
+                raise
+            return partial
+
+    def _attempts(self, calls: Sequence[Command | Script], began: float) -> Attempts:
+        """The attempts at these calls, counted from `began` (monotonic)."""
+        seconds = seconds_allowed(began)
+        return Attempts(
+            seconds,
+            began=began,
+            reply_timeout=self.endpoint.reply_timeout(seconds),
+            writes=not all(call.reads_only for call in calls),
+            once=any(call.once for call in calls),
+        )
+
+    async def _prepare_next(self, error: Exception, known: Router, attempts: Attempts, batch: Batch) -> None:
+        """After a failed attempt, do what the next one needs; raises the final error if there is none."""
+        if not batch.split and batch.is_for_several_slots(error):
+            if not self.endpoint.router.splits:
+                self.endpoint.router = Cluster(Topology())  # one that may not be asked for its slots
+            return
+        try:
+            pause = attempts.pause_after(error, partly=batch.is_partly_applied)
+        except MessagingError:
+            if attempts.remaining > 0:  # not to be repeated: the next operation must find the new primary
+                await self._refresh_topology(error, known)
+            raise
+        await self._refresh_topology(error, known)
+        await self._style.sleep(pause)
+
+    async def _detect(self, seconds: float) -> Router:
+        """The router; before the first call, detect what kind of server the alias names, over the connection
+        that the call then uses."""
+        router = self.endpoint.router
+        if not isinstance(router, Unknown):
+            return router
+        connection = await self.connections.take(None, seconds)
+        try:
+            [reply] = await self._sender.use(connection, connection.exchange, [router.discovery], seconds)
+            found = router.detect(reply, location(connection))
+        except RedisError as error:
+            self.connections.close_one(connection)
+            raise NotSent from error  # nothing of the step
+        if self.endpoint.router is router:
+            self.endpoint.router = found
+        if found.splits:
+            self.connections.close_one(connection)
+        else:
+            self._sender.give_back(connection, [reply])
+        return found
+
+    async def _refresh_topology(self, error: Exception, known: Router) -> None:
+        """After an error that may mean a new topology, read it, unless another call has done so since."""
+        if self.endpoint.router is known and known.is_outdated(error):
+            await refresh_topology(self._style, self.endpoint, error, known)
+            self.connections.close_stale(self.endpoint.router.addresses)
+
+    async def _wait(self, step: Wait) -> Any:
+        """The reply, or None. A failure costs at most a hint, so the wait continues until its time is over;
+        but a server that is unreachable for as long as the deadline raises Unavailable."""
+        seconds = min(step.seconds, max(time_left(), 0))
+        ends = monotonic() + seconds
+        attempts: Attempts | None = None
+        redirect: Address | None = None
+        while True:
+            known = self.endpoint.router
+            try:
+                known = await self._detect(self.endpoint.default_reply_timeout)
+                found = await self._wait_until(ends, step, redirect)
+                if found is None and seconds < step.seconds:
+                    raise Unavailable("The deadline of this block has passed.")
+                return found
+            except (RedisError, NotSent) as error:
+                if attempts is None or (attempts.remaining <= 0 and not isinstance(error, NotSent)):
+                    attempts = self._attempts([step], monotonic())
+                pause = attempts.pause_after(error)
+                if isinstance(error, ResponseError) and monotonic() + pause >= ends:
+                    return None
+                redirect = ask_target(error)
+                await self._refresh_topology(error, known)
+                await self._style.sleep(pause)
+
+    async def _wait_until(self, ends: float, step: Wait, redirect: Address | None) -> Any:
+        pending = self._take_pending(step) or await self._start_wait(step, redirect)
+        if pending is None:  # all connections that waits may occupy are in use
+            if self._shared is not None and isinstance(step, Listen) and redirect is None:
+                router = self.endpoint.router
+                slot = key_slot(step.stream.encode()) if router.may_be_cluster else None
+                return await self._shared.wait(step, self.endpoint.route(step), slot, ends)
+            await self._style.sleep(min(max(ends - monotonic(), 0), POLL_INTERVAL))
+            return None
+        connection = pending.connection
+        while await self._sender.use(connection, connection.readable, min(ends, pending.ends) - monotonic()):
+            reply = await self._sender.use(connection, connection.receive, QUERY_TIMEOUT)
+            if isinstance(step, Listen) and isinstance(reply, list):
+                [[_, entries]] = reply
+                if not step.finds(entries):  # an entry for another client
+                    step, reply = step.after(entries), None
+            if reply is not None or ends <= monotonic():
+                self._sender.give_back(connection, [reply])
+                raise_first_error([reply])
+                return reply
+            pending = await self._send_wait(connection, step)
+        if not pending.has_ended:
+            await self.connections.keep(pending)
+        else:
+            self.connections.drop(connection, pending.sent_at)  # its server doesn't reply any more
+            if monotonic() < ends:
+                raise TimeoutError("no reply in time")
+        return None
+
+    def _take_pending(self, step: Wait) -> Pending | None:
+        """A wait with the same words that an earlier call left pending."""
+        pending = self.connections.waits.take(step.words)
+        if pending is not None and pending.has_ended and not pending.connection.is_broken:
+            self.connections.drop(pending.connection, pending.sent_at)  # its reply was lost
+            return None
+        return pending
+
+    async def _start_wait(self, step: Wait, redirect: Address | None) -> Pending | None:
+        address = redirect or self.endpoint.route(step)
+        seconds = self.endpoint.default_reply_timeout
+        spare = int(self._shared is not None)  # the last one is for waits that share it
+        connection = await self.connections.take_for_wait(address, seconds, spare=spare)
+        if connection is None:
+            return None
+        if redirect:
+            await self._sender.use(connection, connection.exchange, [ASKING], seconds)
+        return await self._send_wait(connection, step)
+
+    async def _send_wait(self, connection: Any, step: Wait) -> Pending:
+        await self._sender.use(connection, connection.send, [step.sent], QUERY_TIMEOUT)
+        return Pending(step.words, connection, monotonic())
 
 
 class Batch:
@@ -72,8 +303,24 @@ class Batch:
     def __init__(self, step: Step, *, split: bool) -> None:
         self.step = step
         self.split = split
-        self.calls = _calls_of(step, split=split)
+        self.calls = self._calls()
         self.replies: Replies = [_NOT_SENT] * len(self.calls)
+
+    def _calls(self) -> list[Command | Script]:
+        step = self.step
+        if isinstance(step, Many):
+            return step.calls(split=self.split)
+        return [step] if isinstance(step, (Command, Script)) else list(step)
+
+    @property
+    def single_call(self) -> Command | Script | None:
+        """The call, if there is only one."""
+        return self.calls[0] if len(self.calls) == 1 else None
+
+    @property
+    def once(self) -> bool:
+        """Whether one of the calls must not be repeated after a lost reply."""
+        return any(call.once for call in self.calls)
 
     def split_up(self) -> Batch:
         """The step as one call for each resource, for a Cluster, with the replies received so far."""
@@ -151,9 +398,16 @@ class Batch:
             self.replies[at] = error
         return bool(found)
 
-    def result(self, *, unanswered: bool) -> Any:
-        """The reply to the step, see the function `result`."""
-        return result(self.step, self.replies, unanswered=unanswered)
+    def result(self, replies: Replies, *, unanswered: bool = False) -> Any:
+        """The replies in the form that the step promises; raises the first error among them. `unanswered`: an
+        earlier attempt may have been applied, so that this one found nothing left to do."""
+        raise_first_error(replies)
+        step = self.step
+        if isinstance(step, Many):
+            return [item for reply in replies for item in reply]
+        if unanswered and isinstance(step, Script) and step.settles and replies[0] == 0:
+            return None
+        return replies[0] if isinstance(step, (Command, Script)) else replies
 
     def partial_result(self, error_of: Callable[[Exception, bool], MessagingError]) -> list[Any] | None:
         """The reply to a Fan that is sent once after some calls have failed finally: each of their resources
@@ -171,6 +425,11 @@ class Batch:
             found += [reply] * len(resources) if failed else [[item] for item in reply]
         return found
 
+    def is_for_several_slots(self, error: Exception) -> bool:
+        """Whether an error shows that the server is a node of a Cluster, which rejects a call with keys of
+        several slots."""
+        return isinstance(self.step, Many) and ("CROSSSLOT" in str(error) or "same slot" in str(error))
+
     @property
     def is_partly_applied(self) -> bool:
         """Whether some calls that write have been answered, so that they were applied."""
@@ -180,64 +439,24 @@ class Batch:
         )
 
 
-def _calls_of(step: Step, *, split: bool) -> list[Command | Script]:
-    if isinstance(step, Many):
-        return step.calls(split=split)
-    return [step] if isinstance(step, (Command, Script)) else list(step)
+class Pipeline(NamedTuple):
+    """Calls for one server, as indexes of a batch."""
 
-
-def single_call(step: Step, *, split: bool) -> Command | Script | None:
-    """The call of a step that consists of one; None if it consists of several."""
-    if isinstance(step, (Command, Script)):
-        return step
-    if isinstance(step, Many):
-        calls = step.calls(split=split)
-        return calls[0] if len(calls) == 1 else None
-    return None
-
-
-def attempts_for(batch: Iterable[Command | Script], endpoint: Endpoint, began: float) -> Attempts:
-    """The attempts at a batch, counted from `began` (monotonic)."""
-    seconds = seconds_allowed(began)
-    return Attempts(
-        seconds,
-        began=began,
-        reply_timeout=endpoint.reply_timeout(seconds),
-        writes=not all(call.reads_only for call in batch),
-        once=once(batch),
-    )
-
-
-def once(batch: Iterable[Command | Script]) -> bool:
-    """Whether one of these calls must not be repeated after a lost reply."""
-    return any(call.once for call in batch)
-
-
-def result(step: Step, replies: Replies, *, unanswered: bool = False) -> Any:
-    """The replies in the form that the step promises; raises the first error among them. `unanswered`: an
-    earlier attempt may have been applied, so that this one found nothing left to do."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    if isinstance(step, Many):
-        return [item for reply in replies for item in reply]
-    if unanswered and isinstance(step, Script) and step.settles and replies[0] == 0:
-        return None
-    return replies[0] if isinstance(step, (Command, Script)) else replies
-
-
-def is_cross_slot(step: Step, error: Exception) -> bool:
-    """Whether the server turned out to be a Cluster node, which rejects a call with keys of several slots."""
-    return isinstance(step, Many) and ("CROSSSLOT" in str(error) or "same slot" in str(error))
+    address: Address | None
+    indexes: list[int]
+    #: the server doesn't have these scripts: send their text
+    in_full: bool = False
+    #: the server is importing their slot
+    asking: bool = False
 
 
 class Sender:
     """Makes single attempts, over the connections of a client."""
 
-    def __init__(self, endpoint: Endpoint, connections: Connections, world: World) -> None:
+    def __init__(self, endpoint: Endpoint, connections: Connections, style: Style) -> None:
         self._endpoint = endpoint
         self._connections = connections
-        self._done = world.done
+        self._done = style.done
 
     async def attempt(self, batch: Batch, attempts: Attempts, *, fresh: bool) -> None:
         """Send each call without a reply to its server."""
@@ -295,7 +514,7 @@ class Sender:
             self.give_back(connection, replies)
             return
         seconds += min(durability.timeout, max(attempts.remaining, 0))
-        more = pipeline.asking + REPLIES
+        more = pipeline.asking + DURABILITY_REPLIES
         replies = await self.use(connection, connection.receive_all, count + more, seconds)
         batch.record(pipeline, replies[:count])
         error = durability.failure(replies[-1])
@@ -322,72 +541,6 @@ class Sender:
             self._connections.give_back(connection)
 
 
-#: ms after which the server ends a shared read, so that the next one includes what is waited for since
-BLOCK = 100
-#: streams that are read together; with more, they take turns
-MAX_STREAMS = 500
-
-
-class _Listener:
-    """A call that waits."""
-
-    __slots__ = ("ends", "last", "reply", "signal", "step")
-
-    def __init__(self, step: Listen, ends: float) -> None:
-        self.step = step
-        self.ends = ends
-        #: entries up to this id have been examined
-        self.last = step.last
-        self.signal = LoopSignal()
-        self.reply: Any = None
-
-
-class _Group:
-    """The calls that share a connection."""
-
-    def __init__(self, address: Address | None) -> None:
-        self.address = address
-        self.streams: dict[str, dict[_Listener, None]] = {}
-        self.leader: _Listener | None = None
-        #: the connection between two reads
-        self.connection: Any = None
-        self.pending: Pending | None = None
-
-    def add(self, one: _Listener) -> None:
-        self.streams.setdefault(one.step.stream, {})[one] = None
-
-    def remove(self, one: _Listener) -> None:
-        listeners = self.streams.get(one.step.stream, {})
-        listeners.pop(one, None)
-        if not listeners:
-            self.streams.pop(one.step.stream, None)
-
-    def listeners(self) -> list[_Listener]:
-        """All calls, copied, as below: one that is destroyed unfinished leaves at any time."""
-        return [one for some in list(self.streams.values()) for one in list(some)]
-
-    def words(self) -> Words:
-        """The words of the next read."""
-        names = list(self.streams)[:MAX_STREAMS]
-        if len(self.streams) > MAX_STREAMS:
-            for name in names:
-                self.streams[name] = self.streams.pop(name, {})
-        ids = [
-            f"{min((one.last for one in list(self.streams.get(name, ()))), default=0)}-0" for name in names
-        ]
-        return ("XREAD", "BLOCK", str(BLOCK), "STREAMS", *names, *ids)
-
-    def deliver(self, name: str, entries: Entries) -> None:
-        """Wake the calls for which a stream has an entry."""
-        newest = max(entry_number(entry)[0] for entry in entries)
-        for one in list(self.streams.get(name, ())):
-            if one.step.finds(entries):
-                one.reply = entries
-                self.remove(one)
-                one.signal.set()
-            one.last = max(one.last, newest)
-
-
 class SharedWaits:
     """The shared waits of an event loop's client."""
 
@@ -409,7 +562,7 @@ class SharedWaits:
                     await one.signal.wait(left)
                 elif not await self._receive(group, ends):
                     self._end_others(group, one)
-                    await asyncio.sleep(min(left, BLOCK / 1000))
+                    await asyncio.sleep(min(left, SHARED_READ_TIME / 1000))
                     break
         finally:
             self._leave(key, group, one)
@@ -478,224 +631,68 @@ class SharedWaits:
         return group.pending
 
 
+class _Group:
+    """The calls that share a connection."""
+
+    def __init__(self, address: Address | None) -> None:
+        self.address = address
+        self.streams: dict[str, dict[_Listener, None]] = {}
+        self.leader: _Listener | None = None
+        #: the connection between two reads
+        self.connection: Any = None
+        self.pending: Pending | None = None
+
+    def add(self, one: _Listener) -> None:
+        self.streams.setdefault(one.step.stream, {})[one] = None
+
+    def remove(self, one: _Listener) -> None:
+        listeners = self.streams.get(one.step.stream, {})
+        listeners.pop(one, None)
+        if not listeners:
+            self.streams.pop(one.step.stream, None)
+
+    def listeners(self) -> list[_Listener]:
+        """All calls, copied, as below: one that is destroyed unfinished leaves at any time."""
+        return [one for some in list(self.streams.values()) for one in list(some)]
+
+    def words(self) -> Words:
+        """The words of the next read."""
+        names = list(self.streams)[:MAX_STREAMS]
+        if len(self.streams) > MAX_STREAMS:
+            for name in names:
+                self.streams[name] = self.streams.pop(name, {})
+        ids = [
+            f"{min((one.last for one in list(self.streams.get(name, ()))), default=0)}-0" for name in names
+        ]
+        return ("XREAD", "BLOCK", str(SHARED_READ_TIME), "STREAMS", *names, *ids)
+
+    def deliver(self, name: str, entries: Entries) -> None:
+        """Wake the calls for which a stream has an entry."""
+        newest = max(entry_number(entry)[0] for entry in entries)
+        for one in list(self.streams.get(name, ())):
+            if one.step.finds(entries):
+                one.reply = entries
+                self.remove(one)
+                one.signal.set()
+            one.last = max(one.last, newest)
+
+
+class _Listener:
+    """A call that waits."""
+
+    __slots__ = ("ends", "last", "reply", "signal", "step")
+
+    def __init__(self, step: Listen, ends: float) -> None:
+        self.step = step
+        self.ends = ends
+        #: entries up to this id have been examined
+        self.last = step.last
+        self.signal = LoopSignal()
+        self.reply: Any = None
+
+
 def _is_of_one_stream(error: Exception) -> bool:
     """Whether an error may be about one of the streams only, such as a key of another type."""
     if not isinstance(error, ResponseError) or type(error) not in (ResponseError, NoPermissionError):
         return False
     return not is_temporary(error)
-
-
-T = TypeVar("T")
-#: seconds between two polls of a wait that has no connection of its own
-POLL_INTERVAL = 0.1
-
-
-class Client:
-    """Sends steps to the Redis of an alias."""
-
-    def __init__(self, alias: str, world: World) -> None:
-        self.endpoint = endpoint(alias)
-        self.connections = Connections(self.endpoint, world)
-        self._sender = Sender(self.endpoint, self.connections, world)
-        #: waits of an event loop only
-        self._shared = SharedWaits(self.connections, self._sender) if world is ASYNCIO else None
-        self._world = world
-        self._done = world.done
-
-    async def perform(self, steps: Generator[Step, Any, T]) -> T:
-        """Run the steps of an operation; the error of a step is raised where it was yielded."""
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    reply = await self.execute(step)
-                except Exception as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(reply)
-        except StopIteration as stop:
-            return cast(T, stop.value)
-
-    async def execute(self, step: Step) -> Any:
-        """Send `step`, repeatedly if necessary; returns the reply or raises an error of errors.py."""
-        if isinstance(step, Wait):
-            return await self._wait(step)
-        began, endpoint = monotonic(), self.endpoint
-        router = endpoint.router
-        error: Exception | None = None
-        call = single_call(step, split=router.splits)
-        if call is not None and router.is_known and endpoint.durability is None:
-            try:
-                reply = await self._call(call, began)
-                return reply if call is step else result(step, [reply])
-            except (RedisError, NotSent) as failure:
-                error = failure
-        return await self._retry(step, began, router, error)
-
-    async def _call(self, call: Command | Script, began: float) -> Any:
-        """Make the first attempt at a single call. Nearly all operations end here, so it does only what is
-        necessary."""
-        connections, address = self.connections, self.endpoint.route(call)
-        allowed = seconds_allowed(began)
-        seconds = reply_timeout = self.endpoint.reply_timeout(allowed)
-        fresh = call.once
-        connection = connections.take_idle(address, fresh=fresh)
-        if connection is None:
-            connection = await connections.take(address, reply_timeout, fresh=fresh)
-            seconds = reading_time(reply_timeout, began + allowed)
-            if isinstance(call, Script):  # it may have been queued for a while
-                call.sent_at = monotonic()
-        try:
-            [reply] = await self._done(connection.exchange([call.words], seconds))
-            if isinstance(reply, NoScriptError) and isinstance(call, Script):
-                seconds = reading_time(reply_timeout, began + allowed)
-                [reply] = await self._done(connection.exchange([call.in_full], seconds))
-        except BaseException as error:
-            connections.close_failed(connection, began, error)
-            raise
-        if isinstance(reply, Exception):
-            self._sender.give_back(connection, [reply])
-            raise reply
-        connections.give_back(connection)
-        return reply
-
-    async def _retry(self, step: Step, began: float, known: Router, error: Exception | None) -> Any:
-        """Make all attempts after the first one, which raised `error`; without an error, all attempts."""
-        batch = Batch(step, split=known.splits)
-        attempts = attempts_for(batch.calls, self.endpoint, began)
-        try:
-            while True:
-                if error is not None:
-                    await self._prepare_next(error, known, attempts, batch)
-                try:
-                    if batch.calls:
-                        known = await self._detect(attempts.reading_time)
-                    if known.splits and not batch.split:
-                        batch = batch.split_up()
-                    await self._sender.attempt(batch, attempts, fresh=error is not None or once(batch.calls))
-                    return batch.result(unanswered=attempts.unanswered)
-                except (RedisError, NotSent) as failure:
-                    error = failure
-        except MessagingError:
-            partial = batch.partial_result(attempts.error_of)
-            if partial is None:
-                raise
-            return partial
-
-    async def _prepare_next(self, error: Exception, known: Router, attempts: Attempts, batch: Batch) -> None:
-        """After a failed attempt, do what the next one needs; raises the final error if there is none."""
-        if not batch.split and is_cross_slot(batch.step, error):
-            if not self.endpoint.router.splits:
-                self.endpoint.router = Cluster(Topology())  # one that may not be asked for its slots
-            return
-        try:
-            pause = attempts.pause_after(error, partly=batch.is_partly_applied)
-        except MessagingError:
-            if attempts.remaining > 0:  # not to be repeated: the next operation must find the new primary
-                await self._refresh_topology(error, known)
-            raise
-        await self._refresh_topology(error, known)
-        await self._world.sleep(pause)
-
-    async def _detect(self, seconds: float) -> Router:
-        """The router; before the first call, detect what kind of server the alias names, over the connection
-        that the call then uses."""
-        router = self.endpoint.router
-        if not isinstance(router, Unknown):
-            return router
-        connection = await self.connections.take(None, seconds)
-        try:
-            [reply] = await self._sender.use(connection, connection.exchange, [router.discovery], seconds)
-            found = router.detect(reply, location(connection))
-        except RedisError as error:
-            self.connections.close_one(connection)
-            raise NotSent from error  # nothing of the step
-        if self.endpoint.router is router:
-            self.endpoint.router = found
-        if found.splits:
-            self.connections.close_one(connection)
-        else:
-            self._sender.give_back(connection, [reply])
-        return found
-
-    async def _refresh_topology(self, error: Exception, known: Router) -> None:
-        """After an error that may mean a new topology, read it, unless another call has done so since."""
-        if self.endpoint.router is known and known.is_outdated(error):
-            await refresh_topology(self._world, self.endpoint, error, known)
-            self.connections.close_stale(self.endpoint.router.addresses)
-
-    async def _wait(self, step: Wait) -> Any:
-        """The reply, or None. A failure costs at most a hint, so the wait continues until its time is over;
-        but a server that is unreachable for as long as the deadline raises Unavailable."""
-        seconds = min(step.seconds, max(time_left(), 0))
-        ends = monotonic() + seconds
-        attempts: Attempts | None = None
-        redirect: Address | None = None
-        while True:
-            known = self.endpoint.router
-            try:
-                known = await self._detect(self.endpoint.default_reply_timeout)
-                found = await self._wait_until(ends, step, redirect)
-                if found is None and seconds < step.seconds:
-                    raise Unavailable("The deadline of this block has passed.")
-                return found
-            except (RedisError, NotSent) as error:
-                if attempts is None or (attempts.remaining <= 0 and not isinstance(error, NotSent)):
-                    attempts = attempts_for([step], self.endpoint, monotonic())
-                pause = attempts.pause_after(error)
-                if isinstance(error, ResponseError) and monotonic() + pause >= ends:
-                    return None
-                redirect = ask_target(error)
-                await self._refresh_topology(error, known)
-                await self._world.sleep(pause)
-
-    async def _wait_until(self, ends: float, step: Wait, redirect: Address | None) -> Any:
-        pending = self._take_pending(step) or await self._start_wait(step, redirect)
-        if pending is None:  # all connections that waits may occupy are in use
-            if self._shared is not None and isinstance(step, Listen) and redirect is None:
-                router = self.endpoint.router
-                slot = key_slot(step.stream.encode()) if router.guards else None
-                return await self._shared.wait(step, self.endpoint.route(step), slot, ends)
-            await self._world.sleep(min(max(ends - monotonic(), 0), POLL_INTERVAL))
-            return None
-        connection = pending.connection
-        while await self._sender.use(connection, connection.readable, min(ends, pending.ends) - monotonic()):
-            reply = await self._sender.use(connection, connection.receive, QUERY_TIMEOUT)
-            if isinstance(step, Listen) and isinstance(reply, list):
-                [[_, entries]] = reply
-                if not step.finds(entries):  # an entry for another client
-                    step, reply = step.after(entries), None
-            if reply is not None or ends <= monotonic():
-                self._sender.give_back(connection, [reply])
-                return result(step, [reply])
-            pending = await self._send_wait(connection, step)
-        if not pending.has_ended:
-            await self.connections.keep(pending)
-        else:
-            self.connections.drop(connection, pending.sent_at)  # its server doesn't reply any more
-            if monotonic() < ends:
-                raise TimeoutError("no reply in time")
-        return None
-
-    def _take_pending(self, step: Wait) -> Pending | None:
-        """A wait with the same words that an earlier call left pending."""
-        pending = self.connections.waits.take(step.words)
-        if pending is not None and pending.has_ended and not pending.connection.is_broken:
-            self.connections.drop(pending.connection, pending.sent_at)  # its reply was lost
-            return None
-        return pending
-
-    async def _start_wait(self, step: Wait, redirect: Address | None) -> Pending | None:
-        address = redirect or self.endpoint.route(step)
-        seconds = self.endpoint.default_reply_timeout
-        spare = int(self._shared is not None)  # the last one is for waits that share it
-        connection = await self.connections.take_for_wait(address, seconds, spare=spare)
-        if connection is None:
-            return None
-        if redirect:
-            await self._sender.use(connection, connection.exchange, [ASKING], seconds)
-        return await self._send_wait(connection, step)
-
-    async def _send_wait(self, connection: Any, step: Wait) -> Pending:
-        await self._sender.use(connection, connection.send, [step.sent], QUERY_TIMEOUT)
-        return Pending(step.words, connection, monotonic())

@@ -1,17 +1,4 @@
-"""Operations with a blocking and an async version.
-
-An exception can be impossible to format: its `__str__` raises SystemExit, its attributes have wrong types,
-its class has no name. Formatting it, and so logging it, raises then. A loop that must go on, or whose end
-must be noticed, uses what is here instead of `logger.exception` and `traceback.format_exception`.
-
-    from django_redis_messaging import observe
-
-    @observe
-    def to_metrics(operation: str, seconds: float, outcome: str) -> None: ...
-
-`operation` is "Chat.send", `outcome` "ok" or the name of the error's class. The setting OBSERVE names
-such a callable by its dotted path. It is called in the thread or task in which the operation ends, so it must
-not be async. Operations that an observer calls itself are not observed.
+"""Operations with a blocking and an async version, the observers of operations, and reports of failures.
 
 An operation is written once, as a generator that yields the steps to send and receives their replies. Two
 runners drive it, one blocking and one async:
@@ -26,6 +13,20 @@ runners drive it, one blocking and one async:
 
     chat.send("ann", "hi")            # Message
     await chat.asend("ann", "hi")     # Message
+
+An observer is called after each operation, in its thread or task, so it must not be async. Operations that an
+observer calls itself are not observed. The setting OBSERVE names one by its dotted path; others are added:
+
+    from django_redis_messaging import observe
+
+    @observe
+    def to_metrics(operation: str, seconds: float, outcome: str) -> None: ...
+
+`operation` is "Chat.send", `outcome` "ok" or the name of the error's class.
+
+An exception can be impossible to format: its `__str__` raises SystemExit, its attributes have wrong types,
+its class has no name. Formatting it, and so logging it, raises then. A loop that must go on, or whose end
+must be noticed, uses `LoopGuard` and `log_exception` instead of `logger.exception`.
 """
 
 from __future__ import annotations
@@ -49,50 +50,210 @@ from ..errors import ConfigurationError
 from . import clients, keys
 from .commands import BulkCommand, Command, Fan, Gather, Listen, PopHint, Script, Step
 
+__all__ = [
+    "BulkCommand",
+    "Command",
+    "Fan",
+    "Gather",
+    "Listen",
+    "LoopGuard",
+    "PopHint",
+    "Script",
+    "Service",
+    "Steps",
+    "aperform",
+    "aperform_renewal",
+    "asynchronous",
+    "describe",
+    "format_traceback",
+    "log_exception",
+    "name_of",
+    "observe",
+    "operation",
+    "perform",
+    "perform_renewal",
+    "unobserve",
+]
 
-def name_of(kind: type) -> str:
-    """The qualified name of a class, or a name that was found in its place; without lone surrogates, which
-    UTF-8 can't encode."""
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+P = ParamSpec("P")
+#: the body of an operation: yields steps, receives their replies, returns the result
+Steps = Generator[Step, Any, T]
+Observer = Callable[[str, float, str], object]
+
+
+class Performer(Protocol):
+    """An object with operations, for the Redis of an alias."""
+
+    _using: str
+
+
+S = TypeVar("S", bound=Performer)
+_added_observers: list[Observer] = []
+#: whether an observer is running: its own operations are not observed
+_observing: ContextVar[bool] = ContextVar("observing", default=False)
+
+
+class Service:
+    """The base of the classes with operations. Creating an instance does no I/O."""
+
+    def __init__(self, *, using: str | None = None) -> None:
+        self._using = using if using is not None else conf.alias()
+        self._prefix = keys.current_prefix()
+
+
+def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[S, P], T]:
+    """Make the blocking version of an operation."""
+
+    @functools.wraps(body)
+    def blocking(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if not are_observed():
+            return clients.perform(self._using, body(self, *args, **kwargs))
+        with timed(_title(self, body)):
+            return clients.perform(self._using, body(self, *args, **kwargs))
+
+    return blocking
+
+
+def asynchronous(
+    blocking: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Make the async version of an `@operation`, with the same body and parameters."""
+    body = cast(Any, blocking).__wrapped__
+
+    @functools.wraps(body)
+    async def async_version(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if not are_observed():
+            return await clients.aperform(self._using, body(self, *args, **kwargs))
+        with timed(_title(self, body)):
+            return await clients.aperform(self._using, body(self, *args, **kwargs))
+
+    async_version.__name__ = f"a{body.__name__}"
+    async_version.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{async_version.__name__}"
+    return async_version
+
+
+def _title(performer: object, body: Callable[..., object]) -> str:
+    """The name of an operation for observers, such as Chat.send."""
+    return f"{type(performer).__name__}.{body.__name__.lstrip('_')}"
+
+
+def perform(using: str, steps: Steps[T]) -> T:
+    """Run the steps of a plain generator, such as one of the lease engine, blocking the thread. Observers see
+    the name of the generator function, such as Engine.claim."""
+    if not are_observed():
+        return clients.perform(using, steps)
+    with timed(_name_of(steps)):
+        return clients.perform(using, steps)
+
+
+async def aperform(using: str, steps: Steps[T]) -> T:
+    """The async version of `perform`."""
+    if not are_observed():
+        return await clients.aperform(using, steps)
+    with timed(_name_of(steps)):
+        return await clients.aperform(using, steps)
+
+
+def perform_renewal(using: str, steps: Steps[T]) -> T:
+    """`perform` for the renewal of a lease: it has a connection of its own, so that it doesn't wait while all
+    others are in use."""
+    if not are_observed():
+        return clients.perform_renewal(using, steps)
+    with timed(_name_of(steps)):
+        return clients.perform_renewal(using, steps)
+
+
+async def aperform_renewal(using: str, steps: Steps[T]) -> T:
+    """The async version of `perform_renewal`."""
+    if not are_observed():
+        return await clients.aperform_renewal(using, steps)
+    with timed(_name_of(steps)):
+        return await clients.aperform_renewal(using, steps)
+
+
+def _name_of(steps: Steps[Any]) -> str:
+    owner, dot, name = cast("GeneratorType[Any, Any, Any]", steps).__qualname__.rpartition(".")
+    return f"{owner}{dot}{name.lstrip('_')}"
+
+
+def observe(observer: Observer) -> Observer:
+    """Call `observer(operation, seconds, outcome)` after each operation; usable as a decorator.
+
+    Raises TypeError for an async function, which would never be awaited.
+    """
+    if _is_async(observer):
+        raise TypeError(f"{observer!r} is async: an observer must be a plain function.")
+    _added_observers.append(observer)
+    _observers.cache_clear()
+    return observer
+
+
+def unobserve(observer: Observer) -> None:
+    """Stop calling `observer`."""
+    _added_observers.remove(observer)
+    _observers.cache_clear()
+
+
+@functools.cache
+def _observers() -> tuple[Observer, ...]:
+    named = conf.current().OBSERVE
+    if not named:
+        return tuple(_added_observers)
+    observer = import_string(named)
+    if _is_async(observer):
+        raise ConfigurationError(
+            f"OBSERVE in {conf.NAME} is {named}, an async function: use a plain function."
+        )
+    return (*_added_observers, observer)
+
+
+def _is_async(observer: Observer) -> bool:
+    return inspect.iscoroutinefunction(observer) or inspect.iscoroutinefunction(
+        getattr(observer, "__call__", None)  # noqa: B004
+    )
+
+
+def are_observed() -> bool:
+    """Whether there are observers; without any, the default, operations are not timed."""
+    return bool(_observers()) and not _observing.get()
+
+
+@contextmanager
+def timed(operation: str) -> Iterator[None]:
+    """Time the block, and call the observers at its end."""
+    outcome = "ok"
+    began = time.perf_counter()
     try:
-        name = f"{kind.__qualname__}"
-    except BaseException:
-        name = f"{type.__dict__['__name__'].__get__(kind)}"
-    return name.encode(errors="backslashreplace").decode()
+        yield
+    except BaseException as error:
+        outcome = type(error).__name__
+        raise
+    finally:
+        seconds = time.perf_counter() - began
+        token = _observing.set(True)
+        try:
+            for observer in _observers():
+                _notify(observer, operation, seconds, outcome)
+        finally:
+            _observing.reset(token)
 
 
-def describe(error: BaseException) -> str:
-    """An exception as one line: the name of its class and its text, as far as they can be had."""
-    name = name_of(type(error))
+def _notify(observer: Observer, operation: str, seconds: float, outcome: str) -> None:
     try:
-        text = str(error)
-    except BaseException as failure:
-        return f"{name} (its text can't be formatted: {name_of(type(failure))})"
-    return f"{name}: {text}" if text else name
+        observer(operation, seconds, outcome)
+    except Exception as error:
+        # The operation is over: a failing observer must not change its result.
+        log_exception(logger, error, "The observer %r failed.", observer)
 
 
-def format_traceback(error: BaseException) -> str:
-    """The traceback of an exception with its causes; without these if that is all that can be formatted."""
-    try:
-        return "".join(format_exception(error))
-    except BaseException as failure:
-        with suppress(BaseException):
-            frames = "".join(format_tb(error.__traceback__))
-            return (
-                f"Traceback (most recent call last):\n{frames}{describe(error)}\n"
-                f"(The exception can't be formatted: {name_of(type(failure))}.)\n"
-            )
-    return f"{describe(error)}\n(The exception can't be formatted.)\n"
+def _forget_observers(*, setting: str, **_: object) -> None:
+    if setting == conf.NAME:
+        _observers.cache_clear()
 
 
-def log_exception(
-    logger: logging.Logger, error: BaseException, message: str, *args: object, level: int = logging.ERROR
-) -> None:
-    """`logger.exception`, for an exception that may be impossible to format; it raises nothing."""
-    try:
-        logger.log(level, message, *args, exc_info=error)
-    except BaseException:  # of a handler: the exception can't be formatted, or the handler is broken
-        with suppress(BaseException):
-            logger.log(level, f"{message}\n%s", *args, format_traceback(error))
+setting_changed.connect(_forget_observers, dispatch_uid="django_redis_messaging.observers")
 
 
 class LoopGuard:
@@ -130,204 +291,46 @@ class LoopGuard:
         return True
 
 
-logger = logging.getLogger(__name__)
-
-Observer = Callable[[str, float, str], object]
-
-_added: list[Observer] = []
-#: whether an observer is running: its own operations are not observed
-_observing: ContextVar[bool] = ContextVar("observing", default=False)
-
-
-def observe(observer: Observer) -> Observer:
-    """Call `observer(operation, seconds, outcome)` after each operation; usable as a decorator.
-
-    Raises TypeError for an async function, which would never be awaited.
-    """
-    if _is_async(observer):
-        raise TypeError(f"{observer!r} is async: an observer must be a plain function.")
-    _added.append(observer)
-    _all.cache_clear()
-    return observer
-
-
-def unobserve(observer: Observer) -> None:
-    """Stop calling `observer`."""
-    _added.remove(observer)
-    _all.cache_clear()
-
-
-@functools.cache
-def _all() -> tuple[Observer, ...]:
-    named = conf.current().OBSERVE
-    if not named:
-        return tuple(_added)
-    observer = import_string(named)
-    if _is_async(observer):
-        raise ConfigurationError(
-            f"OBSERVE in {conf.NAME} is {named}, an async function: use a plain function."
-        )
-    return (*_added, observer)
-
-
-def _is_async(observer: Observer) -> bool:
-    return inspect.iscoroutinefunction(observer) or inspect.iscoroutinefunction(
-        getattr(observer, "__call__", None)  # noqa: B004
-    )
-
-
-def enabled() -> bool:
-    """Whether there are observers; without any, the default, operations are not timed."""
-    return bool(_all()) and not _observing.get()
-
-
-@contextmanager
-def timed(operation: str) -> Iterator[None]:
-    """Time the block, and call the observers at its end."""
-    outcome = "ok"
-    began = time.perf_counter()
+def log_exception(
+    logger: logging.Logger, error: BaseException, message: str, *args: object, level: int = logging.ERROR
+) -> None:
+    """`logger.exception`, for an exception that may be impossible to format; it raises nothing."""
     try:
-        yield
-    except BaseException as error:
-        outcome = type(error).__name__
-        raise
-    finally:
-        seconds = time.perf_counter() - began
-        token = _observing.set(True)
-        try:
-            for observer in _all():
-                _call(observer, operation, seconds, outcome)
-        finally:
-            _observing.reset(token)
+        logger.log(level, message, *args, exc_info=error)
+    except BaseException:  # of a handler: the exception can't be formatted, or the handler is broken
+        with suppress(BaseException):
+            logger.log(level, f"{message}\n%s", *args, format_traceback(error))
 
 
-def _call(observer: Observer, operation: str, seconds: float, outcome: str) -> None:
+def format_traceback(error: BaseException) -> str:
+    """The traceback of an exception with its causes; without these if that is all that can be formatted."""
     try:
-        observer(operation, seconds, outcome)
-    except Exception as error:
-        # The operation is over: a failing observer must not change its result.
-        log_exception(logger, error, "The observer %r failed.", observer)
+        return "".join(format_exception(error))
+    except BaseException as failure:
+        with suppress(BaseException):
+            frames = "".join(format_tb(error.__traceback__))
+            return (
+                f"Traceback (most recent call last):\n{frames}{describe(error)}\n"
+                f"(The exception can't be formatted: {name_of(type(failure))}.)\n"
+            )
+    return f"{describe(error)}\n(The exception can't be formatted.)\n"
 
 
-def _reset(*, setting: str, **_: object) -> None:
-    if setting == conf.NAME:
-        _all.cache_clear()
+def describe(error: BaseException) -> str:
+    """An exception as one line: the name of its class and its text, as far as they can be had."""
+    name = name_of(type(error))
+    try:
+        text = str(error)
+    except BaseException as failure:
+        return f"{name} (its text can't be formatted: {name_of(type(failure))})"
+    return f"{name}: {text}" if text else name
 
 
-setting_changed.connect(_reset, dispatch_uid="django_redis_messaging.observers")
-
-
-__all__ = [
-    "BulkCommand",
-    "Command",
-    "Fan",
-    "Gather",
-    "Listen",
-    "PopHint",
-    "Script",
-    "Service",
-    "Steps",
-    "aperform",
-    "aperform_renewal",
-    "asynchronous",
-    "operation",
-    "perform",
-    "perform_renewal",
-]
-
-T = TypeVar("T")
-P = ParamSpec("P")
-#: the body of an operation: yields steps, receives their replies, returns the result
-Steps = Generator[Step, Any, T]
-
-
-class Performer(Protocol):
-    """An object with operations, for the Redis of an alias."""
-
-    _using: str
-
-
-S = TypeVar("S", bound=Performer)
-
-
-class Service:
-    """The base of the classes with operations. Creating an instance does no I/O."""
-
-    def __init__(self, *, using: str | None = None) -> None:
-        self._using = using if using is not None else conf.alias()
-        self._prefix = keys.current_prefix()
-
-
-def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[S, P], T]:
-    """Make the blocking version of an operation."""
-
-    @functools.wraps(body)
-    def blocking(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not enabled():
-            return clients.perform(self._using, body(self, *args, **kwargs))
-        with timed(_title(self, body)):
-            return clients.perform(self._using, body(self, *args, **kwargs))
-
-    return blocking
-
-
-def asynchronous(
-    blocking: Callable[Concatenate[S, P], T],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Make the async version of an `@operation`, with the same body and parameters."""
-    body = cast(Any, blocking).__wrapped__
-
-    @functools.wraps(body)
-    async def async_version(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not enabled():
-            return await clients.aperform(self._using, body(self, *args, **kwargs))
-        with timed(_title(self, body)):
-            return await clients.aperform(self._using, body(self, *args, **kwargs))
-
-    async_version.__name__ = f"a{body.__name__}"
-    async_version.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{async_version.__name__}"
-    return async_version
-
-
-def _title(performer: object, body: Callable[..., object]) -> str:
-    """The name of an operation for observers, such as Chat.send."""
-    return f"{type(performer).__name__}.{body.__name__.lstrip('_')}"
-
-
-def perform(using: str, steps: Steps[T]) -> T:
-    """Run the steps of a plain generator, such as one of the lease engine, blocking the thread. Observers see
-    the name of the generator function, such as Engine.claim."""
-    if not enabled():
-        return clients.perform(using, steps)
-    with timed(_name_of(steps)):
-        return clients.perform(using, steps)
-
-
-async def aperform(using: str, steps: Steps[T]) -> T:
-    """The async version of `perform`."""
-    if not enabled():
-        return await clients.aperform(using, steps)
-    with timed(_name_of(steps)):
-        return await clients.aperform(using, steps)
-
-
-def perform_renewal(using: str, steps: Steps[T]) -> T:
-    """`perform` for the renewal of a lease: it has a connection of its own, so that it doesn't wait while all
-    others are in use."""
-    if not enabled():
-        return clients.perform_renewal(using, steps)
-    with timed(_name_of(steps)):
-        return clients.perform_renewal(using, steps)
-
-
-async def aperform_renewal(using: str, steps: Steps[T]) -> T:
-    """The async version of `perform_renewal`."""
-    if not enabled():
-        return await clients.aperform_renewal(using, steps)
-    with timed(_name_of(steps)):
-        return await clients.aperform_renewal(using, steps)
-
-
-def _name_of(steps: Steps[Any]) -> str:
-    owner, dot, name = cast("GeneratorType[Any, Any, Any]", steps).__qualname__.rpartition(".")
-    return f"{owner}{dot}{name.lstrip('_')}"
+def name_of(kind: type) -> str:
+    """The qualified name of a class, or a name that was found in its place; without lone surrogates, which
+    UTF-8 can't encode."""
+    try:
+        name = f"{kind.__qualname__}"
+    except BaseException:
+        name = f"{type.__dict__['__name__'].__get__(kind)}"
+    return name.encode(errors="backslashreplace").decode()

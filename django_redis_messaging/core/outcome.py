@@ -1,13 +1,13 @@
-"""What a call has done: whether it is repeated, until when, and whether replicas have its writes.
-
-A primary replies before its replicas have the write, so a failover can lose it. With this setting, WAIT
-follows each writing call in the same round trip: it replies once that many replicas have the write.
+"""The outcome of an operation: how long it is attempted, what a failure means, and who has its writes.
 
 An attempt that was sent without a reply may have been applied. Repeating it is safe: every step carries
 what makes it idempotent (a request id, a token, a fence); a step that must not be repeated is marked
-`once`. The final error is `OutcomeUnknown` if the operation may have been applied, and `Unavailable` if it
-was not. After one attempt without a reply, an error reply to a later attempt proves nothing about the first
-one.
+`once`. `Attempts` counts the attempts at a step, until its deadline. The final error is `OutcomeUnknown` if
+the operation may have been applied, and `Unavailable` if it was not. After one attempt without a reply, an
+error reply to a later attempt proves nothing about the first one.
+
+A primary replies before its replicas have the write, so a failover can lose it. With the setting DURABILITY,
+WAIT follows each writing call in the same round trip: it replies once that many replicas have the write.
 """
 
 from __future__ import annotations
@@ -29,140 +29,11 @@ from .. import conf
 from ..errors import ConfigurationError, InvalidArgument, MessagingError, OutcomeUnknown, Unavailable
 from .commands import Words
 
-#: doublings after which the pause grows no more, whatever its limit: keeps the power in range
-MAX_DOUBLINGS = 40
-
-
-def backoff(failures: int, *, first: float = 0.2, longest: float = 10.0) -> float:
-    """Seconds to wait after that many failures (1, 2 …): `first`, doubled each time, at most `longest`; then
-    reduced by up to a half at random, so that clients that failed together don't retry together.
-
-    >>> 0.4 <= backoff(3) <= 0.8
-    True
-    """
-    pause = min(first * 2.0 ** min(failures - 1, MAX_DOUBLINGS), longest)
-    return pause * random.uniform(0.5, 1)  # noqa: S311
-
-
-#: number of replies to `Durability.words`
-REPLIES = 2
-
-#: what the setting must be
-FORM = '{"replicas": an integer above 0, "timeout": seconds above 0}'
-
-
-class Unconfirmed(RedisError):
-    """A call was applied, but perhaps too few replicas have it."""
-
-
-class Durability(NamedTuple):
-    """How many replicas must confirm each write."""
-
-    replicas: int
-    #: seconds
-    timeout: float
-
-    def words(self, key: str, seconds: float) -> list[Words]:
-        """What to send after calls that write; `key`: of one of them. The last reply is the number of
-        confirmations, within the timeout and `seconds`.
-
-        WAIT confirms what its own connection has written, with some servers no more. So a write comes first:
-        else a repeated request, which writes nothing, would be confirmed before its first attempt is.
-        """
-        limit = max(int(1000 * min(self.timeout, seconds)), 1)  # 0 would mean: for ever
-        # encoded names never contain this ending; an error reply, as of a full server, doesn't matter
-        write: Words = ("SET", f"{key}:%w", "", "PX", "1")
-        confirm: Words = ("WAIT", str(self.replicas), str(limit))
-        return [write, confirm]
-
-    def failure(self, confirmed: Any) -> Unconfirmed | None:
-        """The error to raise after a reply to WAIT, if any."""
-        if isinstance(confirmed, RedisError):  # such as UNBLOCKED: the primary was demoted meanwhile
-            return Unconfirmed(f"the confirmation failed ({confirmed})")
-        if confirmed >= self.replicas:
-            return None
-        return Unconfirmed(
-            f"only {confirmed} of {self.replicas} replicas have confirmed it within {self.timeout} s"
-        )
-
-
-def is_valid(setting: Any) -> bool:
-    """Whether a setting has the required form.
-
-    >>> is_valid({"replicas": 1, "timeout": 0.5}), is_valid({"replicas": 1})
-    (True, False)
-    """
-    if not isinstance(setting, Mapping) or setting.keys() != {"replicas", "timeout"}:
-        return False
-    replicas, timeout = setting["replicas"], setting["timeout"]
-    return (
-        type(replicas) is int
-        and replicas > 0
-        and type(timeout) in {int, float}
-        and 0 < timeout < float("inf")
-    )
-
-
-def configured_durability() -> Durability | None:
-    """The setting; None: writes are not confirmed. Raises ConfigurationError."""
-    setting = conf.current().DURABILITY
-    if setting is None:
-        return None
-    if not is_valid(setting):
-        raise ConfigurationError(f"{conf.NAME}['DURABILITY'] must be {FORM}, not {setting!r}.")
-    return Durability(int(setting["replicas"]), setting["timeout"])
-
-
-#: seconds: maximum of the first pause; the maximum doubles with each attempt
-FIRST_PAUSE = 0.02
-#: seconds: maximum of any pause
-MAX_PAUSE = 1.0
-#: seconds: minimum time to wait for a reply, also of the last attempt before the deadline
+#: seconds: minimum time to wait for a reply, even of the last attempt before the deadline
 MIN_READING_TIME = 0.1
-
-#: error replies after which a later attempt may succeed, and nothing was applied: by the driver's class …
-_TEMPORARY = (
-    driver.BusyLoadingError,
-    driver.ReadOnlyError,
-    driver.TryAgainError,
-    driver.ClusterDownError,
-    driver.MasterDownError,
-    driver.AskError,  # and MovedError
-)
-#: … or by the beginning of their text
-_TEMPORARY_TEXT = ("BUSY ", "MISCONF ", "NOREPLICAS ", "UNBLOCKED ")
-# Redis 6.2 wraps the error of a command in a script: "... user_script: 5: -READONLY ..."
-_TEMPORARY_INSIDE = re.compile(r" -(?:READONLY|MISCONF|NOREPLICAS|TRYAGAIN|CLUSTERDOWN|MASTERDOWN) ")
-#: error replies after which a new connection may succeed
-_NEEDS_OTHER_CONNECTION = (driver.AuthenticationError, driver.BusyLoadingError, driver.ClusterDownError)
-_DEMOTED = (driver.ReadOnlyError, driver.MasterDownError)
-_DEMOTED_INSIDE = re.compile(r" -(?:READONLY|MASTERDOWN) ")
-#: errors that retries can't fix
-_DENIED = (
-    driver.AuthenticationError,
-    driver.AuthorizationError,
-    driver.NoPermissionError,
-    ssl.SSLCertVerificationError,
-)
-#: beginnings of the error replies to a new connection that retries can't fix: protected mode, and SELECT
-_REFUSED_TEXT = ("DENIED ", "DB index is out of range", "SELECT is not allowed")
-
-
-_is_cancelled: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda: False)
-
-
-@contextmanager
-def no_retries_when(condition: Callable[[], bool]) -> Iterator[None]:
-    """Steps sent in this block are not retried while `condition` is true, even before their deadline."""
-    before = _is_cancelled.set(condition)
-    try:
-        yield
-    finally:
-        _is_cancelled.reset(before)
-
-
 #: the end of the innermost block of `deadline`; monotonic
 _ends: ContextVar[float | None] = ContextVar("ends", default=None)
+_is_cancelled: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda: False)
 
 
 @contextmanager
@@ -194,6 +65,16 @@ def without_deadline() -> Context:
     return context
 
 
+@contextmanager
+def no_retries_when(condition: Callable[[], bool]) -> Iterator[None]:
+    """Steps sent in this block are not retried while `condition` is true, even before their deadline."""
+    before = _is_cancelled.set(condition)
+    try:
+        yield
+    finally:
+        _is_cancelled.reset(before)
+
+
 def seconds_allowed(began: float) -> float:
     """Seconds that a step begun at `began` may take, including all its attempts."""
     longest, ends = conf.current().COMMAND_DEADLINE, _ends.get()
@@ -211,8 +92,18 @@ def time_left() -> float:
     return math.inf if ends is None else ends - time.monotonic()
 
 
+#: seconds: maximum of the first pause; the maximum doubles with each attempt
+FIRST_PAUSE = 0.02
+#: seconds: maximum of any pause
+MAX_PAUSE = 1.0
+
+
 class NotSent(Exception):
     """No connection was available in time, so nothing was sent."""
+
+
+class Unconfirmed(RedisError):
+    """A call was applied, but perhaps too few replicas have it."""
 
 
 class Attempts:
@@ -307,36 +198,48 @@ class Attempts:
         return time.monotonic() - self._began
 
 
-def denial_error(denial: BaseException) -> ConfigurationError:
-    """The error for a rejected user, password, permission or certificate."""
-    if isinstance(denial, ssl.SSLCertVerificationError):
-        reason = denial.verify_message.rstrip(".")
-        return ConfigurationError(
-            f"The certificate of the Redis server is not trusted: {reason}. Check ssl_ca_certs in the CACHES "
-            "entry, and that the certificate has the name or address in its LOCATION."
-        )
-    if str(denial).startswith(_REFUSED_TEXT):
-        reason = str(denial).partition(".")[0]  # that of protected mode goes on for 800 characters
-        return ConfigurationError(f"Redis refused the connection: {reason}. Check the CACHES entry.")
-    return ConfigurationError(
-        f"Redis rejected the user, password or permissions: {denial}. Check the CACHES entry and the ACL."
-    )
+#: doublings after which the pause grows no more, whatever its limit: keeps the power in range
+MAX_DOUBLINGS = 40
 
 
-def _is_answered(error: Exception) -> bool:
-    """Whether an attempt that raised `error` was not sent, or was refused by the server."""
-    return isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
+def backoff(failures: int, *, first: float = 0.2, longest: float = 10.0) -> float:
+    """Seconds to wait after that many failures (1, 2 …): `first`, doubled each time, at most `longest`; then
+    reduced by up to a half at random, so that clients that failed together don't retry together.
+
+    >>> 0.4 <= backoff(3) <= 0.8
+    True
+    """
+    # redis-py's EqualJitterBackoff takes twice as long, and raises OverflowError after 1,024 failures.
+    pause = min(first * 2.0 ** min(failures - 1, MAX_DOUBLINGS), longest)
+    return pause * random.uniform(0.5, 1)  # noqa: S311
 
 
-def _denial(error: BaseException | None) -> BaseException | None:
-    """The denial that caused `error`, or None."""
-    while error is not None and not isinstance(error, _DENIED):
-        if isinstance(error, driver.ResponseError) and str(error).startswith(_REFUSED_TEXT):
-            break
-        # of a failed handshake, the driver names no cause
-        is_handshake = isinstance(error.__context__, ssl.SSLCertVerificationError)
-        error = error.__context__ if is_handshake else error.__cause__
-    return error
+#: error replies after which a later attempt may succeed, and nothing was applied: by the driver's class …
+_TEMPORARY = (
+    driver.BusyLoadingError,
+    driver.ReadOnlyError,
+    driver.TryAgainError,
+    driver.ClusterDownError,
+    driver.MasterDownError,
+    driver.AskError,  # and MovedError
+)
+#: … or by the beginning of their text
+_TEMPORARY_TEXT = ("BUSY ", "MISCONF ", "NOREPLICAS ", "UNBLOCKED ")
+# Redis 6.2 wraps the error of a command in a script: "... user_script: 5: -READONLY ..."
+_TEMPORARY_INSIDE = re.compile(r" -(?:READONLY|MISCONF|NOREPLICAS|TRYAGAIN|CLUSTERDOWN|MASTERDOWN) ")
+#: error replies after which a new connection may succeed
+_NEEDS_OTHER_CONNECTION = (driver.AuthenticationError, driver.BusyLoadingError, driver.ClusterDownError)
+_DEMOTED = (driver.ReadOnlyError, driver.MasterDownError)
+_DEMOTED_INSIDE = re.compile(r" -(?:READONLY|MASTERDOWN) ")
+#: errors that retries can't fix
+_DENIED = (
+    driver.AuthenticationError,
+    driver.AuthorizationError,
+    driver.NoPermissionError,
+    ssl.SSLCertVerificationError,
+)
+#: beginnings of the error replies to a new connection that retries can't fix: protected mode, and SELECT
+_REFUSED_TEXT = ("DENIED ", "DB index is out of range", "SELECT is not allowed")
 
 
 def is_temporary(error: driver.ResponseError) -> bool:
@@ -391,3 +294,99 @@ def translate_error(error: driver.ResponseError) -> MessagingError:
     if "NOPERM" in text or "ACL" in text or "user executing the script" in text:
         return ConfigurationError(f"The ACL of this user denies something that the app needs: {text}")
     return MessagingError(f"Redis replied with an error: {text}")
+
+
+def denial_error(denial: BaseException) -> ConfigurationError:
+    """The error for a rejected user, password, permission or certificate."""
+    if isinstance(denial, ssl.SSLCertVerificationError):
+        reason = denial.verify_message.rstrip(".")
+        return ConfigurationError(
+            f"The certificate of the Redis server is not trusted: {reason}. Check ssl_ca_certs in the CACHES "
+            "entry, and that the certificate has the name or address in its LOCATION."
+        )
+    if str(denial).startswith(_REFUSED_TEXT):
+        reason = str(denial).partition(".")[0]  # that of protected mode goes on for 800 characters
+        return ConfigurationError(f"Redis refused the connection: {reason}. Check the CACHES entry.")
+    return ConfigurationError(
+        f"Redis rejected the user, password or permissions: {denial}. Check the CACHES entry and the ACL."
+    )
+
+
+def _denial(error: BaseException | None) -> BaseException | None:
+    """The denial that caused `error`, or None."""
+    while error is not None and not isinstance(error, _DENIED):
+        if isinstance(error, driver.ResponseError) and str(error).startswith(_REFUSED_TEXT):
+            break
+        # of a failed handshake, the driver names no cause
+        is_handshake = isinstance(error.__context__, ssl.SSLCertVerificationError)
+        error = error.__context__ if is_handshake else error.__cause__
+    return error
+
+
+def _is_answered(error: Exception) -> bool:
+    """Whether an attempt that raised `error` was not sent, or was refused by the server."""
+    return isinstance(error, NotSent | driver.ResponseError | driver.BusyLoadingError)
+
+
+#: number of replies to `Durability.words`
+DURABILITY_REPLIES = 2
+#: what the setting DURABILITY must be
+DURABILITY_FORM = '{"replicas": an integer above 0, "timeout": seconds above 0}'
+
+
+class Durability(NamedTuple):
+    """How many replicas must confirm each write."""
+
+    replicas: int
+    #: seconds
+    timeout: float
+
+    def words(self, key: str, seconds: float) -> list[Words]:
+        """What to send after calls that write; `key`: of one of them. The last reply is the number of
+        confirmations, within the timeout and `seconds`.
+
+        WAIT confirms what its own connection has written, with some servers no more. So a write comes first:
+        else a repeated request, which writes nothing, would be confirmed before its first attempt is.
+        """
+        limit = max(int(1000 * min(self.timeout, seconds)), 1)  # 0 would mean: for ever
+        # encoded names never contain this ending; an error reply, as of a full server, doesn't matter
+        write: Words = ("SET", f"{key}:%w", "", "PX", "1")
+        confirm: Words = ("WAIT", str(self.replicas), str(limit))
+        return [write, confirm]
+
+    def failure(self, confirmed: Any) -> Unconfirmed | None:
+        """The error to raise after a reply to WAIT, if any."""
+        if isinstance(confirmed, RedisError):  # such as UNBLOCKED: the primary was demoted meanwhile
+            return Unconfirmed(f"the confirmation failed ({confirmed})")
+        if confirmed >= self.replicas:
+            return None
+        return Unconfirmed(
+            f"only {confirmed} of {self.replicas} replicas have confirmed it within {self.timeout} s"
+        )
+
+
+def configured_durability() -> Durability | None:
+    """The setting DURABILITY; None: writes are not confirmed. Raises ConfigurationError."""
+    setting = conf.current().DURABILITY
+    if setting is None:
+        return None
+    if not is_valid_durability(setting):
+        raise ConfigurationError(f"{conf.NAME}['DURABILITY'] must be {DURABILITY_FORM}, not {setting!r}.")
+    return Durability(int(setting["replicas"]), setting["timeout"])
+
+
+def is_valid_durability(setting: Any) -> bool:
+    """Whether the setting DURABILITY has the required form.
+
+    >>> is_valid_durability({"replicas": 1, "timeout": 0.5}), is_valid_durability({"replicas": 1})
+    (True, False)
+    """
+    if not isinstance(setting, Mapping) or setting.keys() != {"replicas", "timeout"}:
+        return False
+    replicas, timeout = setting["replicas"], setting["timeout"]
+    return (
+        type(replicas) is int
+        and replicas > 0
+        and type(timeout) in {int, float}
+        and 0 < timeout < float("inf")
+    )

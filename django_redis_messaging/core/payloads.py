@@ -13,7 +13,7 @@ from ..errors import InvalidArgument, LimitExceeded
 #: levels of nested lists and dicts
 MAX_DEPTH = 100
 #: the types that a payload may contain
-type_names = "None, bool, int, float, str, and lists and str-keyed dicts of these"
+TYPE_NAMES = "None, bool, int, float, str, and lists and str-keyed dicts of these"
 
 _make_encoder = partial(json.JSONEncoder, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _encode = _make_encoder().encode
@@ -36,7 +36,7 @@ def dumps(value: Any, what: str = "payload", *, sort_keys: bool = False) -> str:
             encoded.encode()  # raises for a lone surrogate
         return encoded
     except TypeError as error:
-        raise TypeError(f"{what} must be made of {type_names}: {error}") from None
+        raise TypeError(f"{what} must be made of {TYPE_NAMES}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{what} can't be written as JSON: {error}") from None
 

@@ -1,8 +1,9 @@
-"""The open connections of a process to one alias, and those who wait for one.
+"""The open connections to the servers of an alias, and the callers that wait for one.
 
-A server checks the timeout of a blocking command only when its own timer ticks, up to 100 ms late. So the
-caller keeps the time, and leaves the command pending for the next call with the same words. A command that no
-call takes over ends by itself, after `Wait.LINGER` seconds at most.
+Most connections are idle or used by one call. The others have a blocking command pending for which no caller
+waits now: a server checks the timeout of such a command only when its own timer ticks, up to 100 ms late. So
+the caller keeps the time, and leaves the command pending for the next call with the same words. A command
+that no call takes over ends by itself, after `Wait.LINGER` seconds at most.
 """
 
 from __future__ import annotations
@@ -18,90 +19,9 @@ from weakref import WeakSet
 from redis.exceptions import MaxConnectionsError, RedisError
 
 from .commands import Wait, Words
-from .connection import Address, BlockingSignal, LoopSignal, World
+from .connection import Address, BlockingSignal, LoopSignal, Style
 from .outcome import NotSent
 from .topology import QUERY_TIMEOUT, Endpoint, dial
-
-#: seconds after which the server has surely ended a pending command; without a reply by then, its connection
-#: is broken
-ENDED = Wait.LINGER + 0.5
-
-
-class Pending(NamedTuple):
-    """A blocking command that was sent and has no reply yet."""
-
-    words: Words
-    connection: Any
-    #: monotonic
-    sent_at: float
-
-    @property
-    def ends(self) -> float:
-        """When the server must have replied."""
-        return self.sent_at + ENDED
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the server must have replied by now."""
-        return monotonic() > self.ends
-
-
-class PendingWaits:
-    """Pending commands for which no caller waits now. Safe to share between threads and with a signal
-    handler: the lock is never held during an operation that could block."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        #: by their words; in both, the oldest come first
-        self._by_words: dict[Words, deque[Pending]] = {}
-        self._in_order: dict[int, Pending] = {}
-
-    def __len__(self) -> int:
-        return len(self._in_order)
-
-    def number_at(self, address: Address | None) -> int:
-        """How many are pending at a server."""
-        with self._lock:
-            return sum(one.connection.address == address for one in self._in_order.values())
-
-    def keep(self, pending: Pending) -> None:
-        """Add a pending command."""
-        with self._lock:
-            self._in_order[id(pending)] = pending
-            self._by_words.setdefault(pending.words, deque()).append(pending)
-
-    def take(self, words: Words) -> Pending | None:
-        """Remove and return one with these words."""
-        with self._lock:
-            same = self._by_words.get(words)
-            return self._remove(same[0]) if same else None
-
-    def take_ended(self) -> Pending | None:
-        """Remove and return one that the server has ended, so that its connection can be reused."""
-        with self._lock:
-            oldest = next(iter(self._in_order.values()), None)
-            return self._remove(oldest) if oldest is not None and oldest.has_ended else None
-
-    def take_any(self, address: Address | None) -> Pending | None:
-        """Remove and return the oldest one at a server."""
-        with self._lock:
-            there = (one for one in self._in_order.values() if one.connection.address == address)
-            oldest = next(there, None)
-            return None if oldest is None else self._remove(oldest)
-
-    def take_all(self) -> list[Pending]:
-        """Remove and return all of them."""
-        with self._lock:
-            return [self._remove(one) for one in list(self._in_order.values())]
-
-    def _remove(self, pending: Pending) -> Pending:
-        del self._in_order[id(pending)]
-        same = self._by_words[pending.words]
-        same.remove(pending)
-        if not same:
-            del self._by_words[pending.words]
-        return pending
-
 
 #: seconds; a connection that was idle for longer is closed instead of used
 MAX_IDLE = 60.0
@@ -110,17 +30,9 @@ UNCHECKED_IDLE = 0.1
 #: seconds after which a queued caller looks for a connection itself: the thread that gave one back may have
 #: been interrupted before it handed it over
 QUEUE_INTERVAL = 1.0
-
-
-class _Queued:
-    """A caller that waits for a connection."""
-
-    __slots__ = ("given", "signal")
-
-    def __init__(self, signal: BlockingSignal | LoopSignal) -> None:
-        self.signal = signal
-        #: the connection that was handed over
-        self.given: Any = None
+#: seconds after which the server has surely ended a pending command; without a reply by then, its connection
+#: is broken
+ENDED = Wait.LINGER + 0.5
 
 
 class Connections:
@@ -132,11 +44,11 @@ class Connections:
     `list.append` are atomic.
     """
 
-    def __init__(self, endpoint: Endpoint, world: World) -> None:
+    def __init__(self, endpoint: Endpoint, style: Style) -> None:
         #: blocking commands for which no caller waits now, each on a connection of its own
         self.waits = PendingWaits()
         self._endpoint = endpoint
-        self._world = world
+        self._style = style
         #: by the server's address
         self._idle: defaultdict[Address | None, list[Any]] = defaultdict(list)
         self._open: defaultdict[Address | None, WeakSet[Any]] = defaultdict(WeakSet)
@@ -231,7 +143,7 @@ class Connections:
                 self.drop(ended.connection, ended.sent_at)
                 continue
             try:
-                await self._world.done(ended.connection.receive(QUERY_TIMEOUT))
+                await self._style.done(ended.connection.receive(QUERY_TIMEOUT))
             except BaseException as error:
                 self.close_failed(ended.connection, ended.sent_at, error)
                 if not isinstance(error, RedisError):  # no caller waits for this reply: ignore driver errors
@@ -297,7 +209,7 @@ class Connections:
 
     async def _queue_up(self, address: Address | None, ends: float) -> Any:
         """Wait in line for a connection, which may be one to open; raises MaxConnectionsError."""
-        queued, is_new = _Queued(self._world.signal()), True
+        queued, is_new = _Queued(self._style.signal()), True
         try:
             while queued.given is None and (is_new or monotonic() < ends):
                 with self._lock:
@@ -359,7 +271,7 @@ class Connections:
     def _reserve(self, address: Address | None) -> Any:
         """A connection that is not open yet, but counts."""
         with self._lock:
-            connection = self._world.connection(address)
+            connection = self._style.connection(address)
             self._open[address].add(connection)
         return connection
 
@@ -387,13 +299,100 @@ class Connections:
             connection = self._replace(connection)
         try:
             connection.credentials = self._endpoint.credentials
-            await dial(self._world, self._endpoint, connection, ends - monotonic())
+            await dial(self._style, self._endpoint, connection, ends - monotonic())
         except BaseException:
             self.close_one(connection)
             raise
         return connection
 
 
+class _Queued:
+    """A caller that waits for a connection."""
+
+    __slots__ = ("given", "signal")
+
+    def __init__(self, signal: BlockingSignal | LoopSignal) -> None:
+        self.signal = signal
+        #: the connection that was handed over
+        self.given: Any = None
+
+
 def _is_unopened(connection: Any) -> bool:
     """Whether a connection that is not in use was never opened."""
     return not connection.idle_since
+
+
+class PendingWaits:
+    """Pending commands for which no caller waits now. Safe to share between threads and with a signal
+    handler: the lock is never held during an operation that could block."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        #: by their words; in both, the oldest come first
+        self._by_words: dict[Words, deque[Pending]] = {}
+        self._in_order: dict[int, Pending] = {}
+
+    def __len__(self) -> int:
+        return len(self._in_order)
+
+    def number_at(self, address: Address | None) -> int:
+        """How many are pending at a server."""
+        with self._lock:
+            return sum(one.connection.address == address for one in self._in_order.values())
+
+    def keep(self, pending: Pending) -> None:
+        """Add a pending command."""
+        with self._lock:
+            self._in_order[id(pending)] = pending
+            self._by_words.setdefault(pending.words, deque()).append(pending)
+
+    def take(self, words: Words) -> Pending | None:
+        """Remove and return one with these words."""
+        with self._lock:
+            same = self._by_words.get(words)
+            return self._remove(same[0]) if same else None
+
+    def take_ended(self) -> Pending | None:
+        """Remove and return one that the server has ended, so that its connection can be reused."""
+        with self._lock:
+            oldest = next(iter(self._in_order.values()), None)
+            return self._remove(oldest) if oldest is not None and oldest.has_ended else None
+
+    def take_any(self, address: Address | None) -> Pending | None:
+        """Remove and return the oldest one at a server."""
+        with self._lock:
+            there = (one for one in self._in_order.values() if one.connection.address == address)
+            oldest = next(there, None)
+            return None if oldest is None else self._remove(oldest)
+
+    def take_all(self) -> list[Pending]:
+        """Remove and return all of them."""
+        with self._lock:
+            return [self._remove(one) for one in list(self._in_order.values())]
+
+    def _remove(self, pending: Pending) -> Pending:
+        del self._in_order[id(pending)]
+        same = self._by_words[pending.words]
+        same.remove(pending)
+        if not same:
+            del self._by_words[pending.words]
+        return pending
+
+
+class Pending(NamedTuple):
+    """A blocking command that was sent and has no reply yet."""
+
+    words: Words
+    connection: Any
+    #: monotonic
+    sent_at: float
+
+    @property
+    def ends(self) -> float:
+        """When the server must have replied."""
+        return self.sent_at + ENDED
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server must have replied by now."""
+        return monotonic() > self.ends

@@ -13,6 +13,8 @@ a client is looked up. Sites don't load it, so there the last costs the look-up 
 A process that has run tests never uses the servers of the site again: a thread that a test has left could
 still call this app. Processes that run tests in parallel have a run each. Other processes that a test starts
 use the same run: an environment variable names the file that describes it.
+
+The functions at the end read entries of CACHES, which may contain anything.
 """
 
 from __future__ import annotations
@@ -40,157 +42,90 @@ from ..errors import ConfigurationError
 if TYPE_CHECKING:
     from ..devserver.server import EmbeddedServer
 
-
-BACKEND = "django_redis.cache.RedisCache"
-
-Entry = dict[str, Any]
-#: host or path, port, number of the database
-Database = tuple[str, int, int]
-#: host or path, port
-Server = tuple[str, int]
-
-
-def is_django_redis(entry: object) -> bool:
-    """Whether an entry has the backend of django-redis."""
-    return is_kind_of(mapping(entry).get("BACKEND"), BACKEND)
-
-
-def servers_of(entry: object) -> set[Server]:
-    """The servers that an entry names: its Sentinels, if there are any, since its LOCATION is then the name
-    of a service. A LOCATION that only the entry's own factory understands counts as the name of a server."""
-    sentinels = mapping(mapping(entry).get("OPTIONS")).get("SENTINELS")
-    if not sentinels or not isinstance(sentinels, list | tuple):
-        named = {(host, port) for host, port, _ in databases(entry)}
-        return named or {(str(mapping(entry).get("LOCATION", "")), 0)}
-    pairs = [one for one in sentinels if isinstance(one, list | tuple) and len(one) == 2]
-    found = [_database({"host": host, "port": port}) for host, port in pairs]
-    return {database[:2] for database in found if database is not None}
-
-
-def databases(entry: object) -> list[Database]:
-    """The Redis databases that a CACHES entry of any backend uses; such an entry may contain anything."""
-    found = [_database(options) for options in connections(entry)]
-    return [database for database in found if database is not None]
-
-
-def connections(entry: object) -> list[dict[str, Any]]:
-    """The connection options of an entry of any backend, for each of its locations that is a Redis URL."""
-    return [options for _, options in urls_of(entry)]
-
-
-def urls_of(entry: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each location of an entry that is a Redis URL, with its connection options."""
-    options = mapping(mapping(entry).get("OPTIONS"))
-    common = {**options, **mapping(options.get("CONNECTION_POOL_KWARGS"))}
-    common.setdefault("socket_timeout", options.get("SOCKET_TIMEOUT"))
-    for url in _locations(mapping(entry).get("LOCATION")):
-        own = _parse(url)
-        if own is not None:
-            yield url, {**common, **own}
-
-
-def mapping(value: object) -> dict[Any, Any]:
-    """`value` if it is a dict, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def _locations(given: object) -> list[str]:
-    """The URLs in a LOCATION, separated by commas or semicolons, or in a collection."""
-    if isinstance(given, str):
-        given = given.replace(";", ",").split(",")
-    if not isinstance(given, list | tuple | set | frozenset):
-        return []  # such as a Path, of a file-based cache
-    return [url.strip() for url in given if isinstance(url, str)]
-
-
-def _parse(url: str) -> dict[str, Any] | None:
-    """The options in a URL; None if it is no Redis URL: of locmem, a file, memcached."""
-    try:
-        return cast("dict[str, Any]", cast("Any", parse_url)(url))
-    except Exception:
-        return None
-
-
-def _database(options: dict[str, Any]) -> Database | None:
-    """The database of a connection; None if the options are not valid."""
-    path, host = options.get("path"), options.get("host") or "localhost"
-    try:
-        number = int(options.get("db") or 0)
-        if path:
-            return str(path), 0, number
-        host = "localhost" if host in {"127.0.0.1", "::1"} else str(host).lower()
-        return host, int(options.get("port") or 6379), number
-    except Exception:
-        return None
-
-
-def is_kind_of(path: object, base: str) -> bool:
-    """Whether a dotted path names `base` or a subclass of it."""
-    if not path:
-        return False
-    try:
-        kind = import_string(path) if isinstance(path, str) else path
-        return isinstance(kind, type) and issubclass(kind, import_string(base))
-    except Exception:  # whatever another module raises
-        return False
-
-
 #: Django's module with the test environment; test runners load it, sites don't
 UTILS = "django.test.utils"
 #: the module of pytest's option
 PLUGIN = "django_redis_messaging.pytest_plugin"
 #: environment variable with the path of the file that describes the run, for processes that a test starts
 VARIABLE = "REDIS_MESSAGING_TEST_RUN"
-#: values of the setting
+#: values of SERVER in the setting TEST
 PRIVATE, CONFIGURED = "private", "configured"
 #: what the setting TEST must be
-FORM = f'{{"SERVER": "{PRIVATE}"}} or {{"SERVER": "{CONFIGURED}"}}'
+TEST_FORM = f'{{"SERVER": "{PRIVATE}"}} or {{"SERVER": "{CONFIGURED}"}}'
 #: databases of the private server, of which each alias uses one
 DATABASES = 256
-
+#: the backend of the entries that this app can use
+BACKEND = "django_redis.cache.RedisCache"
+Entry = dict[str, Any]
+#: host or path, port, number of the database
+Database = tuple[str, int, int]
+#: host or path, port
+Server = tuple[str, int]
+#: the form of the file that describes a run
+EMPTY_STATE: Mapping[str, Any] = {
+    "pid": 0,
+    "url": "",
+    "error": "",
+    "root": "",
+    "prefix": None,
+    "databases": {},
+    "servers": (),
+}
 #: sent after a run has begun or ended: clients made before must not be used any more
 changed = Signal()
 #: sent at the end of a run on the servers of CACHES, whose keys have to be removed; sender: the run
 ending = Signal()
 
 
-class Prefix:
-    """The beginning of all keys in a run of tests.
+def current() -> Run | None:
+    """The run of tests to which this process belongs; None outside of tests. Begins the run if the test
+    environment was set up since."""
+    if _is_outdated():
+        with _lock:
+            if _is_outdated():
+                if _changing:  # a signal handler, or a destructor
+                    raise RuntimeError("The run of tests is being started: call again later.")
+                _replace(Run.begin)  # in a process of a parallel run, the old run is that of its parent
+    return _run
 
-    `inside` replaces the site's PREFIX and the default. Any other PREFIX, such as that of a tenant, is
-    appended to it, so that tenants stay distinct. None: the prefixes stay as they are.
-    """
 
-    def __init__(self, run: Run, inside: str | None) -> None:
-        self.inside = inside
-        self._run = run
+def notice(*_: object, **__: object) -> None:
+    """Begin the run if the test environment was set up, so that processes that a test starts take part in it,
+    even if it has made no call before."""
+    if UTILS in sys.modules:
+        current()
 
-    def __call__(self, configured: str) -> str:
-        """The prefix in use if the settings say `configured`."""
-        inside = self.inside
-        # an empty or otherwise invalid one is rejected as it is without tests
-        if inside is None or not isinstance(configured, str) or not configured or not self._run.has_site:
-            return configured
-        if configured in (conf.Settings().PREFIX, of_site(conf.NAME).get("PREFIX")):
-            return inside
-        return configured if configured.startswith(inside) else f"{inside}:{configured}"
 
-    @contextmanager
-    def instead(self, prefix: str) -> Iterator[None]:
-        """Use `prefix` within the block, in processes that it starts, too."""
-        before, self.inside = self.inside, prefix
-        self._run.publish()
-        try:
-            yield
-        finally:
-            self.inside = before
-            self._run.publish()
+def is_active() -> bool:
+    """Whether this process runs tests: a session of pytest, or Django's test environment is set up."""
+    if getattr(sys.modules.get(PLUGIN), "is_running", False):
+        return True
+    utils: Any = sys.modules.get(UTILS)  # another thread may be importing it
+    # Django's own criterion, in setup_test_environment()
+    return hasattr(getattr(utils, "_TestState", None), "saved_data")
 
-    def problems(self) -> list[str]:
-        """A message if this prefix isn't in use."""
-        if conf.prefix_hook is prefix_in_use and self.inside is not None:
-            return []
-        return ["The test runs without its prefix, since conf.prefix_hook was replaced."]
+
+def worker() -> int:
+    """The number of this process among those in which Django runs tests in parallel, from 1; else 0."""
+    runner: Any = sys.modules.get("django.test.runner")
+    return 0 if runner is None else runner._worker_id
+
+
+def prefix_in_use(configured: str) -> str:
+    """The prefix in use if the settings say `configured`."""
+    if _run is None and UTILS not in sys.modules:  # no tests
+        return configured
+    run = current()
+    return configured if run is None else run.prefix(configured)
+
+
+def end() -> None:
+    """End the run of this process, if it began one. From now on, calls raise ConfigurationError, unless the
+    process belongs to an outer run; if the test environment is still set up, they begin another run."""
+    atexit.unregister(end)
+    with _lock:
+        if _run is not None and _run.is_own and not _run.has_ended:
+            _replace(lambda old: _inherited or old)
 
 
 class Run:
@@ -366,84 +301,43 @@ class Run:
         os.replace(new, self.file)  # a process that starts now reads either state, and not half of one
 
 
-#: the form of the file that describes a run
-EMPTY_STATE: Mapping[str, Any] = {
-    "pid": 0,
-    "url": "",
-    "error": "",
-    "root": "",
-    "prefix": None,
-    "databases": {},
-    "servers": (),
-}
+class Prefix:
+    """The beginning of all keys in a run of tests.
 
+    `inside` replaces the site's PREFIX and the default. Any other PREFIX, such as that of a tenant, is
+    appended to it, so that tenants stay distinct. None: the prefixes stay as they are.
+    """
 
-def is_active() -> bool:
-    """Whether this process runs tests: a session of pytest, or Django's test environment is set up."""
-    if getattr(sys.modules.get(PLUGIN), "is_running", False):
-        return True
-    utils: Any = sys.modules.get(UTILS)  # another thread may be importing it
-    # Django's own criterion, in setup_test_environment()
-    return hasattr(getattr(utils, "_TestState", None), "saved_data")
+    def __init__(self, run: Run, inside: str | None) -> None:
+        self.inside = inside
+        self._run = run
 
+    def __call__(self, configured: str) -> str:
+        """The prefix in use if the settings say `configured`."""
+        inside = self.inside
+        # an empty or otherwise invalid one is rejected as it is without tests
+        if inside is None or not isinstance(configured, str) or not configured or not self._run.has_site:
+            return configured
+        if configured in (conf.Settings().PREFIX, of_site(conf.NAME).get("PREFIX")):
+            return inside
+        return configured if configured.startswith(inside) else f"{inside}:{configured}"
 
-def worker() -> int:
-    """The number of this process among those in which Django runs tests in parallel, from 1; else 0."""
-    runner: Any = sys.modules.get("django.test.runner")
-    return 0 if runner is None else runner._worker_id
+    @contextmanager
+    def instead(self, prefix: str) -> Iterator[None]:
+        """Use `prefix` within the block, in processes that it starts, too."""
+        before, self.inside = self.inside, prefix
+        self._run.publish()
+        try:
+            yield
+        finally:
+            self.inside = before
+            self._run.publish()
 
-
-def current() -> Run | None:
-    """The run of tests to which this process belongs; None outside of tests. Begins the run if the test
-    environment was set up since."""
-    if _is_outdated():
-        with _lock:
-            if _is_outdated():
-                if _changing:  # a signal handler, or a destructor
-                    raise RuntimeError("The run of tests is being started: call again later.")
-                _replace(Run.begin)  # in a process of a parallel run, the old run is that of its parent
-    return _run
-
-
-def notice(*_: object, **__: object) -> None:
-    """Begin the run if the test environment was set up, so that processes that a test starts take part in it,
-    even if it has made no call before."""
-    if UTILS in sys.modules:
-        current()
-
-
-def prefix_in_use(configured: str) -> str:
-    """The prefix in use if the settings say `configured`."""
-    if _run is None and UTILS not in sys.modules:  # no tests
-        return configured
-    run = current()
-    return configured if run is None else run.prefix(configured)
-
-
-def end() -> None:
-    """End the run of this process, if it began one. From now on, calls raise ConfigurationError, unless the
-    process belongs to an outer run; if the test environment is still set up, they begin another run."""
-    atexit.unregister(end)
-    with _lock:
-        if _run is not None and _run.is_own and not _run.has_ended:
-            _replace(lambda old: _inherited or old)
-
-
-def layers(name: str) -> Iterator[dict[str, Any]]:
-    """A setting in each override in effect, the latest first, and at last in the settings of the site."""
-    found: Any = settings.CACHES  # this loads the settings
-    holder: Any = vars(settings)["_wrapped"]
-    while holder is not None and not isinstance(holder, ModuleType):  # Django's own defaults
-        found = vars(holder).get(name)
-        if isinstance(found, dict):
-            yield found
-        holder = vars(holder).get("default_settings")
-
-
-def of_site(name: str) -> dict[str, Any]:
-    """A setting below all overrides."""
-    found: dict[str, Any] = next(reversed([*layers(name)]), getattr(settings, name, {}))
-    return found if isinstance(found, dict) else {}
+    def problems(self) -> list[str]:
+        """A message if this prefix isn't in use."""
+        if conf.prefix_hook is prefix_in_use and self.inside is not None:
+            return []
+        return ["The test runs without its prefix, since conf.prefix_hook was replaced."]
 
 
 def _is_outdated() -> bool:
@@ -472,16 +366,18 @@ def _chosen() -> str:
     if option:
         return option
     setting = of_site(conf.NAME).get("TEST")
-    if not is_valid(setting):
-        raise ConfigurationError(f"{conf.NAME}['TEST'] must be {FORM}, not {setting!r}.")
+    if not is_valid_test(setting):
+        raise ConfigurationError(f"{conf.NAME}['TEST'] must be {TEST_FORM}, not {setting!r}.")
     return PRIVATE if setting is None else str(setting.get("SERVER", PRIVATE))
 
 
-def is_valid(setting: Any) -> bool:
+def is_valid_test(setting: Any) -> bool:
     """Whether the setting TEST has the required form.
 
-    >>> is_valid({"SERVER": "private"}), is_valid({"SERVER": "mine"}), is_valid({"SERVR": "private"})
-    (True, False, False)
+    >>> is_valid_test({"SERVER": "private"}), is_valid_test({"SERVER": "mine"})
+    (True, False)
+    >>> is_valid_test({"SERVR": "private"})
+    False
     """
     if setting is None:
         return True
@@ -515,6 +411,108 @@ def _refresh_forked() -> None:
     if _inherited is not None:
         before, _inherited = _inherited, _read_variable()
         _run = _inherited if _run is before else _run
+
+
+def layers(name: str) -> Iterator[dict[str, Any]]:
+    """A setting in each override in effect, the latest first, and at last in the settings of the site."""
+    found: Any = settings.CACHES  # this loads the settings
+    holder: Any = vars(settings)["_wrapped"]
+    while holder is not None and not isinstance(holder, ModuleType):  # Django's own defaults
+        found = vars(holder).get(name)
+        if isinstance(found, dict):
+            yield found
+        holder = vars(holder).get("default_settings")
+
+
+def of_site(name: str) -> dict[str, Any]:
+    """A setting below all overrides."""
+    found: dict[str, Any] = next(reversed([*layers(name)]), getattr(settings, name, {}))
+    return found if isinstance(found, dict) else {}
+
+
+def is_django_redis(entry: object) -> bool:
+    """Whether an entry has the backend of django-redis."""
+    return is_kind_of(mapping(entry).get("BACKEND"), BACKEND)
+
+
+def servers_of(entry: object) -> set[Server]:
+    """The servers that an entry names: its Sentinels, if there are any, since its LOCATION is then the name
+    of a service. A LOCATION that only the entry's own factory understands counts as the name of a server."""
+    sentinels = mapping(mapping(entry).get("OPTIONS")).get("SENTINELS")
+    if not sentinels or not isinstance(sentinels, list | tuple):
+        named = {(host, port) for host, port, _ in databases(entry)}
+        return named or {(str(mapping(entry).get("LOCATION", "")), 0)}
+    pairs = [one for one in sentinels if isinstance(one, list | tuple) and len(one) == 2]
+    found = [_database({"host": host, "port": port}) for host, port in pairs]
+    return {database[:2] for database in found if database is not None}
+
+
+def databases(entry: object) -> list[Database]:
+    """The Redis databases that an entry of any backend uses."""
+    found = [_database(options) for options in connections(entry)]
+    return [database for database in found if database is not None]
+
+
+def connections(entry: object) -> list[dict[str, Any]]:
+    """The connection options of an entry of any backend, for each of its locations that is a Redis URL."""
+    return [options for _, options in urls_of(entry)]
+
+
+def urls_of(entry: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each location of an entry that is a Redis URL, with its connection options."""
+    options = mapping(mapping(entry).get("OPTIONS"))
+    common = {**options, **mapping(options.get("CONNECTION_POOL_KWARGS"))}
+    common.setdefault("socket_timeout", options.get("SOCKET_TIMEOUT"))
+    for url in _locations(mapping(entry).get("LOCATION")):
+        own = _parse(url)
+        if own is not None:
+            yield url, {**common, **own}
+
+
+def mapping(value: object) -> dict[Any, Any]:
+    """`value` if it is a dict, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def _locations(given: object) -> list[str]:
+    """The URLs in a LOCATION, separated by commas or semicolons, or in a collection."""
+    if isinstance(given, str):
+        given = given.replace(";", ",").split(",")
+    if not isinstance(given, list | tuple | set | frozenset):
+        return []  # such as a Path, of a file-based cache
+    return [url.strip() for url in given if isinstance(url, str)]
+
+
+def _parse(url: str) -> dict[str, Any] | None:
+    """The options in a URL; None if it is no Redis URL: of locmem, a file, memcached."""
+    try:
+        return cast("dict[str, Any]", cast("Any", parse_url)(url))
+    except Exception:
+        return None
+
+
+def _database(options: dict[str, Any]) -> Database | None:
+    """The database of a connection; None if the options are not valid."""
+    path, host = options.get("path"), options.get("host") or "localhost"
+    try:
+        number = int(options.get("db") or 0)
+        if path:
+            return str(path), 0, number
+        host = "localhost" if host in {"127.0.0.1", "::1"} else str(host).lower()
+        return host, int(options.get("port") or 6379), number
+    except Exception:
+        return None
+
+
+def is_kind_of(path: object, base: str) -> bool:
+    """Whether a dotted path names `base` or a subclass of it."""
+    if not path:
+        return False
+    try:
+        kind = import_string(path) if isinstance(path, str) else path
+        return isinstance(kind, type) and issubclass(kind, import_string(base))
+    except Exception:  # whatever another module raises
+        return False
 
 
 _lock = threading.RLock()

@@ -1,12 +1,13 @@
-"""Which servers an alias leads to: one server, Sentinels, or the primaries of a Cluster.
+"""Which servers an alias leads to: one server, the primary named by Sentinels, or those of a Cluster.
 
-A router sends nothing and never changes: what is learnt makes a new one. `Unknown` is the first one of an
-alias, unless it names Sentinels.
+An `Endpoint` knows how to connect to an alias, and has a `Router`, which says which server gets a call.
+Neither sends anything. A router never changes: what is learnt makes a new one. `Unknown` is the first one of
+an alias, unless it names Sentinels. The protocol is RESP2 with bytes, whatever the alias configures; the
+driver's own retries are off.
 
-The protocol is RESP2 with bytes, whatever the alias configures. The driver's own retries are off.
-
-The servers that own keys: each primary publishes the keyspace events of its own keys only, and lists only
-those.
+`dial` opens a connection to the server of its address, `refresh_topology` reads which server owns which
+slots, and `Primaries` lists the servers that own keys: each of them publishes the keyspace events of its own
+keys only, and lists only those.
 """
 
 from __future__ import annotations
@@ -41,91 +42,39 @@ from .connection import (
     BlockingConnection,
     BlockingSignal,
     LoopSignal,
+    Style,
     Target,
-    World,
     run,
     unusable_alias,
 )
 from .keys import FORMAT
 from .outcome import MIN_READING_TIME, is_temporary, seconds_allowed, topology_may_have_changed
 
+T = TypeVar("T")
 #: the command that returns the topology
 SLOTS_COMMAND: Words = ("CLUSTER", "SLOTS")
 #: sent before a call to a node that is importing the slot
 ASKING: Words = ("ASKING",)
-
-
-class Topology:
-    """Which primary owns which slots. Immutable: a change makes a new one."""
-
-    __slots__ = ("_owners",)
-
-    def __init__(self, owners: Iterable[Address | None] = (None,) * REDIS_CLUSTER_HASH_SLOTS) -> None:
-        self._owners = list(owners)
-
-    @property
-    def addresses(self) -> set[Address]:
-        """The addresses of all primaries."""
-        return {owner for owner in self._owners if owner is not None}
-
-    def address(self, key: Argument | None) -> Address | None:
-        """The primary that owns a key; None: any server will do, or the owner is not known, so use the one
-        that the alias names."""
-        if key is None:
-            return None
-        return self._owners[key_slot(key if isinstance(key, bytes) else str(key).encode())]
-
-    def with_owner(self, slot: int, owner: Address) -> Topology:
-        """A copy with another owner of one slot."""
-        owners = self._owners.copy()
-        owners[slot] = owner
-        return Topology(owners)
-
-
-def parse_slots(slots: Any, *, node: Address | None) -> Topology | None:
-    """Parse the reply of `node` to SLOTS_COMMAND; None if no slot has an owner.
-
-    >>> slots = [[0, 16383, [b"10.0.0.1", 7000, b"id"], [b"10.0.0.2", 7000, b"replica"]]]
-    >>> topology = parse_slots(slots, node=None)
-    >>> topology.address("any"), topology.addresses
-    (('10.0.0.1', 7000), {('10.0.0.1', 7000)})
-    """
-    owners: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-    for first, last, (host, port, *_), *_ in slots:
-        owner = resolve(host, port, node=node)
-        owners[first : last + 1] = [owner] * (last + 1 - first)
-    return Topology(owners) if slots else None
-
-
-def is_standalone(reply: object) -> bool:
-    """Whether a reply to SLOTS_COMMAND means that the server is not part of a Cluster."""
-    return isinstance(reply, ResponseError) and "cluster support disabled" in str(reply)
-
-
-def ask_target(error: object) -> Address | None:
-    """The node that an ASK redirect names for one call: it is importing the slot. None for other replies."""
-    if isinstance(error, AskError) and not isinstance(error, MovedError):
-        return error.host, error.port
-    return None
-
-
-def resolve(host: bytes | str | None, port: int, *, node: Address | None) -> Address | None:
-    """The address that a reply of `node` names; an unknown host means the node's own.
-
-    >>> resolve(b"10.0.0.2", 7000, node=None), resolve(b"", 7001, node=("10.0.0.1", 7000))
-    (('10.0.0.2', 7000), ('10.0.0.1', 7001))
-    """
-    host = host.decode() if isinstance(host, bytes) else host
-    if host and host != "?":
-        return host, int(port)
-    return None if node is None else (node[0], int(port))
-
-
-def is_refused(reply: object) -> bool:
-    """Whether the user may not send `discovery`, or a proxy doesn't know it."""
-    if not isinstance(reply, ResponseError) or isinstance(reply, AuthenticationError):
-        return False
-    return not is_temporary(reply)
+#: seconds to wait for the reply of one server where several can be queried
+QUERY_TIMEOUT = 1.0
+#: number of keys that one SCAN examines
+SCAN_COUNT = 1000
+#: seconds to wait for a reply to SCAN
+SCAN_TIMEOUT = 10.0
+#: connection parameters that are ignored: this app sets the protocol, decoding and retries itself
+_IGNORED = {
+    "cache",
+    "connection_pool",
+    "decode_responses",
+    "event_dispatcher",
+    "parser_class",
+    "protocol",
+    "retry",
+    "retry_on_error",
+    "retry_on_timeout",
+}
+#: prefixes of the parameters of maintenance notifications, which need RESP3; the driver's pools add them
+_NOTIFICATIONS = ("maint", "oss_cluster_maint", "orig_")
 
 
 class Router:
@@ -133,10 +82,11 @@ class Router:
 
     #: whether the kind of the server is known
     is_known = True
-    #: whether a call for several resources must be split into one for each
+    #: whether keys have different servers, see `address`, so that a call for several resources must be split
+    #: into one for each
     splits = False
-    #: whether scripts need a guard: the server may belong to a Cluster
-    guards = True
+    #: whether the server may belong to a Cluster, so that scripts need a key more: `Script.add_missing_key`
+    may_be_cluster = True
     #: the addresses of all servers that `address` returns
     addresses: frozenset[Address] = frozenset()
     #: the command that discovers where the keys are
@@ -183,14 +133,14 @@ class Unknown(Router):
 class SingleServer(Router):
     """A server that is not part of a Cluster."""
 
-    guards = False
+    may_be_cluster = False
 
 
 class Sentinel(Router):
     """The primary of a service. The Sentinels are queried before each new connection, because they close the
     connections to a former primary."""
 
-    guards = False
+    may_be_cluster = False
 
     def __init__(self, service: str) -> None:
         self.service = service
@@ -216,44 +166,85 @@ class Cluster(Router):
         return Cluster(self._topology.with_owner(error.slot_id, error.node_addr))
 
 
-#: connection parameters that are ignored: this app sets the protocol, decoding and retries itself
-_IGNORED = {
-    "cache",
-    "connection_pool",
-    "decode_responses",
-    "event_dispatcher",
-    "parser_class",
-    "protocol",
-    "retry",
-    "retry_on_error",
-    "retry_on_timeout",
-}
-#: prefixes of the parameters of maintenance notifications, which need RESP3; the driver's pools add them
-_NOTIFICATIONS = ("maint", "oss_cluster_maint", "orig_")
-#: seconds to wait for the reply of one server where several can be queried
-QUERY_TIMEOUT = 1.0
-T = TypeVar("T")
+class Topology:
+    """Which primary owns which slots. Immutable: a change makes a new one."""
+
+    __slots__ = ("_owners",)
+
+    def __init__(self, owners: Iterable[Address | None] = (None,) * REDIS_CLUSTER_HASH_SLOTS) -> None:
+        self._owners = list(owners)
+
+    @property
+    def addresses(self) -> set[Address]:
+        """The addresses of all primaries."""
+        return {owner for owner in self._owners if owner is not None}
+
+    def address(self, key: Argument | None) -> Address | None:
+        """The primary that owns a key; None: any server will do, or the owner is not known, so use the one
+        that the alias names."""
+        if key is None:
+            return None
+        return self._owners[key_slot(key if isinstance(key, bytes) else str(key).encode())]
+
+    def with_owner(self, slot: int, owner: Address) -> Topology:
+        """A copy with another owner of one slot."""
+        owners = self._owners.copy()
+        owners[slot] = owner
+        return Topology(owners)
 
 
-class Reading:
-    """A reading of the topology by one caller, for which others of the process wait."""
+def parse_slots(slots: Any, *, node: Address | None) -> Topology | None:
+    """Parse the reply of `node` to SLOTS_COMMAND; None if no slot has an owner.
 
-    def __init__(self) -> None:
-        self.thread = get_ident()
-        self._waiting: list[BlockingSignal | LoopSignal] = []
-        self.has_ended = False
+    >>> slots = [[0, 16383, [b"10.0.0.1", 7000, b"id"], [b"10.0.0.2", 7000, b"replica"]]]
+    >>> topology = parse_slots(slots, node=None)
+    >>> topology.address("any"), topology.addresses
+    (('10.0.0.1', 7000), {('10.0.0.1', 7000)})
+    """
+    owners: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+    for first, last, (host, port, *_), *_ in slots:
+        owner = resolve(host, port, node=node)
+        owners[first : last + 1] = [owner] * (last + 1 - first)
+    return Topology(owners) if slots else None
 
-    async def wait(self, signal: BlockingSignal | LoopSignal, seconds: float) -> None:
-        """Wait until it has ended, for this many seconds at most."""
-        self._waiting.append(signal)
-        if not self.has_ended:
-            await signal.wait(seconds)
 
-    def end(self) -> None:
-        """Wake those that wait."""
-        self.has_ended = True
-        for signal in self._waiting:
-            signal.set_from_any_thread()
+def resolve(host: bytes | str | None, port: int, *, node: Address | None) -> Address | None:
+    """The address that a reply of `node` names; an unknown host means the node's own.
+
+    >>> resolve(b"10.0.0.2", 7000, node=None), resolve(b"", 7001, node=("10.0.0.1", 7000))
+    (('10.0.0.2', 7000), ('10.0.0.1', 7001))
+    """
+    host = host.decode() if isinstance(host, bytes) else host
+    if host and host != "?":
+        return host, int(port)
+    return None if node is None else (node[0], int(port))
+
+
+def is_standalone(reply: object) -> bool:
+    """Whether a reply to SLOTS_COMMAND means that the server is not part of a Cluster."""
+    return isinstance(reply, ResponseError) and "cluster support disabled" in str(reply)
+
+
+def is_refused(reply: object) -> bool:
+    """Whether the user may not send `discovery`, or a proxy doesn't know it."""
+    if not isinstance(reply, ResponseError) or isinstance(reply, AuthenticationError):
+        return False
+    return not is_temporary(reply)
+
+
+def ask_target(error: object) -> Address | None:
+    """The node that an ASK redirect names for one call: it is importing the slot. None for other replies."""
+    if isinstance(error, AskError) and not isinstance(error, MovedError):
+        return error.host, error.port
+    return None
+
+
+@functools.cache
+def endpoint(alias: str) -> Endpoint:
+    """The endpoint of an alias, shared by all its clients."""
+    run = runs.current()
+    shares = run is not None and run.root and run.is_of_site(settings.CACHES.get(alias))
+    return (SharedEndpoint if shares else Endpoint)(alias)
 
 
 class Endpoint:
@@ -268,11 +259,8 @@ class Endpoint:
         private = None if self.run is None else self.run.location(alias)
         client: Any = _client(alias) if private is None else Redis.from_url(private)
         is_driver_cluster = hasattr(client, "get_default_node")
-        self._pool = (
-            client.get_default_node().redis_connection.connection_pool
-            if is_driver_cluster
-            else client.connection_pool
-        )
+        node = client.get_default_node().redis_connection if is_driver_cluster else client
+        self._pool = node.connection_pool
         if self._options.get("redis_connect_func") and not is_driver_cluster:
             raise ConfigurationError(
                 f"CACHES[{alias!r}] has a redis_connect_func, which would replace this app's handshake: use "
@@ -313,7 +301,10 @@ class Endpoint:
     def reply_timeout(self, seconds: float) -> float:
         """Seconds to wait for a reply before the next attempt, of the `seconds` that a step may take: the
         alias's socket timeout, else half of them."""
-        return max(min(self._timeout or seconds / 2, seconds), MIN_READING_TIME)
+        timeout = self._timeout or seconds / 2
+        if timeout > seconds:  # not min() and max(): every call of the client comes here
+            timeout = seconds
+        return timeout if timeout > MIN_READING_TIME else MIN_READING_TIME
 
     @property
     def default_reply_timeout(self) -> float:
@@ -331,9 +322,9 @@ class Endpoint:
     def route(self, call: Command | Script) -> Address | None:
         """The server for a call; None: the alias's server. Guards scripts that may be sent to a Cluster."""
         router = self.router
-        if router.guards and isinstance(call, Script):
-            call.guard()
-        return router.address(call)
+        if router.may_be_cluster and isinstance(call, Script):
+            call.add_missing_key()
+        return router.address(call) if router.splits else None
 
     def target(self, address: Address | None = None) -> Target:
         """How to dial the alias's server, or the one at `address`."""
@@ -407,14 +398,6 @@ class SharedEndpoint(Endpoint):
         return super().route(call)
 
 
-@functools.cache
-def endpoint(alias: str) -> Endpoint:
-    """The endpoint of an alias, shared by all its clients."""
-    run = runs.current()
-    shares = run is not None and run.root and run.is_of_site(settings.CACHES.get(alias))
-    return (SharedEndpoint if shares else Endpoint)(alias)
-
-
 def _client(alias: str) -> Any:
     """The driver's client of an alias, as django-redis creates it from the CACHES entry."""
     try:
@@ -437,7 +420,7 @@ def _other_pools(alias: str) -> list[Any]:
     return [client.connect(at).connection_pool for at in range(1, named)]
 
 
-async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float) -> None:
+async def dial(style: Style, endpoint: Endpoint, connection: Any, seconds: float) -> None:
     """Open a connection to the server of its address, or to the alias's server; raises RedisError."""
     if endpoint.run is not runs.current():
         raise ConfigurationError(
@@ -449,9 +432,9 @@ async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float
     ends = monotonic() + seconds
     address, sentinel = connection.address, None
     if address is None and isinstance(endpoint.router, Sentinel):
-        address, sentinel = await _find_primary(world, endpoint, endpoint.router, seconds)
+        address, sentinel = await _find_primary(style, endpoint, endpoint.router, seconds)
     try:
-        await world.done(connection.open(endpoint.target(address), ends - monotonic()))
+        await style.done(connection.open(endpoint.target(address), ends - monotonic()))
     except RedisError:
         if sentinel is not None:  # it may not know the present primary
             endpoint.ask_last(sentinel)
@@ -459,14 +442,14 @@ async def dial(world: World, endpoint: Endpoint, connection: Any, seconds: float
 
 
 async def _find_primary(
-    world: World, endpoint: Endpoint, router: Sentinel, seconds: float
+    style: Style, endpoint: Endpoint, router: Sentinel, seconds: float
 ) -> tuple[Address, Address | None]:
     """The primary, and the Sentinel that names it."""
 
     def parse(reply: Any, node: Address | None) -> tuple[Address, Address | None] | None:
         return None if reply is None else ((reply[0].decode(), int(reply[1])), node)
 
-    found = await first_reply(world, endpoint.sentinels, router.discovery, parse, seconds)
+    found = await first_reply(style, endpoint.sentinels, router.discovery, parse, seconds)
     if found is None:
         raise MasterNotFoundError(f"no Sentinel names a primary of {router.service!r}")
     endpoint.ask_first(found[1])
@@ -480,7 +463,7 @@ def connect(endpoint: Endpoint, address: Address | None = None) -> BlockingConne
     return connection
 
 
-async def refresh_topology(world: World, endpoint: Endpoint, error: Exception, known: Router) -> None:
+async def refresh_topology(style: Style, endpoint: Endpoint, error: Exception, known: Router) -> None:
     """Read the topology after an error that may mean that it is no longer the `known` one; while another
     caller of this process is reading it, wait for that one."""
     process, own = os.getpid(), Reading()
@@ -488,22 +471,43 @@ async def refresh_topology(world: World, endpoint: Endpoint, error: Exception, k
     if reading is own:
         try:
             if endpoint.router is known:
-                await _read_topology(world, endpoint, error)
+                await _read_topology(style, endpoint, error)
         finally:
             endpoint.forget_reading(process, own)
             own.end()
-    elif world is BLOCKING and reading.thread == own.thread:  # this call has interrupted it
-        await _read_topology(world, endpoint, error)
+    elif style is BLOCKING and reading.thread == own.thread:  # this call has interrupted it
+        await _read_topology(style, endpoint, error)
     else:
-        await reading.wait(world.signal(), endpoint.default_reply_timeout)
+        await reading.wait(style.signal(), endpoint.default_reply_timeout)
         if not reading.has_ended:  # slow, or interrupted before it began: the next caller reads
             endpoint.forget_reading(process, reading)
 
 
-async def _read_topology(world: World, endpoint: Endpoint, error: Exception) -> None:
+class Reading:
+    """A reading of the topology by one caller, for which others of the process wait."""
+
+    def __init__(self) -> None:
+        self.thread = get_ident()
+        self._waiting: list[BlockingSignal | LoopSignal] = []
+        self.has_ended = False
+
+    async def wait(self, signal: BlockingSignal | LoopSignal, seconds: float) -> None:
+        """Wait until it has ended, for this many seconds at most."""
+        self._waiting.append(signal)
+        if not self.has_ended:
+            await signal.wait(seconds)
+
+    def end(self) -> None:
+        """Wake those that wait."""
+        self.has_ended = True
+        for signal in self._waiting:
+            signal.set_from_any_thread()
+
+
+async def _read_topology(style: Style, endpoint: Endpoint, error: Exception) -> None:
     """If no node replies, apply what a MOVED error names."""
     known, seconds = endpoint.router, endpoint.default_reply_timeout
-    found = await first_reply(world, endpoint.nodes(error), known.discovery, known.learn, seconds)
+    found = await first_reply(style, endpoint.nodes(error), known.discovery, known.learn, seconds)
     if found is not None:
         endpoint.router = found
     elif isinstance(error, MovedError):
@@ -511,7 +515,7 @@ async def _read_topology(world: World, endpoint: Endpoint, error: Exception) -> 
 
 
 async def first_reply(
-    world: World,
+    style: Style,
     targets: Iterable[Target],
     command: Words,
     parse: Callable[[Any, Address | None], T | None],
@@ -523,10 +527,10 @@ async def first_reply(
     ends, waiting = monotonic() + seconds, list(targets)
     for number, target in enumerate(waiting):
         left = min(QUERY_TIMEOUT, (ends - monotonic()) / (len(waiting) - number))
-        connection = world.connection()
+        connection = style.connection()
         try:
-            await world.done(connection.open(target, left))
-            [reply] = await world.done(connection.exchange([command], left))
+            await style.done(connection.open(target, left))
+            [reply] = await style.done(connection.exchange([command], left))
         except RedisError:
             continue
         finally:
@@ -559,10 +563,6 @@ class Primary(NamedTuple):
             connection.close()
 
 
-#: number of keys that one SCAN examines
-SCAN_COUNT = 1000
-#: seconds to wait for a reply to SCAN
-SCAN_TIMEOUT = 10.0
 #: a server that is not part of a Cluster, or whose user may not list the Cluster's nodes
 STANDALONE = Primary("alone")
 

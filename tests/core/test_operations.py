@@ -171,7 +171,7 @@ class TestObservers:
         assert [name for name, _, _ in noted] == ["Things.add"]
 
     def test_without_observers_nothing_is_timed(self) -> None:
-        assert not operations.enabled()
+        assert not operations.are_observed()
 
 
 noted: list[tuple[str, float, str]] = []
@@ -226,7 +226,7 @@ async def test_steps_can_be_performed_without_a_service(things: Things) -> None:
     assert clients.execute("messaging", Command("INCR", things.key("a"))) == 3
 
 
-def test_code_of_the_blocking_world_is_never_suspended() -> None:
+def test_code_of_the_blocking_style_is_never_suspended() -> None:
     async def suspended(seconds: float) -> None:
         await asyncio.sleep(seconds)
 

@@ -180,7 +180,7 @@ class TestLostReplies:
     def known(self, connect: Connect, server: EmbeddedServer) -> None:
         """Load the scripts, so that the lost reply is that of a script that ran."""
         things = connect(server)
-        for _ in range(2):  # with the guard, then, once the kind of server is detected, without it
+        for _ in range(2):  # with the missing key, then, once the kind of server is detected, without it
             things.add("known")
             things.get("known")
 

@@ -31,7 +31,7 @@ def moved(to: Address) -> driver.MovedError:
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "guards"),
+    ("reply", "kind", "may_be_cluster"),
     [
         (ALONE, SingleServer, False),
         (SLOTS, Cluster, True),
@@ -40,9 +40,11 @@ def moved(to: Address) -> driver.MovedError:
         (driver.ResponseError("unknown command 'CLUSTER'"), Router, True),  # a proxy
     ],
 )
-def test_the_first_reply_tells_the_kind_of_the_server(reply: Any, kind: type[Router], guards: bool) -> None:
+def test_the_first_reply_tells_the_kind_of_the_server(
+    reply: Any, kind: type[Router], may_be_cluster: bool
+) -> None:
     router = Unknown().detect(reply, ONE)
-    assert (type(router), router.guards, router.is_known) == (kind, guards, True)
+    assert (type(router), router.may_be_cluster, router.is_known) == (kind, may_be_cluster, True)
 
 
 @pytest.mark.parametrize(

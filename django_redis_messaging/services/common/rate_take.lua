@@ -36,8 +36,10 @@ end
 if wait > 0 then
   return wait
 end
--- Redis refuses RPUSH while its memory is full, but not after a command that is never refused: deleting must work then.
-redis.call('LTRIM', uses, -2 * limit, -1)
+-- What stays among the newest `limit` uses. Redis refuses RPUSH while its memory is full, but not after a command that
+-- is never refused: deleting must work then.
+local kept = 2 * (limit - times)
+redis.call('LTRIM', uses, kept > 0 and -kept or 1, kept > 0 and -1 or 0)
 local values = {}
 for index = 1, math.min(times, chunk) do
   values[2 * index - 1], values[2 * index] = digits(now), token
@@ -45,6 +47,5 @@ end
 for from = 1, times, chunk do
   redis.call('RPUSH', uses, unpack(values, 1, 2 * math.min(chunk, times - from + 1)))
 end
-redis.call('LTRIM', uses, -2 * limit, -1)
 redis.call('PEXPIRE', uses, period)
 return 0
