@@ -209,7 +209,7 @@ def test_a_key_of_a_lock_that_holds_another_type(operation: str, part: str) -> N
     lock = Lock("door")
     assert lock.acquire()
     waiter = Lock("door")
-    reply_to(next(steps(waiter._take, waiter._attempt(True, None, "first"))))
+    reply_to(next(steps(waiter._acquire, waiter._attempt(True, None, "first"))))
     keys = LockKeys(conf.prefix(), lock.key)
     key = getattr(keys, part)
     server().delete(key)

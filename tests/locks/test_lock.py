@@ -212,9 +212,9 @@ class TestOne:
         lock.acquire(token="mine")
         lock.release()
         assert other.acquire()
-        assert lock._give_back(b"mine")
+        assert lock._leave(b"mine")
         assert other.owned()
-        assert not lock._give_back(b"never")
+        assert not lock._leave(b"never")
 
 
 class TestForms:
@@ -640,7 +640,7 @@ class TestWaiting:
         lock, later = Lock("door", timeout=LONG), 0.0
         Lock("door", timeout=LONG).acquire()
         monkeypatch.setattr(waiters, "monotonic", lambda: time.monotonic() + later)
-        body = operation_steps(lock._take, lock._attempt(True, None, "mine"))
+        body = operation_steps(lock._acquire, lock._attempt(True, None, "mine"))
         listens = [body.send(reply_to(next(body)))]
         for _ in range(2):
             later += 1
@@ -885,7 +885,7 @@ class TestRenewal:
     def test_a_lease_lasts_from_when_its_request_was_sent(self) -> None:
         lock = Lock("door", timeout=LONG, renew=True)
         attempt = lock._attempt(True, None, "mine")
-        body = operation_steps(lock._take, attempt)
+        body = operation_steps(lock._acquire, attempt)
         fence, sent_before = reply_to(next(body)), time.monotonic()
         until(lambda: time.monotonic() > sent_before + 0.02)  # the reply is slow
         with pytest.raises(StopIteration):

@@ -181,7 +181,7 @@ class LockMachine(RuleBasedStateMachine):
         client = self.asleep.pop(self.one(self.asleep, at).token)
         held = self.model.holder == client.token
         for _ in range(times):
-            assert self.run(client.lock._give_back, client.token.encode()) is held
+            assert self.run(client.lock._leave, client.token.encode()) is held
         self.released(client.token)
 
     @precondition(lambda self: self.model.holder in self.holders)
@@ -197,7 +197,7 @@ class LockMachine(RuleBasedStateMachine):
     def wait_for_itself(self) -> None:
         """The lock is not reentrant: its holder gets an error instead of waiting for ever."""
         lock = self.holders[self.model.holder].lock
-        self.refusal(lock._take, lock._attempt(True, None, "again"))
+        self.refusal(lock._acquire, lock._attempt(True, None, "again"))
 
     @precondition(lambda self: self.model.holder in self.holders)
     @rule(times=times)
@@ -348,7 +348,7 @@ class LockMachine(RuleBasedStateMachine):
     def arrive(self, lease: float | None, *, blocking: bool) -> Client:
         token = f"t {next(self.numbers)}"
         lock = Lock(self.name, timeout=lease, blocking_timeout=PATIENCE)
-        body = steps(lock._take, lock._attempt(blocking, None, token))
+        body = steps(lock._acquire, lock._attempt(blocking, None, token))
         return Client(token, lock, lease, body, next(body))
 
     def wake(self, client: Client, times: int, *, stays: bool = True) -> None:

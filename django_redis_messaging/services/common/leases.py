@@ -1,9 +1,7 @@
-"""Leases that a process holds: who owns them, and their renewal.
+"""Leases that a process holds: by a block, by the thread or task that acquired them, and renewed meanwhile.
 
-Renews the leases of locks and permits that were acquired with renew=True, and reports those that have
-ended: two threads for each process and alias.
-
-The threads don't depend on the event loop, so a lease is also renewed while a coroutine blocks the loop.
+Two threads for each alias renew the leases that were acquired with renew=True, and report those that have
+ended. They don't depend on the event loop, so a lease is also renewed while a coroutine blocks the loop.
 Leases on the same server that are due at about the same time share a round trip. Servers that failed are
 tried last and for a short time only, so that the leases on other servers are renewed in time. The second
 thread never waits for a server, so that a loss is reported in time.
@@ -27,14 +25,107 @@ from contextvars import Context
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
+from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from ...core.clients import server_of
 from ...core.commands import batched
 from ...core.connection import Address
-from ...core.operations import LoopGuard, Script, Steps, describe, log_exception, perform_renewal
+from ...core.operations import LoopGuard, Script, Service, Steps, describe, log_exception, perform_renewal
 from ...core.outcome import deadline, no_retries_when, without_deadline
 from ...errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Leasable(Service):
+    """What a block, or each call of a decorated function, can hold: a lease that is acquired at its start and
+    released at its end."""
+
+    #: an async version of `release`
+    arelease: Callable[..., Awaitable[None]]
+
+    @abstractmethod
+    def acquire(self) -> bool:
+        """Acquire the lease; returns False if it was not free in time."""
+
+    @abstractmethod
+    async def aacquire(self) -> bool:
+        """An async version of `acquire`."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Release the lease."""
+
+    @abstractmethod
+    def _not_acquired(self) -> MessagingError:
+        """The error of a block that could not acquire the lease."""
+
+    @abstractmethod
+    def _log_failed_release(self, failure: MessagingError) -> None:
+        """Log that the lease was not released."""
+
+    def _must_raise(self, failure: MessagingError) -> bool:
+        """Whether a block that ended without an error raises this failure of its release."""
+        return True
+
+    def __enter__(self) -> Self:
+        if not self.acquire():
+            raise self._not_acquired()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except MessagingError as failure:
+            self._handle_failed_release(failure, error)
+
+    async def __aenter__(self) -> Self:
+        if not await self.aacquire():
+            raise self._not_acquired()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.arelease()
+        except MessagingError as failure:
+            self._handle_failed_release(failure, error)
+
+    def _handle_failed_release(self, failure: MessagingError, error: BaseException | None) -> None:
+        """Raise the failure of a release, or log it if the block itself raised an error."""
+        if error is None and self._must_raise(failure):
+            raise failure
+        self._log_failed_release(failure)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function, or a coroutine function: each call of it is such a block."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__qualname__} is a generator function: its body would run after {self!r} was "
+                "released. Use a with block inside it."
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def async_version(*args: Any, **kwargs: Any) -> Any:
+                async with self:
+                    return await function(*args, **kwargs)
+
+            return cast(F, async_version)
+
+        @functools.wraps(function)
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return cast(F, blocking)
+
 
 #: maximum number of characters of a host name in a token
 MAX_HOST_LENGTH = 40
@@ -140,8 +231,6 @@ def _end_renewal(own: Owned | None) -> None:
     if own is not None:
         own.end_renewal()
 
-
-logger = logging.getLogger(__name__)
 
 #: seconds that `stop` waits for a renewal in progress, which takes less unless the server is down
 STOP_TIMEOUT = 0.1
@@ -507,30 +596,3 @@ def _discard_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_discard_inherited)
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def within_each_call(guard: Any, function: F) -> F:
-    """Wrap a function, or a coroutine function, so that each call runs in a block of `with guard`."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(
-            f"{function.__qualname__} is a generator function: its body would run after {guard!r} was "
-            "released. Use a with block inside it."
-        )
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def async_version(*args: Any, **kwargs: Any) -> Any:
-            async with guard:
-                return await function(*args, **kwargs)
-
-        return cast(F, async_version)
-
-    @functools.wraps(function)
-    def blocking(*args: Any, **kwargs: Any) -> Any:
-        with guard:
-            return function(*args, **kwargs)
-
-    return cast(F, blocking)
