@@ -20,12 +20,12 @@ from django_redis_messaging.services.jobs.running import RunningJob
 from django_redis_messaging.services.jobs.threads import EventLoop
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.listening import listener as channels
-from django_redis_messaging.services.listening.listener import DispatchLease, Events
+from django_redis_messaging.services.listening.listener import DispatchLock, Events
 from tests.support.engines import timers
 from tests.support.workers import running
 
 from ..support.listeners import ALL, NOTIFY, Received, is_dispatcher, key_handler, listening
-from ..support.server import all_keys, change, is_cluster, server, server_ms, until
+from ..support.server import change, is_cluster, server, server_ms, until
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("keyspace_events", "short_lease")]
 
@@ -51,7 +51,7 @@ class TestOneListenerOfSeveral:
     def test_expired_lease_is_taken_over(self, site: str) -> None:
         received = Received()
         node = node_id()
-        lost = DispatchLease(node, "killed")
+        lost = DispatchLock(node)
         assert lost.acquire()
         with listening(key_events=[key_handler(f"{site}*", received, "set")]) as listener:
             server().set(f"{site}a", 1)
@@ -59,26 +59,43 @@ class TestOneListenerOfSeveral:
             until(lambda: is_dispatcher(listener))
             server().set(f"{site}b", 1)
             until(lambda: received)
-            assert not lost.acquire()
+            assert not lost.acquire(blocking=False)
         assert received.keys == [(f"{site}b", "set")]
-        assert lost.acquire()
+        assert lost.acquire(blocking=False)
 
-    def test_lease_is_kept_and_released(self) -> None:
-        one, other = DispatchLease("n", "one"), DispatchLease("n", "other")
-        fence = one.acquire()
-        assert one.acquire() == fence > 0
-        assert other.acquire() == 0
-        other.release()
-        assert one.acquire() == fence
-        one.release()
-        assert other.acquire() > fence
-        other.release()
+    def test_lease_is_kept_and_released(self, site: str) -> None:
+        other = DispatchLock(node_id())
+        with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
+            until(lambda: is_dispatcher(listener))
+            [channel] = listener.events.channels.values()
+            fence, ends = channel.fence, time.monotonic() + 1.5  # several leases
+            while time.monotonic() < ends:
+                assert not other.acquire(blocking=False)
+            assert channel.fence == fence > 0
+        assert other.acquire(blocking=False)
+        assert other.fence > fence
 
-    async def test_lease_with_async_operations(self) -> None:
-        one = DispatchLease("n", "one")
-        assert await one.aacquire() > 0
-        await one.arelease()
-        assert all_keys() == []
+    def test_own_lease_is_acquired_again(self, site: str) -> None:
+        """The listener could not extend it for a moment."""
+        with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
+            until(lambda: is_dispatcher(listener))
+            [channel] = listener.events.channels.values()
+            fence, channel.fence = channel.fence, 0
+            until(lambda: channel.fence)
+            assert channel.fence == fence
+
+    def test_lost_lease_is_noticed(self, site: str) -> None:
+        received, other = Received(), DispatchLock(node_id())
+        with listening(key_events=[key_handler(f"{site}*", received, "set")]) as listener:
+            until(lambda: is_dispatcher(listener))
+            server().set(other.key, "another listener", px=5000)
+            until(lambda: not is_dispatcher(listener))
+            server().set(f"{site}a", 1)
+            server().delete(other.key)
+            until(lambda: is_dispatcher(listener))
+            server().set(f"{site}b", 1)
+            until(lambda: received)
+        assert received.keys == [(f"{site}b", "set")]
 
 
 def node_id() -> str:

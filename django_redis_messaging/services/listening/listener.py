@@ -24,14 +24,15 @@ from ... import conf
 from ...core import keys, keyspace
 from ...core.connection import BlockingConnection
 from ...core.keys import current_prefix
-from ...core.operations import LoopGuard, Script, Service, Steps, asynchronous, log_exception, operation
+from ...core.operations import LoopGuard, log_exception
 from ...core.outcome import backoff, no_retries_when
 from ...core.topology import Endpoint, Primaries, Primary
-from ...errors import MessagingError
+from ...errors import LeaseLost, MessagingError
 from ...handlers import KeyEvent, KeyHandler, TimerHandler, title
 from ..expiries.timers import Firing, TimerEngine
 from ..jobs.threads import EventLoop
 from ..jobs.worker import DEFAULT_LIMITS, Limits, Worker
+from ..locks.lock import Lock
 from .flags import CHECK_INTERVAL as FLAGS_INTERVAL
 from .flags import Flags
 from .keys import dispatch_key
@@ -47,27 +48,15 @@ MAX_WAITING = 100_000
 HANGING_AFTER = 60.0
 
 
-class DispatchLease(Service):
-    """The right to dispatch the events of one primary."""
+class DispatchLock(Lock):
+    """The right to dispatch the events of one primary. Taking over needs no free memory: a handler may wait
+    for events of a server that has none left."""
 
-    def __init__(self, node: str, token: str, *, using: str | None = None) -> None:
-        super().__init__(using=using)
-        self._key = dispatch_key(self._prefix, node)
-        self._token = token
+    _when_full = 1
 
-    @operation
-    def acquire(self) -> Steps[int]:
-        """Acquire or renew it; returns the fence, or 0 if another listener has it."""
-        return int((yield Script("listening/lease", [self._key], [self._token, LEASE])))
-
-    aacquire = asynchronous(acquire)
-
-    @operation
-    def release(self) -> Steps[None]:
-        """Release it, so that another listener can acquire it at once."""
-        yield Script("listening/leave", [self._key], [self._token])
-
-    arelease = asynchronous(release)
+    def __init__(self, node: str, *, using: str | None = None) -> None:
+        key = dispatch_key(current_prefix(), node)
+        super().__init__(f"events of primary {node}", key=key, timeout=LEASE / 1000, using=using)
 
 
 class Dispatcher:
@@ -185,7 +174,8 @@ class Channel:
         self._on_failure = on_failure
         self._flags = Flags(endpoint, primary, handlers, configure=configure)
         self._checked = 0.0
-        self._lease = DispatchLease(primary.id, token, using=endpoint.alias)
+        self._lock = DispatchLock(primary.id, using=endpoint.alias)
+        self._token = token
         self._renewed = 0.0
         self._own_keys = f"{keys.current_prefix()}:{keys.FORMAT}:{{".encode()
         self._subscriptions = self._by_pattern()
@@ -287,7 +277,7 @@ class Channel:
         self._checked = monotonic()
 
     def _keep_lease(self) -> None:
-        """Acquire or renew the lease; while a handler hangs, release it."""
+        """Acquire or extend the lease; while a handler hangs, release it."""
         self._renewed = monotonic()
         if self._dispatcher.hangs:
             if self.fence:
@@ -296,18 +286,31 @@ class Channel:
             return
         before, self.fence = self.fence, 0
         try:
-            self.fence = self._lease.acquire()
+            self.fence = self._extend_or_acquire(before)
         except MessagingError as error:
             logger.warning("Renewing the lease of primary %s failed, retrying: %s", self.primary.id, error)
         if self.fence and self.fence != before:
             logger.info("Dispatching the events of primary %s.", self.primary.id)
+
+    def _extend_or_acquire(self, fence: int) -> int:
+        """The fence of the lease; 0 if another listener has it. `fence`: as before.
+
+        The lease is not renewed in the background: it has to end if this thread receives no more events.
+        """
+        with suppress(LeaseLost):
+            if fence:
+                self._lock.reacquire()
+                return fence
+        # the same token each time, so that it gets a lease of its own that it couldn't extend for a moment
+        return self._lock.fence if self._lock.acquire(blocking=False, token=self._token) else 0
 
     def _release(self) -> None:
         held, self.fence = self.fence, 0
         if not held:
             return
         try:
-            self._lease.release()
+            with suppress(LeaseLost):
+                self._lock.release()
         except MessagingError as error:
             logger.warning(
                 "Releasing the lease of primary %s failed; it expires within %g s: %s",

@@ -12,7 +12,7 @@
 -- ARGV  1 token
 -- ARGV  2 lease: ms; 0 for none
 -- ARGV  3 maximum length of the queue; 0: the caller doesn't wait, and leaves the queue
--- ARGV  4 1 if the caller has waited already, else 0
+-- ARGV  4 1 if the caller has waited already, or may acquire it although the server is out of memory; else 0
 -- ARGV  5 another token of the caller, with which it may hold the lock already; or empty
 -- ARGV  6… up to 499 tokens of other waiting clients to keep in the queue
 -- Returns the fence; 0 if the caller neither has the lock nor waits; nil if it holds the lock with its other token; the

@@ -107,6 +107,9 @@ class Lock(Leasable):
     redis-py's clients that use the same key; those don't queue, and don't increase the fence.
     """
 
+    #: 1 if it can be acquired from a server that is out of memory, else 0
+    _when_full = 0
+
     def __init__(
         self,
         name: str,
@@ -336,7 +339,8 @@ class Lock(Leasable):
     @operation
     def _acquire(self, attempt: Attempt) -> Steps[int]:
         """Acquire the lock; returns the fence, or 0."""
-        reply = yield from self._poll(attempt, 0 if attempt.wait == 0 else MAX_WAITING)
+        max_waiting = 0 if attempt.wait == 0 else MAX_WAITING
+        reply = yield from self._poll(attempt, max_waiting, waited=self._when_full)
         if isinstance(reply, int):
             return reply
         queue = waiters(self._using, self.key, KEEP_INTERVAL)
