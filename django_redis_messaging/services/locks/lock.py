@@ -264,7 +264,7 @@ class Lock(Leasable):
         >>> lock.info().holder is None
         True
         """
-        return parse_info((yield Script("locks/info", self._keys.reading, [MAX_LISTED])))
+        return parse_info((yield Script("locks/info", self._keys.all, [MAX_LISTED])))
 
     ainfo = asynchronous(info)
 
@@ -281,7 +281,7 @@ class Lock(Leasable):
         """
         # Neither the holder nor a repeat after a lost reply can recognize this release.
         args = (checked_token(holder), 0)
-        return bool((yield Script("locks/release", self._keys.releasing, args, once=True)))
+        return bool((yield Script("locks/release", self._keys.with_ring, args, once=True)))
 
     arelease_holder = asynchronous(release_holder)
 
@@ -332,7 +332,7 @@ class Lock(Leasable):
     def _renewal(self, token: bytes) -> RenewedLease:
         """The renewal must not reference the holders: they end it when they are destroyed."""
         args = (token, self._lease, "keep", "-")
-        script = Script("locks/extend", (self._keys.lock, self._keys.fence), args)
+        script = Script("locks/extend", self._keys.all, args)
         on_lost = self._on_lost and partial(_report_lost, self._on_lost, self.name)
         return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
 
@@ -372,7 +372,7 @@ class Lock(Leasable):
     ) -> Steps[Any]:
         """Acquire the lock if possible; returns the fence, or 0, or how to wait."""
         args: list[Argument] = [attempt.token, self._lease, max_waiting, waited, attempt.held, *others]
-        script, began = Script("locks/acquire", self._keys.acquiring, args), monotonic()
+        script, began = Script("locks/acquire", self._keys.with_ring, args), monotonic()
         reply = yield script
         attempt.sent_at = script.sent_since(began)
         if reply is None:
@@ -389,7 +389,7 @@ class Lock(Leasable):
     _aleave = asynchronous(_leave)
 
     def _release(self, token: bytes) -> Steps[bool]:
-        return bool((yield Script("locks/release", self._keys.releasing, (token, RELEASE_TTL))))
+        return bool((yield Script("locks/release", self._keys.with_ring, (token, RELEASE_TTL))))
 
     def _extend(self, verb: str, ms: int, mode: str) -> Steps[Literal[True]]:
         """Extend the lease. `verb` is for the message of an error."""
@@ -398,7 +398,7 @@ class Lock(Leasable):
         if self.timeout is None:
             raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
         args, began = (token, ms, mode, os.urandom(8).hex()), monotonic()
-        script = Script("locks/extend", (self._keys.lock, self._keys.fence), args)
+        script = Script("locks/extend", self._keys.all, args)
         remaining = yield script
         if not remaining:
             raise self._lease_lost(verb)

@@ -134,7 +134,7 @@ class Semaphore(Leasable):
         self._renew = bool(flag(renew, "renew"))
         self._on_lost = callback(on_lost, "on_lost", renew=self._renew)
         self._limit_ttl = max(LIMIT_TTL, 2 * self._lease)
-        self._keys = SemaphoreKeys(self._prefix, name).all
+        self._keys = SemaphoreKeys(self._prefix, name)
         self._owners = Owners(functools.partial(Permits, name))
 
     def __repr__(self) -> str:
@@ -223,7 +223,7 @@ class Semaphore(Leasable):
         SemaphoreInfo(limit=2, held=0, waiting=0)
         """
         permits = integer(limit, "limit", minimum=0, maximum=MAX_PERMITS)
-        yield Script("semaphores/limit", self._keys, [permits, self._limit_ttl])
+        yield Script("semaphores/limit", self._keys.all, [permits, self._limit_ttl])
 
     aset_limit = asynchronous(set_limit)
 
@@ -234,8 +234,7 @@ class Semaphore(Leasable):
         >>> Semaphore("printer", 3).info()
         SemaphoreInfo(limit=3, held=0, waiting=0)
         """
-        holders, limit, _, waiting, _ = self._keys
-        stored, held, queued = yield Script("semaphores/info", [holders, limit, waiting])
+        stored, held, queued = yield Script("semaphores/info", self._keys.all)
         return SemaphoreInfo(limit=self._limit if stored is None else int(stored), held=held, waiting=queued)
 
     ainfo = asynchronous(info)
@@ -248,8 +247,9 @@ class Semaphore(Leasable):
         ...     len(semaphore.holders())
         1
         """
-        holders, *_ = self._keys
-        reply = yield Script("semaphores/holders", [holders], [count(limit, "limit", maximum=MAX_LISTED)])
+        reply = yield Script(
+            "semaphores/holders", self._keys.all, [count(limit, "limit", maximum=MAX_LISTED)]
+        )
         return [SemaphoreHolder(token=token, expires_at=moment) for token, moment in parse_pairs(reply)]
 
     aholders = asynchronous(holders)
@@ -261,9 +261,8 @@ class Semaphore(Leasable):
         >>> Semaphore("printer", 3).waiting()
         []
         """
-        _, _, queue, waiting, _ = self._keys
         size = count(limit, "limit", maximum=MAX_LISTED)
-        reply = yield Script("semaphores/waiting", [queue, waiting], [size])
+        reply = yield Script("semaphores/waiting", self._keys.all, [size])
         return [SemaphoreWaiter(token=token, since=moment) for token, moment in parse_pairs(reply)]
 
     awaiting = asynchronous(waiting)
@@ -274,13 +273,13 @@ class Semaphore(Leasable):
         reply = yield from self._poll(permit, waits=seconds > 0)
         if isinstance(reply, int):
             return bool(reply)
-        queue = waiters(self._using, self._keys[-1], POLL_INTERVAL)
+        queue = waiters(self._using, self._keys.gate, POLL_INTERVAL)
         token, others = permit.token.encode(), list[bytes]()
         try:
             while not isinstance(reply, int):
                 ticket, poll_in, gone = reply
                 queue.polled(token, permit.sent_at, gone, others)
-                gate = Listen(self._keys[-1], int(ticket) - 1, seconds=min(poll_in / 1000, POLL_INTERVAL))
+                gate = Listen(self._keys.gate, int(ticket) - 1, seconds=min(poll_in / 1000, POLL_INTERVAL))
                 yield from queue.wait(gate, token, ends)
                 waits = monotonic() < ends  # the last poll leaves the queue
                 others = queue.choose_others(token) if waits else []
@@ -302,20 +301,20 @@ class Semaphore(Leasable):
             int(waits),
             *others,
         ]
-        script, began = Script("semaphores/acquire", self._keys, args), monotonic()
+        script, began = Script("semaphores/acquire", self._keys.all, args), monotonic()
         reply = yield script
         permit.sent_at = script.sent_since(began)
         return reply
 
     @operation
     def _leave(self, token: str) -> Steps[None]:
-        yield Script("semaphores/leave", self._keys, [token])
+        yield Script("semaphores/leave", self._keys.all, [token])
 
     _aleave = asynchronous(_leave)
 
     @operation
     def _release(self, token: str) -> Steps[bool]:
-        reply = yield Script("semaphores/release", self._keys, [token])
+        reply = yield Script("semaphores/release", self._keys.all, [token])
         return bool(reply)
 
     _arelease = asynchronous(_release)
@@ -325,7 +324,7 @@ class Semaphore(Leasable):
         refreshed = True
         for page in batched(tokens, REFRESH_PAGE):
             args: list[Argument] = [self._lease, self._limit_ttl, *page]
-            refreshed &= bool((yield Script("semaphores/refresh", self._keys[:2], args)))
+            refreshed &= bool((yield Script("semaphores/refresh", self._keys.all, args)))
         return refreshed
 
     _arefresh = asynchronous(_refresh)
@@ -353,7 +352,7 @@ class Semaphore(Leasable):
 
     def _renewal(self, token: str) -> RenewedLease:
         """The renewal must not reference the permits: they end it when they are destroyed."""
-        script = Script("semaphores/refresh", self._keys[:2], (self._lease, self._limit_ttl, token))
+        script = Script("semaphores/refresh", self._keys.all, (self._lease, self._limit_ttl, token))
         on_lost = self._on_lost and functools.partial(_report_lost, self._on_lost, self.name)
         return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
 
