@@ -19,7 +19,7 @@ from django_redis_messaging.services.jobs.engine import Outcome
 from django_redis_messaging.services.jobs.running import RunningJob
 from django_redis_messaging.services.jobs.threads import EventLoop
 from django_redis_messaging.services.listening import Listener
-from django_redis_messaging.services.listening import listener as channels
+from django_redis_messaging.services.listening import listener as listener_module
 from django_redis_messaging.services.listening.listener import DispatchLock, Events
 from tests.support.engines import timers
 from tests.support.workers import running
@@ -67,7 +67,7 @@ class TestOneListenerOfSeveral:
         other = DispatchLock(node_id())
         with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
             until(lambda: is_dispatcher(listener))
-            [channel] = listener.events.channels.values()
+            [channel] = listener.events.subscriptions.values()
             fence, ends = channel.fence, time.monotonic() + 1.5  # several leases
             while time.monotonic() < ends:
                 assert not other.acquire(blocking=False)
@@ -79,7 +79,7 @@ class TestOneListenerOfSeveral:
         """The listener could not extend it for a moment."""
         with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
             until(lambda: is_dispatcher(listener))
-            [channel] = listener.events.channels.values()
+            [channel] = listener.events.subscriptions.values()
             fence, channel.fence = channel.fence, 0
             until(lambda: channel.fence)
             assert channel.fence == fence
@@ -144,10 +144,10 @@ class TestReconnecting:
     ) -> None:
         """Pings are answered; without an answer, the connection counts as dead."""
         change(settings, COMMAND_DEADLINE=0.2)
-        monkeypatch.setattr(channels, "PING_INTERVAL", 0.3)
-        monkeypatch.setattr(channels, "CHECK_INTERVAL", 0.1)
+        monkeypatch.setattr(listener_module, "PING_INTERVAL", 0.3)
+        monkeypatch.setattr(listener_module, "CHECK_INTERVAL", 0.1)
         with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
-            [channel] = listener.events.channels.values()
+            [channel] = listener.events.subscriptions.values()
             pause = threading.Event()
             pause.wait(1.2)  # several times the allowed silence
             assert channel.subscribed.is_set()
@@ -176,8 +176,8 @@ class TestReconnecting:
                 finish.wait(10)
             return arrived
 
-        monkeypatch.setattr(channels, "PING_INTERVAL", 0.3)
-        monkeypatch.setattr(channels, "CHECK_INTERVAL", 0.1)
+        monkeypatch.setattr(listener_module, "PING_INTERVAL", 0.3)
+        monkeypatch.setattr(listener_module, "CHECK_INTERVAL", 0.1)
         monkeypatch.setattr(BlockingConnection, "readable", delayed_readable)
         received = Received()
         with listening(key_events=[key_handler(f"{site}*", received, "set")]):
@@ -239,7 +239,7 @@ class TestServerOutages:
             with running(listener.run, listener.stop), late.client() as client:
                 until(lambda: "Looking up the primaries failed" in caplog.text)
                 late.start()
-                until(lambda: listener.events and listener.events.channels and is_dispatcher(listener))
+                until(lambda: listener.events and listener.events.subscriptions and is_dispatcher(listener))
                 client.set(f"{site}a", 1)
                 until(lambda: received)
             clients.close()
@@ -251,7 +251,7 @@ class TestServerOutages:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monkeypatch.setattr(channels, "MAX_PAUSE", 0.0)
+        monkeypatch.setattr(listener_module, "MAX_PAUSE", 0.0)
         received = Received()
         with EmbeddedServer(options={NOTIFY: ALL}) as single:
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": single.url}
@@ -285,7 +285,7 @@ class TestServerOutages:
             [leased] = engine.claim(["order"], 1, 60_000).jobs
             events = Events([key_handler(f"{site}*", Received(), "set")])
             events.start()
-            until(lambda: events.channels and all(one.fence for one in events.channels.values()))
+            until(lambda: events.subscriptions and all(one.fence for one in events.subscriptions.values()))
             single.kill()
             firing = Firing(engine.engine, engine.using, {"order": TimerHandler("order", received, None)})
             settlement = firing(RunningJob(leased, EventLoop().run))
