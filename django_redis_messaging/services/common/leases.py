@@ -37,7 +37,19 @@ from ...errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavai
 
 logger = logging.getLogger(__name__)
 
+#: maximum number of characters of a host name in a token
+MAX_HOST_LENGTH = 40
+#: leases that share a round trip at most
+BATCH = 100
+#: part of the interval by which a lease may be renewed early, to share a round trip
+EARLY = 0.1
+#: part of the interval after which a failed renewal is repeated
+RETRY = 0.5
+#: names that a log line lists at most
+MAX_LOGGED_NAMES = 3
+
 F = TypeVar("F", bound=Callable[..., Any])
+O = TypeVar("O", bound="Owned")  # noqa: E741
 
 
 class Leasable(Service):
@@ -127,10 +139,6 @@ class Leasable(Service):
         return cast(F, blocking)
 
 
-#: maximum number of characters of a host name in a token
-MAX_HOST_LENGTH = 40
-
-
 class Owned(ABC):
     """What one thread or task holds. Its leases are not renewed any more after the thread or task has
     ended, or when this object is destroyed, since nothing could release them then."""
@@ -180,8 +188,6 @@ def _count_fork() -> None:
 
 os.register_at_fork(after_in_child=_count_fork)
 
-O = TypeVar("O", bound=Owned)  # noqa: E741
-
 
 class SharedOwner(Generic[O]):
     """One state for all threads and tasks of a process. `make_empty`: see Owners."""
@@ -230,16 +236,6 @@ class Owners(threading.local, Generic[O]):
 def _end_renewal(own: Owned | None) -> None:
     if own is not None:
         own.end_renewal()
-
-
-#: leases that share a round trip at most
-BATCH = 100
-#: part of the interval by which a lease may be renewed early, to share a round trip
-EARLY = 0.1
-#: part of the interval after which a failed renewal is repeated
-RETRY = 0.5
-#: names that a log line lists at most
-MAX_LOGGED_NAMES = 3
 
 
 class Renewal:
