@@ -148,7 +148,7 @@ class TestRelease:
         lock.release()
         lock.acquire()
         output_of("--release", "nightly")
-        assert lock._give_back(b"before")  # a repeat after a lost reply
+        assert lock._leave(b"before")  # a repeat after a lost reply
 
     def test_a_lock_with_a_key_of_its_own(self) -> None:
         lock = Lock("stock", key="{shop}:stock")

@@ -141,8 +141,8 @@ class TestLocksOfOthers:
             assert "}" in key
             return
         made = LockKeys("site", key)
-        assert {key_slot(one.encode()) for one in made.acquiring} == {key_slot(key.encode())}
-        assert all(one.startswith("site:1:{") for one in made.acquiring[1:])
+        assert {key_slot(one.encode()) for one in made.with_ring} == {key_slot(key.encode())}
+        assert all(one.startswith("site:1:{") for one in made.with_ring[1:])
 
     @given(names, names)
     def test_two_lock_keys_have_no_key_in_common(self, one: str, other: str) -> None:

@@ -10,7 +10,7 @@ import redis
 
 from django_redis_messaging import Expiry, Unavailable, conf
 from django_redis_messaging.services.expiries.keys import timer_key
-from django_redis_messaging.services.listening.listener import DispatchLease
+from django_redis_messaging.services.listening.listener import DispatchLock
 from tests.support.engines import timers
 from tests.support.listeners import Received, jobs, listening
 from tests.support.server import until
@@ -84,4 +84,8 @@ def test_due_timers_fire_fail_and_are_dead_lettered(fill: Fill) -> None:
 
 def test_listener_takes_over(fill: Fill) -> None:
     fill()
-    assert DispatchLease("node", "token").acquire()
+    lock = DispatchLock("node")
+    assert lock.acquire(blocking=False)
+    assert lock.reacquire()
+    lock.release()
+    assert lock.acquire(blocking=False)

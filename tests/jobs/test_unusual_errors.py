@@ -12,7 +12,7 @@ import pytest
 from django_redis_messaging import Broadcast, DelayQueue, Lock, Mailbox, conf
 from django_redis_messaging.core import operations
 from django_redis_messaging.services.common import leases, loops
-from django_redis_messaging.services.common.leases import AsyncRenewal, Renewal
+from django_redis_messaging.services.common.leases import RenewedByCall
 from django_redis_messaging.services.common.loops import LoopGroup, Poller, default_alias
 from django_redis_messaging.services.jobs import queue as consuming
 from django_redis_messaging.services.jobs.engine import Engine
@@ -102,12 +102,12 @@ def test_the_thread_that_renews_locks_goes_on(error: Exception, monkeypatch: pyt
     assert lost.empty()
 
 
-async def test_renewals_go_on(error: Exception) -> None:
-    blocking, awaiting = FailsOnce(error), FailsOnce(error)
-    with Renewal(blocking, EVERY, "door"):
-        await asyncio.to_thread(until, lambda: blocking.calls > 2)
-    async with AsyncRenewal(awaiting.awaited, EVERY, "door"):
-        await asyncio.to_thread(until, lambda: awaiting.calls > 2)
+def test_renewals_by_a_call_go_on(error: Exception) -> None:
+    failing = FailsOnce(error)
+    renewal = RenewedByCall(conf.alias(), "door", EVERY, failing)
+    renewal.start()
+    until(lambda: failing.calls > 2)
+    renewal.end()
 
 
 async def test_live_streams_read_other_resources(error: Exception) -> None:

@@ -20,6 +20,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError
 from django_redis_messaging.isolation import close_connections
+from django_redis_messaging.services.common import leases
 from django_redis_messaging.services.jobs import DelayQueue
 from django_redis_messaging.services.jobs import queue as consuming
 
@@ -328,13 +329,13 @@ class TestLease:
         async with working(queue, {"purge": lambda: queue.purge()}):
             await until_async(lambda: "its lease was lost" in caplog.text)
 
-    async def test_no_lease_thread_remains(self, working: Works) -> None:
+    async def test_no_lease_is_renewed_any_more(self, working: Works) -> None:
         queue = DelayQueue("calls", max_attempts=1)
         queue.execute_later("fine")
         queue.execute_later("raises")
         async with working(queue, {"fine": lambda: None, "raises": lambda: 1 // 0}):
             await until_async(lambda: queue.stats().dead == 1)
-        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("lease of")] == []
+        assert not [one for renewer in leases._renewers.values() for one in list(renewer._leases)]
 
 
 class TestStop:

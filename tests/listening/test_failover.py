@@ -107,7 +107,7 @@ def test_listener_follows_a_cluster_failover(cluster: Cluster, caplog: pytest.Lo
             until(lambda: len(departures(caplog)) == gone)
             received.clear()
             until(received_any)
-            until(lambda: len(listener.events.channels) == 3 and is_dispatcher(listener))
+            until(lambda: len(listener.events.subscriptions) == 3 and is_dispatcher(listener))
             last = [next(names) for _ in range(20)]
             for name in last:
                 cluster.clients[number].set(name, 1)

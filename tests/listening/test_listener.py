@@ -12,8 +12,6 @@ import pytest
 from django_redis_messaging import Expiry, conf, handlers, on_key_event
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.listening import Listener, listener
-from django_redis_messaging.services.listening import listener as channel
-from django_redis_messaging.services.listening import listener as dispatch
 from django_redis_messaging.services.listening.keys import dispatch_key
 from django_redis_messaging.services.listening.listener import Dispatcher
 from tests.core.test_failures import UNUSUAL
@@ -181,8 +179,8 @@ class TestHandlers:
     @pytest.mark.parametrize(
         ("owner", "name"),
         [
-            (dispatch.Dispatcher, "_call"),
-            (channel.Channel, "_listen_until_closed"),
+            (listener.Dispatcher, "_call"),
+            (listener.Subscription, "_listen_until_closed"),
             (listener.Events, "_follow_topology"),
         ],
     )
@@ -234,7 +232,7 @@ class TestHandlers:
         thread.start()
         events = listener.events
         assert events is not None
-        until(lambda: events.channels and all(map(ready, events.channels.values())))
+        until(lambda: events.subscriptions and all(map(ready, events.subscriptions.values())))
         server().set(f"{site}a", 1)
         thread.join(PATIENCE)
         assert (thread.is_alive(), listener.failed) == (False, True)
@@ -270,7 +268,7 @@ class TestHandlers:
     def test_slow_handlers_lose_events_above_the_limit(
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(dispatch, "MAX_WAITING", 2)
+        monkeypatch.setattr(listener, "MAX_WAITING", 2)
         received, finish = Received(), threading.Event()
 
         def handler(event: Any) -> None:
@@ -289,7 +287,7 @@ class TestHandlers:
     def test_hanging_handler_lets_another_listener_take_over(
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(dispatch, "HANGING_AFTER", 0.2)
+        monkeypatch.setattr(listener, "HANGING_AFTER", 0.2)
         hung, finish, received = Received(), threading.Event(), Received()
 
         def handler(event: Any) -> None:

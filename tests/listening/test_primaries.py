@@ -54,7 +54,7 @@ class TestPrimaries:
                 with listening(key_events=[key_handler(f"{site}*", received, "set")]) as listener:
                     assert listener.events is not None
                     split(first, second)
-                    until(lambda: len(listener.events.channels) == 2)
+                    until(lambda: len(listener.events.subscriptions) == 2)
                     until(lambda: is_dispatcher(listener))
                     there.set(name, 1)
                     here.set(in_slots(site, 16383, above=100), 1)
@@ -84,11 +84,11 @@ class TestPrimaries:
             with second.client() as there:
                 port = int(there.config_get("port")["port"])
             found.append(Primary("other", ("127.0.0.1", port)))
-            until(lambda: len(listener.events.channels) == 2)
+            until(lambda: len(listener.events.subscriptions) == 2)
             until(lambda: is_dispatcher(listener))
             assert server().exists(dispatch_key(conf.prefix(), "other"))
             del found[1]
-            until(lambda: len(listener.events.channels) == 1)
+            until(lambda: len(listener.events.subscriptions) == 1)
             until(lambda: not server().exists(dispatch_key(conf.prefix(), "other")))
 
     @pytest.mark.long

@@ -19,13 +19,13 @@ from django_redis_messaging.services.jobs.engine import Outcome
 from django_redis_messaging.services.jobs.running import RunningJob
 from django_redis_messaging.services.jobs.threads import EventLoop
 from django_redis_messaging.services.listening import Listener
-from django_redis_messaging.services.listening import listener as channels
-from django_redis_messaging.services.listening.listener import DispatchLease, Events
+from django_redis_messaging.services.listening import listener as listener_module
+from django_redis_messaging.services.listening.listener import DispatchLock, Events
 from tests.support.engines import timers
 from tests.support.workers import running
 
 from ..support.listeners import ALL, NOTIFY, Received, is_dispatcher, key_handler, listening
-from ..support.server import all_keys, change, is_cluster, server, server_ms, until
+from ..support.server import change, is_cluster, server, server_ms, until
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("keyspace_events", "short_lease")]
 
@@ -51,7 +51,7 @@ class TestOneListenerOfSeveral:
     def test_expired_lease_is_taken_over(self, site: str) -> None:
         received = Received()
         node = node_id()
-        lost = DispatchLease(node, "killed")
+        lost = DispatchLock(node)
         assert lost.acquire()
         with listening(key_events=[key_handler(f"{site}*", received, "set")]) as listener:
             server().set(f"{site}a", 1)
@@ -59,26 +59,43 @@ class TestOneListenerOfSeveral:
             until(lambda: is_dispatcher(listener))
             server().set(f"{site}b", 1)
             until(lambda: received)
-            assert not lost.acquire()
+            assert not lost.acquire(blocking=False)
         assert received.keys == [(f"{site}b", "set")]
-        assert lost.acquire()
+        assert lost.acquire(blocking=False)
 
-    def test_lease_is_kept_and_released(self) -> None:
-        one, other = DispatchLease("n", "one"), DispatchLease("n", "other")
-        fence = one.acquire()
-        assert one.acquire() == fence > 0
-        assert other.acquire() == 0
-        other.release()
-        assert one.acquire() == fence
-        one.release()
-        assert other.acquire() > fence
-        other.release()
+    def test_lease_is_kept_and_released(self, site: str) -> None:
+        other = DispatchLock(node_id())
+        with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
+            until(lambda: is_dispatcher(listener))
+            [channel] = listener.events.subscriptions.values()
+            fence, ends = channel.fence, time.monotonic() + 1.5  # several leases
+            while time.monotonic() < ends:
+                assert not other.acquire(blocking=False)
+            assert channel.fence == fence > 0
+        assert other.acquire(blocking=False)
+        assert other.fence > fence
 
-    async def test_lease_with_async_operations(self) -> None:
-        one = DispatchLease("n", "one")
-        assert await one.aacquire() > 0
-        await one.arelease()
-        assert all_keys() == []
+    def test_own_lease_is_acquired_again(self, site: str) -> None:
+        """The listener could not extend it for a moment."""
+        with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
+            until(lambda: is_dispatcher(listener))
+            [channel] = listener.events.subscriptions.values()
+            fence, channel.fence = channel.fence, 0
+            until(lambda: channel.fence)
+            assert channel.fence == fence
+
+    def test_lost_lease_is_noticed(self, site: str) -> None:
+        received, other = Received(), DispatchLock(node_id())
+        with listening(key_events=[key_handler(f"{site}*", received, "set")]) as listener:
+            until(lambda: is_dispatcher(listener))
+            server().set(other.key, "another listener", px=5000)
+            until(lambda: not is_dispatcher(listener))
+            server().set(f"{site}a", 1)
+            server().delete(other.key)
+            until(lambda: is_dispatcher(listener))
+            server().set(f"{site}b", 1)
+            until(lambda: received)
+        assert received.keys == [(f"{site}b", "set")]
 
 
 def node_id() -> str:
@@ -127,10 +144,10 @@ class TestReconnecting:
     ) -> None:
         """Pings are answered; without an answer, the connection counts as dead."""
         change(settings, COMMAND_DEADLINE=0.2)
-        monkeypatch.setattr(channels, "PING_INTERVAL", 0.3)
-        monkeypatch.setattr(channels, "CHECK_INTERVAL", 0.1)
+        monkeypatch.setattr(listener_module, "PING_INTERVAL", 0.3)
+        monkeypatch.setattr(listener_module, "CHECK_INTERVAL", 0.1)
         with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
-            [channel] = listener.events.channels.values()
+            [channel] = listener.events.subscriptions.values()
             pause = threading.Event()
             pause.wait(1.2)  # several times the allowed silence
             assert channel.subscribed.is_set()
@@ -159,8 +176,8 @@ class TestReconnecting:
                 finish.wait(10)
             return arrived
 
-        monkeypatch.setattr(channels, "PING_INTERVAL", 0.3)
-        monkeypatch.setattr(channels, "CHECK_INTERVAL", 0.1)
+        monkeypatch.setattr(listener_module, "PING_INTERVAL", 0.3)
+        monkeypatch.setattr(listener_module, "CHECK_INTERVAL", 0.1)
         monkeypatch.setattr(BlockingConnection, "readable", delayed_readable)
         received = Received()
         with listening(key_events=[key_handler(f"{site}*", received, "set")]):
@@ -222,7 +239,7 @@ class TestServerOutages:
             with running(listener.run, listener.stop), late.client() as client:
                 until(lambda: "Looking up the primaries failed" in caplog.text)
                 late.start()
-                until(lambda: listener.events and listener.events.channels and is_dispatcher(listener))
+                until(lambda: listener.events and listener.events.subscriptions and is_dispatcher(listener))
                 client.set(f"{site}a", 1)
                 until(lambda: received)
             clients.close()
@@ -234,7 +251,7 @@ class TestServerOutages:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monkeypatch.setattr(channels, "MAX_PAUSE", 0.0)
+        monkeypatch.setattr(listener_module, "MAX_PAUSE", 0.0)
         received = Received()
         with EmbeddedServer(options={NOTIFY: ALL}) as single:
             entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": single.url}
@@ -268,7 +285,7 @@ class TestServerOutages:
             [leased] = engine.claim(["order"], 1, 60_000).jobs
             events = Events([key_handler(f"{site}*", Received(), "set")])
             events.start()
-            until(lambda: events.channels and all(one.fence for one in events.channels.values()))
+            until(lambda: events.subscriptions and all(one.fence for one in events.subscriptions.values()))
             single.kill()
             firing = Firing(engine.engine, engine.using, {"order": TimerHandler("order", received, None)})
             settlement = firing(RunningJob(leased, EventLoop().run))

@@ -192,24 +192,24 @@ class TestStrangers:
 
 #: the operations of a held lock with a waiting client, and the keys whose type each must check
 TAKES: dict[str, tuple[Callable[[Lock], object], str]] = {
-    "acquire": (lambda _: Lock("door").acquire(blocking=False), "lock fence queue seen"),
-    "wait": (lambda _: Lock("door").acquire(blocking_timeout=0.01), "lock fence queue seen"),
-    "release": (lambda lock: lock.release(), "lock queue seen released"),
-    "extend": (lambda lock: lock.extend(1), "lock fence"),
-    "reacquire": (lambda lock: lock.reacquire(), "lock"),
+    "acquire": (lambda _: Lock("door").acquire(blocking=False), "key fence line seen"),
+    "wait": (lambda _: Lock("door").acquire(blocking_timeout=0.01), "key fence line seen"),
+    "release": (lambda lock: lock.release(), "key line seen releases"),
+    "extend": (lambda lock: lock.extend(1), "key fence"),
+    "reacquire": (lambda lock: lock.reacquire(), "key"),
     "locked": (lambda lock: lock.locked(), ""),
-    "owned": (lambda lock: lock.owned(), "lock"),
+    "owned": (lambda lock: lock.owned(), "key"),
 }
 
 
-@pytest.mark.parametrize("part", ["lock", "fence", "queue", "seen", "released"])
+@pytest.mark.parametrize("part", ["key", "fence", "line", "seen", "releases"])
 @pytest.mark.parametrize("operation", TAKES)
 def test_a_key_of_a_lock_that_holds_another_type(operation: str, part: str) -> None:
     act, takes = TAKES[operation]
     lock = Lock("door")
     assert lock.acquire()
     waiter = Lock("door")
-    reply_to(next(steps(waiter._take, waiter._attempt(True, None, "first"))))
+    reply_to(next(steps(waiter._acquire, waiter._attempt(True, None, "first"))))
     keys = LockKeys(conf.prefix(), lock.key)
     key = getattr(keys, part)
     server().delete(key)

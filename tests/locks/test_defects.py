@@ -70,7 +70,7 @@ def finish(acquiring: Generator[None, None, None]) -> None:
 
 def begin(lock: Lock, token: str, *, blocking: bool = True) -> tuple[Any, Any]:
     """An acquire, and the reply to its first step."""
-    body = steps(lock._take, lock._attempt(blocking, None, token))
+    body = steps(lock._acquire, lock._attempt(blocking, None, token))
     return body, reply_to(next(body))
 
 
@@ -123,7 +123,7 @@ class TestSlowAcquire:
     def test_ours_changes_nothing_of_another_client(self) -> None:
         slow, other = Lock("door", timeout=TIMEOUT), Lock("door", timeout=1000)
         assert other.acquire()
-        body = steps(slow._take, slow._attempt(False, None, "slow"))
+        body = steps(slow._acquire, slow._attempt(False, None, "slow"))
         step = next(body)
         for _ in range(2):  # also if the reply is lost
             assert reply_to(step) == 0

@@ -118,7 +118,7 @@ def test_a_killed_waiter_delays_the_others_by_a_second(
 ) -> None:
     lock, waiters = Lock("door", timeout=1000), []
     lock.acquire()
-    line = LockKeys(conf.prefix(), lock.key).queue
+    line = LockKeys(conf.prefix(), lock.key).line
     try:
         for number in range(killed):
             waiters.append(_waiter(stage))
@@ -178,12 +178,12 @@ MISTAKES: dict[str, Plant] = {
     ),
     "a release of any holder's lock": (
         "locks/release",
-        "if redis.call('GET', lock) ~= token then",
-        "if not redis.call('GET', lock) then",
+        "if redis.call('GET', lock.key) ~= token then",
+        "if not redis.call('GET', lock.key) then",
     ),
     "newcomers that overtake": (
         "locks/acquire",
-        "redis.call('EXISTS', queue) == 0 and set_lock()",
+        "redis.call('EXISTS', line) == 0 and set_lock()",
         "set_lock()",
     ),
 }
@@ -217,9 +217,9 @@ def _is_right() -> bool:
     keys, holder = LockKeys(conf.prefix(), Lock(name).key), Lock(name)
     holder.acquire()
     with redis.Redis.from_url(_url()) as client:
-        client.zadd(keys.queue, {"first": 1})
+        client.zadd(keys.line, {"first": 1})
         client.zadd(keys.seen, {"first": 2**45})
-        client.delete(keys.lock)
+        client.delete(keys.key)
     return grows and owner and not Lock(name).acquire(blocking=False)
 
 

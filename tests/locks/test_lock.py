@@ -72,7 +72,7 @@ def keys(lock: Lock) -> LockKeys:
 
 def waiting(lock: Lock) -> int:
     """The length of the queue."""
-    return int(server().zcard(keys(lock).queue))
+    return int(server().zcard(keys(lock).line))
 
 
 def ttl(lock: Lock) -> int:
@@ -191,18 +191,15 @@ class TestOne:
         lock = Lock("door", timeout=10)
         lock.acquire(token="mine")
         for _ in range(2):
-            [extended] = (
-                server().eval(
-                    source("locks/extend"), 2, lock.key, keys(lock).fence, "mine", 10_000, "add", "one"
-                ),
-            )
+            names, words = keys(lock).all, ("mine", 10_000, "add", "one")
+            extended = server().eval(source("locks/extend"), len(names), *names, *words)
             assert 10_000 < extended <= 20_000
         assert ttl(lock) <= 20_000
 
     def test_a_repeated_acquire_returns_the_same_fence(self) -> None:
         lock = Lock("door")
         words = ("mine", 10_000, 10, 0)
-        text, names = source("locks/acquire"), keys(lock).acquiring
+        text, names = source("locks/acquire"), keys(lock).with_ring
         first = server().eval(text, len(names), *names, *words)
         assert server().eval(text, len(names), *names, *words) == first > 0
         assert waiting(lock) == 0
@@ -212,9 +209,9 @@ class TestOne:
         lock.acquire(token="mine")
         lock.release()
         assert other.acquire()
-        assert lock._give_back(b"mine")
+        assert lock._leave(b"mine")
         assert other.owned()
-        assert not lock._give_back(b"never")
+        assert not lock._leave(b"never")
 
 
 class TestForms:
@@ -520,9 +517,9 @@ class TestWaiting:
         lock.acquire()
         first = Waiter(lock, pool)
         between = [f"gone {at}" for at in range(7)]
-        server().zadd(keys(lock).queue, {name: at for at, name in enumerate(between, 2)})
+        server().zadd(keys(lock).line, {name: at for at, name in enumerate(between, 2)})
         second = Waiter(lock, pool)
-        tickets = dict(server().zrange(keys(lock).queue, 0, -1, withscores=True))
+        tickets = dict(server().zrange(keys(lock).line, 0, -1, withscores=True))
         assert sorted(tickets.values()) == list(range(1, 10))
         lock.release()
         first.leave()
@@ -531,7 +528,7 @@ class TestWaiting:
     def test_a_dead_waiter_delays_the_others_by_a_second(self, pool: ThreadPoolExecutor) -> None:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
-        names = keys(lock).acquiring
+        names = keys(lock).with_ring
         server().eval(source("locks/acquire"), len(names), *names, "dead", LONG, 100, 0)
         waiter = Waiter(lock, pool)
         began = time.monotonic()
@@ -543,7 +540,7 @@ class TestWaiting:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         dead = {f"dead {at}": at for at in range(-150, 0)}
-        server().zadd(keys(lock).queue, dead)
+        server().zadd(keys(lock).line, dead)
         server().zadd(keys(lock).seen, dict.fromkeys(dead, server_ms() - 2000))
         lock.release()
         assert lock.acquire(blocking=False)
@@ -555,7 +552,7 @@ class TestWaiting:
         lock = Lock("door", timeout=LONG)
         lock.acquire()
         dead = {f"dead {at}": at for at in range(-count, 0)}
-        server().zadd(keys(lock).queue, dead)
+        server().zadd(keys(lock).line, dead)
         server().zadd(keys(lock).seen, dict.fromkeys(dead, 1))
         waiter = Waiter(Lock("door"), pool)
         lock.release()
@@ -640,7 +637,7 @@ class TestWaiting:
         lock, later = Lock("door", timeout=LONG), 0.0
         Lock("door", timeout=LONG).acquire()
         monkeypatch.setattr(waiters, "monotonic", lambda: time.monotonic() + later)
-        body = operation_steps(lock._take, lock._attempt(True, None, "mine"))
+        body = operation_steps(lock._acquire, lock._attempt(True, None, "mine"))
         listens = [body.send(reply_to(next(body)))]
         for _ in range(2):
             later += 1
@@ -652,11 +649,11 @@ class TestWaiting:
         await lock.aacquire()
         tasks = [asyncio.create_task(Lock("door").aacquire()) for _ in range(count)]
         await until_async(lambda: waiting(lock) == count)
-        order, before = server().zrange(keys(lock).queue, 0, -1), scripts()
+        order, before = server().zrange(keys(lock).line, 0, -1), scripts()
         await asyncio.sleep(2.2)  # a client that didn't poll would count as dead
         assert scripts() - before <= 2.2 / steps.KEEP_INTERVAL + 10
         assert (await lock.ainfo()).waiting == count
-        assert server().zrange(keys(lock).queue, 0, -1) == order
+        assert server().zrange(keys(lock).line, 0, -1) == order
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -668,7 +665,7 @@ class TestWaiting:
         await lock.aacquire()
         tasks = [asyncio.create_task(Lock("door").aacquire()) for _ in range(count)]
         await until_async(lambda: waiting(lock) == count)
-        server().delete(keys(lock).queue, keys(lock).seen)
+        server().delete(keys(lock).line, keys(lock).seen)
         began = time.monotonic()
         await until_async(lambda: waiting(lock) == count)
         assert time.monotonic() - began < 2 * steps.KEEP_INTERVAL + SLACK  # not one client an interval
@@ -803,14 +800,14 @@ class TestInfo:
     def test_dead_waiters_are_not_listed(self) -> None:
         lock = Lock("door")
         lock.acquire()
-        server().zadd(keys(lock).queue, {"dead": 1, "alive": 2})
+        server().zadd(keys(lock).line, {"dead": 1, "alive": 2})
         server().zadd(keys(lock).seen, {"dead": 1, "alive": 2**45})
         assert (lock.info().waiting, lock.info().waiters) == (1, ("alive",))
 
     def test_the_list_of_waiters_is_bounded(self) -> None:
         lock = Lock("door")
         tokens = {f"client {number:03}": number for number in range(300)}
-        server().zadd(keys(lock).queue, tokens)
+        server().zadd(keys(lock).line, tokens)
         server().zadd(keys(lock).seen, dict.fromkeys(tokens, 2**45))
         info = lock.info()
         assert info.waiting == 300
@@ -885,7 +882,7 @@ class TestRenewal:
     def test_a_lease_lasts_from_when_its_request_was_sent(self) -> None:
         lock = Lock("door", timeout=LONG, renew=True)
         attempt = lock._attempt(True, None, "mine")
-        body = operation_steps(lock._take, attempt)
+        body = operation_steps(lock._acquire, attempt)
         fence, sent_before = reply_to(next(body)), time.monotonic()
         until(lambda: time.monotonic() > sent_before + 0.02)  # the reply is slow
         with pytest.raises(StopIteration):
@@ -1190,7 +1187,7 @@ class TestSharedWithTheDriver:
     def test_all_keys_share_a_slot_and_the_others_have_our_prefix(self, key: str) -> None:
         lock = Lock("door", key=key)
         assert lock.key == key
-        names = [*keys(lock).acquiring, *keys(lock).releasing]
+        names = keys(lock).with_ring
         slots = {key_slot(name.encode()) for name in names}
         assert len(slots) == 1
         assert all(name.startswith(conf.prefix() + ":") for name in names if name != key)

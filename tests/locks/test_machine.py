@@ -118,7 +118,7 @@ class LockMachine(RuleBasedStateMachine):
         self.model = Model()
         self.key = Lock(self.name).key
         self.keys = LockKeys(conf.prefix(), self.key)
-        self.others = sorted({*self.keys.acquiring, *self.keys.releasing} - {self.key})
+        self.others = sorted({*self.keys.with_ring} - {self.key})
         self.numbers = itertools.count()
         self.asleep: dict[str, Client] = {}
         #: clients that acquired it, also those whose lease ended since
@@ -181,7 +181,7 @@ class LockMachine(RuleBasedStateMachine):
         client = self.asleep.pop(self.one(self.asleep, at).token)
         held = self.model.holder == client.token
         for _ in range(times):
-            assert self.run(client.lock._give_back, client.token.encode()) is held
+            assert self.run(client.lock._leave, client.token.encode()) is held
         self.released(client.token)
 
     @precondition(lambda self: self.model.holder in self.holders)
@@ -197,7 +197,7 @@ class LockMachine(RuleBasedStateMachine):
     def wait_for_itself(self) -> None:
         """The lock is not reentrant: its holder gets an error instead of waiting for ever."""
         lock = self.holders[self.model.holder].lock
-        self.refusal(lock._take, lock._attempt(True, None, "again"))
+        self.refusal(lock._acquire, lock._attempt(True, None, "again"))
 
     @precondition(lambda self: self.model.holder in self.holders)
     @rule(times=times)
@@ -300,7 +300,7 @@ class LockMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_lock_is_as_in_the_model(self) -> None:
-        asked = self.client.pipeline(transaction=False).get(self.key).zrange(self.keys.queue, 0, -1)
+        asked = self.client.pipeline(transaction=False).get(self.key).zrange(self.keys.line, 0, -1)
         asked.zrange(self.keys.seen, 0, -1, withscores=True)
         for key in (self.key, *self.others):
             asked.pttl(key)
@@ -338,7 +338,7 @@ class LockMachine(RuleBasedStateMachine):
         raise AssertionError("it was not refused")
 
     def renewal(self, token: str, times: int) -> Any:
-        step = Script("locks/extend", (self.keys.lock, self.keys.fence), (token, 1000 * LEASE, "keep", "-"))
+        step = Script("locks/extend", self.keys.all, (token, 1000 * LEASE, "keep", "-"))
         return [reply_to(step) for _ in range(times)][-1]
 
     def extension(self, lock: Lock, verb: str) -> tuple[Any, ...]:
@@ -348,7 +348,7 @@ class LockMachine(RuleBasedStateMachine):
     def arrive(self, lease: float | None, *, blocking: bool) -> Client:
         token = f"t {next(self.numbers)}"
         lock = Lock(self.name, timeout=lease, blocking_timeout=PATIENCE)
-        body = steps(lock._take, lock._attempt(blocking, None, token))
+        body = steps(lock._acquire, lock._attempt(blocking, None, token))
         return Client(token, lock, lease, body, next(body))
 
     def wake(self, client: Client, times: int, *, stays: bool = True) -> None:
@@ -388,7 +388,7 @@ class LockMachine(RuleBasedStateMachine):
             lease = self.model.lease
             assert ttl == -1 if lease is None else abs(lease - ttl / 1000) < TOLERANCE
         assert all(left > 0 for left in others.values()), others
-        assert others.get(self.keys.released, 0) <= 60_000
+        assert others.get(self.keys.releases, 0) <= 60_000
         if self.model.holder in self.holders:
             assert others[self.keys.fence] >= ttl
 
@@ -453,26 +453,26 @@ PLANTS: dict[str, Plant] = {
         "return owner == token and tonumber(latest) or",
         "return tonumber(latest) or",
     ),
-    "newcomers overtake": ("locks/acquire", "redis.call('EXISTS', queue) == 0 and set_lock()", "set_lock()"),
+    "newcomers overtake": ("locks/acquire", "redis.call('EXISTS', line) == 0 and set_lock()", "set_lock()"),
     "a holder waits for itself": ("locks/acquire", "other_token ~= '' and holder == other_token", "false"),
     "the last poll overtakes": (
         "locks/acquire",
-        "if first == token or not first and redis.call('EXISTS', queue) == 0 then",
+        "if first == token or not first and redis.call('EXISTS', line) == 0 then",
         "if true then",
     ),
     "the grant is not extended to the lease": (
         "locks/acquire",
-        "redis.call('PEXPIRE', lock, string.format('%.0f', lease))",
-        "redis.call('PTTL', lock)",
+        "redis.call('PEXPIRE', key, string.format('%.0f', lease))",
+        "redis.call('PTTL', key)",
     ),
     "a lock without a lease expires": (
         "locks/acquire",
-        "redis.call('PERSIST', lock)",
-        "redis.call('PTTL', lock)",
+        "redis.call('PERSIST', key)",
+        "redis.call('PTTL', key)",
     ),
     "a client that gives up stays in the queue": (
         "locks/acquire",
-        "  leave_queue(queue, seen, token)\n  return 0",
+        "  leave_queue(line, seen, token)\n  return 0",
         "  return 0",
     ),
     "each poll draws a ticket": ("locks/acquire", "if not ticket then", "if true then"),
@@ -492,25 +492,37 @@ PLANTS: dict[str, Plant] = {
     "polls do not expire": ("locks/acquire", "redis.call('PEXPIRE', seen, 2 * TICKET)\n", ""),
     "waiting for longer than the lease": ("locks/acquire", "if remaining >= 0 then", "if false then"),
     "other programs are not polled": ("locks/acquire", "  wait = wait / 5\n", ""),
-    "anybody releases": ("locks/release", "redis.call('GET', lock) ~= token", "not redis.call('GET', lock)"),
+    "anybody releases": (
+        "locks/release",
+        "redis.call('GET', lock.key) ~= token",
+        "not redis.call('GET', lock.key)",
+    ),
     "a release hands nothing over": ("locks/release", "if first then", "if false then"),
     "a release is not remembered": (
         "locks/release",
-        "redis.call('LPUSH', released, token)",
-        "redis.call('LLEN', released)",
+        "redis.call('LPUSH', lock.releases, token)",
+        "redis.call('LLEN', lock.releases)",
     ),
     "only the latest release is remembered": (
         "locks/release",
-        "redis.call('LPUSH', released, token)",
-        "redis.call('LPUSH', released, redis.call('DEL', released), token)",
+        "redis.call('LPUSH', lock.releases, token)",
+        "redis.call('LPUSH', lock.releases, redis.call('DEL', lock.releases), token)",
     ),
-    "a release is remembered for ever": ("locks/release", "redis.call('PEXPIRE', released, memory)\n", ""),
-    "an interrupted client stays in the queue": (
+    "a release is remembered for ever": (
         "locks/release",
-        "  leave_queue(queue, seen, token)\n",
+        "redis.call('PEXPIRE', lock.releases, memory)\n",
         "",
     ),
-    "anybody extends": ("locks/extend", "redis.call('GET', lock) ~= token", "not redis.call('GET', lock)"),
+    "an interrupted client stays in the queue": (
+        "locks/release",
+        "  leave_queue(lock.line, lock.seen, token)\n",
+        "",
+    ),
+    "anybody extends": (
+        "locks/extend",
+        "redis.call('GET', lock.key) ~= token",
+        "not redis.call('GET', lock.key)",
+    ),
     "an extension is added twice": ("locks/extend", "if previous == request then", "if false then"),
     "an extension replaces": ("locks/extend", "ms = ms + remaining", "ms = ms + 0"),
     "an extension is not bounded": ("locks/extend", "if remaining < 0 then", "if false then"),
@@ -518,11 +530,11 @@ PLANTS: dict[str, Plant] = {
     "a renewal lengthens": ("locks/extend", "ms = math.max(ms, remaining)", "ms = ms + remaining"),
     "a fence expires before the lock": ("locks/_locks", "math.max(DAY, 2 * lease)", "DAY"),
     "the dead are handed the lock": ("locks/_locks", "tonumber(polled) > now - TICKET", "true"),
-    "the last comes first": ("locks/_locks", "redis.call('ZPOPMIN', queue)", "redis.call('ZPOPMAX', queue)"),
+    "the last comes first": ("locks/_locks", "redis.call('ZPOPMIN', line)", "redis.call('ZPOPMAX', line)"),
     "polls of former holders stay": ("locks/_locks", "    redis.call('ZREM', seen, first[1])\n", ""),
     "a grant does not expire": ("locks/_locks", "token, 'PX', GRANT)", "token)"),
     "nobody is woken": ("locks/_locks", "string.format('%.0f-0', us), 't', token)", "'1-0', 't', token)"),
-    "another client is woken": ("locks/_locks", "keys[ring + ticket % (#keys - ring + 1)]", "keys[ring]"),
+    "another client is woken": ("locks/_locks", "keys[RING + place_of(keys, ticket)]", "keys[RING]"),
     "wake-ups do not expire": ("locks/_locks", "  redis.call('PEXPIRE', wake, 2 * TICKET)\n", ""),
 }
 

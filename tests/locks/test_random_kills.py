@@ -138,7 +138,7 @@ def kill_at_random(
     `recovers`: after a kill, none follows before a client has acquired the lock.
     """
     keys = LockKeys(conf.prefix(), Lock("door").key)
-    watch, lines = Watch(client, keys.lock, keys.fence), f"{conf.prefix()}:1:fences"
+    watch, lines = Watch(client, keys.key, keys.fence), f"{conf.prefix()}:1:fences"
     contenders, chance = Contenders(stage, watch, mistake), random.Random(1)
     try:
         _wait_for_an_acquire(watch, client, lines)

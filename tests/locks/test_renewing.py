@@ -1,19 +1,23 @@
-"""Renewal of leases, by a thread or by a task."""
+"""Renewal, by a script or by a call."""
 
 from __future__ import annotations
 
-import asyncio
+import math
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from django_redis_messaging import Unavailable
-from django_redis_messaging.services.common.leases import AsyncRenewal, Renewal
+from django_redis_messaging import Unavailable, conf, deadline
+from django_redis_messaging.core.commands import Script
+from django_redis_messaging.core.outcome import time_left
+from django_redis_messaging.services.common import leases
+from django_redis_messaging.services.common.leases import RenewedByCall, RenewedLease
 
-from ..support.server import DEADLINE
+from ..support.server import DEADLINE, until
 
 pytestmark = pytest.mark.timing
 
@@ -28,101 +32,159 @@ class Server:
         self._answers = list(answers)
         self.asked = 0
 
-    def renew(self) -> bool:
+    def renew(self, *_: object) -> bool:
         self.asked += 1
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def arenew(self) -> bool:
-        return self.renew()
+
+#: starts to renew at a server; returns the renewal
+Start = Callable[[Callable[..., bool]], RenewedLease | RenewedByCall]
 
 
-class Both:
-    """Both renewals behind one interface."""
-
-    def __init__(self, awaits: bool) -> None:
-        self._awaits = awaits
-
-    async def keep(self, server: Server, holds: Callable[[Renewal | AsyncRenewal], bool]) -> bool:
-        """Renew until a condition is true; returns whether the lease was lost."""
-        if self._awaits:
-            async with AsyncRenewal(server.arenew, EVERY, "door") as awaiting:
-                await until_async(lambda: holds(awaiting))
-            return awaiting.lost
-        with Renewal(server.renew, EVERY, "door") as blocking:
-            await until_async(lambda: holds(blocking))
-        return blocking.lost
+@pytest.fixture(autouse=True)
+def own_renewers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renewers that renew nothing else."""
+    monkeypatch.setattr(leases, "_renewers", {})
 
 
-async def until_async(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not holds():  # noqa: ASYNC110 (a thread sets it)
-            await asyncio.sleep(0.002)
+@pytest.fixture
+def lease(monkeypatch: pytest.MonkeyPatch) -> Start:
+    """A lease that is extended by a script."""
+
+    def start(renew: Callable[..., bool]) -> RenewedLease:
+        def perform(_using: str, steps: Any) -> list[bool]:
+            [_] = next(steps)
+            return [renew()]
+
+        monkeypatch.setattr(leases, "perform_renewal", perform)
+        script = Script("locks/extend", ["key"])
+        found = RenewedLease(conf.alias(), "door", 3 * EVERY, script, until_refused=True)
+        found.start(time.monotonic())
+        return found
+
+    return start
 
 
-@pytest.fixture(params=["thread", "task"])
-def both(request: pytest.FixtureRequest) -> Both:
-    return Both(request.param == "task")
+@pytest.fixture
+def call() -> Start:
+    """What is renewed by a call of its own."""
+
+    def start(renew: Callable[..., bool]) -> RenewedByCall:
+        found = RenewedByCall(conf.alias(), "door", EVERY, renew)
+        found.start()
+        return found
+
+    return start
 
 
-async def test_a_lease_is_renewed_until_stop(both: Both) -> None:
+@pytest.fixture(params=["lease", "call"])
+def both(request: pytest.FixtureRequest) -> Start:
+    found: Start = request.getfixturevalue(request.param)
+    return found
+
+
+def pause(seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    until(lambda: time.monotonic() > ends)
+
+
+def test_it_is_renewed_until_its_end(both: Start) -> None:
     server = Server(True)
-    assert not await both.keep(server, lambda _: server.asked >= 3)
+    renewal = both(server.renew)
+    until(lambda: server.asked >= 3)
+    renewal.end()
+    pause(3 * EVERY)  # one may be in progress
     asked = server.asked
-    await asyncio.sleep(3 * EVERY)
+    pause(3 * EVERY)
     assert server.asked == asked
-    assert not [thread for thread in threading.enumerate() if thread.name == "lease of door"]
+    assert not leases._renewers[conf.alias()]._leases
 
 
-async def test_a_loss_is_logged_and_ends_the_renewal(both: Both, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_is_logged_and_ends_the_renewal(lease: Start, caplog: pytest.LogCaptureFixture) -> None:
     server = Server(True, False)
-    assert await both.keep(server, lambda renewal: renewal.lost)
+    renewal = lease(server.renew)
+    until(lambda: not renewal.is_active)
+    until(lambda: "'door' was lost" in caplog.text)
+    pause(3 * EVERY)
     assert server.asked == 2
-    await until_async(lambda: "'door' was lost" in caplog.text)
 
 
-async def test_an_outage_is_not_a_loss(both: Both, caplog: pytest.LogCaptureFixture) -> None:
-    server = Server(Unavailable("away"), Unavailable("away"), True)
-    assert not await both.keep(server, lambda _: server.asked >= 4)
+def test_an_outage_is_not_a_loss(both: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A job's lease is its worker's until another worker claims the job."""
+    server = Server(*[Unavailable("away")] * 8, True)
+    renewal = both(server.renew)
+    until(lambda: server.asked >= 10)
+    assert renewal.is_active
+    renewal.end()
     message = r"Renewing the lease of 'door' failed, retrying in \d+\.\d s: away"
-    assert len(re.findall(message, caplog.text)) == 2
+    assert len(re.findall(message, caplog.text)) == 8
 
 
-async def test_stop_does_not_wait_for_a_dead_server() -> None:
+def test_the_end_does_not_wait_for_a_dead_server(both: Start) -> None:
     begun, over = threading.Event(), threading.Event()
 
     def hang() -> bool:
         begun.set()
         return over.wait(DEADLINE)
 
-    async def ahang() -> bool:
-        begun.set()
-        await asyncio.sleep(DEADLINE)
-        return True
-
-    blocking, awaiting = Renewal(hang, EVERY, "door"), AsyncRenewal(ahang, EVERY, "door")
-    for start, stop in ((blocking.start, blocking.stop), (awaiting.start, awaiting.stop)):
-        begun.clear()
-        start()
-        await until_async(begun.is_set)
-        began = time.monotonic()
-        stopped: Awaitable[None] | None = stop()
-        if stopped is not None:
-            await stopped
-        assert time.monotonic() - began < DEADLINE / 2
+    renewal = both(hang)
+    assert begun.wait(DEADLINE)
+    began = time.monotonic()
+    if isinstance(renewal, RenewedByCall):
+        renewal.end_and_wait(0.1)
+    renewal.end()
+    assert time.monotonic() - began < DEADLINE / 2
     over.set()
 
 
-def test_the_renewed_object_may_stop_it() -> None:
-    done = threading.Event()
+def test_no_call_follows_the_end(call: Start) -> None:
+    begun, proceed, done = threading.Event(), threading.Event(), threading.Event()
 
     def renew() -> bool:
-        renewal.stop()
+        begun.set()
+        proceed.wait(DEADLINE)
+        assert not done.is_set()
         done.set()
         return True
 
-    renewal = Renewal(renew, EVERY, "door")
+    renewal = call(renew)
+    assert isinstance(renewal, RenewedByCall)
+    assert begun.wait(DEADLINE)
+    threading.Timer(3 * EVERY, proceed.set).start()
+    renewal.end_and_wait(math.inf)
+    assert done.is_set()
+    begun.clear()
+    renewal.call()
+    pause(3 * EVERY)
+    assert not begun.is_set()
+
+
+def test_a_renewal_does_not_inherit_the_deadline() -> None:
+    left: list[float] = []
+    with deadline(0.2):
+        renewal = RenewedByCall(conf.alias(), "door", 60.0, lambda: left.append(time_left()))
+        renewal.start()
+        until(lambda: left)
+    renewal.end()
+    assert left[0] > 0.2
+
+
+def test_a_call_may_end_its_renewal() -> None:
+    done = threading.Event()
+
+    def renew() -> None:
+        renewal.end_and_wait(DEADLINE)
+        done.set()
+
+    renewal = RenewedByCall(conf.alias(), "door", EVERY, renew)
     renewal.start()
     assert done.wait(DEADLINE)
+
+
+def test_a_block_is_renewed() -> None:
+    with RenewedLease(conf.alias(), "door", DEADLINE, Script("locks/extend", ["key"])) as renewal:
+        assert leases._renewers[conf.alias()]._leases == {renewal}
+    assert not leases._renewers[conf.alias()]._leases

@@ -201,7 +201,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
         )
         held = self.client.zrangebyscore(self.keys.holders, 2, "+inf")
         assert {token.decode() for token in held} == set(self.model.holders)
-        line = [token.decode() for token in self.client.zrange(self.keys.queue, 0, -1)]
+        line = [token.decode() for token in self.client.zrange(self.keys.line, 0, -1)]
         assert [token for token in line if token in self.asleep] == self.model.queue
 
     @invariant()
@@ -253,7 +253,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
         return bool(self.client.exists(self.keys.limit))
 
     def ticket(self, token: str) -> int:
-        return int(self.client.zscore(self.keys.queue, token))
+        return int(self.client.zscore(self.keys.line, token))
 
     def gate(self) -> int:
         entries = self.client.xrange(self.keys.gate)
@@ -267,7 +267,7 @@ def test_it_behaves_as_the_model() -> None:
 #: a script, a part of it, and a mistake to replace it with
 PLANTS: dict[str, Plant] = {
     "one too many": ("semaphores/acquire", "if ahead < free then", "if ahead <= free then"),
-    "newcomers overtake": ("semaphores/acquire", "ahead or redis.call('ZCARD', queue),", "ahead or 0,"),
+    "newcomers overtake": ("semaphores/acquire", "ahead or redis.call('ZCARD', line),", "ahead or 0,"),
     "any limit counts": (
         "semaphores/acquire",
         "tonumber(stored or default_limit)",
@@ -277,18 +277,18 @@ PLANTS: dict[str, Plant] = {
     "the released hold permits": ("semaphores/_semaphores", "'(' .. digits(now), '+inf'", "'-inf', '+inf'"),
     "holders are forgotten": ("semaphores/acquire", "-count - 1001", "-count"),
     "the dead stay in line": ("semaphores/_semaphores", "if #dead > 0 then", "if false then"),
-    "a granted one stays in line": ("semaphores/acquire", "  redis.call('ZREM', queue, token)\n", ""),
+    "a granted one stays in line": ("semaphores/acquire", "  redis.call('ZREM', line, token)\n", ""),
     "a repeat is refused": ("semaphores/acquire", "token) or 0) > now", "token) or 0) > now + 1e15"),
     "who gives up stays": ("semaphores/acquire", "if not waits then", "if false then"),
     "the last comes first": ("semaphores/acquire", "digits(math.max(now,", "digits(1e16 - math.max(now,"),
     "the gate stays open": ("semaphores/acquire", "if admitted >= tonumber(ticket) then", "if false then"),
-    "only the first is woken": ("semaphores/_semaphores", "queue, free - 1, free - 1,", "queue, 0, 0,"),
+    "only the first is woken": ("semaphores/_semaphores", "line, free - 1, free - 1,", "line, 0, 0,"),
     "few are not woken": (
         "semaphores/_semaphores",
-        "redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')",
+        "redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')",
         "{}",
     ),
-    "a release wakes nobody": ("semaphores/release", "permits - count_active(holders, now)", "0"),
+    "a release wakes nobody": ("semaphores/release", "permits - count_active(semaphore.holders, now)", "0"),
     "a release gives nothing back": ("semaphores/release", "now + RELEASED", "now - RELEASED"),
     "a late release succeeds": ("semaphores/release", "return expires > now and 1 or 0", "return 1"),
     "a repeated release fails": (
@@ -303,12 +303,12 @@ PLANTS: dict[str, Plant] = {
     ),
     "a limit is not stored": (
         "semaphores/limit",
-        "redis.call('SET', limit, permits,",
-        "redis.call('SET', limit, 1,",
+        "redis.call('SET', semaphore.limit, permits,",
+        "redis.call('SET', semaphore.limit, 1,",
     ),
     "a higher limit wakes nobody": ("semaphores/limit", "permits - count", "0"),
-    "who leaves keeps the permit": ("semaphores/leave", "redis.call('ZREM', holders, token)", ""),
-    "who leaves wakes nobody": ("semaphores/leave", "permits - count_active(holders, now)", "0"),
+    "who leaves keeps the permit": ("semaphores/leave", "redis.call('ZREM', semaphore.holders, token)", ""),
+    "who leaves wakes nobody": ("semaphores/leave", "permits - count_active(semaphore.holders, now)", "0"),
 }
 
 

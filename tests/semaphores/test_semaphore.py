@@ -606,10 +606,10 @@ class TestWaiting:
         assert await semaphore.aacquire()
         tasks = [asyncio.create_task(printer().aacquire(True)) for _ in range(count)]
         await queued(semaphore, count)
-        order, before = server().zrange(keys().queue, 0, -1), evalshas()
+        order, before = server().zrange(keys().line, 0, -1), evalshas()
         await asyncio.sleep(1.3)  # a client that didn't poll would count as dead
         assert evalshas() - before <= 1.3 / semaphores.POLL_INTERVAL + 10
-        assert server().zrange(keys().queue, 0, -1) == order
+        assert server().zrange(keys().line, 0, -1) == order
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -689,7 +689,7 @@ def gate() -> int:
 
 
 def ticket(token: str) -> int:
-    return int(server().zscore(keys().queue, token))
+    return int(server().zscore(keys().line, token))
 
 
 class TestRepeats:

@@ -46,7 +46,11 @@ def listening(
     thread.start()
     try:
         if listener.events is not None:
-            until(lambda: listener.events.channels and all(map(ready, listener.events.channels.values())))
+            until(
+                lambda: (
+                    listener.events.subscriptions and all(map(ready, listener.events.subscriptions.values()))
+                )
+            )
         yield listener
     finally:
         listener.stop()
@@ -60,7 +64,7 @@ def listening(
 
 def is_dispatcher(listener: Any) -> bool:
     """Whether this listener dispatches the events."""
-    return all(one.fence for one in listener.events.channels.values())
+    return all(one.fence for one in listener.events.subscriptions.values())
 
 
 def ready(channel: Any) -> bool:

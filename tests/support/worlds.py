@@ -7,8 +7,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import commands
-from django_redis_messaging.services.listening import listener as channel
-from django_redis_messaging.services.listening import listener as dispatch
+from django_redis_messaging.services.listening import listener
 from tests.support.gate import FURTHER, LIMITED
 
 from . import permissions
@@ -128,8 +127,7 @@ def keyspace_events(own_prefix: str) -> Iterator[None]:
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let another listener take over quickly."""
-    for module in (dispatch, channel):
-        monkeypatch.setattr(module, "LEASE", 600)
+    monkeypatch.setattr(listener, "LEASE", 600)
 
 
 @pytest.fixture

@@ -331,7 +331,7 @@ class TestFlood:
         jobs.note.enqueue("other")
         assert burst().done == 1
         assert jobs.notes == ["other"]
-        assert operations["Lock.take"] == waiting
+        assert operations["Lock.acquire"] == waiting
         due = sorted(state(result).moment for result in results)
         # each 10 ms after the one before
         assert due[-1] >= began + 600_000 + (waiting - 1) * 10
@@ -339,7 +339,7 @@ class TestFlood:
         operations.clear()
         jobs.note.enqueue("next")
         assert burst().done == 1
-        assert operations["Lock.take"] == 0
+        assert operations["Lock.acquire"] == 0
         order_lock.release()
         run_now(*results)
         assert sorted(jobs.notes[2:]) == list(range(waiting))

@@ -71,7 +71,7 @@ def on_the_server_of_the_demo(directory: Path, prefix: Prefix) -> Iterator[None]
 def wait_for_waiting(lock: Lock, count: int) -> None:
     """Wait until this number of clients wait for the lock."""
     ends = time.monotonic() + PATIENCE
-    while get_redis_connection("messaging").zcard(LockKeys(PREFIX, lock.key).queue) < count:
+    while get_redis_connection("messaging").zcard(LockKeys(PREFIX, lock.key).line) < count:
         assert time.monotonic() < ends
         time.sleep(0.005)
 

@@ -1,12 +1,10 @@
-"""Leases that a process holds: who owns them, and their renewal.
+"""Leases that a process holds: by a block, by the thread or task that acquired them, and renewed meanwhile.
 
-Renews the leases of locks and permits that were acquired with renew=True, and reports those that have
-ended: two threads for each process and alias.
-
-The threads don't depend on the event loop, so a lease is also renewed while a coroutine blocks the loop.
-Leases on the same server that are due at about the same time share a round trip. Servers that failed are
-tried last and for a short time only, so that the leases on other servers are renewed in time. The second
-thread never waits for a server, so that a loss is reported in time.
+Two threads for each alias renew all leases: those of locks and permits that were acquired with renew=True, of
+jobs, and of all that a worker runs. They don't depend on the event loop, so a lease is also renewed while a
+coroutine blocks the loop. Leases on the same server that are due at about the same time share a round trip.
+Servers that failed are tried last and for a short time only, so that the leases on other servers are renewed
+in time. The second thread never waits for a server, so that a loss is reported in time.
 """
 
 from __future__ import annotations
@@ -27,17 +25,118 @@ from contextvars import Context
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
+from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from ...core.clients import server_of
 from ...core.commands import batched
 from ...core.connection import Address
-from ...core.operations import LoopGuard, Script, Steps, describe, log_exception, perform_renewal
-from ...core.outcome import deadline, no_retries_when, without_deadline
+from ...core.operations import LoopGuard, Script, Service, Steps, describe, log_exception, perform_renewal
+from ...core.outcome import deadline, no_retries_when
 from ...errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
+
+logger = logging.getLogger(__name__)
 
 #: maximum number of characters of a host name in a token
 MAX_HOST_LENGTH = 40
+#: leases that share a round trip at most
+BATCH = 100
+#: part of the interval by which a lease may be renewed early, to share a round trip
+EARLY = 0.1
+#: part of the interval after which a failed renewal is repeated
+RETRY = 0.5
+#: names that a log line lists at most
+MAX_LOGGED_NAMES = 3
+
+F = TypeVar("F", bound=Callable[..., Any])
+O = TypeVar("O", bound="Owned")  # noqa: E741
+
+
+class Leasable(Service):
+    """What a block, or each call of a decorated function, can hold: a lease that is acquired at its start and
+    released at its end."""
+
+    #: an async version of `release`
+    arelease: Callable[..., Awaitable[None]]
+
+    @abstractmethod
+    def acquire(self) -> bool:
+        """Acquire the lease; returns False if it was not free in time."""
+
+    @abstractmethod
+    async def aacquire(self) -> bool:
+        """An async version of `acquire`."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Release the lease."""
+
+    @abstractmethod
+    def _not_acquired(self) -> MessagingError:
+        """The error of a block that could not acquire the lease."""
+
+    @abstractmethod
+    def _log_failed_release(self, failure: MessagingError) -> None:
+        """Log that the lease was not released."""
+
+    def _must_raise(self, failure: MessagingError) -> bool:
+        """Whether a block that ended without an error raises this failure of its release."""
+        return True
+
+    def __enter__(self) -> Self:
+        if not self.acquire():
+            raise self._not_acquired()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except MessagingError as failure:
+            self._handle_failed_release(failure, error)
+
+    async def __aenter__(self) -> Self:
+        if not await self.aacquire():
+            raise self._not_acquired()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.arelease()
+        except MessagingError as failure:
+            self._handle_failed_release(failure, error)
+
+    def _handle_failed_release(self, failure: MessagingError, error: BaseException | None) -> None:
+        """Raise the failure of a release, or log it if the block itself raised an error."""
+        if error is None and self._must_raise(failure):
+            raise failure
+        self._log_failed_release(failure)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function, or a coroutine function: each call of it is such a block."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__qualname__} is a generator function: its body would run after {self!r} was "
+                "released. Use a with block inside it."
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def async_version(*args: Any, **kwargs: Any) -> Any:
+                async with self:
+                    return await function(*args, **kwargs)
+
+            return cast(F, async_version)
+
+        @functools.wraps(function)
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return cast(F, blocking)
 
 
 class Owned(ABC):
@@ -89,8 +188,6 @@ def _count_fork() -> None:
 
 os.register_at_fork(after_in_child=_count_fork)
 
-O = TypeVar("O", bound=Owned)  # noqa: E741
-
 
 class SharedOwner(Generic[O]):
     """One state for all threads and tasks of a process. `make_empty`: see Owners."""
@@ -141,191 +238,93 @@ def _end_renewal(own: Owned | None) -> None:
         own.end_renewal()
 
 
-logger = logging.getLogger(__name__)
-
-#: seconds that `stop` waits for a renewal in progress, which takes less unless the server is down
-STOP_TIMEOUT = 0.1
-
-
 class Renewal:
-    """Calls `renew` every `interval` seconds, in a daemon thread, until it is stopped or the lease is lost.
+    """What the renewer of an alias renews after each `interval` seconds, from its start until its end.
 
-    After an outage it continues at the next interval. `stop` doesn't wait for an unreachable server, so a
-    renewal that is still in progress then must be harmless: it carries a token or a fence.
+    A subclass starts it. A renewal that is still in progress at the end must be harmless: it carries a token
+    or a fence.
     """
 
-    def __init__(self, renew: Callable[[], bool], interval: float, name: str) -> None:
-        #: whether `renew` has returned False
-        self.lost = False
-        self._renew = renew
-        self._interval = self._pause = interval
-        self._name = name
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"lease of {name}", daemon=True)
-
-    def start(self, *, at_once: bool = False) -> None:
-        """Start to renew; the first renewal is after one interval, or at once."""
-        self._pause = 0.0 if at_once else self._interval
-        self._thread.start()
-
-    def stop(self, timeout: float | None = STOP_TIMEOUT) -> None:
-        """Stop, and wait up to `timeout` seconds for a renewal in progress; None: until it has ended."""
-        self._stopped.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
-
-    def _run(self) -> None:
-        with no_retries_when(self._stopped.is_set):
-            while not self.lost and not self._stopped.wait(self._pause):
-                started = monotonic()
-                try:
-                    self.lost = not self._renew()
-                except MessagingError as error:
-                    if not self._stopped.is_set():
-                        _log_failure(self._name, self._interval, error)
-                except BaseException as error:  # SystemExit too: the thread must not end
-                    _log_failure(self._name, self._interval, error)
-                self._pause = max(started + self._interval - monotonic(), 0.0)
-        if self.lost and not self._stopped.is_set():
-            _log_loss(self._name)
-
-
-class AsyncRenewal:
-    """An async version of `Renewal`, which runs in a task of the running event loop."""
-
-    def __init__(self, renew: Callable[[], Awaitable[bool]], interval: float, name: str) -> None:
-        #: whether `renew` has returned False
-        self.lost = False
-        self._renew = renew
-        self._interval = interval
-        self._name = name
-        self._task: asyncio.Future[None] | None = None
-
-    def start(self) -> None:
-        """Start to renew; the first renewal is after one interval."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), context=without_deadline())
-
-    async def stop(self) -> None:
-        """Stop, and wait until the task has ended."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.stop()
-
-    async def _run(self) -> None:
-        pause = self._interval
-        while not self.lost:
-            await asyncio.sleep(pause)
-            started = monotonic()
-            try:
-                self.lost = not await self._renew()
-            except Exception as error:
-                _log_failure(self._name, self._interval, error)
-            pause = max(started + self._interval - monotonic(), 0.0)
-        _log_loss(self._name)
-
-
-def _log_failure(name: str, interval: float, error: BaseException) -> None:
-    message = "Renewing the lease of %r failed, retrying in %.1f s: %s"
-    if isinstance(error, MessagingError):
-        logger.warning(message, name, interval, error)
-    else:
-        log_exception(logger, error, message, name, interval, describe(error))
-
-
-def _log_loss(name: str) -> None:
-    logger.warning("The lease of %r was lost: another client may hold it now.", name)
-
-
-#: leases that share a round trip at most
-BATCH = 100
-#: part of the interval by which a lease may be renewed early, to share a round trip
-EARLY = 0.1
-#: part of the interval after which a failed renewal is repeated
-RETRY = 0.5
-#: names that a log line lists at most
-MAX_LOGGED_NAMES = 3
-
-
-class RenewedLease:
-    """A lease that is extended to `seconds` after each third of them, from `start` until `end`, or until it
-    is lost.
-
-    It is lost if another client may have the resource: `script` replied 0, or no renewal succeeded before
-    the lease can have ended, counted from the sending of the latest successful request. Then `on_lost` is
-    called, in a thread of its own.
-    """
-
-    __slots__ = (
-        "_ended",
-        "_on_lost",
-        "_using",
-        "due",
-        "interval",
-        "name",
-        "script",
-        "seconds",
-        "valid_until",
-    )
-
-    def __init__(
-        self, using: str, name: str, seconds: float, script: Script, on_lost: Callable[[], object] | None
-    ) -> None:
+    def __init__(self, using: str, name: str, interval: float) -> None:
         self.name = name
-        self.seconds = seconds
         #: seconds between two renewals
-        self.interval = seconds / 3
-        #: extends the lease to `seconds`, unless it is longer; replies 0 if it is lost
-        self.script = script
+        self.interval = interval
         #: the moment of the next renewal; monotonic
         self.due = 0.0
         #: the moment up to which the lease is known to last; monotonic
-        self.valid_until = 0.0
+        self.valid_until = math.inf
         self._using = using
-        self._on_lost = on_lost
         self._ended = False
-
-    def start(self, sent_at: float) -> None:
-        """Start to renew the lease; `sent_at`: when the request was sent that has granted it."""
-        self.due, self.valid_until = sent_at + self.interval, sent_at + self.seconds
-        _renewer(self._using).add(self)
-
-    def end(self) -> None:
-        """Stop renewing. It doesn't wait, so a destructor may call it; a renewal in progress is harmless,
-        as its script checks the holder's token."""
-        self._ended = True
-        renewer = _renewers.get(self._using)
-        if renewer is not None:
-            renewer.discard(self)
 
     @property
     def is_active(self) -> bool:
         """Whether it has neither ended nor been lost."""
         return not self._ended
 
+    def end(self) -> None:
+        """Stop renewing. It doesn't wait, so a destructor may call it."""
+        self._ended = True
+        renewer = _renewers.get(self._using)
+        if renewer is not None:
+            renewer.discard(self)
+
+    def _register(self) -> None:
+        _renewer(self._using).add(self)
+
+
+class RenewedLease(Renewal):
+    """A lease that is extended to `seconds` after each third of them, from `start` until `end`, or until it
+    is lost.
+
+    It is lost if another client may have the resource: the reply of `script` says so, or no renewal succeeded
+    before the lease can have ended, counted from the sending of the latest successful request. Then `on_lost`
+    is called, in a thread of its own. With `until_refused`, only a reply says so: nothing but a request of
+    another client takes such a lease from its holder.
+
+    As a block, it is renewed inside the block.
+    """
+
+    def __init__(
+        self,
+        using: str,
+        name: str,
+        seconds: float,
+        script: Script,
+        on_lost: Callable[[], object] | None = None,
+        *,
+        is_held: Callable[[Any], bool] = bool,
+        until_refused: bool = False,
+    ) -> None:
+        super().__init__(using, name, seconds / 3)
+        #: extends the lease to `seconds`, unless it is longer
+        self.script = script
+        #: whether a reply of the script says that the lease was extended
+        self.is_held = is_held
+        self._seconds = math.inf if until_refused else seconds
+        self._on_lost = on_lost
+
+    def start(self, sent_at: float) -> None:
+        """Start to renew the lease; `sent_at`: when the request was sent that has granted it."""
+        self.due, self.valid_until = sent_at + self.interval, sent_at + self._seconds
+        self._register()
+
+    def __enter__(self) -> Self:
+        self.start(monotonic())
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.end()
+
     def confirm(self, sent_at: float) -> None:
         """Store that a renewal sent at this moment succeeded."""
-        self.valid_until = max(self.valid_until, sent_at + self.seconds)
+        self.valid_until = max(self.valid_until, sent_at + self._seconds)
 
     def change_end(self, moment: float) -> None:
         """Store that the holder has changed the end of the lease; renew it in time."""
         self.valid_until = moment
         self.due = min(self.due, monotonic() + (moment - monotonic()) / 3)
         if self.is_active:
-            _renewer(self._using).add(self)
+            self._register()
 
     def report_loss(self) -> None:
         """Call `on_lost`."""
@@ -338,6 +337,38 @@ class RenewedLease:
     def _report(self, on_lost: Callable[[], object]) -> None:
         with LoopGuard(logger, "The on_lost callback of %r failed.", self.name):
             on_lost()
+
+
+class RenewedByCall(Renewal):
+    """Calls `renew` at its start, and after each `interval` seconds, until its end: for leases whose script
+    is another one each time, and what must be renewed with them.
+
+    `renew` has to notice by itself what is lost. It may raise MessagingError: that is logged, and it is
+    repeated after half of the interval.
+    """
+
+    def __init__(self, using: str, name: str, interval: float, renew: Callable[[], object]) -> None:
+        super().__init__(using, name, interval)
+        self._renew = renew
+        #: held while it is called. Reentrant: the call may end it
+        self._calling = threading.RLock()
+
+    def start(self) -> None:
+        """Start to renew, at once."""
+        self.due = monotonic()
+        self._register()
+
+    def call(self) -> None:
+        """Renew, unless it has ended."""
+        with self._calling:
+            if self.is_active:
+                self._renew()
+
+    def end_and_wait(self, seconds: float) -> None:
+        """End, and wait up to `seconds` for a call in progress; there is none afterwards."""
+        self.end()
+        if self._calling.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            self._calling.release()
 
 
 class _Alarm:
@@ -372,9 +403,9 @@ class LeaseRenewer:
 
     def __init__(self, using: str) -> None:
         self._using = using
-        self._leases: set[RenewedLease] = set()
-        #: servers whose latest renewal failed
-        self._failing: set[Address | None] = set()
+        self._leases: set[Renewal] = set()
+        #: servers, and renewals by a call, that failed the last time
+        self._failing: set[Address | RenewedByCall | None] = set()
         self._losing = threading.Lock()
         self._due = _Alarm(lambda: min((one.due for one in list(self._leases)), default=math.inf))
         self._end = _Alarm(lambda: min((one.valid_until for one in list(self._leases)), default=math.inf))
@@ -384,13 +415,13 @@ class LeaseRenewer:
                 target=Context().run, args=(work,), name=f"lease {name} of {using}", daemon=True
             ).start()
 
-    def add(self, lease: RenewedLease) -> None:
+    def add(self, lease: Renewal) -> None:
         """Renew a lease when it is due, until it ends."""
         self._leases.add(lease)
         self._due.add(lease.due)
         self._end.add(lease.valid_until)
 
-    def discard(self, lease: RenewedLease) -> None:
+    def discard(self, lease: Renewal) -> None:
         """Forget a lease."""
         self._leases.discard(lease)
 
@@ -405,8 +436,9 @@ class LeaseRenewer:
             self._end.wait()
             with LoopGuard(logger, "Reporting the loss of leases failed; continuing with the next one."):
                 now = monotonic()
-                for lease in [one for one in list(self._leases) if one.valid_until <= now]:
-                    self._lose(lease)
+                for lease in list(self._leases):
+                    if isinstance(lease, RenewedLease) and lease.valid_until <= now:
+                        self._lose(lease)
 
     def _lose(self, lease: RenewedLease) -> None:
         """Stop renewing a lease, and report that it is lost."""
@@ -418,27 +450,45 @@ class LeaseRenewer:
             lease.report_loss()
 
     def _renew_due(self) -> None:
-        """Renew the leases that are due, server by server."""
+        """Renew the leases that are due: those on one server together, and each call by itself."""
         now, leases = monotonic(), list(self._leases)
         servers: dict[Address | None, list[RenewedLease]] = {}
+        calls: list[RenewedByCall] = []
         for lease in leases:
             if not lease.is_active:  # it ended while another thread changed its end
                 self.discard(lease)
             elif lease.due <= now + EARLY * lease.interval:
                 lease.due = now + lease.interval
-                servers.setdefault(self._server_of(lease), []).append(lease)
-        # if all other servers fail, too, a lease is still renewed at its next interval
-        seconds = min((one.interval for one in leases), default=1.0) / max(len(servers), 1)
-        for server in sorted(servers, key=lambda one: one in self._failing):
-            if self._renew(servers[server], seconds):
-                self._failing.discard(server)
+                if isinstance(lease, RenewedByCall):
+                    calls.append(lease)
+                elif isinstance(lease, RenewedLease):
+                    servers.setdefault(self._server_of(lease), []).append(lease)
+        turns: dict[Address | RenewedByCall | None, Callable[[float], bool]] = {
+            **{server: partial(self._renew, due) for server, due in servers.items()},
+            **{call: partial(self._call, call) for call in calls},
+        }
+        # if all others fail, too, a lease is still renewed at its next interval
+        seconds = min((one.interval for one in leases), default=1.0) / max(len(turns), 1)
+        for turn in sorted(turns, key=lambda one: one in self._failing):
+            if turns[turn](seconds):
+                self._failing.discard(turn)
             else:
-                self._failing.add(server)
+                self._failing.add(turn)
 
     def _server_of(self, lease: RenewedLease) -> Address | None:
         with suppress(ConfigurationError):  # which the renewal reports
             return server_of(self._using, lease.script)
         return None
+
+    def _call(self, renewal: RenewedByCall, seconds: float) -> bool:
+        """Let a renewal make its call within `seconds`. Returns whether the server replied."""
+        try:
+            with deadline(seconds), no_retries_when(lambda: not renewal.is_active):
+                renewal.call()
+        except Exception as error:
+            self._handle_failure([renewal], error)
+            return not isinstance(error, Unavailable | OutcomeUnknown)
+        return True
 
     def _renew(self, leases: Sequence[RenewedLease], seconds: float) -> bool:
         """Renew leases on one server within `seconds`. Returns whether the server replied."""
@@ -457,16 +507,19 @@ class LeaseRenewer:
                 self._handle_failure(leases, error)
             return True
         for lease, reply in zip(leases, replies, strict=True):
-            lease.confirm(lease.script.sent_since(sent_at)) if reply else self._lose(lease)
+            if lease.is_held(reply):
+                lease.confirm(lease.script.sent_since(sent_at))
+            else:
+                self._lose(lease)
         return True
 
-    def _extend(self, leases: Sequence[RenewedLease]) -> Steps[list[int]]:
-        replies: list[int] = []
+    def _extend(self, leases: Sequence[RenewedLease]) -> Steps[list[Any]]:
+        replies: list[Any] = []
         for batch in batched(leases, BATCH):
             replies += yield [one.script for one in batch]
         return replies
 
-    def _handle_failure(self, leases: Sequence[RenewedLease], error: Exception) -> None:
+    def _handle_failure(self, leases: Sequence[Renewal], error: Exception) -> None:
         now = monotonic()
         for lease in leases:
             lease.due = now + RETRY * lease.interval
@@ -493,7 +546,7 @@ def _renewer(using: str) -> LeaseRenewer:
     return found
 
 
-def _names(leases: Sequence[RenewedLease]) -> str:
+def _names(leases: Sequence[Renewal]) -> str:
     shown = ", ".join(repr(one.name) for one in leases[:MAX_LOGGED_NAMES])
     more = len(leases) - MAX_LOGGED_NAMES
     return shown if more <= 0 else f"{shown} and {more} others"
@@ -507,30 +560,3 @@ def _discard_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_discard_inherited)
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def within_each_call(guard: Any, function: F) -> F:
-    """Wrap a function, or a coroutine function, so that each call runs in a block of `with guard`."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(
-            f"{function.__qualname__} is a generator function: its body would run after {guard!r} was "
-            "released. Use a with block inside it."
-        )
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def async_version(*args: Any, **kwargs: Any) -> Any:
-            async with guard:
-                return await function(*args, **kwargs)
-
-        return cast(F, async_version)
-
-    @functools.wraps(function)
-    def blocking(*args: Any, **kwargs: Any) -> Any:
-        with guard:
-            return function(*args, **kwargs)
-
-    return cast(F, blocking)

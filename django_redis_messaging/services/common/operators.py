@@ -71,7 +71,7 @@ def list_locks(using: str, prefix: str) -> Iterator[ListedLock]:
 
 
 def _read_locks(prefix: str, keys: Sequence[str]) -> Steps[list[LockInfo]]:
-    replies = yield [Script("locks/info", LockKeys(prefix, key).reading, [MAX_WAITERS]) for key in keys]
+    replies = yield [Script("locks/info", LockKeys(prefix, key).all, [MAX_WAITERS]) for key in keys]
     return [parse_info(reply) for reply in replies]
 
 
@@ -86,7 +86,7 @@ def list_semaphores(using: str, prefix: str) -> Iterator[ListedSemaphore]:
 
 
 def _read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSemaphore]]:
-    replies = yield [Script("semaphores/info", SemaphoreKeys(prefix, name).reading) for name in names]
+    replies = yield [Script("semaphores/info", SemaphoreKeys(prefix, name).all) for name in names]
     return [
         ListedSemaphore(name, SemaphoreInfo(limit=int(limit or 0), held=held, waiting=waiting))
         for name, (limit, held, waiting) in zip(names, replies, strict=True)

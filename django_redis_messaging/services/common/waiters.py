@@ -104,6 +104,7 @@ class Waiters:
             return max(due, min(self._polled_at + MIN_INTERVAL, kept_at + self._interval * 1.5))
 
 
+#: (id of the event loop, or 0 for all threads; alias; key)
 _waiters: weakref.WeakValueDictionary[tuple[int, str, str], Waiters] = weakref.WeakValueDictionary()
 os.register_at_fork(after_in_child=_waiters.clear)
 
@@ -111,8 +112,8 @@ os.register_at_fork(after_in_child=_waiters.clear)
 def waiters(using: str, key: str, interval: float) -> Waiters:
     """The clients of the running event loop, or of all threads, that wait in the queue of this key."""
     try:
-        world = id(asyncio.get_running_loop())
+        loop = id(asyncio.get_running_loop())
     except RuntimeError:
-        world = 0
-    found = _waiters.get((world, using, key))
-    return found or _waiters.setdefault((world, using, key), Waiters(interval))
+        loop = 0
+    found = _waiters.get((loop, using, key))
+    return found or _waiters.setdefault((loop, using, key), Waiters(interval))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -212,7 +211,7 @@ class ChannelSteps(Service):
         """The lease of a consumer, or of the publisher: ''."""
         return Lock(
             f"files:{self.channel}", key=lease_key(self._prefix, self.channel, consumer), timeout=seconds,
-            renew=True, on_lost=on_lost, thread_local=False, using=self._using,
+            renew=True, on_lost=on_lost, thread_local=False, raise_on_release_error=False, using=self._using,
         )  # fmt: skip
 
     def _begin(self, fence: int, names: Sequence[str], number: int, *, reopen: bool = False) -> Steps[None]:
@@ -387,8 +386,6 @@ def _expire(blocks: str) -> Command:
     return Command("PEXPIRE", blocks, WRITING_TTL, reads=True)
 
 
-logger = logging.getLogger(__name__)
-
 #: seconds by which the last attempt is longer than the lease of a predecessor that was killed
 MARGIN = 1.0
 
@@ -423,13 +420,6 @@ class Leasing:
         """Whether this process is a fork of the one that holds the lease."""
         return os.getpid() != self._process
 
-    def handle_failed_release(self, failure: MessagingError, *, raised: bool) -> None:
-        """Raise the failure of a release. Log it instead if the block itself `raised` an error, or the lease
-        had ended before."""
-        if not (raised or isinstance(failure, LockError)):
-            raise failure
-        logger.warning("The lease of the process that %s was not released: %s", self._title, failure)
-
 
 @contextmanager
 def leased(lock: Lock, title: str, stop: Stop | None) -> Iterator[bool]:
@@ -440,16 +430,14 @@ def leased(lock: Lock, title: str, stop: Stop | None) -> Iterator[bool]:
     leasing, acquired = Leasing(lock, title, stop), False
     while not acquired and not leasing.must_stop:
         acquired = lock.acquire(blocking_timeout=leasing.next_wait())
-    raised = True
-    try:
-        yield acquired
-        raised = False
-    finally:
-        if acquired and not leasing.is_copy:
-            try:
-                lock.release()
-            except MessagingError as failure:
-                leasing.handle_failed_release(failure, raised=raised)
+    with ExitStack() as block:
+        if acquired:
+            block.push(lock)  # it is released at the end
+        try:
+            yield acquired
+        finally:
+            if leasing.is_copy:
+                block.pop_all()
 
 
 @asynccontextmanager
@@ -458,16 +446,14 @@ async def aleased(lock: Lock, title: str, stop: Stop | None) -> AsyncIterator[bo
     leasing, acquired = Leasing(lock, title, stop), False
     while not acquired and not leasing.must_stop:
         acquired = await lock.aacquire(blocking_timeout=leasing.next_wait())
-    raised = True
-    try:
-        yield acquired
-        raised = False
-    finally:
-        if acquired and not leasing.is_copy:
-            try:
-                await lock.arelease()
-            except MessagingError as failure:
-                leasing.handle_failed_release(failure, raised=raised)
+    async with AsyncExitStack() as block:
+        if acquired:
+            block.push_async_exit(lock)
+        try:
+            yield acquired
+        finally:
+            if leasing.is_copy:
+                block.pop_all()
 
 
 #: bytes; the maximum of max_bytes, which keeps all sums in the range of exact floats

@@ -9,7 +9,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
@@ -19,11 +18,9 @@ from ...core.keys import name as checked
 from ...core.operations import (
     Service,
     Steps,
-    aperform_renewal,
     asynchronous,
     log_exception,
     operation,
-    perform_renewal,
 )
 from ...core.outcome import backoff, no_retries_when
 from ...errors import (
@@ -35,7 +32,7 @@ from ...errors import (
     Unavailable,
 )
 from ..common.arguments import Duration, Stop, count, integer, milliseconds, request, sequence, to_datetime
-from ..common.leases import AsyncRenewal, Renewal
+from ..common.leases import RenewedLease
 from .engine import (
     POLL_INTERVAL,
     DeadJob,
@@ -284,7 +281,7 @@ def _run(queue: LeaseQueue, job: Job, callables: Mapping[str, Callable[..., Any]
         return
     function, args = call
     try:
-        with Renewal(partial(_renew, queue, job, lease), lease / 3, job.id):
+        with _renewed(queue, job, lease):
             result = function(*args)
             if inspect.iscoroutine(result):
                 result.close()
@@ -308,7 +305,7 @@ async def _arun(
         return
     function, args = call
     try:
-        async with AsyncRenewal(partial(_arenew, queue, job, lease), lease / 3, job.id):
+        with _renewed(queue, job, lease):
             if _is_coroutine_function(function):
                 result = function(*args)
             else:  # in a thread: it may block, and the lease must be extended meanwhile
@@ -324,12 +321,11 @@ async def _arun(
         _log_lost_lease(job, await queue.aack(job))
 
 
-def _renew(queue: LeaseQueue, job: Job, lease: float) -> bool:
-    return perform_renewal(queue._using, queue._extend(job, lease))
-
-
-async def _arenew(queue: LeaseQueue, job: Job, lease: float) -> bool:
-    return await aperform_renewal(queue._using, queue._extend(job, lease))
+def _renewed(queue: LeaseQueue, job: Job, lease: float) -> RenewedLease:
+    """The lease of a job, renewed while its callable runs. After its end it is still the job's until a
+    consumer claims it."""
+    script = queue._engine.extension([queue._lease(job)], milliseconds(lease, "lease", minimum=1))
+    return RenewedLease(queue._using, job.id, lease, script, is_held=all, until_refused=True)
 
 
 def _is_coroutine_function(function: Callable[..., Any]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,7 +15,7 @@ from ... import conf
 from ...core.operations import log_exception, perform, perform_renewal
 from ...core.outcome import time_left
 from ...errors import MessagingError, OutcomeUnknown, TaskTimeout
-from ..common.leases import Renewal
+from ..common.leases import RenewedByCall
 from . import threads
 from .engine import HELD, Engine, LeasedJob, Outcome, Settlement
 from .threads import INTERRUPT_INTERVAL, AttemptInterrupted, InterruptibleCall
@@ -251,7 +250,7 @@ class RunningJobs:
 
 class Heartbeat:
     """Extends the leases of the running jobs in one call, and stores the state of the worker: after each
-    third of a lease, in a thread."""
+    third of a lease."""
 
     def __init__(
         self,
@@ -276,32 +275,29 @@ class Heartbeat:
         #: start of the worker by the server's clock: ms; 0 before the first heartbeat
         self._started = 0
         self._ending = False
-        self._renewal = Renewal(self._beat, lease / 3, f"worker {worker}")
+        self._renewal = RenewedByCall(using, f"worker {worker}", lease / 3, self._beat)
 
     def start(self) -> None:
         """Send the first heartbeat, and go on."""
-        self._renewal.start(at_once=True)
+        self._renewal.start()
 
     def stop(self) -> None:
         """Stop, and wait for a heartbeat in progress, until the deadline."""
         self._ending = True
-        left = time_left()
-        self._renewal.stop(None if math.isinf(left) else max(left, 0))
+        self._renewal.end_and_wait(max(time_left(), 0))
 
-    def _beat(self) -> bool:
-        """For the renewal: always True. An unexpected error ends the worker; leases are kept until then."""
+    def _beat(self) -> None:
+        """An unexpected error ends the worker; leases are kept until then."""
         try:
             self.keep_leases()
             self.report()
-        except MessagingError as error:
-            if not self._ending:
-                logger.warning("Heartbeat failed, retrying in %.1f s: %s", self._lease / 3, error)
+        except MessagingError:
+            raise  # it is repeated
         except BaseException as error:  # SystemExit too: the thread must not end
             if not self._failed:
                 self._failed = True
                 self._on_failure()
                 log_exception(logger, error, "The heartbeat of worker %s failed; stopping.", self._worker)
-        return True
 
     def keep_leases(self) -> None:
         """Extend the leases of running jobs."""

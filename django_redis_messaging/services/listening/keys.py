@@ -6,6 +6,5 @@ from ...core.keys import FORMAT, encoded
 
 
 def dispatch_key(prefix: str, node: str) -> str:
-    """STRING "token fence": the listener that dispatches the keyspace events of a primary. Expires if it is
-    not renewed."""
+    """The key of a Lock: the listener that dispatches the keyspace events of a primary holds it."""
     return f"{prefix}:{FORMAT}:{{listener:nodes}}:{encoded(node)}"

@@ -24,14 +24,15 @@ from ... import conf
 from ...core import keys, keyspace
 from ...core.connection import BlockingConnection
 from ...core.keys import current_prefix
-from ...core.operations import LoopGuard, Script, Service, Steps, asynchronous, log_exception, operation
+from ...core.operations import LoopGuard, log_exception
 from ...core.outcome import backoff, no_retries_when
 from ...core.topology import Endpoint, Primaries, Primary
-from ...errors import MessagingError
+from ...errors import LeaseLost, MessagingError
 from ...handlers import KeyEvent, KeyHandler, TimerHandler, title
 from ..expiries.timers import Firing, TimerEngine
 from ..jobs.threads import EventLoop
 from ..jobs.worker import DEFAULT_LIMITS, Limits, Worker
+from ..locks.lock import Lock
 from .flags import CHECK_INTERVAL as FLAGS_INTERVAL
 from .flags import Flags
 from .keys import dispatch_key
@@ -45,29 +46,369 @@ LEASE = 4000
 MAX_WAITING = 100_000
 #: seconds after which a handler counts as hanging: then another listener may take over
 HANGING_AFTER = 60.0
+#: seconds between two look-ups of the primaries
+TOPOLOGY_INTERVAL = 1.0
+#: seconds within which connections have to close when the listener ends
+CLOSING_TIMEOUT = 5.0
+#: seconds without a message after which a PING is sent; after two more such intervals without a reply, the
+#: connection counts as dead. Short: while a primary is frozen, its events are those of its replica already
+PING_INTERVAL = 1.0
+#: seconds to wait for a reply, and for the rest of a message
+REPLY_TIMEOUT = 5.0
+#: seconds between two checks whether to close, or to renew the lease
+CHECK_INTERVAL = 0.5
+#: seconds: the first, and the longest, pause between two attempts to connect
+FIRST_PAUSE = 0.1
+MAX_PAUSE = 5.0
 
 
-class DispatchLease(Service):
-    """The right to dispatch the events of one primary."""
+class Listener:
+    """Runs the handlers of timers and key events."""
 
-    def __init__(self, node: str, token: str, *, using: str | None = None) -> None:
-        super().__init__(using=using)
-        self._key = dispatch_key(self._prefix, node)
+    def __init__(
+        self,
+        timers: Mapping[str, TimerHandler],
+        key_events: Sequence[KeyHandler],
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        configure: bool = False,
+    ) -> None:
+        self._worker = _timer_worker(timers, limits) if timers else None
+        self._events = None
+        if key_events:
+            self._events = Events(
+                key_events, configure=configure, drain=limits.drain, on_failure=self._stop_worker
+            )
+
+    @property
+    def done(self) -> int:
+        """Attempts at timers so far."""
+        return self._worker.done if self._worker else 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by an unexpected error."""
+        return any(part is not None and part.failed for part in (self._worker, self._events))
+
+    @property
+    def events(self) -> Events | None:
+        """The listener to key events; None without handlers of them."""
+        return self._events
+
+    def stop(self) -> None:
+        """Start no more handlers; at the second call, release running timers. Safe in a signal handler."""
+        if self._worker is not None:
+            self._worker.stop()
+        if self._events is not None:
+            self._events.stop()
+
+    def run(self) -> None:
+        """Listen until stopped."""
+        if self._events is not None:
+            self._events.start()
+        try:
+            if self._worker is not None:
+                self._worker.run()
+            elif self._events is not None:
+                self._events.wait()
+        finally:
+            if self._events is not None:
+                self._events.close()
+
+    def _stop_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+
+
+def _timer_worker(timers: Mapping[str, TimerHandler], limits: Limits) -> Worker:
+    using, engine = conf.alias(), TimerEngine(current_prefix())
+    return Worker(engine, using, list(timers), Firing(engine, using, timers), limits)
+
+
+class Events:
+    """Listens to all primaries, and follows changes of the topology."""
+
+    def __init__(
+        self,
+        handlers: Sequence[KeyHandler],
+        *,
+        configure: bool = False,
+        drain: float = DEFAULT_LIMITS.drain,
+        on_failure: Callable[[], object] = lambda: None,
+    ) -> None:
+        #: whether it ended by an unexpected error
+        self.failed = False
+        #: the subscription to each primary
+        self.subscriptions: dict[Primary, Subscription] = {}
+        self._handlers = handlers
+        self._configure = configure
+        self._endpoint = Endpoint(conf.alias())
+        self._primaries = Primaries(self._endpoint)
+        self._token = os.urandom(9).hex()
+        self._loop = EventLoop(self._fail)
+        self._on_failure = on_failure
+        self._failing = threading.Lock()
+        self._dispatchers: dict[Primary, Dispatcher] = {}
+        self._drain = drain
+        self._drained_by = math.inf
+        self._stopped = False
+        # not an Event, whose set() in a signal handler could deadlock
+        self._woken: SimpleQueue[None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="topology", daemon=True)
+
+    def start(self) -> None:
+        """Start listening."""
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until it is stopped. Signal handlers run in between."""
+        while not self._stopped:
+            self._thread.join(1.0)
+
+    def stop(self) -> None:
+        """Stop receiving; at the second call, don't wait for handlers. Safe in a signal handler."""
+        self._drained_by = monotonic() + (0.0 if self._stopped else self._drain)
+        self._stopped = True
+        self._woken.put(None)
+
+    def close(self) -> None:
+        """Stop, and let handlers finish."""
+        if not self._stopped:
+            self.stop()
+        ends = monotonic() + CLOSING_TIMEOUT
+        self._thread.join(CLOSING_TIMEOUT)
+        self._end_subscriptions()
+        for subscription in list(self.subscriptions.values()):
+            subscription.join(max(ends - monotonic(), 0.0))
+        dispatchers = list(self._dispatchers.values())
+        for dispatcher in dispatchers:
+            dispatcher.end()
+        for dispatcher in dispatchers:
+            while not dispatcher.ended(0.1) and monotonic() < self._drained_by:
+                pass  # a second signal may come in between
+            dispatcher.abandon()
+        self._loop.close()
+
+    def _fail(self) -> None:
+        """Stop, once, because a part of it ended by an unexpected error, which is logged."""
+        with self._failing:
+            is_first, self.failed = not self.failed, True
+        if is_first and not self._stopped:  # a second stop would end the drain
+            self.stop()
+            self._on_failure()
+
+    def _run(self) -> None:
+        with LoopGuard(logger, "Following the primaries failed; stopping.", on_failure=self._fail):
+            while not self._stopped:
+                self._follow_topology()
+                with suppress(Empty):
+                    self._woken.get(timeout=TOPOLOGY_INTERVAL)
+        self._primaries.close()
+        self._end_subscriptions()
+
+    def _follow_topology(self) -> None:
+        failed = f"Looking up the primaries failed, retrying in {TOPOLOGY_INTERVAL:g} s"
+        try:
+            self._follow(self._primaries.discover())
+        except (RedisError, OSError) as error:
+            logger.warning("%s: %s", failed, error)
+        except Exception as error:  # unexpected ones too: the thread must not end
+            log_exception(logger, error, "%s.", failed)
+
+    def _follow(self, primaries: Sequence[Primary]) -> None:
+        """Listen to these. The new ones first: ending the subscription to a lost primary may take long."""
+        for one in primaries:
+            if one not in self.subscriptions and not self._stopped:
+                self._dispatchers[one] = dispatcher = Dispatcher(self._loop, self._fail)
+                self.subscriptions[one] = Subscription(
+                    self._endpoint,
+                    one,
+                    self._handlers,
+                    dispatcher,
+                    self._token,
+                    configure=self._configure,
+                    on_failure=self._fail,
+                )
+        for gone in set(self.subscriptions) - set(primaries):
+            logger.info("Primary %s has left the topology.", gone.id)
+            self.subscriptions.pop(gone).end()
+            self._dispatchers.pop(gone).end()
+
+    def _end_subscriptions(self) -> None:
+        for subscription in list(self.subscriptions.values()):
+            subscription.end()
+
+
+class Subscription:
+    """Listens to one primary, in a thread of its own, until it is closed. `on_failure` is called if it ends
+    by an unexpected error, which is logged."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        primary: Primary,
+        handlers: Sequence[KeyHandler],
+        dispatcher: Dispatcher,
+        token: str,
+        *,
+        configure: bool = False,
+        on_failure: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.primary = primary
+        #: set while it is subscribed
+        self.subscribed = threading.Event()
+        #: fence of the lease; 0 while another listener has it
+        self.fence = 0
+        self._endpoint = endpoint
+        self._handlers = handlers
+        self._dispatcher = dispatcher
+        self._on_failure = on_failure
+        self._flags = Flags(endpoint, primary, handlers, configure=configure)
+        self._checked = 0.0
+        self._lock = DispatchLock(primary.id, using=endpoint.alias)
         self._token = token
+        self._renewed = 0.0
+        self._own_keys = f"{keys.current_prefix()}:{keys.FORMAT}:{{".encode()
+        self._patterns = self._by_pattern()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"primary {primary.id[:8]}", daemon=True)
+        self._thread.start()
 
-    @operation
-    def acquire(self) -> Steps[int]:
-        """Acquire or renew it; returns the fence, or 0 if another listener has it."""
-        return int((yield Script("listening/lease", [self._key], [self._token, LEASE])))
+    def end(self) -> None:
+        """Stop receiving, and release the lease."""
+        self._closing.set()
 
-    aacquire = asynchronous(acquire)
+    def join(self, seconds: float) -> None:
+        """Wait for the end, for this many seconds at most."""
+        self._thread.join(seconds)
 
-    @operation
-    def release(self) -> Steps[None]:
-        """Release it, so that another listener can acquire it at once."""
-        yield Script("listening/leave", [self._key], [self._token])
+    def _by_pattern(self) -> dict[bytes, list[KeyHandler]]:
+        found: dict[bytes, list[KeyHandler]] = {}
+        for one in self._handlers:
+            db = self._endpoint.db if one.db is None else one.db
+            for channel in keyspace.channels(one.pattern, db, one.events):
+                found.setdefault(channel.encode(), []).append(one)
+        return found
 
-    arelease = asynchronous(release)
+    def _run(self) -> None:
+        failed = "Listening to the events of primary %s failed; stopping."
+        with LoopGuard(logger, failed, self.primary.id, on_failure=self._on_failure):
+            self._listen_until_closed()
+
+    def _listen_until_closed(self) -> None:
+        with no_retries_when(self._closing.is_set):
+            failures = 0
+            while not self._closing.is_set():
+                failures = 0 if self._connect_and_listen() else failures + 1
+                self._closing.wait(backoff(failures + 1, first=FIRST_PAUSE, longest=MAX_PAUSE))
+            self._release()
+
+    def _connect_and_listen(self) -> bool:
+        """Connect, subscribe and listen until the connection breaks; returns whether it was subscribed."""
+        subscribed = False
+        try:
+            with self.primary.connected(self._endpoint) as connection:
+                self._subscribe(connection)
+                subscribed = True
+                self._listen(connection)
+        except (RedisError, OSError) as error:
+            logger.warning("Events of primary %s are lost, reconnecting: %s", self.primary.id, error)
+        except Exception as error:  # unexpected ones too: the thread must not end
+            log_exception(logger, error, "Events of primary %s are lost, reconnecting.", self.primary.id)
+        finally:
+            self.subscribed.clear()
+            self._flags.close()
+        return subscribed
+
+    def _subscribe(self, connection: BlockingConnection) -> None:
+        self._check_flags()
+        [first] = connection.exchange([("PSUBSCRIBE", *self._patterns)], REPLY_TIMEOUT)
+        if isinstance(first, RedisError):
+            raise first
+        for _ in range(len(self._patterns) - 1):
+            connection.receive(REPLY_TIMEOUT)
+        self._keep_lease()
+        self.subscribed.set()
+
+    def _listen(self, connection: BlockingConnection) -> None:
+        received = pinged = unanswered_since = monotonic()
+        while not self._closing.is_set():
+            if connection.readable(CHECK_INTERVAL):
+                received = monotonic()
+                self._dispatch(connection.receive(REPLY_TIMEOUT))
+                if received > self._checked + FLAGS_INTERVAL:  # the server is alive: it replies at once
+                    self._check_flags()
+            elif pinged > received and monotonic() > unanswered_since + 2 * PING_INTERVAL:
+                raise TimeoutError("the server does not answer")
+            if monotonic() > self._renewed + LEASE / 1000 / 2:
+                self._keep_lease()
+            if monotonic() > pinged + PING_INTERVAL:
+                # only unanswered PINGs count, not time during which this process was stopped
+                unanswered_since = monotonic() if pinged <= received else unanswered_since
+                pinged = monotonic()
+                connection.send([("PING",)], PING_INTERVAL)
+
+    def _dispatch(self, message: Any) -> None:
+        if isinstance(message, RedisError):
+            raise message
+        if not self.fence or message[0] != b"pmessage":
+            return
+        _, pattern, channel, data = message
+        parsed = keyspace.parse_message(channel, data)
+        if parsed is None or parsed[1].startswith(self._own_keys):
+            return
+        db, key, name = parsed
+        event = KeyEvent(key.decode("utf-8", "surrogateescape"), name, db, self.fence)
+        for one in self._patterns.get(pattern, ()):
+            if not one.events or name in one.events:
+                self._dispatcher.put(one, event)
+
+    def _check_flags(self) -> None:
+        self._flags.check()
+        self._checked = monotonic()
+
+    def _keep_lease(self) -> None:
+        """Acquire or extend the lease; while a handler hangs, release it."""
+        self._renewed = monotonic()
+        if self._dispatcher.hangs:
+            if self.fence:
+                logger.error("A handler of key events hangs; another listener may take over.")
+                self._release()
+            return
+        before, self.fence = self.fence, 0
+        try:
+            self.fence = self._extend_or_acquire(before)
+        except MessagingError as error:
+            logger.warning("Renewing the lease of primary %s failed, retrying: %s", self.primary.id, error)
+        if self.fence and self.fence != before:
+            logger.info("Dispatching the events of primary %s.", self.primary.id)
+
+    def _extend_or_acquire(self, fence: int) -> int:
+        """The fence of the lease; 0 if another listener has it. `fence`: as before.
+
+        The lease is not renewed in the background: it has to end if this thread receives no more events.
+        """
+        with suppress(LeaseLost):
+            if fence:
+                self._lock.reacquire()
+                return fence
+        # the same token each time, so that it gets a lease of its own that it couldn't extend for a moment
+        return self._lock.fence if self._lock.acquire(blocking=False, token=self._token) else 0
+
+    def _release(self) -> None:
+        held, self.fence = self.fence, 0
+        if not held:
+            return
+        try:
+            with suppress(LeaseLost):
+                self._lock.release()
+        except MessagingError as error:
+            logger.warning(
+                "Releasing the lease of primary %s failed; it expires within %g s: %s",
+                self.primary.id,
+                LEASE / 1000,
+                error,
+            )
 
 
 class Dispatcher:
@@ -147,354 +488,12 @@ class Dispatcher:
         logger.error("Handlers of key events have caught up; %d events were dropped in between.", dropped)
 
 
-#: seconds without a message after which a PING is sent; after two more such intervals without a reply, the
-#: connection counts as dead. Short: while a primary is frozen, its events are those of its replica already
-PING_INTERVAL = 1.0
-#: seconds to wait for a reply, and for the rest of a message
-REPLY_TIMEOUT = 5.0
-#: seconds between two checks whether to close, or to renew the lease
-CHECK_INTERVAL = 0.5
-#: seconds: the first, and the longest, pause between two attempts to connect
-FIRST_PAUSE = 0.1
-MAX_PAUSE = 5.0
+class DispatchLock(Lock):
+    """The right to dispatch the events of one primary. Taking over needs no free memory: a handler may wait
+    for events of a server that has none left."""
 
+    _when_full = 1
 
-class Channel:
-    """Listens to one primary, in a thread of its own, until it is closed. `on_failure` is called if it ends
-    by an unexpected error, which is logged."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        primary: Primary,
-        handlers: Sequence[KeyHandler],
-        dispatcher: Dispatcher,
-        token: str,
-        *,
-        configure: bool = False,
-        on_failure: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.primary = primary
-        #: set while it is subscribed
-        self.subscribed = threading.Event()
-        #: fence of the lease; 0 while another listener has it
-        self.fence = 0
-        self._endpoint = endpoint
-        self._handlers = handlers
-        self._dispatcher = dispatcher
-        self._on_failure = on_failure
-        self._flags = Flags(endpoint, primary, handlers, configure=configure)
-        self._checked = 0.0
-        self._lease = DispatchLease(primary.id, token, using=endpoint.alias)
-        self._renewed = 0.0
-        self._own_keys = f"{keys.current_prefix()}:{keys.FORMAT}:{{".encode()
-        self._subscriptions = self._by_pattern()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"primary {primary.id[:8]}", daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Stop receiving, and release the lease."""
-        self._closing.set()
-
-    def join(self, seconds: float) -> None:
-        """Wait for the end, for this many seconds at most."""
-        self._thread.join(seconds)
-
-    def _by_pattern(self) -> dict[bytes, list[KeyHandler]]:
-        found: dict[bytes, list[KeyHandler]] = {}
-        for one in self._handlers:
-            db = self._endpoint.db if one.db is None else one.db
-            for channel in keyspace.channels(one.pattern, db, one.events):
-                found.setdefault(channel.encode(), []).append(one)
-        return found
-
-    def _run(self) -> None:
-        failed = "Listening to the events of primary %s failed; stopping."
-        with LoopGuard(logger, failed, self.primary.id, on_failure=self._on_failure):
-            self._listen_until_closed()
-
-    def _listen_until_closed(self) -> None:
-        with no_retries_when(self._closing.is_set):
-            failures = 0
-            while not self._closing.is_set():
-                failures = 0 if self._connect_and_listen() else failures + 1
-                self._closing.wait(backoff(failures + 1, first=FIRST_PAUSE, longest=MAX_PAUSE))
-            self._release()
-
-    def _connect_and_listen(self) -> bool:
-        """Connect, subscribe and listen until the connection breaks; returns whether it was subscribed."""
-        subscribed = False
-        try:
-            with self.primary.connected(self._endpoint) as connection:
-                self._subscribe(connection)
-                subscribed = True
-                self._listen(connection)
-        except (RedisError, OSError) as error:
-            logger.warning("Events of primary %s are lost, reconnecting: %s", self.primary.id, error)
-        except Exception as error:  # unexpected ones too: the thread must not end
-            log_exception(logger, error, "Events of primary %s are lost, reconnecting.", self.primary.id)
-        finally:
-            self.subscribed.clear()
-            self._flags.close()
-        return subscribed
-
-    def _subscribe(self, connection: BlockingConnection) -> None:
-        self._check_flags()
-        [first] = connection.exchange([("PSUBSCRIBE", *self._subscriptions)], REPLY_TIMEOUT)
-        if isinstance(first, RedisError):
-            raise first
-        for _ in range(len(self._subscriptions) - 1):
-            connection.receive(REPLY_TIMEOUT)
-        self._keep_lease()
-        self.subscribed.set()
-
-    def _listen(self, connection: BlockingConnection) -> None:
-        received = pinged = unanswered_since = monotonic()
-        while not self._closing.is_set():
-            if connection.readable(CHECK_INTERVAL):
-                received = monotonic()
-                self._dispatch(connection.receive(REPLY_TIMEOUT))
-                if received > self._checked + FLAGS_INTERVAL:  # the server is alive: it replies at once
-                    self._check_flags()
-            elif pinged > received and monotonic() > unanswered_since + 2 * PING_INTERVAL:
-                raise TimeoutError("the server does not answer")
-            if monotonic() > self._renewed + LEASE / 1000 / 2:
-                self._keep_lease()
-            if monotonic() > pinged + PING_INTERVAL:
-                # only unanswered PINGs count, not time during which this process was stopped
-                unanswered_since = monotonic() if pinged <= received else unanswered_since
-                pinged = monotonic()
-                connection.send([("PING",)], PING_INTERVAL)
-
-    def _dispatch(self, message: Any) -> None:
-        if isinstance(message, RedisError):
-            raise message
-        if not self.fence or message[0] != b"pmessage":
-            return
-        _, pattern, channel, data = message
-        parsed = keyspace.parse_message(channel, data)
-        if parsed is None or parsed[1].startswith(self._own_keys):
-            return
-        db, key, name = parsed
-        event = KeyEvent(key.decode("utf-8", "surrogateescape"), name, db, self.fence)
-        for one in self._subscriptions.get(pattern, ()):
-            if not one.events or name in one.events:
-                self._dispatcher.put(one, event)
-
-    def _check_flags(self) -> None:
-        self._flags.check()
-        self._checked = monotonic()
-
-    def _keep_lease(self) -> None:
-        """Acquire or renew the lease; while a handler hangs, release it."""
-        self._renewed = monotonic()
-        if self._dispatcher.hangs:
-            if self.fence:
-                logger.error("A handler of key events hangs; another listener may take over.")
-                self._release()
-            return
-        before, self.fence = self.fence, 0
-        try:
-            self.fence = self._lease.acquire()
-        except MessagingError as error:
-            logger.warning("Renewing the lease of primary %s failed, retrying: %s", self.primary.id, error)
-        if self.fence and self.fence != before:
-            logger.info("Dispatching the events of primary %s.", self.primary.id)
-
-    def _release(self) -> None:
-        held, self.fence = self.fence, 0
-        if not held:
-            return
-        try:
-            self._lease.release()
-        except MessagingError as error:
-            logger.warning(
-                "Releasing the lease of primary %s failed; it expires within %g s: %s",
-                self.primary.id,
-                LEASE / 1000,
-                error,
-            )
-
-
-#: seconds between two look-ups of the primaries
-TOPOLOGY_INTERVAL = 1.0
-#: seconds within which connections have to close when the listener ends
-CLOSING_TIMEOUT = 5.0
-
-
-class Listener:
-    """Runs the handlers of timers and key events."""
-
-    def __init__(
-        self,
-        timers: Mapping[str, TimerHandler],
-        key_events: Sequence[KeyHandler],
-        limits: Limits = DEFAULT_LIMITS,
-        *,
-        configure: bool = False,
-    ) -> None:
-        self._worker = _timer_worker(timers, limits) if timers else None
-        self._events = None
-        if key_events:
-            self._events = Events(
-                key_events, configure=configure, drain=limits.drain, on_failure=self._stop_worker
-            )
-
-    @property
-    def done(self) -> int:
-        """Attempts at timers so far."""
-        return self._worker.done if self._worker else 0
-
-    @property
-    def failed(self) -> bool:
-        """Whether it ended by an unexpected error."""
-        return any(part is not None and part.failed for part in (self._worker, self._events))
-
-    @property
-    def events(self) -> Events | None:
-        """The listener to key events; None without handlers of them."""
-        return self._events
-
-    def stop(self) -> None:
-        """Start no more handlers; at the second call, release running timers. Safe in a signal handler."""
-        if self._worker is not None:
-            self._worker.stop()
-        if self._events is not None:
-            self._events.stop()
-
-    def run(self) -> None:
-        """Listen until stopped."""
-        if self._events is not None:
-            self._events.start()
-        try:
-            if self._worker is not None:
-                self._worker.run()
-            elif self._events is not None:
-                self._events.wait()
-        finally:
-            if self._events is not None:
-                self._events.close()
-
-    def _stop_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.stop()
-
-
-def _timer_worker(timers: Mapping[str, TimerHandler], limits: Limits) -> Worker:
-    using, engine = conf.alias(), TimerEngine(current_prefix())
-    return Worker(engine, using, list(timers), Firing(engine, using, timers), limits)
-
-
-class Events:
-    """Listens to all primaries, and follows changes of the topology."""
-
-    def __init__(
-        self,
-        handlers: Sequence[KeyHandler],
-        *,
-        configure: bool = False,
-        drain: float = DEFAULT_LIMITS.drain,
-        on_failure: Callable[[], object] = lambda: None,
-    ) -> None:
-        #: whether it ended by an unexpected error
-        self.failed = False
-        #: the channel of each primary
-        self.channels: dict[Primary, Channel] = {}
-        self._handlers = handlers
-        self._configure = configure
-        self._endpoint = Endpoint(conf.alias())
-        self._primaries = Primaries(self._endpoint)
-        self._token = os.urandom(9).hex()
-        self._loop = EventLoop(self._fail)
-        self._on_failure = on_failure
-        self._failing = threading.Lock()
-        self._dispatchers: dict[Primary, Dispatcher] = {}
-        self._drain = drain
-        self._drained_by = math.inf
-        self._stopped = False
-        # not an Event, whose set() in a signal handler could deadlock
-        self._woken: SimpleQueue[None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="topology", daemon=True)
-
-    def start(self) -> None:
-        """Start listening."""
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Wait until it is stopped. Signal handlers run in between."""
-        while not self._stopped:
-            self._thread.join(1.0)
-
-    def stop(self) -> None:
-        """Stop receiving; at the second call, don't wait for handlers. Safe in a signal handler."""
-        self._drained_by = monotonic() + (0.0 if self._stopped else self._drain)
-        self._stopped = True
-        self._woken.put(None)
-
-    def close(self) -> None:
-        """Stop, and let handlers finish."""
-        if not self._stopped:
-            self.stop()
-        ends = monotonic() + CLOSING_TIMEOUT
-        self._thread.join(CLOSING_TIMEOUT)
-        self._end_channels()
-        for channel in list(self.channels.values()):
-            channel.join(max(ends - monotonic(), 0.0))
-        dispatchers = list(self._dispatchers.values())
-        for dispatcher in dispatchers:
-            dispatcher.end()
-        for dispatcher in dispatchers:
-            while not dispatcher.ended(0.1) and monotonic() < self._drained_by:
-                pass  # a second signal may come in between
-            dispatcher.abandon()
-        self._loop.close()
-
-    def _fail(self) -> None:
-        """Stop, once, because a part of it ended by an unexpected error, which is logged."""
-        with self._failing:
-            is_first, self.failed = not self.failed, True
-        if is_first and not self._stopped:  # a second stop would end the drain
-            self.stop()
-            self._on_failure()
-
-    def _run(self) -> None:
-        with LoopGuard(logger, "Following the primaries failed; stopping.", on_failure=self._fail):
-            while not self._stopped:
-                self._follow_topology()
-                with suppress(Empty):
-                    self._woken.get(timeout=TOPOLOGY_INTERVAL)
-        self._primaries.close()
-        self._end_channels()
-
-    def _follow_topology(self) -> None:
-        failed = f"Looking up the primaries failed, retrying in {TOPOLOGY_INTERVAL:g} s"
-        try:
-            self._follow(self._primaries.discover())
-        except (RedisError, OSError) as error:
-            logger.warning("%s: %s", failed, error)
-        except Exception as error:  # unexpected ones too: the thread must not end
-            log_exception(logger, error, "%s.", failed)
-
-    def _follow(self, primaries: Sequence[Primary]) -> None:
-        """Listen to these. The new ones first: closing the channel of a lost primary may take long."""
-        for one in primaries:
-            if one not in self.channels and not self._stopped:
-                self._dispatchers[one] = dispatcher = Dispatcher(self._loop, self._fail)
-                self.channels[one] = Channel(
-                    self._endpoint,
-                    one,
-                    self._handlers,
-                    dispatcher,
-                    self._token,
-                    configure=self._configure,
-                    on_failure=self._fail,
-                )
-        for gone in set(self.channels) - set(primaries):
-            logger.info("Primary %s has left the topology.", gone.id)
-            self.channels.pop(gone).end()
-            self._dispatchers.pop(gone).end()
-
-    def _end_channels(self) -> None:
-        for channel in list(self.channels.values()):
-            channel.end()
+    def __init__(self, node: str, *, using: str | None = None) -> None:
+        key = dispatch_key(current_prefix(), node)
+        super().__init__(f"events of primary {node}", key=key, timeout=LEASE / 1000, using=using)

@@ -6,13 +6,24 @@ local TICKET = 2000 -- ms after the client's last poll at which its ticket expir
 local MAX_TICKETS = 1000 -- tickets that one script examines
 local DAY = 86400000 -- ms
 
+-- The keys of a lock, in the order of all its scripts. Those that wake clients have the ring of wake-up keys behind them.
+local RING = 6 -- place of the first wake-up key
+local function lock_at(keys)
+  return {key = keys[1], fence = keys[2], line = keys[3], seen = keys[4], releases = keys[5]}
+end
+
+-- The place of a ticket in the ring, from 0.
+local function place_of(keys, ticket)
+  return ticket % (#keys - RING + 1)
+end
+
 -- How long the fence is kept when a lease of this length (ms; 0: without an end) begins.
 local function fence_ttl(lease)
   return string.format('%.0f', lease == 0 and 30 * DAY or math.max(DAY, 2 * lease))
 end
 
-local function leave_queue(queue, seen, token)
-  redis.call('ZREM', queue, token)
+local function leave_queue(line, seen, token)
+  redis.call('ZREM', line, token)
   redis.call('ZREM', seen, token)
 end
 
@@ -23,10 +34,10 @@ local function has_polled(seen, token, now)
 end
 
 -- Removes the first client that still waits from the queue; returns its token and ticket.
-local function pop_waiter(queue, seen, now)
+local function pop_waiter(line, seen, now)
   redis.call('ZCARD', seen) -- fails, before anything is written, if the key has another type
   for _ = 1, MAX_TICKETS do
-    local first = redis.call('ZPOPMIN', queue)
+    local first = redis.call('ZPOPMIN', line)
     if not first[1] then
       return
     end
@@ -38,11 +49,11 @@ local function pop_waiter(queue, seen, now)
   end
 end
 
--- Gives the lock to a waiting client and wakes it. keys[1] is the lock; the ring begins at keys[ring]. Callers have
--- removed a key or a member before: Redis never rejects that at maxmemory, nor the writes after it in the script.
-local function hand_over(keys, ring, token, ticket, us)
-  local lock, wake = keys[1], keys[ring + ticket % (#keys - ring + 1)]
-  redis.call('SET', lock, token, 'PX', GRANT)
+-- Gives the lock to a waiting client and wakes it. Callers have removed a key or a member before: Redis never rejects
+-- that at maxmemory, nor the writes after it in the script.
+local function hand_over(keys, token, ticket, us)
+  local key, wake = keys[1], keys[RING + place_of(keys, ticket)]
+  redis.call('SET', key, token, 'PX', GRANT)
   redis.call('DEL', wake)
   redis.call('XADD', wake, string.format('%.0f-0', us), 't', token)
   redis.call('PEXPIRE', wake, 2 * TICKET)

@@ -4,21 +4,22 @@
 -- uses common/_polls.lua
 -- uses common/_time.lua
 --
--- KEYS  1 lock
+-- KEYS  1 key
 -- KEYS  2 fence
--- KEYS  3 queue
+-- KEYS  3 line
 -- KEYS  4 seen
--- KEYS  5… ring of wake-up keys
+-- KEYS  5 releases
+-- KEYS  6… ring of wake-up keys
 -- ARGV  1 token
 -- ARGV  2 lease: ms; 0 for none
 -- ARGV  3 maximum length of the queue; 0: the caller doesn't wait, and leaves the queue
--- ARGV  4 1 if the caller has waited already, else 0
+-- ARGV  4 1 if the caller has waited already, or may acquire it although the server is out of memory; else 0
 -- ARGV  5 another token of the caller, with which it may hold the lock already; or empty
 -- ARGV  6… up to 499 tokens of other waiting clients to keep in the queue
 -- Returns the fence; 0 if the caller neither has the lock nor waits; nil if it holds the lock with its other token; the
 -- length of the queue, negated, if it is full; or, if the caller waits, {place in the ring, ms until the next poll,
 -- server time in µs, those of the other clients that are not in the queue}
-local lock, fence, queue, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local key, fence, line, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, lease, max_waiting, has_waited = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= '0'
 local other_token = ARGV[5]
 
@@ -34,23 +35,23 @@ end
 -- Sets the lock if no client holds it; returns whether it did.
 local function set_lock()
   if lease > 0 then
-    return redis.call('SET', lock, token, 'PX', lease, 'NX')
+    return redis.call('SET', key, token, 'PX', lease, 'NX')
   end
-  return redis.call('SET', lock, token, 'NX')
+  return redis.call('SET', key, token, 'NX')
 end
 
-if not has_waited and redis.call('EXISTS', queue) == 0 and set_lock() then
+if not has_waited and redis.call('EXISTS', line) == 0 and set_lock() then
   return draw_fence(microseconds())
 end
 
 local us = microseconds()
 local now = math.floor(us / 1000)
-local holder = redis.call('GET', lock)
+local holder = redis.call('GET', key)
 if holder == token then
   if lease > 0 then
-    redis.call('PEXPIRE', lock, string.format('%.0f', lease))
+    redis.call('PEXPIRE', key, string.format('%.0f', lease))
   else
-    redis.call('PERSIST', lock)
+    redis.call('PERSIST', key)
   end
   -- A repeat whose first reply was lost returns the fence it drew then; a client that was handed the lock draws one.
   return owner == token and tonumber(latest) or draw_fence(us)
@@ -59,35 +60,35 @@ if other_token ~= '' and holder == other_token then
   return nil
 end
 if not holder then
-  local first, ticket = pop_waiter(queue, seen, now)
-  if first == token or not first and redis.call('EXISTS', queue) == 0 then
+  local first, ticket = pop_waiter(line, seen, now)
+  if first == token or not first and redis.call('EXISTS', line) == 0 then
     set_lock()
     return draw_fence(us)
   end
   if first then -- else so many dead clients are at the head that a later poll must remove the rest
-    hand_over(KEYS, 5, first, ticket, us)
+    hand_over(KEYS, first, ticket, us)
     holder = first
   end
 end
 
 if max_waiting == 0 then
-  leave_queue(queue, seen, token)
+  leave_queue(line, seen, token)
   return 0
 end
-local ticket = tonumber(redis.call('ZSCORE', queue, token) or nil)
+local ticket = tonumber(redis.call('ZSCORE', line, token) or nil)
 if not ticket then
-  local waiting = redis.call('ZCARD', queue)
+  local waiting = redis.call('ZCARD', line)
   if waiting >= max_waiting then
     return -waiting
   end
-  ticket = tonumber(redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0) + 1
+  ticket = tonumber(redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2] or 0) + 1
 end
 -- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it, so waiting clients keep waiting.
-local updated = redis.call('PEXPIRE', queue, 2 * TICKET)
+local updated = redis.call('PEXPIRE', line, 2 * TICKET)
 redis.call('ZADD', seen, string.format('%.0f', now), token)
-redis.call('ZADD', queue, ticket, token)
+redis.call('ZADD', line, ticket, token)
 if updated == 0 then -- the queue did not exist
-  redis.call('PEXPIRE', queue, 2 * TICKET)
+  redis.call('PEXPIRE', line, 2 * TICKET)
 end
 redis.call('PEXPIRE', seen, 2 * TICKET)
 local gone = keep_waiters(seen, string.format('%.0f', now), {unpack(ARGV, 6)})
@@ -95,11 +96,11 @@ local gone = keep_waiters(seen, string.format('%.0f', now), {unpack(ARGV, 6)})
 -- A holder of this app wakes the next client. A lock of another program (redis-py) is released without a wake-up, so
 -- the first client in the queue polls it more often.
 local wait = TICKET / 4
-if holder ~= owner and redis.call('ZRANK', queue, token) == 0 then
+if holder ~= owner and redis.call('ZRANK', line, token) == 0 then
   wait = wait / 5
 end
-local remaining = redis.call('PTTL', lock)
+local remaining = redis.call('PTTL', key)
 if remaining >= 0 then
   wait = math.min(wait, remaining + 1)
 end
-return {ticket % (#KEYS - 4), wait, us, gone}
+return {place_of(KEYS, ticket), wait, us, gone}

@@ -25,7 +25,7 @@ class LockKeys:
 
     def __init__(self, prefix: str, key: str) -> None:
         #: STRING: the holder's token. Expires with the lease; without a lease it stays until the release.
-        self.lock = key
+        self.key = key
         self._base = _base(prefix, key)
 
     @property
@@ -36,7 +36,7 @@ class LockKeys:
         return self._base + ":fence"
 
     @property
-    def queue(self) -> str:
+    def line(self) -> str:
         """ZSET token → ticket: the waiting clients, in order. Expires when none of them polls any more."""
         return self._base + ":line"
 
@@ -46,7 +46,7 @@ class LockKeys:
         return self._base + ":seen"
 
     @property
-    def released(self) -> str:
+    def releases(self) -> str:
         """LIST: up to 1000 tokens that were released, the latest first; distinguishes a repeated release from
         a lost lease. Expires a minute after the latest release."""
         return self._base + ":releases"
@@ -57,19 +57,14 @@ class LockKeys:
         return f"{self._base}:wake:{place}"
 
     @functools.cached_property
-    def acquiring(self) -> list[str]:
-        """The keys of locks/acquire.lua, in its order."""
-        return [self.lock, self.fence, self.queue, self.seen, *map(self.wake, range(RING))]
-
-    @property
-    def reading(self) -> list[str]:
-        """The keys of locks/info.lua, in its order."""
-        return [self.lock, self.fence, self.queue, self.seen]
+    def all(self) -> list[str]:
+        """The keys in the order of all scripts, see lock_at() in _locks.lua; without the ring."""
+        return [self.key, self.fence, self.line, self.seen, self.releases]
 
     @functools.cached_property
-    def releasing(self) -> list[str]:
-        """The keys of locks/release.lua, in its order."""
-        return [self.lock, self.released, self.queue, self.seen, *map(self.wake, range(RING))]
+    def with_ring(self) -> list[str]:
+        """The keys in the order of the scripts that wake clients."""
+        return [*self.all, *map(self.wake, range(RING))]
 
 
 def lock_key(prefix: str, lock: str) -> str:

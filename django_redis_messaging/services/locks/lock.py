@@ -1,4 +1,4 @@
-"""The public class of locks."""
+"""Locks: one thread or task, of all processes, holds a lock at a time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal
 
 from ...core import keys
 from ...core.commands import Argument
-from ...core.operations import Command, Listen, Script, Service, Steps, asynchronous, operation
+from ...core.operations import Command, Listen, Script, Steps, asynchronous, operation
 from ...core.outcome import deadline
 from ...errors import (
     ConfigurationError,
@@ -31,17 +30,25 @@ from ...errors import (
     Unavailable,
 )
 from ..common.arguments import Duration, callback, flag, milliseconds, to_datetime
-from ..common.leases import (
-    Owned,
-    Owners,
-    RenewedLease,
-    SharedOwner,
-    current_owner,
-    new_token,
-    within_each_call,
-)
+from ..common.leases import Leasable, Owned, Owners, RenewedLease, SharedOwner, current_owner, new_token
 from ..common.waiters import Waiters, waiters
 from .keys import LockKeys, checked_lock_key, lock_key
+
+logger = logging.getLogger(__name__)
+
+#: maximum number of clients that wait for one lock
+MAX_WAITING = 10_000
+#: seconds between two polls that keep a waiting client in the queue
+KEEP_INTERVAL = 0.5
+#: ms for which a release is remembered, so that it can be repeated
+RELEASE_TTL = 60_000
+#: seconds before the end of blocking_timeout at which the last poll is sent, to leave time for its reply;
+#: at most a tenth of blocking_timeout
+FINAL_POLL_MARGIN = 0.01
+#: seconds; the deadline for leaving the queue after an interrupt
+LEAVE_DEADLINE = 0.5
+#: maximum number of waiting clients that `info` lists
+MAX_LISTED = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,89 +73,42 @@ class LockInfo:
     """The tokens of the first waiting clients, in the order in which they will acquire the lock."""
 
 
-def parse_info(reply: list[Any]) -> LockInfo:
-    """The reply of locks/info.lua."""
-    now, holder, remaining, fence, is_owner, waiting, *waiters = reply
-    held = holder is not None
-    return LockInfo(
-        read_at=to_datetime(now),
-        holder=_text(holder) if held else None,
-        acquired_at=to_datetime(int(fence) / 1000) if held and is_owner else None,
-        expires_at=to_datetime(now + remaining) if remaining >= 0 else None,
-        fence=int(fence),
-        waiting=waiting,
-        waiters=tuple(map(_text, waiters)),
-    )
+class Lock(Leasable):
+    """A lock: one thread or task holds it at a time, across processes, until its release or lease ends.
 
+    >>> with Lock("report") as lock:
+    ...     "no other process runs this now"
+    'no other process runs this now'
 
-def _text(token: bytes) -> str:
-    """A token as text: other programs may use any bytes."""
-    return token.decode(errors="backslashreplace")
+    As a decorator, it is held by each call of a function or coroutine function.
 
+    >>> @Lock("report")
+    ... def report():
+    ...     return "done"
+    >>> report()
+    'done'
 
-#: maximum number of clients that wait for one lock
-MAX_WAITING = 10_000
-#: seconds between two polls that keep a waiting client in the queue
-KEEP_INTERVAL = 0.5
-#: ms for which a release is remembered, so that it can be repeated
-RELEASE_TTL = 60_000
-#: seconds before the end of blocking_timeout at which the last poll is sent, to leave time for its reply;
-#: at most a tenth of blocking_timeout
-FINAL_POLL_MARGIN = 0.01
+    `timeout` is the lease: the seconds after which the lock is free even without a release. With None it
+    never expires: if a holder dies, the lock blocks all others until its `key` is deleted. `renew=True`
+    extends the lease in the background, after each third of it, while the lock is held. If the lease is
+    lost all the same, `on_lost` is called with a LeaseLost, in a thread of its own. `blocking_timeout`
+    limits how long `acquire` waits.
 
+    Waiting clients acquire the lock in the order of their arrival; one that dies while it waits delays the
+    others by a second. A lock belongs to the thread, or the task of an event loop, that acquired it, unless
+    `thread_local=False`: then to all of the process, but not to a forked child. It is not reentrant: a
+    holder that waits for its own lock gets a LockError at once.
 
-@dataclass(slots=True)
-class Attempt:
-    """An acquire: its validated arguments, and when it succeeded."""
+    A lease may end while its holder still works (a long pause of the process, a failover that loses
+    writes), so mutual exclusion can't be guaranteed. `fence` grows with each acquire: the protected
+    resource should reject a smaller fence than it has seen.
 
-    token: bytes
-    #: seconds to wait; None: without a limit
-    wait: float | None
-    #: token with which this thread or task may hold the lock already, so that waiting is pointless; or empty
-    held: bytes
-    #: when the last poll is due, which leaves the queue; monotonic
-    ends: float = math.inf
-    #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
-    sent_at: float = 0.0
+    The semantics are those of redis-py's Lock. With `key` the lock uses this Redis key, and excludes
+    redis-py's clients that use the same key; those don't queue, and don't increase the fence.
+    """
 
-
-class Holding(Owned):
-    """What one thread or task holds of a lock."""
-
-    __slots__ = ("fence", "renewal", "token")
-
-    def __init__(self) -> None:
-        self.token: bytes | None = None
-        self.fence = 0
-        self.renewal: RenewedLease | None = None
-
-    def hold(self, attempt: Attempt, fence: int, renewal: RenewedLease | None) -> None:
-        """Store what an acquire granted, and start the renewal."""
-        self.end_renewal()
-        self.token, self.fence, self.renewal = attempt.token, fence, renewal
-        if renewal is not None:
-            renewal.start(attempt.sent_at)
-
-    def forget(self, token: bytes) -> None:
-        """Hold nothing any more, if this token was stored."""
-        if self.token == token:
-            self.end_renewal()
-            self.token = None
-
-    def end_renewal(self) -> None:
-        """Stop renewing the lease."""
-        if self.renewal is not None:
-            self.renewal.end()
-        self.renewal = None
-
-
-#: (owner, alias, key) → what a thread or task holds without an end: a lock that is renewed or has no lease
-_endless: weakref.WeakValueDictionary[tuple[int, str, str], Holding] = weakref.WeakValueDictionary()
-os.register_at_fork(after_in_child=_endless.clear)
-
-
-class LockSteps(Service):
-    """The steps that a lock sends, and its holders in this process."""
+    #: 1 if it can be acquired from a server that is out of memory, else 0
+    _when_full = 0
 
     def __init__(
         self,
@@ -181,204 +141,7 @@ class LockSteps(Service):
         self._keys = LockKeys(self._prefix, self.key)
         self._thread_local = flag(thread_local, "thread_local")
         self._owners = Owners(Holding) if self._thread_local else SharedOwner(Holding)
-        self._raises = flag(raise_on_release_error, "raise_on_release_error")
-
-    @property
-    def _holding(self) -> Holding:
-        return self._owners.current
-
-    def _attempt(
-        self, blocking: bool | None, blocking_timeout: Duration | None, token: str | bytes | None
-    ) -> Attempt:
-        waits = self.blocking if blocking is None else flag(blocking, "blocking")
-        wait = self.blocking_timeout if blocking_timeout is None else _seconds(blocking_timeout)
-        chosen = new_token().encode() if token is None else checked_token(token)
-        seconds = wait if waits else 0
-        ends = math.inf if seconds is None else monotonic() + seconds - min(FINAL_POLL_MARGIN, seconds / 10)
-        return Attempt(chosen, seconds, self._held_already(seconds), ends)
-
-    def _held_already(self, seconds: float | None) -> bytes:
-        """The token with which this thread or task may hold the lock, if that makes waiting for it
-        pointless."""
-        if not self._thread_local or seconds == 0:
-            return b""
-        holding = self._owners.current
-        if holding.token is None and seconds is None:  # another object for the same lock
-            holding = _endless.get((current_owner(), self._using, self.key), holding)
-        return holding.token or b""
-
-    def _forget(self, attempt: Attempt, error: BaseException) -> bool:
-        """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold the
-        lock."""
-        self._holding.forget(attempt.token)
-        if isinstance(error, Unavailable | OutcomeUnknown):
-            return attempt.wait != 0  # without waiting, only a lost reply is possible: the lease ends
-        return not isinstance(error, LockError | LimitExceeded | ConfigurationError)
-
-    def _store(self, attempt: Attempt, fence: int) -> bool:
-        """Store an acquired lock and start its renewal; returns whether it was acquired."""
-        if fence:
-            holding = self._holding
-            holding.hold(attempt, fence, self._renewal(attempt.token) if self.renew else None)
-            if self._thread_local and (self.renew or self.timeout is None):
-                _endless[current_owner(), self._using, self.key] = holding
-        return fence > 0
-
-    def _renewal(self, token: bytes) -> RenewedLease:
-        """The renewal must not reference the holders: they end it when they are destroyed."""
-        args = (token, self._lease, "keep", "-")
-        script = Script("locks/extend", (self._keys.lock, self._keys.fence), args)
-        on_lost = self._on_lost and partial(_report_lost, self._on_lost, self.name)
-        return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
-
-    @operation
-    def _take(self, attempt: Attempt) -> Steps[int]:
-        """Acquire the lock; returns the fence, or 0."""
-        reply = yield from self._poll(attempt, 0 if attempt.wait == 0 else MAX_WAITING)
-        if isinstance(reply, int):
-            return reply
-        line = waiters(self._using, self.key, KEEP_INTERVAL)
-        try:
-            return (yield from self._wait(attempt, line, reply))
-        finally:
-            line.leave(attempt.token)
-
-    def _wait(self, attempt: Attempt, line: Waiters, reply: list[Any]) -> Steps[int]:
-        """Wait in the queue until the lock is acquired; `reply`: to the first poll."""
-        others: Sequence[bytes] = ()
-        since, is_woken = 0, True  # server time in µs: older wake-ups are ignored
-        while True:
-            place, pause, now, gone = reply
-            line.polled(attempt.token, attempt.sent_at, gone, others)
-            since = now if is_woken else since  # as before, so that a read that is pending can be taken over
-            wake = Listen(self._keys.wake(place), since, seconds=pause / 1000, match=attempt.token)
-            is_woken = yield from line.wait(wake, attempt.token, attempt.ends)
-            is_last = monotonic() >= attempt.ends
-            others = () if is_last else line.choose_others(attempt.token)
-            reply = yield from self._poll(attempt, 0 if is_last else MAX_WAITING, waited=1, others=others)
-            if isinstance(reply, int):
-                return reply
-
-    def _poll(
-        self, attempt: Attempt, max_waiting: int, *, waited: int = 0, others: Sequence[bytes] = ()
-    ) -> Steps[Any]:
-        """Acquire the lock if possible; returns the fence, or 0, or how to wait."""
-        args: list[Argument] = [attempt.token, self._lease, max_waiting, waited, attempt.held, *others]
-        script, began = Script("locks/acquire", self._keys.acquiring, args), monotonic()
-        reply = yield script
-        attempt.sent_at = script.sent_since(began)
-        if reply is None:
-            raise self._not_reentrant()
-        if isinstance(reply, int) and reply < 0:
-            raise LimitExceeded("waiting clients of a lock", limit=MAX_WAITING, actual=1 - reply)
-        return reply
-
-    _atake = asynchronous(_take)
-
-    @operation
-    def _give_back(self, token: bytes) -> Steps[bool]:
-        """Release the lock, or leave the queue; returns whether the token held the lock."""
-        return (yield from self._release(token))
-
-    _agive_back = asynchronous(_give_back)
-
-    def _release(self, token: bytes) -> Steps[bool]:
-        return bool((yield Script("locks/release", self._keys.releasing, (token, RELEASE_TTL))))
-
-    def _extend(self, verb: str, ms: int, mode: str) -> Steps[Literal[True]]:
-        """Extend the lease. `verb` is for the message of an error."""
-        holding = self._holding
-        token = self._held_token(holding, verb)
-        if self.timeout is None:
-            raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
-        args, began = (token, ms, mode, os.urandom(8).hex()), monotonic()
-        script = Script("locks/extend", (self._keys.lock, self._keys.fence), args)
-        remaining = yield script
-        if not remaining:
-            raise self._lease_lost(verb)
-        if holding.renewal is not None:
-            holding.renewal.change_end(script.sent_since(began) + remaining / 1000)
-        return True
-
-    def _held_token(self, holding: Holding, verb: str) -> bytes:
-        if holding.token is None:
-            raise LockError(
-                f"Lock {self.name!r} can't {verb}: this thread or task hasn't acquired it, or released it.",
-                lock_name=self.name,
-            )
-        return holding.token
-
-    def _not_acquired(self) -> LockError:
-        return LockError(f"Lock {self.name!r} could not be acquired in time.", lock_name=self.name)
-
-    def _not_reentrant(self) -> LockError:
-        return LockError(
-            f"Lock {self.name!r} is held by this thread or task already, and is not reentrant: waiting for "
-            "it would never end. Release it first, or pass the held lock on.",
-            lock_name=self.name,
-        )
-
-    def _lease_lost(self, verb: str) -> LockNotOwnedError:
-        return LockNotOwnedError(
-            f"Lock {self.name!r} can't {verb}: its lease had expired, so another client may have held it "
-            "since. Use a longer timeout, or renew=True.",
-            lock_name=self.name,
-        )
-
-
-def _report_lost(on_lost: Callable[[LeaseLost], object], name: str) -> None:
-    on_lost(LockNotOwnedError(f"The lease of lock {name!r} was lost while it was held.", lock_name=name))
-
-
-def _seconds(blocking_timeout: Duration | None) -> float | None:
-    return None if blocking_timeout is None else milliseconds(blocking_timeout, "blocking_timeout") / 1000
-
-
-def checked_token(token: str | bytes) -> bytes:
-    """Return a valid token as bytes."""
-    token = token.encode() if isinstance(token, str) else token
-    if not isinstance(token, bytes):
-        raise TypeError(f"token must be a str or bytes, not {type(token).__name__}.")
-    if not 1 <= len(token) <= keys.MAX_NAME_BYTES:
-        raise InvalidArgument(f"token must have between 1 and {keys.MAX_NAME_BYTES} bytes, not {len(token)}.")
-    return token
-
-
-logger = logging.getLogger(__name__)
-
-#: seconds; the deadline for leaving the queue after an interrupt
-LEAVE_DEADLINE = 0.5
-#: maximum number of waiting clients that `info` lists
-MAX_LISTED = 100
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Lock(LockSteps):
-    """A lock: one thread or task holds it at a time, across processes, until its release or lease ends.
-
-    >>> with Lock("report") as lock:
-    ...     "no other process runs this now"
-    'no other process runs this now'
-
-    `timeout` is the lease: the seconds after which the lock is free even without a release. With None it
-    never expires: if a holder dies, the lock blocks all others until its `key` is deleted. `renew=True`
-    extends the lease in the background, after each third of it, while the lock is held. If the lease is
-    lost all the same, `on_lost` is called with a LeaseLost, in a thread of its own. `blocking_timeout`
-    limits how long `acquire` waits.
-
-    Waiting clients acquire the lock in the order of their arrival; one that dies while it waits delays the
-    others by a second. A lock belongs to the thread, or the task of an event loop, that acquired it, unless
-    `thread_local=False`: then to all of the process, but not to a forked child. It is not reentrant: a
-    holder that waits for its own lock gets a LockError at once.
-
-    A lease may end while its holder still works (a long pause of the process, a failover that loses
-    writes), so mutual exclusion can't be guaranteed. `fence` grows with each acquire: the protected
-    resource should reject a smaller fence than it has seen.
-
-    The semantics are those of redis-py's Lock. With `key` the lock uses this Redis key, and excludes
-    redis-py's clients that use the same key; those don't queue, and don't increase the fence.
-    """
+        self._raises = bool(flag(raise_on_release_error, "raise_on_release_error"))
 
     @property
     def fence(self) -> int:
@@ -406,11 +169,11 @@ class Lock(LockSteps):
         """
         attempt = self._attempt(blocking, blocking_timeout, token)
         try:
-            return self._store(attempt, self._take(attempt))
+            return self._store(attempt, self._acquire(attempt))
         except BaseException as error:  # also interrupts
             if self._forget(attempt, error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                    self._give_back(attempt.token)
+                    self._leave(attempt.token)
             raise
 
     async def aacquire(
@@ -422,13 +185,13 @@ class Lock(LockSteps):
         """An async version of `acquire`."""
         attempt = self._attempt(blocking, blocking_timeout, token)
         try:
-            return self._store(attempt, await self._atake(attempt))
+            return self._store(attempt, await self._aacquire(attempt))
         except GeneratorExit:
             raise  # a closed coroutine can't await: its ticket in the queue expires
         except BaseException as error:  # also cancellation
             if self._forget(attempt, error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                    await self._agive_back(attempt.token)
+                    await self._aleave(attempt.token)
             raise
 
     @operation
@@ -501,7 +264,7 @@ class Lock(LockSteps):
         >>> lock.info().holder is None
         True
         """
-        return parse_info((yield Script("locks/info", self._keys.reading, [MAX_LISTED])))
+        return parse_info((yield Script("locks/info", self._keys.all, [MAX_LISTED])))
 
     ainfo = asynchronous(info)
 
@@ -518,52 +281,246 @@ class Lock(LockSteps):
         """
         # Neither the holder nor a repeat after a lost reply can recognize this release.
         args = (checked_token(holder), 0)
-        return bool((yield Script("locks/release", self._keys.releasing, args, once=True)))
+        return bool((yield Script("locks/release", self._keys.with_ring, args, once=True)))
 
     arelease_holder = asynchronous(release_holder)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
-    def __enter__(self) -> Self:
-        if not self.acquire():
-            raise self._not_acquired()
-        return self
+    @property
+    def _holding(self) -> Holding:
+        return self._owners.current
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _attempt(
+        self, blocking: bool | None, blocking_timeout: Duration | None, token: str | bytes | None
+    ) -> Attempt:
+        waits = self.blocking if blocking is None else flag(blocking, "blocking")
+        wait = self.blocking_timeout if blocking_timeout is None else _seconds(blocking_timeout)
+        chosen = new_token().encode() if token is None else checked_token(token)
+        seconds = wait if waits else 0
+        ends = math.inf if seconds is None else monotonic() + seconds - min(FINAL_POLL_MARGIN, seconds / 10)
+        return Attempt(chosen, seconds, self._held_already(seconds), ends)
+
+    def _held_already(self, seconds: float | None) -> bytes:
+        """The token with which this thread or task may hold the lock, if that makes waiting for it
+        pointless."""
+        if not self._thread_local or seconds == 0:
+            return b""
+        holding = self._owners.current
+        if holding.token is None and seconds is None:  # another object for the same lock
+            holding = _endless.get((current_owner(), self._using, self.key), holding)
+        return holding.token or b""
+
+    def _forget(self, attempt: Attempt, error: BaseException) -> bool:
+        """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold the
+        lock."""
+        self._holding.forget(attempt.token)
+        if isinstance(error, Unavailable | OutcomeUnknown):
+            return attempt.wait != 0  # without waiting, only a lost reply is possible: the lease ends
+        return not isinstance(error, LockError | LimitExceeded | ConfigurationError)
+
+    def _store(self, attempt: Attempt, fence: int) -> bool:
+        """Store an acquired lock and start its renewal; returns whether it was acquired."""
+        if fence:
+            holding = self._holding
+            holding.hold(attempt, fence, self._renewal(attempt.token) if self.renew else None)
+            if self._thread_local and (self.renew or self.timeout is None):
+                _endless[current_owner(), self._using, self.key] = holding
+        return fence > 0
+
+    def _renewal(self, token: bytes) -> RenewedLease:
+        """The renewal must not reference the holders: they end it when they are destroyed."""
+        args = (token, self._lease, "keep", "-")
+        script = Script("locks/extend", self._keys.all, args)
+        on_lost = self._on_lost and partial(_report_lost, self._on_lost, self.name)
+        return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
+
+    @operation
+    def _acquire(self, attempt: Attempt) -> Steps[int]:
+        """Acquire the lock; returns the fence, or 0."""
+        max_waiting = 0 if attempt.wait == 0 else MAX_WAITING
+        reply = yield from self._poll(attempt, max_waiting, waited=self._when_full)
+        if isinstance(reply, int):
+            return reply
+        queue = waiters(self._using, self.key, KEEP_INTERVAL)
         try:
-            self.release()
-        except MessagingError as failure:
-            self._handle_failed_release(failure, error)
+            return (yield from self._wait(attempt, queue, reply))
+        finally:
+            queue.leave(attempt.token)
 
-    async def __aenter__(self) -> Self:
-        if not await self.aacquire():
-            raise self._not_acquired()
-        return self
+    _aacquire = asynchronous(_acquire)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.arelease()
-        except MessagingError as failure:
-            self._handle_failed_release(failure, error)
+    def _wait(self, attempt: Attempt, queue: Waiters, reply: list[Any]) -> Steps[int]:
+        """Wait in the queue until the lock is acquired; `reply`: to the first poll."""
+        others: Sequence[bytes] = ()
+        since, is_woken = 0, True  # server time in µs: older wake-ups are ignored
+        while True:
+            place, pause, now, gone = reply
+            queue.polled(attempt.token, attempt.sent_at, gone, others)
+            since = now if is_woken else since  # as before, so that a read that is pending can be taken over
+            wake = Listen(self._keys.wake(place), since, seconds=pause / 1000, match=attempt.token)
+            is_woken = yield from queue.wait(wake, attempt.token, attempt.ends)
+            is_last = monotonic() >= attempt.ends
+            others = () if is_last else queue.choose_others(attempt.token)
+            reply = yield from self._poll(attempt, 0 if is_last else MAX_WAITING, waited=1, others=others)
+            if isinstance(reply, int):
+                return reply
 
-    def __call__(self, function: F) -> F:
-        """Decorate a function, or a coroutine function: it holds the lock while it runs.
+    def _poll(
+        self, attempt: Attempt, max_waiting: int, *, waited: int = 0, others: Sequence[bytes] = ()
+    ) -> Steps[Any]:
+        """Acquire the lock if possible; returns the fence, or 0, or how to wait."""
+        args: list[Argument] = [attempt.token, self._lease, max_waiting, waited, attempt.held, *others]
+        script, began = Script("locks/acquire", self._keys.with_ring, args), monotonic()
+        reply = yield script
+        attempt.sent_at = script.sent_since(began)
+        if reply is None:
+            raise self._not_reentrant()
+        if isinstance(reply, int) and reply < 0:
+            raise LimitExceeded("waiting clients of a lock", limit=MAX_WAITING, actual=1 - reply)
+        return reply
 
-        >>> @Lock("report")
-        ... def report():
-        ...     return "done"
-        >>> report()
-        'done'
-        """
-        return within_each_call(self, function)
+    @operation
+    def _leave(self, token: bytes) -> Steps[bool]:
+        """Release the lock, or leave the queue; returns whether the token held the lock."""
+        return (yield from self._release(token))
 
-    def _handle_failed_release(self, failure: MessagingError, error: BaseException | None) -> None:
-        """Raise the failure of a release, or log it if the block itself raised an error."""
-        if error is None and (self._raises or not isinstance(failure, LockError)):
-            raise failure
+    _aleave = asynchronous(_leave)
+
+    def _release(self, token: bytes) -> Steps[bool]:
+        return bool((yield Script("locks/release", self._keys.with_ring, (token, RELEASE_TTL))))
+
+    def _extend(self, verb: str, ms: int, mode: str) -> Steps[Literal[True]]:
+        """Extend the lease. `verb` is for the message of an error."""
+        holding = self._holding
+        token = self._held_token(holding, verb)
+        if self.timeout is None:
+            raise LockError(f"Lock {self.name!r} can't {verb}: its timeout is None.", lock_name=self.name)
+        args, began = (token, ms, mode, os.urandom(8).hex()), monotonic()
+        script = Script("locks/extend", self._keys.all, args)
+        remaining = yield script
+        if not remaining:
+            raise self._lease_lost(verb)
+        if holding.renewal is not None:
+            holding.renewal.change_end(script.sent_since(began) + remaining / 1000)
+        return True
+
+    def _held_token(self, holding: Holding, verb: str) -> bytes:
+        if holding.token is None:
+            raise LockError(
+                f"Lock {self.name!r} can't {verb}: this thread or task hasn't acquired it, or released it.",
+                lock_name=self.name,
+            )
+        return holding.token
+
+    def _not_acquired(self) -> LockError:
+        return LockError(f"Lock {self.name!r} could not be acquired in time.", lock_name=self.name)
+
+    def _must_raise(self, failure: MessagingError) -> bool:
+        return self._raises or not isinstance(failure, LockError)
+
+    def _log_failed_release(self, failure: MessagingError) -> None:
         logger.warning("Lock %r was not released: %s", self.name, failure)
+
+    def _not_reentrant(self) -> LockError:
+        return LockError(
+            f"Lock {self.name!r} is held by this thread or task already, and is not reentrant: waiting for "
+            "it would never end. Release it first, or pass the held lock on.",
+            lock_name=self.name,
+        )
+
+    def _lease_lost(self, verb: str) -> LockNotOwnedError:
+        return LockNotOwnedError(
+            f"Lock {self.name!r} can't {verb}: its lease had expired, so another client may have held it "
+            "since. Use a longer timeout, or renew=True.",
+            lock_name=self.name,
+        )
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An acquire: its validated arguments, and when it succeeded."""
+
+    token: bytes
+    #: seconds to wait; None: without a limit
+    wait: float | None
+    #: token with which this thread or task may hold the lock already, so that waiting is pointless; or empty
+    held: bytes
+    #: when the last poll is due, which leaves the queue; monotonic
+    ends: float = math.inf
+    #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
+    sent_at: float = 0.0
+
+
+class Holding(Owned):
+    """What one thread or task holds of a lock."""
+
+    __slots__ = ("fence", "renewal", "token")
+
+    def __init__(self) -> None:
+        self.token: bytes | None = None
+        self.fence = 0
+        self.renewal: RenewedLease | None = None
+
+    def hold(self, attempt: Attempt, fence: int, renewal: RenewedLease | None) -> None:
+        """Store what an acquire granted, and start the renewal."""
+        self.end_renewal()
+        self.token, self.fence, self.renewal = attempt.token, fence, renewal
+        if renewal is not None:
+            renewal.start(attempt.sent_at)
+
+    def forget(self, token: bytes) -> None:
+        """Hold nothing any more, if this token was stored."""
+        if self.token == token:
+            self.end_renewal()
+            self.token = None
+
+    def end_renewal(self) -> None:
+        """Stop renewing the lease."""
+        if self.renewal is not None:
+            self.renewal.end()
+        self.renewal = None
+
+
+#: (owner, alias, key) → what a thread or task holds without an end: a lock that is renewed or has no lease
+_endless: weakref.WeakValueDictionary[tuple[int, str, str], Holding] = weakref.WeakValueDictionary()
+os.register_at_fork(after_in_child=_endless.clear)
+
+
+def parse_info(reply: list[Any]) -> LockInfo:
+    """The reply of locks/info.lua."""
+    now, holder, remaining, fence, is_owner, waiting, *waiters = reply
+    held = holder is not None
+    return LockInfo(
+        read_at=to_datetime(now),
+        holder=_text(holder) if held else None,
+        acquired_at=to_datetime(int(fence) / 1000) if held and is_owner else None,
+        expires_at=to_datetime(now + remaining) if remaining >= 0 else None,
+        fence=int(fence),
+        waiting=waiting,
+        waiters=tuple(map(_text, waiters)),
+    )
+
+
+def _text(token: bytes) -> str:
+    """A token as text: other programs may use any bytes."""
+    return token.decode(errors="backslashreplace")
+
+
+def _report_lost(on_lost: Callable[[LeaseLost], object], name: str) -> None:
+    on_lost(LockNotOwnedError(f"The lease of lock {name!r} was lost while it was held.", lock_name=name))
+
+
+def _seconds(blocking_timeout: Duration | None) -> float | None:
+    return None if blocking_timeout is None else milliseconds(blocking_timeout, "blocking_timeout") / 1000
+
+
+def checked_token(token: str | bytes) -> bytes:
+    """Return a valid token as bytes."""
+    token = token.encode() if isinstance(token, str) else token
+    if not isinstance(token, bytes):
+        raise TypeError(f"token must be a str or bytes, not {type(token).__name__}.")
+    if not 1 <= len(token) <= keys.MAX_NAME_BYTES:
+        raise InvalidArgument(f"token must have between 1 and {keys.MAX_NAME_BYTES} bytes, not {len(token)}.")
+    return token

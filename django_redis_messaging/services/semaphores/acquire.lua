@@ -6,7 +6,7 @@
 --
 -- KEYS  1 holders
 -- KEYS  2 limit
--- KEYS  3 queue
+-- KEYS  3 line
 -- KEYS  4 waiting
 -- KEYS  5 gate
 -- ARGV  1 token of the caller, the same for all its polls; one that holds a permit is a repeat after a lost reply
@@ -18,7 +18,7 @@
 -- ARGV  7… up to 499 tokens of other waiting clients to keep in the queue
 -- Returns 1 if a permit was granted, 0 if not, or, if the caller waits, {its ticket, ms until it must poll again if
 -- nothing wakes it before, those of the other clients that are not in the queue}
-local holders, limit, queue, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local holders, limit, line, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lease, default_limit, limit_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local patience, waits = tonumber(ARGV[5]), ARGV[6] ~= '0'
 local now = microseconds()
@@ -28,18 +28,18 @@ local stored = redis.call('GETEX', limit, 'PX', limit_ttl)
 local free = tonumber(stored or default_limit) - count
 -- Keep at most 1000 permits that expired or were released.
 redis.call('ZREMRANGEBYRANK', holders, 0, -count - 1001)
-local ahead, ticket, admitted = redis.call('ZCARD', queue), nil, nil
+local ahead, ticket, admitted = redis.call('ZCARD', line), nil, nil
 if ahead > 0 then
   limit_waiters(waiting, now, patience)
-  remove_dead_waiters(queue, waiting, now)
-  ahead, ticket = redis.call('ZRANK', queue, token), redis.call('ZSCORE', queue, token)
-  ahead, admitted = ahead or redis.call('ZCARD', queue), admitted_ticket(gate)
+  remove_dead_waiters(line, waiting, now)
+  ahead, ticket = redis.call('ZRANK', line, token), redis.call('ZSCORE', line, token)
+  ahead, admitted = ahead or redis.call('ZCARD', line), admitted_ticket(gate)
 end
 
 local function leave_queue()
-  redis.call('ZREM', queue, token)
+  redis.call('ZREM', line, token)
   redis.call('ZREM', waiting, token)
-  open_gate(queue, gate, free, admitted)
+  open_gate(line, gate, free, admitted)
 end
 
 local function start_lease()
@@ -76,17 +76,17 @@ redis.call('ZADD', waiting, digits(now + patience * 1000), token)
 local gone = keep_waiters(waiting, digits(now + patience * 1000), {unpack(ARGV, 7)})
 redis.call('PEXPIRE', waiting, patience + 1)
 if not ticket then
-  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+  local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')[2]
   ticket = digits(math.max(now, (tonumber(last) or 0) + 1))
-  redis.call('ZADD', queue, ticket, token)
+  redis.call('ZADD', line, ticket, token)
 end
-redis.call('PEXPIRE', queue, patience + 1)
+redis.call('PEXPIRE', line, patience + 1)
 -- The gate was opened for this caller when the limit was higher, and stays open until the entry is removed.
 if admitted >= tonumber(ticket) then
   redis.call('DEL', gate)
   admitted = 0
 end
-open_gate(queue, gate, free, admitted)
+open_gate(line, gate, free, admitted)
 
 -- Poll again when enough leases have expired, or when the next client of the queue, which may be ahead, counts as dead.
 local wake_at = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]

@@ -4,10 +4,8 @@
 -- uses common/_time.lua
 -- reads only
 --
--- KEYS  1 holders
--- KEYS  2 limit
--- KEYS  3 waiting
+-- KEYS  1-5 semaphore (_semaphores.lua)
 -- Returns {limit or nil, number of permits held, number of waiting clients}
-local holders, limit, waiting = KEYS[1], KEYS[2], KEYS[3]
+local semaphore = semaphore_at(KEYS)
 local now = microseconds()
-return {redis.call('GET', limit), count_active(holders, now), count_active(waiting, now)}
+return {redis.call('GET', semaphore.limit), count_active(semaphore.holders, now), count_active(semaphore.waiting, now)}

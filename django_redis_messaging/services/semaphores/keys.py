@@ -26,7 +26,7 @@ class SemaphoreKeys:
         return self.tag + ":holders"
 
     @functools.cached_property
-    def queue(self) -> str:
+    def line(self) -> str:
         """ZSET token → ticket of the waiting clients. Expires when none of them polls any more."""
         return self.tag + ":line"
 
@@ -41,12 +41,7 @@ class SemaphoreKeys:
         one. Expires a minute after it was opened."""
         return self.tag + ":gate"
 
-    @property
-    def reading(self) -> list[str]:
-        """The keys of semaphores/info.lua, in its order."""
-        return [self.holders, self.limit, self.waiting]
-
     @functools.cached_property
     def all(self) -> list[str]:
-        """All keys, in the order of the scripts."""
-        return [self.holders, self.limit, self.queue, self.waiting, self.gate]
+        """The keys in the order of all scripts, see semaphore_at() in _semaphores.lua."""
+        return [self.holders, self.limit, self.line, self.waiting, self.gate]

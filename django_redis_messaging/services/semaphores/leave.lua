@@ -3,19 +3,15 @@
 -- uses _semaphores.lua
 -- uses common/_time.lua
 --
--- KEYS  1 holders
--- KEYS  2 limit
--- KEYS  3 queue
--- KEYS  4 waiting
--- KEYS  5 gate
+-- KEYS  1-5 semaphore (_semaphores.lua)
 -- ARGV  1 token of the caller
 -- Returns nothing
-local holders, limit, queue, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local semaphore = semaphore_at(KEYS)
 local token = ARGV[1]
 local now = microseconds()
-local permits, admitted = redis.call('GET', limit) or 0, admitted_ticket(gate)
-remove_dead_waiters(queue, waiting, now)
-redis.call('ZREM', holders, token)
-redis.call('ZREM', queue, token)
-redis.call('ZREM', waiting, token)
-open_gate(queue, gate, permits - count_active(holders, now), admitted)
+local permits, admitted = redis.call('GET', semaphore.limit) or 0, admitted_ticket(semaphore.gate)
+remove_dead_waiters(semaphore.line, semaphore.waiting, now)
+redis.call('ZREM', semaphore.holders, token)
+redis.call('ZREM', semaphore.line, token)
+redis.call('ZREM', semaphore.waiting, token)
+open_gate(semaphore.line, semaphore.gate, permits - count_active(semaphore.holders, now), admitted)

@@ -3,25 +3,21 @@
 -- uses _semaphores.lua
 -- uses common/_time.lua
 --
--- KEYS  1 holders
--- KEYS  2 limit
--- KEYS  3 queue
--- KEYS  4 waiting
--- KEYS  5 gate
+-- KEYS  1-5 semaphore (_semaphores.lua)
 -- ARGV  1 new limit
 -- ARGV  2 how long the limit is kept: ms
 -- Returns nothing
-local holders, limit, queue, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local semaphore = semaphore_at(KEYS)
 local permits, limit_ttl = ARGV[1], ARGV[2]
-local now, has_queue, admitted = microseconds(), redis.call('ZCARD', queue) > 0, nil
-local count = count_active(holders, now)
+local now, has_queue, admitted = microseconds(), redis.call('ZCARD', semaphore.line) > 0, nil
+local count = count_active(semaphore.holders, now)
 if has_queue then
-  admitted = admitted_ticket(gate)
-  remove_dead_waiters(queue, waiting, now)
+  admitted = admitted_ticket(semaphore.gate)
+  remove_dead_waiters(semaphore.line, semaphore.waiting, now)
 end
 -- GETEX comes first: Redis never rejects it at maxmemory, nor the writes after it in the script.
-redis.call('GETEX', limit, 'PX', limit_ttl)
-redis.call('SET', limit, permits, 'PX', limit_ttl)
+redis.call('GETEX', semaphore.limit, 'PX', limit_ttl)
+redis.call('SET', semaphore.limit, permits, 'PX', limit_ttl)
 if has_queue then
-  open_gate(queue, gate, permits - count, admitted)
+  open_gate(semaphore.line, semaphore.gate, permits - count, admitted)
 end

@@ -1,4 +1,4 @@
-"""The public class of semaphores."""
+"""Semaphores: a limited number of clients, of all processes, hold a permit at a time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any
 
 from ...core.commands import Argument, batched
 from ...core.keys import name as checked
-from ...core.operations import Listen, Script, Service, Steps, asynchronous, operation
+from ...core.operations import Listen, Script, Steps, asynchronous, operation
 from ...core.outcome import deadline
 from ...errors import (
     ConfigurationError,
@@ -27,9 +26,26 @@ from ...errors import (
     Unavailable,
 )
 from ..common.arguments import Duration, callback, count, flag, integer, milliseconds, to_datetime
-from ..common.leases import Owned, Owners, RenewedLease, new_token, within_each_call
+from ..common.leases import Leasable, Owned, Owners, RenewedLease, new_token
 from ..common.waiters import waiters
 from .keys import SemaphoreKeys
+
+logger = logging.getLogger(__name__)
+
+#: maximum number of permits of a semaphore: a script may examine all of them
+MAX_PERMITS = 10_000
+#: permits that one script refreshes
+REFRESH_PAGE = 500
+#: ms for which the limit of an unused semaphore is kept
+LIMIT_TTL = 30 * 86_400_000
+#: seconds; the maximum time between two polls of a waiting client
+POLL_INTERVAL = 0.4
+#: ms for which a waiting client counts as alive after a poll: at least two polls
+WAITER_TTL = 1000
+#: seconds; the deadline for leaving the queue after an interrupt
+LEAVE_DEADLINE = 1.0
+#: maximum number of holders or waiting clients in a list
+MAX_LISTED = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,236 +80,7 @@ class SemaphoreWaiter:
     """When it began to wait."""
 
 
-def parse_pairs(reply: Sequence[bytes]) -> Iterator[tuple[str, datetime]]:
-    """The tokens and moments (µs) of a reply."""
-    for token, us in batched(reply, 2):
-        yield token.decode(), to_datetime(int(us) / 1000)
-
-
-@dataclass(slots=True)
-class Permit:
-    """A permit that is being acquired, or was granted."""
-
-    token: str
-    #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
-    sent_at: float = 0.0
-    #: renews its lease
-    renewal: RenewedLease | None = None
-
-
-class Permits(Owned):
-    """The permits of one thread or task, the latest one last."""
-
-    __slots__ = ("_name", "_permits")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._permits: list[Permit] = []
-
-    def push(self, permit: Permit) -> None:
-        """Add a permit, and start its renewal."""
-        self._permits.append(permit)
-        if permit.renewal is not None:
-            permit.renewal.start(permit.sent_at)
-
-    def pop(self) -> str:
-        """Remove the latest permit, stop its renewal, and return its token; raises SemaphoreError if none is
-        held."""
-        self._check()
-        permit = self._permits.pop()
-        if permit.renewal is not None:
-            permit.renewal.end()
-        return permit.token
-
-    def forget(self, token: str) -> None:
-        """Remove the latest permit, if it has this token."""
-        if self._permits and self._permits[-1].token == token:
-            self.pop()
-
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens of all permits; raises SemaphoreError if none is held."""
-        self._check()
-        return [permit.token for permit in self._permits]
-
-    def end_renewal(self) -> None:
-        """Stop renewing all permits."""
-        for permit in self._permits:
-            if permit.renewal is not None:
-                permit.renewal.end()
-
-    def _check(self) -> None:
-        if not self._permits:
-            raise SemaphoreError(
-                f"This thread or task holds no permit of the semaphore {self._name!r}: acquire one first, and"
-                " release it in the thread or task that acquired it."
-            )
-
-
-#: maximum number of permits of a semaphore: a script may examine all of them
-MAX_PERMITS = 10_000
-#: permits that one script refreshes
-REFRESH_PAGE = 500
-#: ms for which the limit of an unused semaphore is kept
-LIMIT_TTL = 30 * 86_400_000
-#: seconds; the maximum time between two polls of a waiting client
-POLL_INTERVAL = 0.4
-#: ms for which a waiting client counts as alive after a poll: at least two polls
-WAITER_TTL = 1000
-
-
-class SemaphoreSteps(Service):
-    """The steps that a semaphore sends, and its permits in this process."""
-
-    def __init__(
-        self,
-        name: str,
-        limit: int,
-        *,
-        timeout: Duration = 10,
-        blocking: bool = False,
-        blocking_timeout: Duration | None = None,
-        renew: bool = False,
-        on_lost: Callable[[LeaseLost], object] | None = None,
-        using: str | None = None,
-    ) -> None:
-        super().__init__(using=using)
-        self.name = checked(name, "name")
-        self._limit = integer(limit, "limit", minimum=1, maximum=MAX_PERMITS)
-        self._lease = milliseconds(timeout, "timeout", minimum=1)
-        #: whether acquire waits by default, and for how long at most
-        self._blocking, self._blocking_timeout = blocking, blocking_timeout
-        _seconds(blocking, blocking_timeout)  # checks them
-        self._renew = bool(flag(renew, "renew"))
-        self._on_lost = callback(on_lost, "on_lost", renew=self._renew)
-        self._limit_ttl = max(LIMIT_TTL, 2 * self._lease)
-        self._keys = SemaphoreKeys(self._prefix, name).all
-        self._owners = Owners(functools.partial(Permits, name))
-
-    @operation
-    def _acquire(self, permit: Permit, seconds: float) -> Steps[bool]:
-        ends = monotonic() + seconds
-        reply = yield from self._poll(permit, waits=seconds > 0)
-        if isinstance(reply, int):
-            return bool(reply)
-        line = waiters(self._using, self._keys[-1], POLL_INTERVAL)
-        token, others = permit.token.encode(), list[bytes]()
-        try:
-            while not isinstance(reply, int):
-                ticket, poll_in, gone = reply
-                line.polled(token, permit.sent_at, gone, others)
-                gate = Listen(self._keys[-1], int(ticket) - 1, seconds=min(poll_in / 1000, POLL_INTERVAL))
-                yield from line.wait(gate, token, ends)
-                waits = monotonic() < ends  # the last poll leaves the queue
-                others = line.choose_others(token) if waits else []
-                reply = yield from self._poll(permit, others, waits=waits)
-            return bool(reply)
-        finally:
-            line.leave(token)
-
-    def _poll(self, permit: Permit, others: Sequence[bytes] = (), *, waits: bool) -> Steps[Any]:
-        """Acquire the permit if possible; returns 1, 0, or how to wait."""
-        args: list[Argument] = [
-            permit.token,
-            self._lease,
-            self._limit,
-            self._limit_ttl,
-            WAITER_TTL,
-            int(waits),
-            *others,
-        ]
-        script, began = Script("semaphores/acquire", self._keys, args), monotonic()
-        reply = yield script
-        permit.sent_at = script.sent_since(began)
-        return reply
-
-    _aacquire = asynchronous(_acquire)
-
-    @operation
-    def _leave(self, token: str) -> Steps[None]:
-        yield Script("semaphores/leave", self._keys, [token])
-
-    _aleave = asynchronous(_leave)
-
-    @operation
-    def _release(self, token: str) -> Steps[bool]:
-        reply = yield Script("semaphores/release", self._keys, [token])
-        return bool(reply)
-
-    _arelease = asynchronous(_release)
-
-    @operation
-    def _refresh(self, tokens: list[str]) -> Steps[bool]:
-        refreshed = True
-        for page in batched(tokens, REFRESH_PAGE):
-            args: list[Argument] = [self._lease, self._limit_ttl, *page]
-            refreshed &= bool((yield Script("semaphores/refresh", self._keys[:2], args)))
-        return refreshed
-
-    _arefresh = asynchronous(_refresh)
-
-    def _seconds_to_wait(self, blocking: bool | None, blocking_timeout: Duration | None) -> float:
-        """Seconds that an acquire with these arguments waits; 0 if it doesn't wait."""
-        waits = self._blocking if blocking is None else blocking
-        default = self._blocking_timeout if waits else None
-        return _seconds(waits, default if blocking_timeout is None else blocking_timeout)
-
-    def _forget(self, token: str, seconds: float, error: BaseException) -> bool:
-        """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold a
-        permit."""
-        self._owners.current.forget(token)
-        if isinstance(error, Unavailable | OutcomeUnknown):
-            return seconds > 0  # without waiting, only a lost reply is possible: the lease ends
-        return not isinstance(error, ConfigurationError)
-
-    def _store(self, permit: Permit, granted: bool) -> bool:
-        """Store a granted permit and start its renewal; returns `granted`."""
-        if granted:
-            permit.renewal = self._renewal(permit.token) if self._renew else None
-            self._owners.current.push(permit)
-        return granted
-
-    def _renewal(self, token: str) -> RenewedLease:
-        """The renewal must not reference the permits: they end it when they are destroyed."""
-        script = Script("semaphores/refresh", self._keys[:2], (self._lease, self._limit_ttl, token))
-        on_lost = self._on_lost and functools.partial(_report_lost, self._on_lost, self.name)
-        return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
-
-    def _check(self, released: bool) -> None:
-        if not released:
-            raise PermitLost(
-                f"The lease ({self._lease / 1000:g} s) of a permit of the semaphore {self.name!r} had "
-                "expired: another client may have held it. Use a longer timeout, refresh() or renew=True."
-            )
-
-    def _not_acquired(self) -> SemaphoreError:
-        problem = "became free in time" if self._blocking else "is free: use blocking=True to wait for one"
-        return SemaphoreError(f"No permit of the semaphore {self.name!r} {problem}.")
-
-
-def _seconds(blocking: bool, blocking_timeout: Duration | None) -> float:
-    """Seconds to wait for a permit."""
-    if blocking_timeout is None:
-        return float("inf") if flag(blocking, "blocking") else 0.0
-    if not flag(blocking, "blocking"):
-        raise InvalidArgument("blocking_timeout needs blocking=True.")
-    return milliseconds(blocking_timeout, "blocking_timeout") / 1000
-
-
-def _report_lost(on_lost: Callable[[LeaseLost], object], name: str) -> None:
-    on_lost(PermitLost(f"The lease of a permit of the semaphore {name!r} was lost while it was held."))
-
-
-#: seconds; the deadline for leaving the queue after an interrupt
-LEAVE_DEADLINE = 1.0
-#: maximum number of holders or waiting clients in a list
-MAX_LISTED = 500
-
-F = TypeVar("F", bound=Callable[..., Any])
-_logger = logging.getLogger(__name__)
-
-
-class Semaphore(SemaphoreSteps):
+class Semaphore(Leasable):
     """A semaphore with `limit` permits: a client that holds one proceeds, further clients are refused or
     wait.
 
@@ -324,6 +111,31 @@ class Semaphore(SemaphoreSteps):
     and no client clocks. A failover to a lagging replica may lose permits: until the leases end, there can
     be more holders than permits.
     """
+
+    def __init__(
+        self,
+        name: str,
+        limit: int,
+        *,
+        timeout: Duration = 10,
+        blocking: bool = False,
+        blocking_timeout: Duration | None = None,
+        renew: bool = False,
+        on_lost: Callable[[LeaseLost], object] | None = None,
+        using: str | None = None,
+    ) -> None:
+        super().__init__(using=using)
+        self.name = checked(name, "name")
+        self._limit = integer(limit, "limit", minimum=1, maximum=MAX_PERMITS)
+        self._lease = milliseconds(timeout, "timeout", minimum=1)
+        #: whether acquire waits by default, and for how long at most
+        self._blocking, self._blocking_timeout = blocking, blocking_timeout
+        _seconds(blocking, blocking_timeout)  # checks them
+        self._renew = bool(flag(renew, "renew"))
+        self._on_lost = callback(on_lost, "on_lost", renew=self._renew)
+        self._limit_ttl = max(LIMIT_TTL, 2 * self._lease)
+        self._keys = SemaphoreKeys(self._prefix, name)
+        self._owners = Owners(functools.partial(Permits, name))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self._limit})"
@@ -411,7 +223,7 @@ class Semaphore(SemaphoreSteps):
         SemaphoreInfo(limit=2, held=0, waiting=0)
         """
         permits = integer(limit, "limit", minimum=0, maximum=MAX_PERMITS)
-        yield Script("semaphores/limit", self._keys, [permits, self._limit_ttl])
+        yield Script("semaphores/limit", self._keys.all, [permits, self._limit_ttl])
 
     aset_limit = asynchronous(set_limit)
 
@@ -422,8 +234,7 @@ class Semaphore(SemaphoreSteps):
         >>> Semaphore("printer", 3).info()
         SemaphoreInfo(limit=3, held=0, waiting=0)
         """
-        holders, limit, _, waiting, _ = self._keys
-        stored, held, queued = yield Script("semaphores/info", [holders, limit, waiting])
+        stored, held, queued = yield Script("semaphores/info", self._keys.all)
         return SemaphoreInfo(limit=self._limit if stored is None else int(stored), held=held, waiting=queued)
 
     ainfo = asynchronous(info)
@@ -436,8 +247,9 @@ class Semaphore(SemaphoreSteps):
         ...     len(semaphore.holders())
         1
         """
-        holders, *_ = self._keys
-        reply = yield Script("semaphores/holders", [holders], [count(limit, "limit", maximum=MAX_LISTED)])
+        reply = yield Script(
+            "semaphores/holders", self._keys.all, [count(limit, "limit", maximum=MAX_LISTED)]
+        )
         return [SemaphoreHolder(token=token, expires_at=moment) for token, moment in parse_pairs(reply)]
 
     aholders = asynchronous(holders)
@@ -449,45 +261,190 @@ class Semaphore(SemaphoreSteps):
         >>> Semaphore("printer", 3).waiting()
         []
         """
-        _, _, queue, waiting, _ = self._keys
         size = count(limit, "limit", maximum=MAX_LISTED)
-        reply = yield Script("semaphores/waiting", [queue, waiting], [size])
+        reply = yield Script("semaphores/waiting", self._keys.all, [size])
         return [SemaphoreWaiter(token=token, since=moment) for token, moment in parse_pairs(reply)]
 
     awaiting = asynchronous(waiting)
 
-    def __enter__(self) -> Self:
-        if not self.acquire():
-            raise self._not_acquired()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    @operation
+    def _acquire(self, permit: Permit, seconds: float) -> Steps[bool]:
+        ends = monotonic() + seconds
+        reply = yield from self._poll(permit, waits=seconds > 0)
+        if isinstance(reply, int):
+            return bool(reply)
+        queue = waiters(self._using, self._keys.gate, POLL_INTERVAL)
+        token, others = permit.token.encode(), list[bytes]()
         try:
-            self.release()
-        except MessagingError as failure:
-            self._handle_failed_release(failure, error)
+            while not isinstance(reply, int):
+                ticket, poll_in, gone = reply
+                queue.polled(token, permit.sent_at, gone, others)
+                gate = Listen(self._keys.gate, int(ticket) - 1, seconds=min(poll_in / 1000, POLL_INTERVAL))
+                yield from queue.wait(gate, token, ends)
+                waits = monotonic() < ends  # the last poll leaves the queue
+                others = queue.choose_others(token) if waits else []
+                reply = yield from self._poll(permit, others, waits=waits)
+            return bool(reply)
+        finally:
+            queue.leave(token)
 
-    async def __aenter__(self) -> Self:
-        if not await self.aacquire():
-            raise self._not_acquired()
-        return self
+    _aacquire = asynchronous(_acquire)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.arelease()
-        except MessagingError as failure:
-            self._handle_failed_release(failure, error)
+    def _poll(self, permit: Permit, others: Sequence[bytes] = (), *, waits: bool) -> Steps[Any]:
+        """Acquire the permit if possible; returns 1, 0, or how to wait."""
+        args: list[Argument] = [
+            permit.token,
+            self._lease,
+            self._limit,
+            self._limit_ttl,
+            WAITER_TTL,
+            int(waits),
+            *others,
+        ]
+        script, began = Script("semaphores/acquire", self._keys.all, args), monotonic()
+        reply = yield script
+        permit.sent_at = script.sent_since(began)
+        return reply
 
-    def __call__(self, function: F) -> F:
-        """Decorate a function, or a coroutine function: each call holds a permit, as in a `with` block."""
-        return within_each_call(self, function)
+    @operation
+    def _leave(self, token: str) -> Steps[None]:
+        yield Script("semaphores/leave", self._keys.all, [token])
 
-    def _handle_failed_release(self, failure: MessagingError, error: BaseException | None) -> None:
-        """Raise the failure of a release, or log it if the block itself raised an error."""
-        if error is None:
-            raise failure
-        _logger.warning("A permit of the semaphore %r was not released: %s", self.name, failure)
+    _aleave = asynchronous(_leave)
+
+    @operation
+    def _release(self, token: str) -> Steps[bool]:
+        reply = yield Script("semaphores/release", self._keys.all, [token])
+        return bool(reply)
+
+    _arelease = asynchronous(_release)
+
+    @operation
+    def _refresh(self, tokens: list[str]) -> Steps[bool]:
+        refreshed = True
+        for page in batched(tokens, REFRESH_PAGE):
+            args: list[Argument] = [self._lease, self._limit_ttl, *page]
+            refreshed &= bool((yield Script("semaphores/refresh", self._keys.all, args)))
+        return refreshed
+
+    _arefresh = asynchronous(_refresh)
+
+    def _seconds_to_wait(self, blocking: bool | None, blocking_timeout: Duration | None) -> float:
+        """Seconds that an acquire with these arguments waits; 0 if it doesn't wait."""
+        waits = self._blocking if blocking is None else blocking
+        default = self._blocking_timeout if waits else None
+        return _seconds(waits, default if blocking_timeout is None else blocking_timeout)
+
+    def _forget(self, token: str, seconds: float, error: BaseException) -> bool:
+        """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold a
+        permit."""
+        self._owners.current.forget(token)
+        if isinstance(error, Unavailable | OutcomeUnknown):
+            return seconds > 0  # without waiting, only a lost reply is possible: the lease ends
+        return not isinstance(error, ConfigurationError)
+
+    def _store(self, permit: Permit, granted: bool) -> bool:
+        """Store a granted permit and start its renewal; returns `granted`."""
+        if granted:
+            permit.renewal = self._renewal(permit.token) if self._renew else None
+            self._owners.current.push(permit)
+        return granted
+
+    def _renewal(self, token: str) -> RenewedLease:
+        """The renewal must not reference the permits: they end it when they are destroyed."""
+        script = Script("semaphores/refresh", self._keys.all, (self._lease, self._limit_ttl, token))
+        on_lost = self._on_lost and functools.partial(_report_lost, self._on_lost, self.name)
+        return RenewedLease(self._using, self.name, self._lease / 1000, script, on_lost)
+
+    def _check(self, released: bool) -> None:
+        if not released:
+            raise PermitLost(
+                f"The lease ({self._lease / 1000:g} s) of a permit of the semaphore {self.name!r} had "
+                "expired: another client may have held it. Use a longer timeout, refresh() or renew=True."
+            )
+
+    def _not_acquired(self) -> SemaphoreError:
+        problem = "became free in time" if self._blocking else "is free: use blocking=True to wait for one"
+        return SemaphoreError(f"No permit of the semaphore {self.name!r} {problem}.")
+
+    def _log_failed_release(self, failure: MessagingError) -> None:
+        logger.warning("A permit of the semaphore %r was not released: %s", self.name, failure)
+
+
+@dataclass(slots=True)
+class Permit:
+    """A permit that is being acquired, or was granted."""
+
+    token: str
+    #: when the latest request was sent, so that the lease lasts from then on at least; monotonic
+    sent_at: float = 0.0
+    #: renews its lease
+    renewal: RenewedLease | None = None
+
+
+class Permits(Owned):
+    """The permits of one thread or task, the latest one last."""
+
+    __slots__ = ("_name", "_permits")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._permits: list[Permit] = []
+
+    def push(self, permit: Permit) -> None:
+        """Add a permit, and start its renewal."""
+        self._permits.append(permit)
+        if permit.renewal is not None:
+            permit.renewal.start(permit.sent_at)
+
+    def pop(self) -> str:
+        """Remove the latest permit, stop its renewal, and return its token; raises SemaphoreError if none is
+        held."""
+        self._check()
+        permit = self._permits.pop()
+        if permit.renewal is not None:
+            permit.renewal.end()
+        return permit.token
+
+    def forget(self, token: str) -> None:
+        """Remove the latest permit, if it has this token."""
+        if self._permits and self._permits[-1].token == token:
+            self.pop()
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens of all permits; raises SemaphoreError if none is held."""
+        self._check()
+        return [permit.token for permit in self._permits]
+
+    def end_renewal(self) -> None:
+        """Stop renewing all permits."""
+        for permit in self._permits:
+            if permit.renewal is not None:
+                permit.renewal.end()
+
+    def _check(self) -> None:
+        if not self._permits:
+            raise SemaphoreError(
+                f"This thread or task holds no permit of the semaphore {self._name!r}: acquire one first, and"
+                " release it in the thread or task that acquired it."
+            )
+
+
+def parse_pairs(reply: Sequence[bytes]) -> Iterator[tuple[str, datetime]]:
+    """The tokens and moments (µs) of a reply."""
+    for token, us in batched(reply, 2):
+        yield token.decode(), to_datetime(int(us) / 1000)
+
+
+def _seconds(blocking: bool, blocking_timeout: Duration | None) -> float:
+    """Seconds to wait for a permit."""
+    if blocking_timeout is None:
+        return float("inf") if flag(blocking, "blocking") else 0.0
+    if not flag(blocking, "blocking"):
+        raise InvalidArgument("blocking_timeout needs blocking=True.")
+    return milliseconds(blocking_timeout, "blocking_timeout") / 1000
+
+
+def _report_lost(on_lost: Callable[[LeaseLost], object], name: str) -> None:
+    on_lost(PermitLost(f"The lease of a permit of the semaphore {name!r} was lost while it was held."))
