@@ -1,4 +1,4 @@
-"""The public class of broadcasts."""
+"""Broadcasts: a channel whose events every reader gets, and the consumers that call a function with each."""
 
 from __future__ import annotations
 
@@ -29,6 +29,24 @@ from ...errors import (
 )
 from ..common.arguments import Duration, Stop, count, milliseconds, request, window
 from .keys import BroadcastKeys
+
+logger = logging.getLogger(__name__)
+
+#: ms for which an idle channel is kept, and a position that is not updated
+IDLE_TTL = 7 * 86_400_000
+#: seconds; the maximum time between two polls of a waiting reader
+POLL_INTERVAL = 1.0
+#: ms for which publishers assume that readers wait: longer than POLL_INTERVAL
+WAITING_TTL = 3000
+#: maximum number of events that one script call reads
+PAGE_SIZE = 500
+#: number of buckets that a fetch names first: enough for a reader that is not far behind
+NEARBY_BUCKETS = 3
+#: maximum number of buckets that the retention is divided into: some calls name all of them
+MAX_BUCKETS = 100
+#: alias → µs by which its server's clock is ahead of the monotonic clock, as of the last publish. A publisher
+#: guesses the current buckets from it, and repeats the call if the server replies with another number
+_offsets: dict[str, int] = {}
 
 #: channel id, epoch, id of the event, time of the event (µs), all in hexadecimal
 _CURSOR = re.compile(r"([0-9a-f]{8})-([0-9a-f]{1,13})-([0-9a-f]{1,13})-([0-9a-f]{1,13})", re.ASCII)
@@ -106,22 +124,23 @@ def _event(number: int, payload: Any, published_at: datetime, cursor: str) -> Ev
     return made
 
 
-#: ms for which an idle channel is kept, and a position that is not updated
-IDLE_TTL = 7 * 86_400_000
-#: seconds; the maximum time between two polls of a waiting reader
-POLL_INTERVAL = 1.0
-#: ms for which publishers assume that readers wait: longer than POLL_INTERVAL
-WAITING_TTL = 3000
-#: maximum number of events that one script call reads
-PAGE_SIZE = 500
-#: number of buckets that a fetch names first: enough for a reader that is not far behind
-NEARBY_BUCKETS = 3
-#: maximum number of buckets that the retention is divided into: some calls name all of them
-MAX_BUCKETS = 100
+class Broadcast(Service):
+    """A channel: every reader gets the events that were published in the last minutes.
 
+    >>> channel = Broadcast("settings")
+    >>> start = channel.cursor()
+    >>> channel.publish({"theme": "dark"}).id
+    1
+    >>> batch = channel.fetch(start)
+    >>> [event.payload for event in batch.events], batch.missed
+    ([{'theme': 'dark'}], False)
+    >>> channel.fetch(batch.cursor).events
+    []
 
-class ChannelReader(Service):
-    """A channel as its consumers use it."""
+    A reader that fetches at least every BROADCAST_RETENTION seconds gets every event once, in the same
+    order as all readers, independent of clocks. If events may have been lost for it, `missed` is true.
+    Events are stored in buckets of time, which expire; a counter defines their order.
+    """
 
     def __init__(self, channel: str, *, using: str | None = None) -> None:
         super().__init__(using=using)
@@ -136,6 +155,46 @@ class ChannelReader(Service):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channel!r})"
+
+    @operation
+    def publish(self, payload: Any, *, request_id: str | None = None) -> Steps[Event]:
+        """Publish a payload that JSON can encode; waiting readers get it within milliseconds.
+
+        Two calls with equal payloads publish two events. A repeat with the same `request_id` publishes
+        nothing and returns the first event, as far as it is still stored. Request ids belong to the channel:
+        put the user into an id that a user has chosen.
+
+        >>> Broadcast("prices").publish({"apple": 3}, request_id="import-17").id
+        1
+        >>> Broadcast("prices").publish({"apple": 3}, request_id="import-17").id
+        1
+
+        Raises LimitExceeded (BROADCAST_MAX_BYTES).
+        """
+        settings = conf.current()
+        encoded, request_id = _encode(payload, settings.BROADCAST_MAX_BYTES), request(request_id)
+        limits = (self._bucket, self._retention, settings.BROADCAST_MAX_LENGTH, self._idle_ttl)
+        number = self._bucket_now()
+        while True:
+            keys = (*self._keys.publishing, *self._keys.buckets_from(number, 2))
+            reply = yield Script("broadcasts/publish", keys, (encoded, request_id, window(), *limits, number))
+            if reply == b"none":
+                yield from self._open()
+            elif isinstance(reply, int):  # the bucket to give
+                number = reply
+            else:
+                break
+        reply, is_repeat, first = reply.partition(b" ")
+        published, us, epoch = map(int, reply.rstrip(b"+").split(b"-"))
+        if is_repeat:
+            stored = payloads.loads_all([first])[0] if first else (published, us, 0, payload)
+            return events(self._channel_id, epoch, [stored])[0]
+        _offsets[self._using] = us - monotonic_ns() // 1000
+        if reply.endswith(b"+"):
+            yield from self._trim()
+        return events(self._channel_id, epoch, [(published, us, 0, payload)])[0]
+
+    apublish = asynchronous(publish)
 
     @operation
     def fetch(self, cursor: str | None = None, *, limit: int = 1000, wait: Duration = 0) -> Steps[Batch]:
@@ -199,6 +258,64 @@ class ChannelReader(Service):
 
     akeep = asynchronous(keep)
 
+    def consume(
+        self,
+        handler: Callable[[Event], object],
+        *,
+        name: str | None = None,
+        cursor: str | None = None,
+        on_missed: Callable[[], object] | None = None,
+        attempts: int = 3,
+        stop: Stop | None = None,
+    ) -> None:
+        """Call `handler` with each event, in order, until `stop` is set.
+
+        It begins at `cursor`; without one, at the position that is kept in Redis for the consumer `name`;
+        without that, with the next event published. The position is kept after each batch, and after each
+        second: after a crash, later events are handled again. `on_missed` is called before the events if
+        some may be missing. If a callback raises, the error is logged and the call is repeated after a
+        growing pause; after so many `attempts` the event is logged and skipped. During an outage of Redis
+        the loop retries.
+        """
+        callbacks = Callbacks(handler, on_missed, count(attempts, "attempts"))
+        start = self._check(name, cursor)
+        consume(self, callbacks, start, name, stop or threading.Event())
+
+    async def aconsume(
+        self,
+        handler: Callable[[Event], object | Awaitable[object]],
+        *,
+        name: str | None = None,
+        cursor: str | None = None,
+        on_missed: Callable[[], object | Awaitable[object]] | None = None,
+        attempts: int = 3,
+        stop: Stop | None = None,
+    ) -> None:
+        """An async version of `consume`, for plain and coroutine functions; `stop` is any object with
+        is_set."""
+        callbacks = Callbacks(handler, on_missed, count(attempts, "attempts"))
+        start = self._check(name, cursor)
+        await aconsume(self, callbacks, start, name, stop or threading.Event())
+
+    def _bucket_now(self) -> int:
+        """The number of the current bucket, or of the previous one."""
+        offset = _offsets.get(self._using)
+        us = time_ns() // 1000 if offset is None else monotonic_ns() // 1000 + offset
+        return us // 1000 // self._bucket
+
+    def _trim(self) -> Steps[None]:
+        """Remove the events in excess of the maximum length; if that fails, a later publish repeats it."""
+        limits = (self._bucket, conf.current().BROADCAST_MAX_LENGTH, self._idle_ttl)
+        try:
+            yield Script("broadcasts/trim", [self._keys.head, *self._keys.buckets], limits)
+        except (Unavailable, OutcomeUnknown) as error:
+            logger.warning("Trimming channel %r failed; a later publish repeats it: %s", self.channel, error)
+
+    def _check(self, name: str | None, cursor: str | None) -> str | None:
+        if name is not None:
+            checked(name, "name")
+        return None if cursor is None else self._normalize(cursor)
+
     def _wait(self, position: Position, seconds: float) -> Steps[None]:
         """Wait for an event after this position."""
         head = f"{position.id}-{position.us}-{position.epoch}-"
@@ -260,7 +377,15 @@ class ChannelReader(Service):
         return Position(epoch, last, us)
 
 
-logger = logging.getLogger(__name__)
+def _encode(payload: Any, limit: int) -> str:
+    encoded = payloads.dumps(payload)
+    if len(encoded) > limit or (not encoded.isascii() and len(encoded.encode()) > limit):
+        actual = len(encoded.encode())
+        raise LimitExceeded(
+            "an event's payload (bytes)", limit=limit, actual=actual, setting="BROADCAST_MAX_BYTES"
+        )
+    return encoded
+
 
 #: seconds that a fetch waits for events; then the loop checks whether it must stop
 FETCH_WAIT = 1.0
@@ -291,7 +416,7 @@ class Callbacks(NamedTuple):
     on_missed: Callable[[], Any] | None
     attempts: int
 
-    def calls(self, channel: ChannelReader, batch: Batch) -> Iterator[Call]:
+    def calls(self, channel: Broadcast, batch: Batch) -> Iterator[Call]:
         """The calls for a batch, in order."""
         if batch.missed:
             logger.warning("Events of channel %r may be missing.", channel.channel)
@@ -305,7 +430,7 @@ class Progress:
     """The position of a consumer, and the position that was kept in Redis."""
 
     def __init__(
-        self, channel: ChannelReader, callbacks: Callbacks, cursor: str | None, name: str | None
+        self, channel: Broadcast, callbacks: Callbacks, cursor: str | None, name: str | None
     ) -> None:
         self.channel = channel
         self.callbacks = callbacks
@@ -365,7 +490,7 @@ def _pause(failures: int) -> float:
 
 
 def consume(
-    channel: ChannelReader, callbacks: Callbacks, cursor: str | None, name: str | None, stop: Stop
+    channel: Broadcast, callbacks: Callbacks, cursor: str | None, name: str | None, stop: Stop
 ) -> None:
     """See Broadcast.consume."""
     progress = Progress(channel, callbacks, cursor, name)
@@ -436,7 +561,7 @@ def _sleep(stop: Stop, seconds: float) -> None:
 
 
 async def aconsume(
-    channel: ChannelReader, callbacks: Callbacks, cursor: str | None, name: str | None, stop: Stop
+    channel: Broadcast, callbacks: Callbacks, cursor: str | None, name: str | None, stop: Stop
 ) -> None:
     """See Broadcast.aconsume."""
     progress = Progress(channel, callbacks, cursor, name)
@@ -506,136 +631,3 @@ async def _asleep(stop: Stop, seconds: float) -> None:
     ends = monotonic() + seconds
     while not stop.is_set() and (left := ends - monotonic()) > 0:  # noqa: ASYNC110 (any object with is_set)
         await asyncio.sleep(min(left, SHORT_POLL_INTERVAL))
-
-
-_logger = logging.getLogger(__name__)
-#: alias → µs by which its server's clock is ahead of the monotonic clock, as of the last publish. A publisher
-#: guesses the current buckets from it, and repeats the call if the server replies with another number
-_offsets: dict[str, int] = {}
-
-
-class Broadcast(ChannelReader):
-    """A channel: every reader gets the events that were published in the last minutes.
-
-    >>> channel = Broadcast("settings")
-    >>> start = channel.cursor()
-    >>> channel.publish({"theme": "dark"}).id
-    1
-    >>> batch = channel.fetch(start)
-    >>> [event.payload for event in batch.events], batch.missed
-    ([{'theme': 'dark'}], False)
-    >>> channel.fetch(batch.cursor).events
-    []
-
-    A reader that fetches at least every BROADCAST_RETENTION seconds gets every event once, in the same
-    order as all readers, independent of clocks. If events may have been lost for it, `missed` is true.
-    Events are stored in buckets of time, which expire; a counter defines their order.
-    """
-
-    @operation
-    def publish(self, payload: Any, *, request_id: str | None = None) -> Steps[Event]:
-        """Publish a payload that JSON can encode; waiting readers get it within milliseconds.
-
-        Two calls with equal payloads publish two events. A repeat with the same `request_id` publishes
-        nothing and returns the first event, as far as it is still stored. Request ids belong to the channel:
-        put the user into an id that a user has chosen.
-
-        >>> Broadcast("prices").publish({"apple": 3}, request_id="import-17").id
-        1
-        >>> Broadcast("prices").publish({"apple": 3}, request_id="import-17").id
-        1
-
-        Raises LimitExceeded (BROADCAST_MAX_BYTES).
-        """
-        settings = conf.current()
-        encoded, request_id = _encode(payload, settings.BROADCAST_MAX_BYTES), request(request_id)
-        limits = (self._bucket, self._retention, settings.BROADCAST_MAX_LENGTH, self._idle_ttl)
-        number = self._bucket_now()
-        while True:
-            keys = (*self._keys.publishing, *self._keys.buckets_from(number, 2))
-            reply = yield Script("broadcasts/publish", keys, (encoded, request_id, window(), *limits, number))
-            if reply == b"none":
-                yield from self._open()
-            elif isinstance(reply, int):  # the bucket to give
-                number = reply
-            else:
-                break
-        reply, is_repeat, first = reply.partition(b" ")
-        published, us, epoch = map(int, reply.rstrip(b"+").split(b"-"))
-        if is_repeat:
-            stored = payloads.loads_all([first])[0] if first else (published, us, 0, payload)
-            return events(self._channel_id, epoch, [stored])[0]
-        _offsets[self._using] = us - monotonic_ns() // 1000
-        if reply.endswith(b"+"):
-            yield from self._trim()
-        return events(self._channel_id, epoch, [(published, us, 0, payload)])[0]
-
-    apublish = asynchronous(publish)
-
-    def consume(
-        self,
-        handler: Callable[[Event], object],
-        *,
-        name: str | None = None,
-        cursor: str | None = None,
-        on_missed: Callable[[], object] | None = None,
-        attempts: int = 3,
-        stop: Stop | None = None,
-    ) -> None:
-        """Call `handler` with each event, in order, until `stop` is set.
-
-        It begins at `cursor`; without one, at the position that is kept in Redis for the consumer `name`;
-        without that, with the next event published. The position is kept after each batch, and after each
-        second: after a crash, later events are handled again. `on_missed` is called before the events if
-        some may be missing. If a callback raises, the error is logged and the call is repeated after a
-        growing pause; after so many `attempts` the event is logged and skipped. During an outage of Redis
-        the loop retries.
-        """
-        callbacks = Callbacks(handler, on_missed, count(attempts, "attempts"))
-        start = self._check(name, cursor)
-        consume(self, callbacks, start, name, stop or threading.Event())
-
-    async def aconsume(
-        self,
-        handler: Callable[[Event], object | Awaitable[object]],
-        *,
-        name: str | None = None,
-        cursor: str | None = None,
-        on_missed: Callable[[], object | Awaitable[object]] | None = None,
-        attempts: int = 3,
-        stop: Stop | None = None,
-    ) -> None:
-        """An async version of `consume`, for plain and coroutine functions; `stop` is any object with
-        is_set."""
-        callbacks = Callbacks(handler, on_missed, count(attempts, "attempts"))
-        start = self._check(name, cursor)
-        await aconsume(self, callbacks, start, name, stop or threading.Event())
-
-    def _bucket_now(self) -> int:
-        """The number of the current bucket, or of the previous one."""
-        offset = _offsets.get(self._using)
-        us = time_ns() // 1000 if offset is None else monotonic_ns() // 1000 + offset
-        return us // 1000 // self._bucket
-
-    def _trim(self) -> Steps[None]:
-        """Remove the events in excess of the maximum length; if that fails, a later publish repeats it."""
-        limits = (self._bucket, conf.current().BROADCAST_MAX_LENGTH, self._idle_ttl)
-        try:
-            yield Script("broadcasts/trim", [self._keys.head, *self._keys.buckets], limits)
-        except (Unavailable, OutcomeUnknown) as error:
-            _logger.warning("Trimming channel %r failed; a later publish repeats it: %s", self.channel, error)
-
-    def _check(self, name: str | None, cursor: str | None) -> str | None:
-        if name is not None:
-            checked(name, "name")
-        return None if cursor is None else self._normalize(cursor)
-
-
-def _encode(payload: Any, limit: int) -> str:
-    encoded = payloads.dumps(payload)
-    if len(encoded) > limit or (not encoded.isascii() and len(encoded.encode()) > limit):
-        actual = len(encoded.encode())
-        raise LimitExceeded(
-            "an event's payload (bytes)", limit=limit, actual=actual, setting="BROADCAST_MAX_BYTES"
-        )
-    return encoded
