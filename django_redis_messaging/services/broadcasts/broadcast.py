@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import re
-import threading
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic, monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
@@ -18,16 +17,9 @@ from ... import conf
 from ...core import payloads
 from ...core.keys import name as checked
 from ...core.operations import Command, Listen, Script, Service, Steps, asynchronous, log_exception, operation
-from ...core.outcome import backoff
-from ...errors import (
-    ConfigurationError,
-    InvalidArgument,
-    LimitExceeded,
-    MessagingError,
-    OutcomeUnknown,
-    Unavailable,
-)
+from ...errors import InvalidArgument, LimitExceeded, MessagingError, OutcomeUnknown, Unavailable
 from ..common.arguments import Duration, Stop, count, milliseconds, request, window
+from ..common.consuming import FETCH_WAIT, Consumer, pause_after
 from .keys import BroadcastKeys
 
 logger = logging.getLogger(__name__)
@@ -277,9 +269,9 @@ class Broadcast(Service):
         growing pause; after so many `attempts` the event is logged and skipped. During an outage of Redis
         the loop retries.
         """
-        callbacks = Callbacks(handler, on_missed, count(attempts, "attempts"))
-        start = self._check(name, cursor)
-        consume(self, callbacks, start, name, stop or threading.Event())
+        EventConsumer(
+            self, handler, on_missed, attempts, name=name, cursor=cursor, stop=stop, blocking=True
+        ).consume()
 
     async def aconsume(
         self,
@@ -293,9 +285,9 @@ class Broadcast(Service):
     ) -> None:
         """An async version of `consume`, for plain and coroutine functions; `stop` is any object with
         is_set."""
-        callbacks = Callbacks(handler, on_missed, count(attempts, "attempts"))
-        start = self._check(name, cursor)
-        await aconsume(self, callbacks, start, name, stop or threading.Event())
+        await EventConsumer(
+            self, handler, on_missed, attempts, name=name, cursor=cursor, stop=stop, blocking=False
+        ).aconsume()
 
     def _bucket_now(self) -> int:
         """The number of the current bucket, or of the previous one."""
@@ -310,11 +302,6 @@ class Broadcast(Service):
             yield Script("broadcasts/trim", [self._keys.head, *self._keys.buckets], limits)
         except (Unavailable, OutcomeUnknown) as error:
             logger.warning("Trimming channel %r failed; a later publish repeats it: %s", self.channel, error)
-
-    def _check(self, name: str | None, cursor: str | None) -> str | None:
-        if name is not None:
-            checked(name, "name")
-        return None if cursor is None else self._normalize(cursor)
 
     def _wait(self, position: Position, seconds: float) -> Steps[None]:
         """Wait for an event after this position."""
@@ -387,247 +374,119 @@ def _encode(payload: Any, limit: int) -> str:
     return encoded
 
 
-#: seconds that a fetch waits for events; then the loop checks whether it must stop
-FETCH_WAIT = 1.0
 #: seconds; the position is kept after this time even within a batch
 KEEP_INTERVAL = 1.0
-#: seconds; maximum of the first pause after a failure of the handler or of Redis; doubled for each further
-#: one
-FIRST_PAUSE = 0.1
-#: seconds; maximum of any pause
-MAX_PAUSE = 10.0
-#: seconds; how often a pause checks whether the loop must stop
-SHORT_POLL_INTERVAL = 0.05
+
+Handler = Callable[..., object]
 
 
-class Call(NamedTuple):
-    """A callback to call."""
-
-    function: Callable[..., Any]
-    args: tuple[Event, ...]
-    #: the position after the call; None: unchanged
-    cursor: str | None
-
-
-class Callbacks(NamedTuple):
-    """The callbacks for events and for missed events, and the number of attempts for each call."""
-
-    handler: Callable[[Event], Any]
-    on_missed: Callable[[], Any] | None
-    attempts: int
-
-    def calls(self, channel: Broadcast, batch: Batch) -> Iterator[Call]:
-        """The calls for a batch, in order."""
-        if batch.missed:
-            logger.warning("Events of channel %r may be missing.", channel.channel)
-            if self.on_missed is not None:
-                yield Call(self.on_missed, (), None)
-        for event in batch.events:
-            yield Call(self.handler, (event,), event.cursor)
-
-
-class Progress:
-    """The position of a consumer, and the position that was kept in Redis."""
+class EventConsumer(Consumer[Batch]):
+    """Calls a handler with the events of a channel, and keeps its position in Redis if it has a name."""
 
     def __init__(
-        self, channel: Broadcast, callbacks: Callbacks, cursor: str | None, name: str | None
+        self,
+        channel: Broadcast,
+        handler: Handler,
+        on_missed: Handler | None,
+        attempts: int,
+        *,
+        name: str | None,
+        cursor: str | None,
+        stop: Stop | None,
+        blocking: bool,
     ) -> None:
-        self.channel = channel
-        self.callbacks = callbacks
-        self.name = name
-        self.cursor = cursor
+        super().__init__(f"channel {channel.channel!r}", logger, stop, blocking=blocking)
+        self._channel = channel
+        self._handler, self._on_missed = handler, on_missed
+        self._attempts = count(attempts, "attempts")
+        self._name = None if name is None else checked(name, "name")
+        #: the position after the last event that was handled; None until the first position is known
+        self._cursor = None if cursor is None else channel._normalize(cursor)
+        #: the position that Redis has, and when it was last sent there; monotonic
         self._kept: str | None = None
         self._kept_at = monotonic()
-        self._failures = 0
 
-    def start_at(self, cursor: str, *, is_kept: bool) -> str:
-        """Set the first position; returns it."""
-        self.cursor = cursor
-        self._kept = cursor if is_kept else None
+    async def fetch(self) -> Batch:
+        """Fetch the events after the position."""
+        cursor = self._cursor or await self._first_position()
+        await self._keep()
+        return await self.do(self._channel.fetch, self._channel.afetch, cursor, wait=FETCH_WAIT)
+
+    async def handle(self, fetched: Batch) -> None:
+        """Call the callbacks, until the loop must stop, and keep the position."""
+        if await self._handle_missed(fetched) and await self._handle_events(fetched.events):
+            self._cursor = fetched.cursor
+        await self._keep()
+
+    async def _first_position(self) -> str:
+        channel = self._channel
+        if self._name is not None:
+            self._kept = await self.do(channel.position, channel.aposition, self._name)
+        if self._kept is None:
+            self._cursor = cursor = await self.do(channel.cursor, channel.acursor)
+        else:
+            self._cursor = cursor = self._kept
         return cursor
 
-    def complete(self, call: Call) -> bool:
-        """Move the position after a call; returns whether it is time to keep it."""
-        self.cursor = call.cursor or self.cursor
-        return monotonic() >= self._kept_at + KEEP_INTERVAL
+    async def _handle_missed(self, batch: Batch) -> bool:
+        """Report that events may be missing. Returns False if the loop must stop."""
+        if batch.missed:
+            logger.warning("Events of %s may be missing.", self.title)
+            if self._on_missed is not None:
+                return await self._call("missed events", self._on_missed)
+        return True
 
-    def unkept(self) -> tuple[str, str] | None:
-        """The name and the position to keep; None if it is kept already, or the consumer has no name."""
-        if self.name is None or self.cursor is None or self.cursor == self._kept:
-            return None
-        return self.name, self.cursor
+    async def _handle_events(self, events: Sequence[Event]) -> bool:
+        """Call the handler with each event. Returns False if the loop must stop before the end."""
+        for event in events:
+            if not await self._call(f"event {event.id}", self._handler, event):
+                return False
+            self._cursor = event.cursor
+            await self._keep_if_due()
+        return True
 
-    def mark_kept(self, cursor: str) -> None:
-        """Record that a position was kept."""
-        self._kept, self._kept_at = cursor, monotonic()
-        self._failures = 0
+    async def _call(self, what: str, function: Handler, *args: Event) -> bool:
+        """Call a callback, up to so many attempts. Returns False if the loop must stop before."""
+        for attempt in range(1, self._attempts + 1):
+            if self.stop.is_set():
+                return False
+            try:
+                await self.do(function, partial(_awaited, function), *args)
+                return True
+            except Exception as error:
+                pause = pause_after(attempt) if attempt < self._attempts else None
+                self._log_failure(what, attempt, pause, error)
+            if pause is not None:
+                await self.pause(pause)
+        return True
 
-    def record_failure(self, error: MessagingError) -> float:
-        """Log that Redis failed; returns the seconds to pause."""
-        self._failures += 1
-        self._kept_at = monotonic()
-        logger.warning("Consuming channel %r failed, retrying: %s", self.channel.channel, error)
-        return _pause(self._failures)
-
-    def record_reply(self) -> None:
-        """Record that Redis is available."""
-        self._failures = 0
-
-    def log_handler_failure(self, call: Call, attempt: int, error: Exception) -> float | None:
-        """Log that a call raised; returns the seconds until the next attempt, None after the last one."""
-        what = f"event {call.args[0].id}" if call.args else "missed events"
-        pause = None if attempt >= self.callbacks.attempts else _pause(attempt)
+    def _log_failure(self, what: str, attempt: int, pause: float | None, error: Exception) -> None:
         log_exception(
-            logger, error, "Handling %s of channel %r failed, attempt %d of %d: %s.",
-            what, self.channel.channel, attempt, self.callbacks.attempts,
+            logger, error, "Handling %s of %s failed, attempt %d of %d: %s.",
+            what, self.title, attempt, self._attempts,
             "giving up" if pause is None else f"retrying in {pause:.1f} s",
         )  # fmt: skip
-        return pause
+
+    async def _keep(self) -> None:
+        """Keep the position in Redis, if the consumer has a name and Redis has another position."""
+        if self._name is not None and self._cursor is not None and self._cursor != self._kept:
+            cursor = self._cursor
+            await self.do(self._channel.keep, self._channel.akeep, self._name, cursor)
+            self._kept, self._kept_at = cursor, monotonic()
+
+    async def _keep_if_due(self) -> None:
+        """Keep the position within a long batch. A failure is not retried at once: each attempt may last
+        until its deadline, and delays the events."""
+        if monotonic() >= self._kept_at + KEEP_INTERVAL:
+            try:
+                await self._keep()
+            except MessagingError as error:
+                logger.warning("Keeping the position in %s failed, retrying later: %s", self.title, error)
+                self._kept_at = monotonic()
 
 
-def _pause(failures: int) -> float:
-    return backoff(failures, first=FIRST_PAUSE, longest=MAX_PAUSE)
-
-
-def consume(
-    channel: Broadcast, callbacks: Callbacks, cursor: str | None, name: str | None, stop: Stop
-) -> None:
-    """See Broadcast.consume."""
-    progress = Progress(channel, callbacks, cursor, name)
-    while not stop.is_set():
-        try:
-            position = progress.cursor or _begin(progress)
-            _keep(progress)
-            batch = channel.fetch(position, wait=FETCH_WAIT)
-            progress.record_reply()
-            if _handle(progress, batch, stop):
-                progress.cursor = batch.cursor
-            _keep(progress)
-        except (ConfigurationError, InvalidArgument):
-            raise
-        except MessagingError as error:
-            _sleep(stop, progress.record_failure(error))
-
-
-def _begin(progress: Progress) -> str:
-    kept = progress.channel.position(progress.name) if progress.name else None
-    return progress.start_at(kept or progress.channel.cursor(), is_kept=kept is not None)
-
-
-def _keep(progress: Progress) -> None:
-    if unkept := progress.unkept():
-        progress.channel.keep(*unkept)
-        progress.mark_kept(unkept[1])
-
-
-def _handle(progress: Progress, batch: Batch, stop: Stop) -> bool:
-    """Make the calls of a batch; returns False if it was stopped before the end."""
-    for call in progress.callbacks.calls(progress.channel, batch):
-        if stop.is_set() or not _call(progress, call, stop):
-            return False
-        if progress.complete(call):
-            _try_to_keep(progress)
-    return True
-
-
-def _try_to_keep(progress: Progress) -> None:
-    try:
-        _keep(progress)
-    except MessagingError as error:
-        progress.record_failure(error)
-
-
-def _call(progress: Progress, call: Call, stop: Stop) -> bool:
-    """Make a call, with all its attempts; returns False if it was stopped before."""
-    attempt = 1
-    while True:
-        try:
-            call.function(*call.args)
-            return True
-        except Exception as error:
-            pause = progress.log_handler_failure(call, attempt, error)
-        if pause is None:
-            return True
-        _sleep(stop, pause)
-        if stop.is_set():
-            return False
-        attempt += 1
-
-
-def _sleep(stop: Stop, seconds: float) -> None:
-    ends = monotonic() + seconds
-    while not stop.is_set() and (left := ends - monotonic()) > 0:
-        threading.Event().wait(min(left, SHORT_POLL_INTERVAL))
-
-
-async def aconsume(
-    channel: Broadcast, callbacks: Callbacks, cursor: str | None, name: str | None, stop: Stop
-) -> None:
-    """See Broadcast.aconsume."""
-    progress = Progress(channel, callbacks, cursor, name)
-    while not stop.is_set():
-        try:
-            position = progress.cursor or await _abegin(progress)
-            await _akeep(progress)
-            batch = await channel.afetch(position, wait=FETCH_WAIT)
-            progress.record_reply()
-            if await _ahandle(progress, batch, stop):
-                progress.cursor = batch.cursor
-            await _akeep(progress)
-        except (ConfigurationError, InvalidArgument):
-            raise
-        except MessagingError as error:
-            await _asleep(stop, progress.record_failure(error))
-
-
-async def _abegin(progress: Progress) -> str:
-    kept = await progress.channel.aposition(progress.name) if progress.name else None
-    return progress.start_at(kept or await progress.channel.acursor(), is_kept=kept is not None)
-
-
-async def _akeep(progress: Progress) -> None:
-    if unkept := progress.unkept():
-        await progress.channel.akeep(*unkept)
-        progress.mark_kept(unkept[1])
-
-
-async def _ahandle(progress: Progress, batch: Batch, stop: Stop) -> bool:
-    """An async version of `_handle`."""
-    for call in progress.callbacks.calls(progress.channel, batch):
-        if stop.is_set() or not await _acall(progress, call, stop):
-            return False
-        if progress.complete(call):
-            await _atry_to_keep(progress)
-    return True
-
-
-async def _atry_to_keep(progress: Progress) -> None:
-    try:
-        await _akeep(progress)
-    except MessagingError as error:
-        progress.record_failure(error)
-
-
-async def _acall(progress: Progress, call: Call, stop: Stop) -> bool:
-    """An async version of `_call`; awaits the result if it is awaitable."""
-    attempt = 1
-    while True:
-        try:
-            result = call.function(*call.args)
-            if inspect.isawaitable(result):
-                await result
-            return True
-        except Exception as error:
-            pause = progress.log_handler_failure(call, attempt, error)
-        if pause is None:
-            return True
-        await _asleep(stop, pause)
-        if stop.is_set():
-            return False
-        attempt += 1
-
-
-async def _asleep(stop: Stop, seconds: float) -> None:
-    ends = monotonic() + seconds
-    while not stop.is_set() and (left := ends - monotonic()) > 0:  # noqa: ASYNC110 (any object with is_set)
-        await asyncio.sleep(min(left, SHORT_POLL_INTERVAL))
+async def _awaited(function: Handler, *args: Event) -> None:
+    """Call a plain or coroutine function."""
+    result = function(*args)
+    if inspect.isawaitable(result):
+        await result
