@@ -26,16 +26,9 @@ from django_redis_messaging import MessagingError, conf
 from django_redis_messaging.core.operations import Command, Listen, Script
 from django_redis_messaging.errors import FileChannelError, LeaseLost, UnknownConsumer
 from django_redis_messaging.services.files import FileChannel, Report
-from django_redis_messaging.services.files.channel import (
-    ChannelSteps,
-    Description,
-    File,
-    Publication,
-    Publisher,
-    Session,
-)
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys, file_name
-from django_redis_messaging.services.files.reading import find_sources
+from django_redis_messaging.services.files.publishing import Publication, find_sources
+from django_redis_messaging.services.files.received import Description, File, Session
 
 from ..support.planted_bugs import PROFILE, Plant, PlantedBugs, finds_a_mistake
 from ..support.server import get_redis_connection, reply_to, steps
@@ -721,15 +714,15 @@ def announce_early(channel: Any, run: Any, source: Any, file_id: int, fence: int
 
 
 @pytest.mark.parametrize(
-    ("where", "mistake"),
+    "mistake",
     [
-        (ChannelSteps, open_unchecked),
-        pytest.param(ChannelSteps, write_unchecked, marks=pytest.mark.long),
-        (ChannelSteps, sweep_late),
-        pytest.param(Publisher, announce_early, marks=pytest.mark.long),
+        open_unchecked,
+        pytest.param(write_unchecked, marks=pytest.mark.long),
+        sweep_late,
+        pytest.param(announce_early, marks=pytest.mark.long),
     ],
 )
-def test_it_finds_mistakes_in_the_steps(where: Any, mistake: Callable[..., Any]) -> None:
+def test_it_finds_mistakes_in_the_steps(mistake: Callable[..., Any]) -> None:
     name = {"open": "_open", "write": "_write", "sweep": "_sweep", "announce": "_copy"}
-    with mock.patch.object(where, name[mistake.__name__.partition("_")[0]], mistake):
+    with mock.patch.object(FileChannel, name[mistake.__name__.partition("_")[0]], mistake):
         finds_a_mistake(FilesMachine, MessagingError, LookupError)
