@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,17 @@ from ... import conf
 from ...core import payloads
 from ...core.keys import name as checked
 from ...core.operations import Command, Listen, Script, Service, Steps, asynchronous, log_exception, operation
-from ...errors import InvalidArgument, LimitExceeded, MessagingError, OutcomeUnknown, Unavailable
-from ..common.arguments import Duration, Stop, count, milliseconds, request, window
+from ...errors import LimitExceeded, MessagingError, OutcomeUnknown, Unavailable
+from ..common.arguments import (
+    Duration,
+    Stop,
+    count,
+    format_cursor,
+    milliseconds,
+    parse_channel_cursor,
+    request,
+    window,
+)
 from ..common.consuming import FETCH_WAIT, Consumer, pause_after
 from .keys import BroadcastKeys
 
@@ -39,9 +47,6 @@ MAX_BUCKETS = 100
 #: alias → µs by which its server's clock is ahead of the monotonic clock, as of the last publish. A publisher
 #: guesses the current buckets from it, and repeats the call if the server replies with another number
 _offsets: dict[str, int] = {}
-
-#: channel id, epoch, id of the event, time of the event (µs), all in hexadecimal
-_CURSOR = re.compile(r"([0-9a-f]{8})-([0-9a-f]{1,13})-([0-9a-f]{1,13})-([0-9a-f]{1,13})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -79,20 +84,7 @@ class Position(NamedTuple):
 
     def cursor(self, channel_id: str) -> str:
         """The public form; `channel_id` is 8 hexadecimal digits that identify the channel."""
-        return f"{channel_id}-{self.epoch:x}-{self.id:x}-{self.us:x}"
-
-
-def parse_cursor(cursor: str, channel_id: str) -> Position:
-    """The position that a cursor of this channel stands for."""
-    if not isinstance(cursor, str):
-        raise TypeError(f"cursor must be a str or None, not {type(cursor).__name__}.")
-    parts = _CURSOR.fullmatch(cursor)
-    if parts is None:
-        raise InvalidArgument("cursor is not valid: use one that fetch() or cursor() returned, or None.")
-    found, *numbers = parts.groups()
-    if found != channel_id:
-        raise InvalidArgument("cursor belongs to another channel: use one of this channel, or None.")
-    return Position(*(int(number, 16) for number in numbers))
+        return f"{channel_id}-{format_cursor(*self)}"
 
 
 def events(channel_id: str, epoch: int, stored: Sequence[Sequence[Any]]) -> list[Event]:
@@ -179,12 +171,14 @@ class Broadcast(Service):
         reply, is_repeat, first = reply.partition(b" ")
         published, us, epoch = map(int, reply.rstrip(b"+").split(b"-"))
         if is_repeat:
-            stored = payloads.loads_all([first])[0] if first else (published, us, 0, payload)
-            return events(self._channel_id, epoch, [stored])[0]
+            stored = payloads.loads_all([first]) if first else [(published, us, 0, payload)]
+            [event] = events(self._channel_id, epoch, stored)
+            return event
         _offsets[self._using] = us - monotonic_ns() // 1000
         if reply.endswith(b"+"):
             yield from self._trim()
-        return events(self._channel_id, epoch, [(published, us, 0, payload)])[0]
+        [event] = events(self._channel_id, epoch, [(published, us, 0, payload)])
+        return event
 
     apublish = asynchronous(publish)
 
@@ -204,7 +198,7 @@ class Broadcast(Service):
         """
         limit = count(limit, "limit")
         ends = monotonic() + milliseconds(wait, "wait") / 1000
-        position = None if cursor is None else parse_cursor(cursor, self._channel_id)
+        position = None if cursor is None else Position(*parse_channel_cursor(cursor, self._channel_id))
         while True:
             found, position, missed = yield from self._read(position, limit)
             left = ends - monotonic()
@@ -312,7 +306,7 @@ class Broadcast(Service):
 
     def _normalize(self, cursor: str) -> str:
         """Return a cursor in its canonical form, if it is one of this channel."""
-        return parse_cursor(cursor, self._channel_id).cursor(self._channel_id)
+        return Position(*parse_channel_cursor(cursor, self._channel_id)).cursor(self._channel_id)
 
     def _read(self, position: Position | None, limit: int) -> Steps[tuple[list[Event], Position, bool]]:
         """Read pages until there are `limit` events, or no more."""
@@ -348,11 +342,13 @@ class Broadcast(Service):
                 return [], position, False
 
     def _parse_page(self, reply: list[Any]) -> tuple[list[Event], Position, bool]:
-        epoch, last, us = map(int, reply[:3])
-        stored = payloads.loads_all(reply[4:])
+        epoch, last, us, missed, *encoded = reply
+        position = Position(int(epoch), int(last), int(us))
+        stored = payloads.loads_all(encoded)
         if stored:
-            last, us = stored[-1][:2]
-        return events(self._channel_id, epoch, stored), Position(epoch, last, us), bool(reply[3])
+            last, us, *_ = stored[-1]
+            position = Position(position.epoch, last, us)
+        return events(self._channel_id, position.epoch, stored), position, bool(missed)
 
     def _open(self, lost_epoch: int | None = None) -> Steps[Position]:
         """Create the channel if it doesn't exist, and a new epoch if it is `lost_epoch`; returns the newest

@@ -1,7 +1,8 @@
 """Checks of arguments that several services take; request ids (they make repeats recognizable); cursors.
 
 A cursor consists of three hexadecimal numbers: the epoch of the log (when it was made), the entry's id, and
-the entry's stamp, which differs from that of any other entry with this id.
+the entry's stamp, which differs from that of any other entry with this id. Before them, the cursors of a
+broadcast channel have 8 digits that identify the channel.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def to_datetime(ms: float | bytes) -> datetime:
     return datetime.fromtimestamp(float(ms) / 1000, UTC)
 
 
-_CURSOR = re.compile(r"([0-9a-f]{1,14})-([0-9a-f]{1,13})-([0-9a-f]{1,21})", re.ASCII)
+_CURSOR = re.compile(r"(?:([0-9a-f]{8})-)?([0-9a-f]{1,14})-([0-9a-f]{1,13})-([0-9a-f]{1,21})", re.ASCII)
 #: above any id that a log can reach, and still exact as a number in Lua
 _MAX_ID = 2**52
 
@@ -41,14 +42,27 @@ class Cursor(NamedTuple):
 
 
 def parse_cursor(value: str | int, what: str) -> Cursor:
-    """Parse and check a cursor or a bare id."""
+    """Parse and check the cursor of a message or mail, or its bare id."""
     if isinstance(value, str):
         match = _CURSOR.fullmatch(value)
-        if match is None:
+        if match is None or match[1] is not None:
             raise InvalidArgument(f"{what} is not a cursor: pass the cursor of a message, or its id.")
-        epoch, number, stamp = (int(part, 16) for part in match.groups())
-        return Cursor(number, epoch, stamp)
+        _, epoch, number, stamp = match.groups()
+        return Cursor(int(number, 16), int(epoch, 16), int(stamp, 16))
     return Cursor(checked_id(value, what, min_id=0))
+
+
+def parse_channel_cursor(value: str, channel_id: str) -> tuple[int, int, int]:
+    """Parse and check a cursor of the broadcast channel that these 8 digits identify: epoch, id and stamp."""
+    if not isinstance(value, str):
+        raise TypeError(f"cursor must be a str or None, not {type(value).__name__}.")
+    match = _CURSOR.fullmatch(value)
+    if match is None or match[1] is None:
+        raise InvalidArgument("cursor is not valid: use one that fetch() or cursor() returned, or None.")
+    found, epoch, number, stamp = match.groups()
+    if found != channel_id:
+        raise InvalidArgument("cursor belongs to another channel: use one of this channel, or None.")
+    return int(epoch, 16), int(number, 16), int(stamp, 16)
 
 
 def format_cursor(epoch: int, number: int, stamp: int = 0) -> str:
