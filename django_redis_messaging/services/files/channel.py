@@ -33,8 +33,6 @@ WRITING_TTL = 3_600_000
 ABANDON_DEADLINE = 2.0
 #: bytes at the beginning of a file that show how it is compressed
 HEAD_BYTES = 4
-#: number of items of the reply of files/stats.lua before those of the consumers
-STATS_HEAD = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,10 +231,17 @@ class FileChannel(Service):
         reply = yield Script("files/stats", [keys.state, keys.consumers, keys.positions, keys.files])
         if reply is None:
             return None
-        names = [name.decode() for name in reply[STATS_HEAD::3]]
-        leases = [lease_key(self._prefix, self.channel, name) for name in names]
-        locks = yield [Command("EXISTS", key, reads=True) for key in leases]
-        return parse_stats(reply, [bool(held) for held in locks])
+        used, limit, final, places, files, consumers = reply
+        leases = [lease_key(self._prefix, self.channel, name.decode()) for name, *_ in consumers]
+        held = yield [Command("EXISTS", key, reads=True) for key in leases]
+        return FileStats(
+            files=files,
+            bytes=int(used or 0),
+            max_bytes=int(limit or 0),
+            final=final is not None,
+            open_places=int(places or 0),
+            consumers=sorted(map(_consumer_stats, consumers, held), key=lambda consumer: consumer.name),
+        )
 
     astats = asynchronous(stats)
 
@@ -341,7 +346,10 @@ class FileChannel(Service):
         channel has ended."""
         args = (fence, identity, size, limit, conf.current().FILES_MAX_WAITING)
         status, *rest = yield Script("files/reserve", self._keys.reserving, args)
-        while status == b"wait" and (yield from self._sweep(rest[1:])):  # the space may be sufficient now
+        while status == b"wait":
+            entry, *trash = rest
+            if not (yield from self._sweep(trash)):
+                return MustWait(int(entry))
             status, *rest = yield Script("files/reserve", self._keys.reserving, args)
         self._check_lease(status)
         if status == b"final":
@@ -349,9 +357,10 @@ class FileChannel(Service):
                 f"The last file of the channel {self.channel!r} has been published: wait until its consumers "
                 "have acked all files, release those that have vanished, or use another channel."
             )
-        if status == b"wait":
-            return MustWait(int(rest[0]))
-        return int(rest[0]) if status == b"ok" else str(status, "ascii")
+        if status == b"ok":
+            [file_id] = rest
+            return int(file_id)
+        return str(status, "ascii")
 
     def _open(self, fence: int, blocks: str) -> Steps[None]:
         """Begin to store a file. If a successor has discarded it already, nothing else would delete it."""
@@ -398,10 +407,13 @@ class FileChannel(Service):
     def _close(self, fence: int) -> Steps[MustWait | None]:
         """Declare the last file published. Returns None when all files are freed."""
         status, *rest = yield Script("files/close", self._keys.all, [fence])
-        while status == b"wait" and (yield from self._sweep(rest[1:])):
+        while status == b"wait":
+            entry, *trash = rest
+            if not (yield from self._sweep(trash)):
+                return MustWait(int(entry))
             status, *rest = yield Script("files/close", self._keys.all, [fence])
         self._check_lease(status)
-        return None if status == b"closed" else MustWait(int(rest[0]))
+        return None
 
     @operation
     def _abandon(self, fence: int) -> Steps[None]:
@@ -430,9 +442,11 @@ class FileChannel(Service):
             yield from self._leave(session)
             return None
         if status == b"file":
-            return Announced(int(rest[0]), parse_description(rest[1]))
-        if not (yield from self._sweep(rest[1:])):
-            yield Listen(self._keys.news, int(rest[0]), seconds=MAX_WAIT)
+            file_id, record = rest
+            return Announced(int(file_id), parse_description(record))
+        entry, *trash = rest
+        if not (yield from self._sweep(trash)):
+            yield Listen(self._keys.news, int(entry), seconds=MAX_WAIT)
         return None
 
     _anext = asynchronous(_next)
@@ -511,22 +525,11 @@ class MustWait(NamedTuple):
     entry: int
 
 
-def parse_stats(reply: list[Any], active: list[bool]) -> FileStats:
-    """The reply of files/stats.lua; `active`: whether each consumer's lease is held."""
-    used, limit, final, places, files, *consumers = reply  # STATS_HEAD items first
-    names, waiting, seen = consumers[::3], consumers[1::3], consumers[2::3]
-    return FileStats(
-        files=files,
-        bytes=int(used or 0),
-        max_bytes=int(limit or 0),
-        final=final is not None,
-        open_places=int(places or 0),
-        consumers=[
-            ConsumerStats(
-                name=name.decode(), waiting=count, seen_at=moment and to_datetime(moment), active=is_active
-            )
-            for name, count, moment, is_active in sorted(zip(names, waiting, seen, active, strict=True))
-        ],
+def _consumer_stats(consumer: list[Any], held: int) -> ConsumerStats:
+    """A consumer in the reply of files/stats.lua, and whether its lease is held."""
+    name, waiting, seen = consumer
+    return ConsumerStats(
+        name=name.decode(), waiting=waiting, seen_at=seen and to_datetime(seen), active=bool(held)
     )
 
 
