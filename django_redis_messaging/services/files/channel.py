@@ -214,7 +214,7 @@ class FileChannel(Service):
         name = "" if consumer is None else checked(consumer, "consumer")
         # a repeat after a lost reply would release a second place
         once = consumer is None
-        found, *trash = yield Script("files/release", self._keys.consuming, [name], once=once)
+        found, *trash = yield Script("files/release", self._keys.all, [name], once=once)
         yield from self._sweep(trash)
         return bool(found)
 
@@ -227,8 +227,7 @@ class FileChannel(Service):
         >>> FileChannel("nothing").stats() is None
         True
         """
-        keys = self._keys
-        reply = yield Script("files/stats", [keys.state, keys.consumers, keys.positions, keys.files])
+        reply = yield Script("files/stats", self._keys.all)
         if reply is None:
             return None
         used, limit, final, places, files, consumers = reply
@@ -328,9 +327,7 @@ class FileChannel(Service):
 
     def _begin(self, fence: int, names: Sequence[str], number: int, *, reopen: bool = False) -> Steps[None]:
         """Register the consumers. `reopen`: begin anew after the last file, if all files are freed."""
-        status, *rest = yield Script(
-            "files/begin", self._keys.announcing, [fence, number, int(reopen), *names]
-        )
+        status, *rest = yield Script("files/begin", self._keys.all, [fence, number, int(reopen), *names])
         if status == b"consumers":
             places, *known = rest
             others = [repr(name.decode()) for name in known] + ([f"{places} more"] if places else [])
@@ -345,12 +342,12 @@ class FileChannel(Service):
         """Reserve space for a file; returns its id; or "known" if it was published before, "finished" if the
         channel has ended."""
         args = (fence, identity, size, limit, conf.current().FILES_MAX_WAITING)
-        status, *rest = yield Script("files/reserve", self._keys.reserving, args)
+        status, *rest = yield Script("files/reserve", self._keys.all, args)
         while status == b"wait":
             entry, *trash = rest
             if not (yield from self._sweep(trash)):
                 return MustWait(int(entry))
-            status, *rest = yield Script("files/reserve", self._keys.reserving, args)
+            status, *rest = yield Script("files/reserve", self._keys.all, args)
         self._check_lease(status)
         if status == b"final":
             raise FileChannelError(
@@ -393,7 +390,7 @@ class FileChannel(Service):
                 f"Redis has lost blocks of {description.name!r} while it was published; publish it again."
             )
         args = (fence, file_id, description.dump(), identity, REMEMBERED)
-        reply = yield Script("files/announce", self._keys.announcing, args)
+        reply = yield Script("files/announce", self._keys.all, args)
         if reply != 1:
             yield Command("UNLINK", blocks)
         if reply < 0:
@@ -418,8 +415,7 @@ class FileChannel(Service):
     @operation
     def _abandon(self, fence: int) -> Steps[None]:
         """Discard the file that is being written."""
-        keys = self._keys
-        trash = yield Script("files/abandon", [keys.state, keys.consumers, keys.trash], [fence])
+        trash = yield Script("files/abandon", self._keys.all, [fence])
         yield from self._sweep(trash)
 
     _aabandon = asynchronous(_abandon)
@@ -429,7 +425,7 @@ class FileChannel(Service):
         """The first file that the consumer has not acked; waits for it up to MAX_WAIT seconds. None: there is
         none yet, or, as the session then says, there will be none."""
         args = (session.consumer, session.fence, session.run)
-        status, *rest = yield Script("files/next", self._keys.consuming, args)
+        status, *rest = yield Script("files/next", self._keys.all, args)
         self._check_lease(status)
         if status == b"unknown":
             known = ", ".join(repr(name.decode()) for name in rest) or "no consumers"
@@ -455,7 +451,7 @@ class FileChannel(Service):
     def _ack(self, session: Session, file_id: int) -> Steps[None]:
         """Ack a file; ends the session if it was the last one of a final channel."""
         args = (session.consumer, session.fence, file_id)
-        status, *trash = yield Script("files/ack", self._keys.consuming, args)
+        status, *trash = yield Script("files/ack", self._keys.all, args)
         self._check_lease(status)
         if status == b"order":
             raise FileChannelError(
@@ -471,7 +467,7 @@ class FileChannel(Service):
         """End the session: the consumer has received all files."""
         session.may_continue = False
         if session.run:
-            yield Script("files/leave", self._keys.leaving, [session.consumer, session.run])
+            yield Script("files/leave", self._keys.all, [session.consumer, session.run])
 
     def _sweep(self, trash: Sequence[bytes]) -> Steps[bool]:
         """Delete the blocks of freed files, then give their space back; returns whether there were any. Other
