@@ -396,10 +396,10 @@ class Aggregator(Service):
         []
         """
         cursor = "" if after is None else checked(after, "after")
-        keys, size = [self._keys.periods, self._keys.expiries], count(limit, "limit")
+        size = count(limit, "limit")
         found: list[str] = []
         while len(found) < size:
-            following, names = yield Script("aggregates/periods", keys, [cursor, size - len(found)])
+            following, names = yield Script("aggregates/periods", self._keys.all, [cursor, size - len(found)])
             found += [name.decode() for name in names]
             if not following:
                 break

@@ -38,7 +38,7 @@ class AggregateKeys:
 
     @functools.cached_property
     def all(self) -> list[str]:
-        """The keys that are not of a period, in the order of the scripts."""
+        """The keys that are not of a period, in the order of aggregate_at() in _aggregate.lua."""
         return [self.markers, self.periods, self.expiries, self.malformed]
 
     def counts(self, period: str) -> str:
