@@ -505,7 +505,7 @@ class TestLimits:
         cursor = channel.cursor()
         assert (
             channel.fetch(cursor, wait=0.01).events == []
-        )  # a reader waits, so the publish writes the wake-up stream
+        )  # a reader waits, so the publish writes to the bell
         for payload in range(3):
             channel.publish(payload)
         server().delete(keys_of(channel).head)
@@ -727,13 +727,13 @@ class TestBadInput:
         with pytest.raises(ValueError, match="attempts"):
             channel.consume(print, attempts=0)
 
-    @pytest.mark.parametrize("which", ["head", "requests", "wake-up", "waiting", "bucket"])
+    @pytest.mark.parametrize("which", ["head", "requests", "bell", "waiting", "bucket"])
     def test_a_key_that_holds_another_type(self, which: str, channel: Broadcast) -> None:
         found = keys_of(channel)
         names = {
             "head": [found.head],
             "requests": found.requests,
-            "wake-up": [found.wakeup],
+            "bell": [found.bell],
             "waiting": [],
             "bucket": found.buckets,
         }[which]

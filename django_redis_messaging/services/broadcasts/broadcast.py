@@ -160,7 +160,7 @@ class Broadcast(Service):
         limits = (self._bucket, self._retention, settings.BROADCAST_MAX_LENGTH, self._idle_ttl)
         number = self._bucket_now()
         while True:
-            keys = (*self._keys.publishing, *self._keys.buckets_from(number, 2))
+            keys = (*self._keys.fixed, *self._keys.buckets_from(number, 2))
             reply = yield Script("broadcasts/publish", keys, (encoded, request_id, window(), *limits, number))
             if reply == b"none":
                 yield from self._open()
@@ -293,16 +293,15 @@ class Broadcast(Service):
         """Remove the events in excess of the maximum length; if that fails, a later publish repeats it."""
         limits = (self._bucket, conf.current().BROADCAST_MAX_LENGTH, self._idle_ttl)
         try:
-            yield Script("broadcasts/trim", [self._keys.head, *self._keys.buckets], limits)
+            yield Script("broadcasts/trim", [*self._keys.fixed, *self._keys.buckets], limits)
         except (Unavailable, OutcomeUnknown) as error:
             logger.warning("Trimming channel %r failed; a later publish repeats it: %s", self.channel, error)
 
     def _wait(self, position: Position, seconds: float) -> Steps[None]:
         """Wait for an event after this position."""
         head = f"{position.id}-{position.us}-{position.epoch}-"
-        keys = [self._keys.head, self._keys.waiting]
-        if (yield Script("broadcasts/await", keys, [head, WAITING_TTL])):
-            yield Listen(self._keys.wakeup, position.id, seconds=seconds)
+        if (yield Script("broadcasts/await", self._keys.fixed, [head, WAITING_TTL])):
+            yield Listen(self._keys.bell, position.id, seconds=seconds)
 
     def _normalize(self, cursor: str) -> str:
         """Return a cursor in its canonical form, if it is one of this channel."""
@@ -354,8 +353,7 @@ class Broadcast(Service):
         """Create the channel if it doesn't exist, and a new epoch if it is `lost_epoch`; returns the newest
         position."""
         args = (self._idle_ttl, "" if lost_epoch is None else lost_epoch)
-        keys = [self._keys.head, self._keys.wakeup, *self._keys.buckets]
-        reply = yield Script("broadcasts/open", keys, args)
+        reply = yield Script("broadcasts/open", [*self._keys.fixed, *self._keys.buckets], args)
         last, us, epoch, _ = map(int, reply.split(b"-"))
         return Position(epoch, last, us)
 
