@@ -18,6 +18,105 @@ from ... import conf
 from ...core.keys import name
 from ...errors import InvalidArgument
 
+T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., object])
+
+#: a duration: seconds, or a timedelta
+Duration = float | timedelta
+
+#: maximum number of items that one script call reads or writes
+MAX_ITEMS = 1000
+#: ms; the maximum of a duration, 100 years, keeps all timestamps in the range of exact floats
+MAX_DURATION = 100 * 366 * 86_400_000
+#: the moments that can be read back in every time zone
+MIN_MOMENT, MAX_MOMENT = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
+_CURSOR = re.compile(r"(?:([0-9a-f]{8})-)?([0-9a-f]{1,14})-([0-9a-f]{1,13})-([0-9a-f]{1,21})", re.ASCII)
+#: above any id that a log can reach, and still exact as a number in Lua
+_MAX_ID = 2**52
+
+
+class Stop(Protocol):
+    """Whether a loop has to end, such as threading.Event."""
+
+    def is_set(self) -> bool: ...
+
+
+def count(value: int, what: str, *, maximum: int = MAX_ITEMS) -> int:
+    """Return `value` if it is an int between 1 and `maximum`."""
+    return integer(value, what, minimum=1, maximum=maximum)
+
+
+def integer(value: int, what: str, *, minimum: int, maximum: int) -> int:
+    """Return `value` if it is an int between `minimum` and `maximum`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}.")
+    if not minimum <= value <= maximum:
+        raise InvalidArgument(f"{what} must be between {minimum} and {maximum}, not {value}.")
+    return value
+
+
+def sequence(items: Sequence[T], what: str) -> Sequence[T]:
+    """Return `items` unless it is a single str."""
+    if isinstance(items, str):
+        raise TypeError(f"{what} must be a list, not a str: put it in a list.")
+    return items
+
+
+def flag(value: bool, what: str) -> int:
+    """Convert a bool to 1 or 0, as scripts take it."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {type(value).__name__}.")
+    return int(value)
+
+
+def callback(function: C | None, what: str, *, renew: bool) -> C | None:
+    """Return a function to call when a renewed lease is lost, if it can be called."""
+    if function is not None:
+        if not callable(function):
+            raise TypeError(f"{what} must be callable, not {type(function).__name__}.")
+        if not renew:
+            raise InvalidArgument(f"{what} needs renew=True: other leases are not observed.")
+    return function
+
+
+def milliseconds(value: Duration, what: str, *, minimum: int = 0) -> int:
+    """Convert a duration to ms, rounded up, and check that it is at least `minimum` ms."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{what} must be seconds or a timedelta, not {type(value).__name__}.")
+    if not math.isfinite(value) or value < 0:
+        raise InvalidArgument(f"{what} must be 0 s or more, not {value} s.")
+    # round() first: a float such as 0.1 is slightly greater than its decimal form
+    ms = math.ceil(round(value * 1000, 6))
+    if not minimum <= ms <= MAX_DURATION:
+        raise InvalidArgument(f"{what} must be between {minimum / 1000:g} s and 100 years, not {value} s.")
+    return ms
+
+
+def timestamp_ms(value: datetime | None, what: str) -> int:
+    """Convert an aware datetime to ms since the epoch; None to 0."""
+    if value is None:
+        return 0
+    if not isinstance(value, datetime):
+        raise TypeError(f"{what} must be an aware datetime or None, not {type(value).__name__}.")
+    if value.tzinfo is None:
+        raise InvalidArgument(f"{what} is a naive datetime: give it a time zone, as timezone.now() has.")
+    return int(timestamp(value, what) * 1000)
+
+
+def timestamp(value: datetime, what: str) -> float:
+    """Convert a datetime to seconds since the epoch, if it is one that can be read back."""
+    try:
+        seconds = value.timestamp()
+    except (ValueError, OverflowError):  # such as datetime.max, in a local time zone
+        seconds = math.inf
+    if not MIN_MOMENT.timestamp() <= seconds <= MAX_MOMENT.timestamp():
+        raise InvalidArgument(
+            f"{what} must be between {MIN_MOMENT.date()} and {MAX_MOMENT.date()}, not {value}."
+        )
+    return seconds
+
 
 def to_datetime(ms: float | bytes) -> datetime:
     """Milliseconds of the server's clock as an aware datetime.
@@ -28,9 +127,19 @@ def to_datetime(ms: float | bytes) -> datetime:
     return datetime.fromtimestamp(float(ms) / 1000, UTC)
 
 
-_CURSOR = re.compile(r"(?:([0-9a-f]{8})-)?([0-9a-f]{1,14})-([0-9a-f]{1,13})-([0-9a-f]{1,21})", re.ASCII)
-#: above any id that a log can reach, and still exact as a number in Lua
-_MAX_ID = 2**52
+def request(request_id: str | None) -> str:
+    """Return the caller's request id if it is valid; None makes a new one, for internal retries."""
+    return os.urandom(8).hex() if request_id is None else name(request_id, "request_id")
+
+
+def settled(reply: int | None) -> bool | None:
+    """Convert the reply of a script that `settles`: whether it changed the state; None if unknown."""
+    return None if reply is None else bool(reply)
+
+
+def window() -> int:
+    """How long request ids are remembered, in ms."""
+    return conf.current().REQUEST_WINDOW * 1000
 
 
 class Cursor(NamedTuple):
@@ -77,115 +186,3 @@ def checked_id(value: int, what: str, *, min_id: int = 1) -> int:
     if not min_id <= value <= _MAX_ID:
         raise InvalidArgument(f"{what} must be between {min_id} and {_MAX_ID}, not {value}.")
     return value
-
-
-T = TypeVar("T")
-C = TypeVar("C", bound=Callable[..., object])
-
-#: a duration: seconds, or a timedelta
-Duration = float | timedelta
-
-#: maximum number of items that one script call reads or writes
-MAX_ITEMS = 1000
-#: ms; the maximum of a duration, 100 years, keeps all timestamps in the range of exact floats
-MAX_DURATION = 100 * 366 * 86_400_000
-#: the moments that can be read back in every time zone
-MIN_MOMENT, MAX_MOMENT = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
-
-
-class Stop(Protocol):
-    """Whether a loop has to end, such as threading.Event."""
-
-    def is_set(self) -> bool: ...
-
-
-def count(value: int, what: str, *, maximum: int = MAX_ITEMS) -> int:
-    """Return `value` if it is an int between 1 and `maximum`."""
-    return integer(value, what, minimum=1, maximum=maximum)
-
-
-def integer(value: int, what: str, *, minimum: int, maximum: int) -> int:
-    """Return `value` if it is an int between `minimum` and `maximum`."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}.")
-    if not minimum <= value <= maximum:
-        raise InvalidArgument(f"{what} must be between {minimum} and {maximum}, not {value}.")
-    return value
-
-
-def sequence(items: Sequence[T], what: str) -> Sequence[T]:
-    """Return `items` unless it is a single str."""
-    if isinstance(items, str):
-        raise TypeError(f"{what} must be a list, not a str: put it in a list.")
-    return items
-
-
-def milliseconds(value: Duration, what: str, *, minimum: int = 0) -> int:
-    """Convert a duration to ms, rounded up, and check that it is at least `minimum` ms."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{what} must be seconds or a timedelta, not {type(value).__name__}.")
-    if not math.isfinite(value) or value < 0:
-        raise InvalidArgument(f"{what} must be 0 s or more, not {value} s.")
-    # round() first: a float such as 0.1 is slightly greater than its decimal form
-    ms = math.ceil(round(value * 1000, 6))
-    if not minimum <= ms <= MAX_DURATION:
-        raise InvalidArgument(f"{what} must be between {minimum / 1000:g} s and 100 years, not {value} s.")
-    return ms
-
-
-def flag(value: bool, what: str) -> int:
-    """Convert a bool to 1 or 0, as scripts take it."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{what} must be True or False, not {type(value).__name__}.")
-    return int(value)
-
-
-def callback(function: C | None, what: str, *, renew: bool) -> C | None:
-    """Return a function to call when a renewed lease is lost, if it can be called."""
-    if function is not None:
-        if not callable(function):
-            raise TypeError(f"{what} must be callable, not {type(function).__name__}.")
-        if not renew:
-            raise InvalidArgument(f"{what} needs renew=True: other leases are not observed.")
-    return function
-
-
-def timestamp_ms(value: datetime | None, what: str) -> int:
-    """Convert an aware datetime to ms since the epoch; None to 0."""
-    if value is None:
-        return 0
-    if not isinstance(value, datetime):
-        raise TypeError(f"{what} must be an aware datetime or None, not {type(value).__name__}.")
-    if value.tzinfo is None:
-        raise InvalidArgument(f"{what} is a naive datetime: give it a time zone, as timezone.now() has.")
-    return int(timestamp(value, what) * 1000)
-
-
-def timestamp(value: datetime, what: str) -> float:
-    """Convert a datetime to seconds since the epoch, if it is one that can be read back."""
-    try:
-        seconds = value.timestamp()
-    except (ValueError, OverflowError):  # such as datetime.max, in a local time zone
-        seconds = math.inf
-    if not MIN_MOMENT.timestamp() <= seconds <= MAX_MOMENT.timestamp():
-        raise InvalidArgument(
-            f"{what} must be between {MIN_MOMENT.date()} and {MAX_MOMENT.date()}, not {value}."
-        )
-    return seconds
-
-
-def request(request_id: str | None) -> str:
-    """Return the caller's request id if it is valid; None makes a new one, for internal retries."""
-    return os.urandom(8).hex() if request_id is None else name(request_id, "request_id")
-
-
-def settled(reply: int | None) -> bool | None:
-    """Convert the reply of a script that `settles`: whether it changed the state; None if unknown."""
-    return None if reply is None else bool(reply)
-
-
-def window() -> int:
-    """How long request ids are remembered, in ms."""
-    return conf.current().REQUEST_WINDOW * 1000
