@@ -352,13 +352,13 @@ class Aggregator(Service):
         remaining = 1
         while remaining:
             names = yield Command("ZRANGE", self._keys.periods, 0, PAGE - 1, reads=True)
-            counts = [self._keys.counts(name.decode()) for name in names]
+            counts = [self._keys.period(name.decode()) for name in names]
             remaining = yield Script("aggregates/delete", [*self._keys.all, *counts], names)
 
     adelete = asynchronous(delete)
 
     def _counts(self, period: str) -> str:
-        return self._keys.counts(checked(period, "period"))
+        return self._keys.period(checked(period, "period"))
 
     @operation
     def _counted_lines(self, marker: str, file_id: int) -> Steps[int | None]:
@@ -382,7 +382,7 @@ class Aggregator(Service):
         keys, changes = [*self._keys.all], list[Argument]()
         for period, pairs in groupby(sorted(flush.counts.items()), key=lambda item: item[0][0]):
             words = [word for (_, key), number in pairs for word in (key, number)]
-            keys.append(self._keys.counts(period))
+            keys.append(self._keys.period(period))
             changes += [period, len(words) // 2, *words]
         args = [*place, ttl, max(ttl, MARKER_TTL), *limits, *changes]
         reply = yield Script("aggregates/flush", keys, args)
