@@ -1,6 +1,7 @@
 -- Discards the file that is being written.
 --
 -- uses _files.lua
+-- uses common/_memory.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 fence of the publisher's lease
@@ -8,7 +9,7 @@
 local channel = channel_at(KEYS)
 local fence = ARGV[1]
 
-redis.call('HDEL', channel.state, '') -- a full server refuses no write after this one
+allow_writes_when_full(channel.state)
 if not is_publisher(channel, fence) then
   return {}
 end

@@ -2,6 +2,7 @@
 -- have acked.
 --
 -- uses _files.lua
+-- uses common/_memory.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 consumer
@@ -12,7 +13,7 @@
 local channel = channel_at(KEYS)
 local consumer, fence, id = ARGV[1], ARGV[2], ARGV[3]
 
-redis.call('HDEL', channel.state, '') -- a full server refuses no write after this one
+allow_writes_when_full(channel.state)
 local position = redis.call('ZSCORE', channel.positions, consumer)
 if not position or is_stale(channel, consumer, fence) then
   return {'stale'}

@@ -2,6 +2,7 @@
 -- as all consumers have noticed the end.
 --
 -- uses _files.lua
+-- uses common/_memory.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 fence of the publisher's lease
@@ -14,7 +15,7 @@ local CLOSED_TTL = 86400000 -- ms for which a closed channel is kept for consume
 if redis.call('EXISTS', channel.state) == 0 then -- a repeat after a lost reply
   return {'closed'}
 end
-redis.call('HDEL', channel.state, '') -- a full server refuses no write after this one
+allow_writes_when_full(channel.state)
 if not is_publisher(channel, fence) then
   return {'stale'}
 end

@@ -1,6 +1,7 @@
 -- Returns the first file that a consumer has not acked.
 --
 -- uses _files.lua
+-- uses common/_memory.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 consumer
@@ -12,7 +13,7 @@
 local channel = channel_at(KEYS)
 local consumer, fence, run = ARGV[1], ARGV[2], ARGV[3]
 
-redis.call('HDEL', channel.state, '') -- a full server refuses no write after this one
+allow_writes_when_full(channel.state)
 if redis.call('EXISTS', channel.state) == 0 then -- nothing was published yet
   return run == '' and {'wait', '', '0'} or {'end', ''}
 end

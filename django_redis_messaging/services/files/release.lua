@@ -1,6 +1,7 @@
 -- Releases the share of a consumer: its files no longer wait for it.
 --
 -- uses _files.lua
+-- uses common/_memory.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 consumer; empty: a place that no consumer has taken
@@ -8,7 +9,7 @@
 local channel = channel_at(KEYS)
 local consumer = ARGV[1]
 
-redis.call('HDEL', channel.state, '') -- a full server refuses no write after this one
+allow_writes_when_full(channel.state)
 local found
 if consumer ~= '' then
   found = remove_consumer(channel, consumer)
