@@ -1,8 +1,8 @@
 -- Marks the channel as having waiting readers, and checks that the caller has read its newest event.
 --
--- uses _channel.lua
+-- uses _broadcast.lua
 --
--- KEYS  1-5 broadcast (_channel.lua)
+-- KEYS  1-5 broadcast (_broadcast.lua)
 -- ARGV  1 the caller's position, as the head begins: "id-us-epoch-"
 -- ARGV  2 how long the mark is kept: ms
 -- Returns 1, or 0 if the channel is at another position

@@ -50,7 +50,7 @@ class BroadcastKeys:
 
     @functools.cached_property
     def fixed(self) -> tuple[str, ...]:
-        """The keys before the buckets, in the order of broadcast_at() in _channel.lua."""
+        """The keys before the buckets, in the order of broadcast_at() in _broadcast.lua."""
         return (self.head, *self.requests, self.bell, self.waiting)
 
     def position(self, name: str) -> str:

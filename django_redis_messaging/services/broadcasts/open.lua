@@ -1,10 +1,10 @@
 -- Creates a channel, or extends the TTL of an existing one; begins a new epoch if data was lost.
 --
--- uses _channel.lua
+-- uses _broadcast.lua
 -- uses common/_time.lua
 -- uses common/_types.lua
 --
--- KEYS  1-5 broadcast (_channel.lua)
+-- KEYS  1-5 broadcast (_broadcast.lua)
 -- KEYS  6… ring of buckets
 -- ARGV  1 how long an idle channel is kept: ms
 -- ARGV  2 epoch in which a reader has read an event that the channel has lost, or ''

@@ -1,6 +1,6 @@
 -- Publishes an event.
 --
--- uses _channel.lua
+-- uses _broadcast.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --

@@ -1,8 +1,8 @@
 -- Removes the oldest events of a channel that exceeds its maximum length.
 --
--- uses _channel.lua
+-- uses _broadcast.lua
 --
--- KEYS  1-5 broadcast (_channel.lua)
+-- KEYS  1-5 broadcast (_broadcast.lua)
 -- KEYS  6… ring of buckets
 -- ARGV  1 length of a bucket: ms
 -- ARGV  2 maximum number of events in the channel
