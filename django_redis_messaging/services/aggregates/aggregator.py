@@ -211,7 +211,7 @@ def check_pair(period: str, key: str) -> None:
 class Aggregator(Service):
     """Counts the lines of files by period and key, each line exactly once. Creating the object does no I/O.
 
-    *A line is counted once for each consumer of a channel, also if the process is killed at any moment, or
+    *A line is counted once for each consumer of a channel, even if the process is killed at any moment, or
     another one counts the same file at the same time.* The counts are collected in memory and added by a
     script, together with the place up to which the file is counted. A file that is delivered again is
     continued there.
