@@ -145,7 +145,7 @@ export class Publisher {
       const named = [...keys, key(number), key(number + 1)];
       reply = await this.#run("publish", named, [text, requestId, ...limits, number]);
       if (reply === "none") {
-        await this.#run("open", [keys[0], keys[3], ...ring], [this.idleTtl, ""]);
+        await this.#run("open", [...keys, ...ring], [this.idleTtl, ""]);
         reply = null;
       } else if (typeof reply === "number") {
         // The clock of this machine differs: the server replies with the number of its own bucket.
@@ -155,7 +155,7 @@ export class Publisher {
     }
     if (reply.endsWith("+")) {
       // The event is published. If trimming fails now, the next publisher trims.
-      await this.#run("trim", [keys[0], ...ring], [this.bucket, maxLength, this.idleTtl]).catch(() => {});
+      await this.#run("trim", [...keys, ...ring], [this.bucket, maxLength, this.idleTtl]).catch(() => {});
     }
     const [id, microseconds] = reply.split("-").map(Number);
     return { id, publishedAt: new Date(microseconds / 1000) };

@@ -27,7 +27,7 @@ from ..core import keys
 from ..errors import InvalidArgument, MessagingError
 from ..services.common.loops import Poller
 from ..services.expiries import timers as _expiries  # noqa: F401  (registers its round)
-from ..services.files.reading import Source, expand
+from ..services.files.publishing import Source, expand
 from ..services.jobs.engine import MAX_WEIGHT
 from ..services.jobs.worker import Limits
 from ..services.listening import Listener

@@ -411,7 +411,7 @@ class TestLimits:
         lines = [b"p%d k" % number for number in range(1000)]
         short = Aggregator("visits", ttl=0.001)
         short.add_file(Lines(lines), parse)
-        until(lambda: server().exists(keys().counts("p999")) == 0)
+        until(lambda: server().exists(keys().period("p999")) == 0)
         for id in range(2, 5):
             visits.add_file(Lines([line.upper() for line in lines], id), parse)
         assert len(visits.periods()) == server().zcard(keys().periods) == 1000
@@ -442,9 +442,9 @@ class TestExpiry:
 
     def test_the_ttl_starts_again_at_each_change(self, visits: Aggregator) -> None:
         visits.add_file(Lines([b"d a"]), parse)
-        server().pexpire(keys().counts("d"), 1000)
+        server().pexpire(keys().period("d"), 1000)
         visits.add_file(Lines([b"d a"], 2), parse)
-        assert server().pttl(keys().counts("d")) == pytest.approx(400 * 86_400_000, abs=60_000)
+        assert server().pttl(keys().period("d")) == pytest.approx(400 * 86_400_000, abs=60_000)
 
     def test_expired_periods_are_removed_from_the_register(self, visits: Aggregator) -> None:
         Aggregator("visits", ttl=0.001).add_file(Lines(MANY), parse)
@@ -505,7 +505,7 @@ class TestReading:
         assert [name for page in pages for name in page] == names
 
     def test_large_counts_are_exact(self, visits: Aggregator) -> None:
-        server().zadd(keys().counts("d"), {"a": -(2**53 - 2), "\0": -(2**53 - 2)})
+        server().zadd(keys().period("d"), {"a": -(2**53 - 2), "\0": -(2**53 - 2)})
         visits.add_file(Lines([b"d a"]), parse)
         assert visits.total("d") == visits.count("d", "a") == visits.top("d")[0].count == 2**53 - 1
 
@@ -563,7 +563,7 @@ class TestInput:
 
     def test_a_key_of_another_type_changes_nothing(self, visits: Aggregator) -> None:
         visits.add_file(Lines([b"d a", b"?"]), parse)
-        for key in [*keys().all, keys().counts("d")]:
+        for key in [*keys().all, keys().period("d")]:
             saved, kind = server().dump(key), server().type(key)
             server().delete(key)
             server().rpush(key, "x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,8 +30,8 @@ from django_redis_messaging import (
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.broadcasts import broadcast
 from django_redis_messaging.services.broadcasts import broadcast as base
-from django_redis_messaging.services.broadcasts import broadcast as consuming
 from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
+from django_redis_messaging.services.common import consuming
 
 from ..support.server import all_keys, change, server, server_ms, snapshot, until
 
@@ -504,7 +505,7 @@ class TestLimits:
         cursor = channel.cursor()
         assert (
             channel.fetch(cursor, wait=0.01).events == []
-        )  # a reader waits, so the publish writes the wake-up stream
+        )  # a reader waits, so the publish writes to the bell
         for payload in range(3):
             channel.publish(payload)
         server().delete(keys_of(channel).head)
@@ -516,15 +517,29 @@ class TestLimits:
         assert old.missed
         assert [event.payload for event in old.events] == ["new"]
 
-    def test_keeping_a_position_is_not_retried_at_once(self, channel: Broadcast) -> None:
+    def test_keeping_a_position_is_not_retried_at_once(
+        self, consume: Consume, channel: Broadcast, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Each attempt may last until the deadline, which delays the events of the batch."""
-        callbacks = consuming.Callbacks(print, None, 1)
-        progress = consuming.Progress(channel, callbacks, None, "me")
-        call = consuming.Call(print, (), None)
-        progress._kept_at -= consuming.KEEP_INTERVAL
-        assert progress.complete(call)
-        progress.record_failure(Unavailable("away"))
-        assert not progress.complete(call)
+        seen: list[int] = []
+        tried: list[int] = []
+        monkeypatch.setattr(broadcast, "KEEP_INTERVAL", 3600)
+        monkeypatch.setattr(broadcast, "monotonic", lambda: time.monotonic() + (3600 if seen else 0))
+        channel.keep("me", channel.cursor())
+        published(channel, *range(4))
+
+        def fail(*_: object) -> None:
+            tried.append(len(seen))
+            raise Unavailable("away")
+
+        async def afail(*_: object) -> None:
+            fail()
+
+        monkeypatch.setattr(channel, "keep", fail)
+        monkeypatch.setattr(channel, "akeep", afail)
+        stop = Stopping(lambda: len(seen) == 4)
+        consume(channel, lambda event: seen.append(event.payload), name="me", stop=stop)
+        assert tried == [1, 4]
 
 
 class TestClocks:
@@ -712,13 +727,13 @@ class TestBadInput:
         with pytest.raises(ValueError, match="attempts"):
             channel.consume(print, attempts=0)
 
-    @pytest.mark.parametrize("which", ["head", "requests", "wake-up", "waiting", "bucket"])
+    @pytest.mark.parametrize("which", ["head", "requests", "bell", "waiting", "bucket"])
     def test_a_key_that_holds_another_type(self, which: str, channel: Broadcast) -> None:
         found = keys_of(channel)
         names = {
             "head": [found.head],
             "requests": found.requests,
-            "wake-up": [found.wakeup],
+            "bell": [found.bell],
             "waiting": [],
             "bucket": found.buckets,
         }[which]
@@ -858,7 +873,7 @@ class TestConsume:
     def test_the_position_within_a_long_batch_is_kept(
         self, consume: Consume, channel: Broadcast, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(consuming, "KEEP_INTERVAL", 0)
+        monkeypatch.setattr(broadcast, "KEEP_INTERVAL", 0)
         channel.keep("me", channel.cursor())
         events = published(channel, 1, 2, 3)
         kept: list[str | None] = []
@@ -953,7 +968,7 @@ class TestConsume:
     ) -> None:  # fmt: skip
         channel.keep("me", channel.cursor())
         published(channel, 1)
-        monkeypatch.setattr(consuming, "KEEP_INTERVAL", 0)
+        monkeypatch.setattr(broadcast, "KEEP_INTERVAL", 0)
         script, failures, seen = broadcast.Script, ["broadcasts/fetch", "broadcasts/keep"], []
 
         def failing(name: str, *rest: Any) -> Any:
@@ -966,5 +981,7 @@ class TestConsume:
         consume(channel, lambda event: seen.append(event.payload), name="me", stop=Stopping(lambda: seen))
         assert seen == [1]
         assert failures == []
-        assert caplog.text.count("Consuming channel 'news' failed, retrying: away") == 2
+        retries = re.findall(r"Consuming channel 'news' failed, retrying in \d\.\d s: away", caplog.text)
+        assert len(retries) == 1
+        assert caplog.text.count("Keeping the position in channel 'news' failed, retrying later: away") == 1
         assert channel.position("me") == channel.cursor()

@@ -233,7 +233,11 @@ PLANTED: dict[str, Plant] = {
     "a page skips one": ("broadcasts/fetch", "math.max(id + 1, ", "math.max(id + (id > 9 and 2 or 1), "),
     "the length is not limited": ("broadcasts/fetch", ", last - max_length + 1", ""),
     "a lost epoch continues": ("broadcasts/open", "epoch ~= lost_epoch", "true"),
-    "old buckets are read as new": ("broadcasts/open", "redis.call('UNLINK', unpack(KEYS, 2))", ""),
+    "old buckets are read as new": (
+        "broadcasts/open",
+        "redis.call('UNLINK', broadcast.bell, unpack(KEYS, 6))",
+        "",
+    ),
     "repeats are events": ("broadcasts/publish", "if before then", "if false then"),
     "too much is trimmed": ("broadcasts/trim", "last - max_length + 1", "last - max_length + 2"),
 }  # fmt: skip

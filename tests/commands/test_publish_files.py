@@ -18,7 +18,7 @@ from django.core.management import CommandError
 from django_redis_messaging import FileChannel, FileStats
 from django_redis_messaging.management.commands import publish_files
 from django_redis_messaging.management.loops import Watch
-from django_redis_messaging.services.files.reading import Source
+from django_redis_messaging.services.files.publishing import Source
 from tests.support.terminal import on_terminal, output_of
 
 ARGUMENTS = ("--channel", "logs", "--consumers", "a,b")

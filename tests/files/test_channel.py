@@ -31,8 +31,8 @@ from django_redis_messaging import (
 )
 from django_redis_messaging.core.operations import perform
 from django_redis_messaging.services.files import channel as file_steps
-from django_redis_messaging.services.files.channel import Publication
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys, file_name
+from django_redis_messaging.services.files.publishing import Publication
 
 from ..conftest import Call
 from ..support.server import all_keys, change, server, steps, until

@@ -22,9 +22,11 @@ from django_redis_messaging.errors import (
     Unavailable,
     UnknownConsumer,
 )
-from django_redis_messaging.services.files import FileChannel, Report, reading
-from django_redis_messaging.services.files.channel import File, Publication, Session, aleased, leased
+from django_redis_messaging.services.files import File, FileChannel, Report, publishing
+from django_redis_messaging.services.files.channel import aleased, leased
 from django_redis_messaging.services.files.keys import FileChannelKeys
+from django_redis_messaging.services.files.publishing import Publication
+from django_redis_messaging.services.files.received import Session
 
 from ..support.processes import forked
 from ..support.server import all_keys, change, finish, reply_to, server, server_ms, steps, until
@@ -276,7 +278,7 @@ def test_compression_is_detected_in_blocks_of_one_byte(tmp_path: Path, settings:
 
 
 def test_more_files_than_are_remembered(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "REMEMBERED", 1)
+    monkeypatch.setattr(publishing, "REMEMBERED", 1)
     with pytest.raises(LimitExceeded, match="files of one call: 2 is over the limit of 1"):
         FileChannel("logs").publish(logs, consumers=["ann"])
 

@@ -16,8 +16,8 @@ import redis
 from django_redis_messaging import Unavailable, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.files import FileChannel, FileStats, Report
-from django_redis_messaging.services.files.channel import Publication
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys
+from django_redis_messaging.services.files.publishing import Publication
 from tests.support.server import reply_to, steps
 
 from ..support.faults import Connect

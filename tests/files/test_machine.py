@@ -26,16 +26,9 @@ from django_redis_messaging import MessagingError, conf
 from django_redis_messaging.core.operations import Command, Listen, Script
 from django_redis_messaging.errors import FileChannelError, LeaseLost, UnknownConsumer
 from django_redis_messaging.services.files import FileChannel, Report
-from django_redis_messaging.services.files.channel import (
-    ChannelSteps,
-    Description,
-    File,
-    Publication,
-    Publisher,
-    Session,
-)
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys, file_name
-from django_redis_messaging.services.files.reading import find_sources
+from django_redis_messaging.services.files.publishing import Publication, find_sources
+from django_redis_messaging.services.files.received import Description, File, Session
 
 from ..support.planted_bugs import PROFILE, Plant, PlantedBugs, finds_a_mistake
 from ..support.server import get_redis_connection, reply_to, steps
@@ -599,56 +592,60 @@ def test_it_behaves_as_the_model() -> None:
 
 #: a script, a part of it, and a mistake to replace it with
 PLANTS: dict[str, Plant] = {
-    "an ack ignores the fence": ("files/ack", " or is_stale(consumers, consumer, fence)", ""),
+    "an ack ignores the fence": ("files/ack", " or is_stale(channel, consumer, fence)", ""),
     "an ack moves backwards": ("files/ack", "if tonumber(position) < tonumber(id) then", "if true then"),
     "an ack skips files": ("files/ack", "'(' .. position, '(' .. id) > 0", "'(' .. id, '(' .. id) > 0"),
-    "an ack frees nothing": ("files/ack", "free_acked(state, positions, files, trash)\n", ""),
-    "an ack never ends": ("files/ack", "redis.call('HGET', state, 'final') and", "false and"),
+    "an ack frees nothing": ("files/ack", "free_acked(channel)\n", ""),
+    "an ack never ends": ("files/ack", "redis.call('HGET', channel.state, 'final') and", "false and"),
     "freed when the first has acked": (
         "files/_files",
-        "'ZRANGE', positions, 0, 0,",
-        "'ZRANGE', positions, -1, -1,",
+        "'ZRANGE', channel.positions, 0, 0,",
+        "'ZRANGE', channel.positions, -1, -1,",
     ),
     "open places are ignored": (
         "files/_files",
-        "if tonumber(redis.call('HGET', state, 'places') or 0) > 0",
+        "if tonumber(redis.call('HGET', channel.state, 'places') or 0) > 0",
         "if false",
     ),
-    "freed files stay announced": ("files/_files", "redis.call('ZREM', files, freed[at])", ""),
+    "freed files stay announced": ("files/_files", "redis.call('ZREM', channel.files, freed[at])", ""),
     "discarded files keep their space": (
         "files/_files",
-        "    redis.call('ZADD', trash, id, id .. ' ' .. size)\n    redis.call('HDEL'",
+        "    redis.call('ZADD', channel.trash, id, id .. ' ' .. size)\n    redis.call('HDEL'",
         "    redis.call('HDEL'",
     ),
     "late publishers reserve": (
         "files/reserve",
-        "if not is_publisher(consumers, fence) then",
+        "if not is_publisher(channel, fence) then",
         "if false then",
     ),
     "late publishers announce": ("files/announce", "if latest and latest ~= fence then", "if false then"),
-    "late publishers close": ("files/close", "if not is_publisher(consumers, fence) then", "if false then"),
+    "late publishers close": ("files/close", "if not is_publisher(channel, fence) then", "if false then"),
     "late publishers discard": (
         "files/abandon",
-        "if not is_publisher(consumers, fence) then",
+        "if not is_publisher(channel, fence) then",
         "if false then",
     ),
-    "late consumers receive": ("files/next", "if is_stale(consumers, consumer, fence) then", "if false then"),
+    "late consumers receive": ("files/next", "if is_stale(channel, consumer, fence) then", "if false then"),
     "equal files are one": ("files/announce", "id .. ' ' .. record", "'0 ' .. record"),
     "identities are not remembered": (
         "files/announce",
-        "redis.call('ZADD', published, digits(milliseconds()), identity)\n",
+        "redis.call('ZADD', channel.published, digits(milliseconds()), identity)\n",
         "",
     ),
     "a repeat reserves again": ("files/reserve", "if writing and source == identity then", "if false then"),
     "one byte too many": ("files/reserve", "if used + size > limit or", "if used + size > limit + 1 or"),
-    "one file too many": ("files/reserve", "'ZCARD', files) >= max_files", "'ZCARD', files) > max_files"),
+    "one file too many": (
+        "files/reserve",
+        "'ZCARD', channel.files) >= max_files",
+        "'ZCARD', channel.files) > max_files",
+    ),
     "space is returned twice": (
         "files/purge",
-        "'ZREM', trash, ARGV[at]) == 1",
-        "'ZREM', trash, ARGV[at]) >= 0",
+        "'ZREM', channel.trash, ARGV[at]) == 1",
+        "'ZREM', channel.trash, ARGV[at]) >= 0",
     ),
     "space is not returned": ("files/purge", "if purged then", "if false then"),
-    "half-written files stay": ("files/begin", "discard_written(state, trash)\nwake", "wake"),
+    "half-written files stay": ("files/begin", "discard_written(channel)\nwake", "wake"),
     "open places are given up": (
         "files/begin",
         "- #known or #added) < places then",
@@ -664,23 +661,27 @@ PLANTS: dict[str, Plant] = {
         "if run ~= '' and run ~= current then",
         "if false then",
     ),
-    "a consumer takes no place": ("files/next", "redis.call('HINCRBY', state, 'places', -1)", ""),
+    "a consumer takes no place": ("files/next", "redis.call('HINCRBY', channel.state, 'places', -1)", ""),
     "a consumer that has left comes again": ("files/next", "'s' .. consumer) == 1 then", "'s') == 1 then"),
     "acked files are delivered again": (
         "files/next",
-        "files, '(' .. position, '+inf', 'WITHSCORES'",
-        "files, position, '+inf', 'WITHSCORES'",
+        "channel.files, '(' .. position, '+inf', 'WITHSCORES'",
+        "channel.files, position, '+inf', 'WITHSCORES'",
     ),
-    "a release frees nothing": ("files/release", "free_acked(state, positions, files, trash)\n", ""),
+    "a release frees nothing": ("files/release", "free_acked(channel)\n", ""),
     "closed before all is freed": (
         "files/close",
-        "if redis.call('ZCARD', files) > 0 or redis.call('ZCARD', trash) > 0 then",
-        "if redis.call('ZCARD', files) > 0 then",
+        "if redis.call('ZCARD', channel.files) > 0 or redis.call('ZCARD', channel.trash) > 0 then",
+        "if redis.call('ZCARD', channel.files) > 0 then",
     ),
-    "a repeated close is late": ("files/close", "if redis.call('EXISTS', state) == 0 then", "if false then"),
+    "a repeated close is late": (
+        "files/close",
+        "if redis.call('EXISTS', channel.state) == 0 then",
+        "if false then",
+    ),
     "the first that leaves deletes the channel": (
         "files/leave",
-        "if closed and redis.call('ZCARD', positions) == 0 and",
+        "if closed and redis.call('ZCARD', channel.positions) == 0 and",
         "if closed and",
     ),
     "the last that leaves deletes nothing": ("files/leave", "if closed and", "if false and"),
@@ -721,15 +722,15 @@ def announce_early(channel: Any, run: Any, source: Any, file_id: int, fence: int
 
 
 @pytest.mark.parametrize(
-    ("where", "mistake"),
+    "mistake",
     [
-        (ChannelSteps, open_unchecked),
-        pytest.param(ChannelSteps, write_unchecked, marks=pytest.mark.long),
-        (ChannelSteps, sweep_late),
-        pytest.param(Publisher, announce_early, marks=pytest.mark.long),
+        open_unchecked,
+        pytest.param(write_unchecked, marks=pytest.mark.long),
+        sweep_late,
+        pytest.param(announce_early, marks=pytest.mark.long),
     ],
 )
-def test_it_finds_mistakes_in_the_steps(where: Any, mistake: Callable[..., Any]) -> None:
+def test_it_finds_mistakes_in_the_steps(mistake: Callable[..., Any]) -> None:
     name = {"open": "_open", "write": "_write", "sweep": "_sweep", "announce": "_copy"}
-    with mock.patch.object(where, name[mistake.__name__.partition("_")[0]], mistake):
+    with mock.patch.object(FileChannel, name[mistake.__name__.partition("_")[0]], mistake):
         finds_a_mistake(FilesMachine, MessagingError, LookupError)

@@ -14,7 +14,7 @@ from django_redis_messaging.core import operations
 from django_redis_messaging.services.common import leases, loops
 from django_redis_messaging.services.common.leases import RenewedByCall
 from django_redis_messaging.services.common.loops import LoopGroup, Poller, default_alias
-from django_redis_messaging.services.jobs import queue as consuming
+from django_redis_messaging.services.jobs import queue as jobs
 from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.running import Heartbeat, RunningJobs
 from django_redis_messaging.services.live.stream import Marks
@@ -141,7 +141,7 @@ async def test_a_consumer_of_a_broadcast_repeats_the_call(style: str, error: Exc
 async def test_a_consumer_of_a_queue_repeats_the_job(
     style: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consuming, "retry_delay", lambda _: 0)
+    monkeypatch.setattr(jobs, "retry_delay", lambda _: 0)
     queue, stop, function = DelayQueue("calls"), threading.Event(), FailsOnce(error)
 
     def call() -> None:

@@ -20,9 +20,9 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError
 from django_redis_messaging.isolation import close_connections
-from django_redis_messaging.services.common import leases
+from django_redis_messaging.services.common import consuming, leases
 from django_redis_messaging.services.jobs import DelayQueue
-from django_redis_messaging.services.jobs import queue as consuming
+from django_redis_messaging.services.jobs import queue as jobs
 
 from ..support.server import DEADLINE, change, server
 
@@ -33,9 +33,9 @@ Works = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def short_intervals(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a short backoff and a short stop interval."""
+    """Use a short backoff, and check often whether to stop."""
     change(settings, JOB_BACKOFF=0.01)
-    monkeypatch.setattr(consuming, "STOP_INTERVAL", 0.05)
+    monkeypatch.setattr(jobs, "FETCH_WAIT", 0.05)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ async def test_unknown_name_or_payload_is_dead_lettered_and_the_loop_continues(
         await until_async(lambda: calls == ["next"])
     [dead] = queue.dead()
     assert (dead.id, dead.data, dead.attempts, dead.reason) == (job_id, payload, 1, reason)
-    [record] = [record for record in caplog.records if record.name == consuming.__name__]
+    [record] = [record for record in caplog.records if record.name == jobs.__name__]
     assert record.levelno == logging.ERROR
     assert job_id in record.getMessage()
 
@@ -210,10 +210,8 @@ async def test_failed_call_is_retried_after_growing_pauses(
     working: Works, queue: DelayQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    delay = consuming.retry_delay
-    monkeypatch.setattr(
-        consuming, "retry_delay", lambda attempts: pauses.append(delay(attempts)) or pauses[-1]
-    )
+    delay = jobs.retry_delay
+    monkeypatch.setattr(jobs, "retry_delay", lambda attempts: pauses.append(delay(attempts)) or pauses[-1])
     began: list[float] = []
 
     def fail_twice() -> None:
@@ -235,7 +233,7 @@ async def test_failed_call_is_retried_after_growing_pauses(
 def test_pauses_double_up_to_the_maximum(settings: Settings) -> None:
     change(settings, JOB_BACKOFF=1, JOB_BACKOFF_MAX=60)
     for attempts, maximum in ((1, 1), (2, 2), (5, 16), (7, 60), (10_000, 60)):
-        pauses = [consuming.retry_delay(attempts) for _ in range(50)]
+        pauses = [jobs.retry_delay(attempts) for _ in range(50)]
         assert maximum / 2 <= min(pauses) < max(pauses) <= maximum
 
 
@@ -440,7 +438,7 @@ class TestOutage:
     ) -> None:
         trying = when == "during an attempt"
         change(settings, COMMAND_DEADLINE=60 if trying else 1)
-        monkeypatch.setattr(consuming, "backoff", lambda failures: 60)
+        monkeypatch.setattr(consuming, "pause_after", lambda failures: 60)
         queue, calls = DelayQueue("calls"), []
         async with working(queue, {"call": calls.append}):
             queue.execute_later("call", ["before"])

@@ -254,7 +254,7 @@ class Files(Resident):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         stored = [FileKeys(self.prefix, file_name("logs", id_)).blocks for id_ in (1, 2)]
-        counts = AggregateKeys(self.prefix, "visits").counts("mon")
+        counts = AggregateKeys(self.prefix, "visits").period("mon")
         self.keys = [FileChannelKeys(self.prefix, "logs").state, counts, *stored]
         self._channel = FileChannel("logs")
         self._published: list[str] = []

@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from ... import FileChanged, FileChannel, LimitExceeded, MessagingError
 from ...services.files import Progress, Report
-from ...services.files.reading import Source
+from ...services.files.publishing import Source
 from ..loops import MAX_SECONDS, Stopping, Watch
 from ..output import PublishingDisplay, format_count, format_size, parse_size
 

@@ -1,5 +1,6 @@
 """Aggregates: the lines of files, counted by period and key, each exactly once."""
 
-from .aggregator import Aggregator, Count, Counted, Countries
+from .aggregator import Aggregator, Count, Counted
+from .countries import Countries
 
 __all__ = ["Aggregator", "Count", "Counted", "Countries"]

@@ -1,28 +1,42 @@
-"""The public class of aggregates."""
+"""Aggregates: the lines of files, counted by period and key, each exactly once."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import ipaddress
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ... import conf
 from ...core.commands import Argument
-from ...core.keys import name
 from ...core.keys import name as checked
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ...errors import ConfigurationError, InvalidArgument, LeaseLost, LimitExceeded
+from ...errors import InvalidArgument, LeaseLost, LimitExceeded
 from ..common.arguments import Duration, count, integer, milliseconds
 from .keys import AggregateKeys
 
-if TYPE_CHECKING:
-    from django.contrib.gis.geoip2 import GeoIP2
-
+#: pairs of one line; a line with more is malformed
+MAX_PAIRS = 100
+#: different pairs that are flushed; with those of one more line they are fewer than 500
+FLUSH_PAIRS = 400
+#: lines that are flushed even if they have few different pairs: what a killed process has to parse again
+FLUSH_LINES = 100_000
+#: pairs that are not checked again
+CHECKED_PAIRS = 10_000
+#: lines that are read at a time: with the longest possible lines, 100 MiB
+BATCH = 100
+#: ms; how long a marker is kept at least: a file that is delivered again later may be counted again
+MARKER_TTL = 400 * 86_400_000
+#: maximum number of markers: pairs of a channel and a consumer
+MAX_MARKERS = 10_000
+#: maximum of a file id, which keeps it in the range of exact floats
+MAX_FILE_ID = 2**53
+#: names of periods that a script reads or deletes
+PAGE = 500
+#: the key that has the total of a period
+TOTAL = b"\0"
 
 #: a period and a key
 Pair = tuple[str, str]
@@ -85,79 +99,6 @@ class Flush:
     malformed: int
     is_last: bool
     """Whether the file ends with these lines."""
-
-
-#: addresses whose country is cached: some 10 MB
-CACHE_SIZE = 65_536
-
-
-class Countries:
-    """Looks up the countries of IP addresses in a GeoIP2 database, with Django's `GeoIP2`.
-
-        countries = Countries()
-        countries("2001:218::1")        # "JP"
-        countries("192.168.0.1")        # ""
-
-    `path` is a database (`.mmdb`, of countries or of cities) or its folder; by default the setting GEOIP_PATH
-    of Django. Needs the extra `geoip`.
-
-    A call takes an IPv4 or IPv6 address as str or bytes, and returns the ISO 3166-1 code of its country, or
-    "" if the database has none, as for private addresses. The countries of the latest 65,536 addresses are
-    cached. It raises InvalidArgument, a ValueError, for any other text: host names are not resolved.
-
-    Raises ConfigurationError if the extra or the database is missing.
-    """
-
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._find = functools.lru_cache(CACHE_SIZE)(functools.partial(_find, _open(path)))
-
-    def __call__(self, ip: str | bytes) -> str:
-        return self._find(ip)
-
-
-def _open(path: str | os.PathLike[str] | None) -> GeoIP2:
-    from django.contrib.gis import geoip2
-
-    if not geoip2.HAS_GEOIP2:
-        raise ConfigurationError(
-            "Countries needs the package geoip2: pip install 'django-redis-messaging[geoip]'."
-        )
-    from maxminddb import InvalidDatabaseError
-
-    try:
-        return geoip2.GeoIP2(path)
-    except (geoip2.GeoIP2Exception, InvalidDatabaseError, OSError) as error:
-        raise ConfigurationError(
-            "The GeoIP2 database of countries can't be opened: set GEOIP_PATH to the database or its folder,"
-            f" or pass it as path. {error}"
-        ) from error
-
-
-def _find(database: GeoIP2, ip: str | bytes) -> str:
-    from geoip2.errors import AddressNotFoundError
-
-    if not isinstance(ip, str | bytes):
-        raise TypeError(f"ip must be a str or bytes, not {type(ip).__name__}.")
-    try:
-        text = ip.decode("ascii") if isinstance(ip, bytes) else ip
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        raise InvalidArgument(f"ip must be an IPv4 or IPv6 address, not {ip!r:.60}.") from None
-    try:
-        # not as text: Django would look up text that it takes for a host name in the DNS
-        return database.country(getattr(address, "ipv4_mapped", None) or address)["country_code"] or ""
-    except AddressNotFoundError:
-        return ""
-
-
-#: pairs of one line; a line with more is malformed
-MAX_PAIRS = 100
-#: different pairs that are flushed; with those of one more line they are fewer than 500
-FLUSH_PAIRS = 400
-#: lines that are flushed even if they have few different pairs: what a killed process has to parse again
-FLUSH_LINES = 100_000
-#: pairs that are not checked again
-CHECKED_PAIRS = 10_000
 
 
 class Counting:
@@ -262,29 +203,15 @@ def _is_pair(value: object) -> bool:
 
 def check_pair(period: str, key: str) -> None:
     """Check the names of a period and of a key, which may be empty."""
-    name(period, "period")
+    checked(period, "period")
     if key != "":
-        name(key, "key")
-
-
-#: lines that are read at a time: with the longest possible lines, 100 MiB
-BATCH = 100
-#: ms; how long a marker is kept at least: a file that is delivered again later may be counted again
-MARKER_TTL = 400 * 86_400_000
-#: maximum number of markers: pairs of a channel and a consumer
-MAX_MARKERS = 10_000
-#: maximum of a file id, which keeps it in the range of exact floats
-MAX_FILE_ID = 2**53
-#: names of periods that a script reads or deletes
-PAGE = 500
-#: the key that has the total of a period
-TOTAL = b"\0"
+        checked(key, "key")
 
 
 class Aggregator(Service):
     """Counts the lines of files by period and key, each line exactly once. Creating the object does no I/O.
 
-    *A line is counted once for each consumer of a channel, also if the process is killed at any moment, or
+    *A line is counted once for each consumer of a channel, even if the process is killed at any moment, or
     another one counts the same file at the same time.* The counts are collected in memory and added by a
     script, together with the place up to which the file is counted. A file that is delivered again is
     continued there.
@@ -396,10 +323,10 @@ class Aggregator(Service):
         []
         """
         cursor = "" if after is None else checked(after, "after")
-        keys, size = [self._keys.periods, self._keys.expiries], count(limit, "limit")
+        size = count(limit, "limit")
         found: list[str] = []
         while len(found) < size:
-            following, names = yield Script("aggregates/periods", keys, [cursor, size - len(found)])
+            following, names = yield Script("aggregates/periods", self._keys.all, [cursor, size - len(found)])
             found += [name.decode() for name in names]
             if not following:
                 break
@@ -425,13 +352,13 @@ class Aggregator(Service):
         remaining = 1
         while remaining:
             names = yield Command("ZRANGE", self._keys.periods, 0, PAGE - 1, reads=True)
-            counts = [self._keys.counts(name.decode()) for name in names]
+            counts = [self._keys.period(name.decode()) for name in names]
             remaining = yield Script("aggregates/delete", [*self._keys.all, *counts], names)
 
     adelete = asynchronous(delete)
 
     def _counts(self, period: str) -> str:
-        return self._keys.counts(checked(period, "period"))
+        return self._keys.period(checked(period, "period"))
 
     @operation
     def _counted_lines(self, marker: str, file_id: int) -> Steps[int | None]:
@@ -455,7 +382,7 @@ class Aggregator(Service):
         keys, changes = [*self._keys.all], list[Argument]()
         for period, pairs in groupby(sorted(flush.counts.items()), key=lambda item: item[0][0]):
             words = [word for (_, key), number in pairs for word in (key, number)]
-            keys.append(self._keys.counts(period))
+            keys.append(self._keys.period(period))
             changes += [period, len(words) // 2, *words]
         args = [*place, ttl, max(ttl, MARKER_TTL), *limits, *changes]
         reply = yield Script("aggregates/flush", keys, args)

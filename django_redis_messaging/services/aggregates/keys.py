@@ -38,11 +38,11 @@ class AggregateKeys:
 
     @functools.cached_property
     def all(self) -> list[str]:
-        """The keys that are not of a period, in the order of the scripts."""
+        """The keys that are not of a period, in the order of aggregate_at() in _aggregate.lua."""
         return [self.markers, self.periods, self.expiries, self.malformed]
 
-    def counts(self, period: str) -> str:
+    def period(self, name: str) -> str:
         """ZSET key → negative count, so that the highest count comes first, and of equal ones the first key.
         The key "␀" has the total, "" has the counts of unknown keys and of those above the limit. Expires
         when the period was not changed for the TTL of the aggregate."""
-        return f"{self.tag}:period:{encoded(period)}"
+        return f"{self.tag}:period:{encoded(name)}"

@@ -1,7 +1,7 @@
 -- Reads the events after a position, in order.
 --
 -- reads only
--- uses _channel.lua
+-- uses _broadcast.lua
 -- uses common/_time.lua
 --
 -- KEYS  1 head

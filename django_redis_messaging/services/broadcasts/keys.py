@@ -32,7 +32,7 @@ class BroadcastKeys:
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @property
-    def wakeup(self) -> str:
+    def bell(self) -> str:
         """STREAM of one entry, whose id is that of an event: wakes the readers that wait for this event or an
         earlier one. Written while readers wait; expires a minute later."""
         return self.tag + ":bell"
@@ -49,9 +49,9 @@ class BroadcastKeys:
         return list(_ring(self.tag, self._bucket, self._count))
 
     @functools.cached_property
-    def publishing(self) -> list[str]:
-        """The keys of broadcasts/publish.lua before the buckets."""
-        return [self.head, *self.requests, self.wakeup, self.waiting]
+    def fixed(self) -> tuple[str, ...]:
+        """The keys before the buckets, in the order of broadcast_at() in _broadcast.lua."""
+        return (self.head, *self.requests, self.bell, self.waiting)
 
     def position(self, name: str) -> str:
         """STRING: the cursor of a named consumer. Expires when it was not updated for a week."""

@@ -1,13 +1,13 @@
 -- Publishes an event.
 --
--- uses _channel.lua
+-- uses _broadcast.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
 -- KEYS  1 head
 -- KEYS  2 requests, first turn
 -- KEYS  3 requests, second turn
--- KEYS  4 wake-up stream
+-- KEYS  4 bell
 -- KEYS  5 waiting
 -- KEYS  6… consecutive buckets, as the caller's clock suggests
 -- ARGV  1 payload, as JSON
@@ -21,7 +21,7 @@
 -- Returns "id-us-epoch" of the event, followed by + if the channel needs trimming. If nothing was published: 'none'
 -- if the channel doesn't exist, the number of the bucket that the caller has to give, or for a repeat the first answer,
 -- a space, and the event if it is still stored
-local head, requests, wakeup, waiting = KEYS[1], {KEYS[2], KEYS[3]}, KEYS[4], KEYS[5]
+local head, requests, bell, waiting = KEYS[1], {KEYS[2], KEYS[3]}, KEYS[4], KEYS[5]
 local payload, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local length, retention, max_length = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local idle_ttl, start = ARGV[7], tonumber(ARGV[8])
@@ -56,7 +56,7 @@ local bucket = KEYS[6 + at]
 local is_new = redis.call('LLEN', bucket) == 0
 local has_readers = redis.call('EXISTS', waiting) == 1
 if has_readers then
-  redis.call('XLEN', wakeup)
+  redis.call('XLEN', bell)
 end
 -- Every key has been read by now except the requests, which are written first: a key of another type raises an
 -- error before anything is changed.
@@ -73,8 +73,8 @@ if is_new then
   redis.call('PEXPIREAT', bucket, digits((number + 1) * length + retention))
 end
 if has_readers then
-  redis.call('XADD', wakeup, 'MAXLEN', 1, id .. '-0', 'id', '')
-  redis.call('PEXPIRE', wakeup, 60000)
+  redis.call('XADD', bell, 'MAXLEN', 1, id .. '-0', 'id', '')
+  redis.call('PEXPIRE', bell, 60000)
 end
 -- Trim only once the channel is 1/16 too long: readers ignore the excess anyway.
 return last + 1 - first >= max_length + math.floor(max_length / 16) and answer .. '+' or answer

@@ -1,7 +1,8 @@
 """Checks of arguments that several services take; request ids (they make repeats recognizable); cursors.
 
 A cursor consists of three hexadecimal numbers: the epoch of the log (when it was made), the entry's id, and
-the entry's stamp, which differs from that of any other entry with this id.
+the entry's stamp, which differs from that of any other entry with this id. Before them, the cursors of a
+broadcast channel have 8 digits that identify the channel.
 """
 
 from __future__ import annotations
@@ -17,54 +18,6 @@ from ... import conf
 from ...core.keys import name
 from ...errors import InvalidArgument
 
-
-def to_datetime(ms: float | bytes) -> datetime:
-    """Milliseconds of the server's clock as an aware datetime.
-
-    >>> to_datetime(1_790_000_000_000.001).isoformat()
-    '2026-09-21T14:13:20.000001+00:00'
-    """
-    return datetime.fromtimestamp(float(ms) / 1000, UTC)
-
-
-_CURSOR = re.compile(r"([0-9a-f]{1,14})-([0-9a-f]{1,13})-([0-9a-f]{1,21})", re.ASCII)
-#: above any id that a log can reach, and still exact as a number in Lua
-_MAX_ID = 2**52
-
-
-class Cursor(NamedTuple):
-    """A cursor as the scripts take it. A bare id has neither epoch nor stamp."""
-
-    id: int
-    epoch: int | str = ""
-    stamp: int | str = ""
-
-
-def parse_cursor(value: str | int, what: str) -> Cursor:
-    """Parse and check a cursor or a bare id."""
-    if isinstance(value, str):
-        match = _CURSOR.fullmatch(value)
-        if match is None:
-            raise InvalidArgument(f"{what} is not a cursor: pass the cursor of a message, or its id.")
-        epoch, number, stamp = (int(part, 16) for part in match.groups())
-        return Cursor(number, epoch, stamp)
-    return Cursor(checked_id(value, what, min_id=0))
-
-
-def format_cursor(epoch: int, number: int, stamp: int = 0) -> str:
-    """The cursor of an entry; without `stamp`, of a position where only the epoch can be checked."""
-    return f"{epoch:x}-{number:x}-{stamp:x}"
-
-
-def checked_id(value: int, what: str, *, min_id: int = 1) -> int:
-    """`value` if it can be the id of an entry."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} must be an id or a cursor, not {type(value).__name__}.")
-    if not min_id <= value <= _MAX_ID:
-        raise InvalidArgument(f"{what} must be between {min_id} and {_MAX_ID}, not {value}.")
-    return value
-
-
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., object])
 
@@ -77,6 +30,9 @@ MAX_ITEMS = 1000
 MAX_DURATION = 100 * 366 * 86_400_000
 #: the moments that can be read back in every time zone
 MIN_MOMENT, MAX_MOMENT = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
+_CURSOR = re.compile(r"(?:([0-9a-f]{8})-)?([0-9a-f]{1,14})-([0-9a-f]{1,13})-([0-9a-f]{1,21})", re.ASCII)
+#: above any id that a log can reach, and still exact as a number in Lua
+_MAX_ID = 2**52
 
 
 class Stop(Protocol):
@@ -106,21 +62,6 @@ def sequence(items: Sequence[T], what: str) -> Sequence[T]:
     return items
 
 
-def milliseconds(value: Duration, what: str, *, minimum: int = 0) -> int:
-    """Convert a duration to ms, rounded up, and check that it is at least `minimum` ms."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{what} must be seconds or a timedelta, not {type(value).__name__}.")
-    if not math.isfinite(value) or value < 0:
-        raise InvalidArgument(f"{what} must be 0 s or more, not {value} s.")
-    # round() first: a float such as 0.1 is slightly greater than its decimal form
-    ms = math.ceil(round(value * 1000, 6))
-    if not minimum <= ms <= MAX_DURATION:
-        raise InvalidArgument(f"{what} must be between {minimum / 1000:g} s and 100 years, not {value} s.")
-    return ms
-
-
 def flag(value: bool, what: str) -> int:
     """Convert a bool to 1 or 0, as scripts take it."""
     if not isinstance(value, bool):
@@ -136,6 +77,21 @@ def callback(function: C | None, what: str, *, renew: bool) -> C | None:
         if not renew:
             raise InvalidArgument(f"{what} needs renew=True: other leases are not observed.")
     return function
+
+
+def milliseconds(value: Duration, what: str, *, minimum: int = 0) -> int:
+    """Convert a duration to ms, rounded up, and check that it is at least `minimum` ms."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{what} must be seconds or a timedelta, not {type(value).__name__}.")
+    if not math.isfinite(value) or value < 0:
+        raise InvalidArgument(f"{what} must be 0 s or more, not {value} s.")
+    # round() first: a float such as 0.1 is slightly greater than its decimal form
+    ms = math.ceil(round(value * 1000, 6))
+    if not minimum <= ms <= MAX_DURATION:
+        raise InvalidArgument(f"{what} must be between {minimum / 1000:g} s and 100 years, not {value} s.")
+    return ms
 
 
 def timestamp_ms(value: datetime | None, what: str) -> int:
@@ -162,6 +118,15 @@ def timestamp(value: datetime, what: str) -> float:
     return seconds
 
 
+def to_datetime(ms: float | bytes) -> datetime:
+    """Milliseconds of the server's clock as an aware datetime.
+
+    >>> to_datetime(1_790_000_000_000.001).isoformat()
+    '2026-09-21T14:13:20.000001+00:00'
+    """
+    return datetime.fromtimestamp(float(ms) / 1000, UTC)
+
+
 def request(request_id: str | None) -> str:
     """Return the caller's request id if it is valid; None makes a new one, for internal retries."""
     return os.urandom(8).hex() if request_id is None else name(request_id, "request_id")
@@ -175,3 +140,49 @@ def settled(reply: int | None) -> bool | None:
 def window() -> int:
     """How long request ids are remembered, in ms."""
     return conf.current().REQUEST_WINDOW * 1000
+
+
+class Cursor(NamedTuple):
+    """A cursor as the scripts take it. A bare id has neither epoch nor stamp."""
+
+    id: int
+    epoch: int | str = ""
+    stamp: int | str = ""
+
+
+def parse_cursor(value: str | int, what: str) -> Cursor:
+    """Parse and check the cursor of a message or mail, or its bare id."""
+    if isinstance(value, str):
+        match = _CURSOR.fullmatch(value)
+        if match is None or match[1] is not None:
+            raise InvalidArgument(f"{what} is not a cursor: pass the cursor of a message, or its id.")
+        _, epoch, number, stamp = match.groups()
+        return Cursor(int(number, 16), int(epoch, 16), int(stamp, 16))
+    return Cursor(checked_id(value, what, min_id=0))
+
+
+def parse_channel_cursor(value: str, channel_id: str) -> tuple[int, int, int]:
+    """Parse and check a cursor of the broadcast channel that these 8 digits identify: epoch, id and stamp."""
+    if not isinstance(value, str):
+        raise TypeError(f"cursor must be a str or None, not {type(value).__name__}.")
+    match = _CURSOR.fullmatch(value)
+    if match is None or match[1] is None:
+        raise InvalidArgument("cursor is not valid: use one that fetch() or cursor() returned, or None.")
+    found, epoch, number, stamp = match.groups()
+    if found != channel_id:
+        raise InvalidArgument("cursor belongs to another channel: use one of this channel, or None.")
+    return int(epoch, 16), int(number, 16), int(stamp, 16)
+
+
+def format_cursor(epoch: int, number: int, stamp: int = 0) -> str:
+    """The cursor of an entry; without `stamp`, of a position where only the epoch can be checked."""
+    return f"{epoch:x}-{number:x}-{stamp:x}"
+
+
+def checked_id(value: int, what: str, *, min_id: int = 1) -> int:
+    """`value` if it can be the id of an entry."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{what} must be an id or a cursor, not {type(value).__name__}.")
+    if not min_id <= value <= _MAX_ID:
+        raise InvalidArgument(f"{what} must be between {min_id} and {_MAX_ID}, not {value}.")
+    return value

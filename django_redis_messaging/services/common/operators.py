@@ -1,7 +1,6 @@
-"""What operators ask: which locks, semaphores, channels and chats there are, and whether all is well.
+"""What operators ask: which locks, semaphores, file channels and chats a site has, and whether all is well.
 
-Lists the locks, semaphores, file channels and chats of a site, for operators: no registry exists, so the
-keys are scanned.
+There is no registry of the former, so the keys are scanned.
 """
 
 from __future__ import annotations
@@ -30,6 +29,10 @@ from ..semaphores.semaphore import SemaphoreInfo
 PAGE = 100
 #: waiting clients of each lock that are listed
 MAX_WAITERS = 10
+#: number of keys that a probe writes: enough for each primary of a typical Cluster to own some
+PROBES = 16
+#: ms; the TTL of these keys
+PROBE_TTL = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +129,6 @@ def _scan(using: str, pattern: str) -> Iterator[str]:
         raise Unavailable(f"Redis was not available while its keys were listed: {error}") from error
 
 
-#: number of keys to write: enough for each primary of a typical Cluster to own some
-PROBES = 16
-#: ms; the TTL of these keys
-PROBE_TTL = 60_000
-
-
 def probe_key(prefix: str, number: int) -> str:
     """STRING "1", written to verify that writes succeed. Expires within a minute."""
     return tag(prefix, "probe", str(number))
@@ -182,7 +179,8 @@ class Health(Service):
 
     def _consumers(self, kind: str, value: str) -> Steps[list[Consumer]]:
         now, *words = yield Script("jobs/workers_list", [JobKeys(self._prefix, kind, value).workers])
-        return [_consumer(now, words[at].decode(), words[at + 1]) for at in range(0, len(words), 2)]
+        ids, beats = words[::2], words[1::2]
+        return [_consumer(now, worker.decode(), beat) for worker, beat in zip(ids, beats, strict=True)]
 
 
 def _consumer(now: int, worker: str, line: bytes) -> Consumer:

@@ -2,32 +2,30 @@
 -- have acked.
 --
 -- uses _files.lua
+-- uses common/_memory.lua
 --
--- KEYS  1 state
--- KEYS  2 consumers
--- KEYS  3 positions
--- KEYS  4 files
--- KEYS  5 trash
+-- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 consumer
 -- ARGV  2 fence of the consumer's lease
 -- ARGV  3 id of the file
 -- Returns {'stale'}: another process has the lease, or the consumer was released; {'order'}: an earlier file has not
 -- been acked; or, with members of the trash, {'ok', member…} or, for the last file of a final channel, {'end', member…}
-local state, consumers, positions, files, trash = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local channel = channel_at(KEYS)
 local consumer, fence, id = ARGV[1], ARGV[2], ARGV[3]
 
-redis.call('HDEL', state, '') -- a full server refuses no write after this one
-local position = redis.call('ZSCORE', positions, consumer)
-if not position or is_stale(consumers, consumer, fence) then
+allow_writes_when_full(channel.state)
+local position = redis.call('ZSCORE', channel.positions, consumer)
+if not position or is_stale(channel, consumer, fence) then
   return {'stale'}
 end
-redis.call('HSET', consumers, 's' .. consumer, digits(milliseconds()))
+redis.call('HSET', channel.consumers, 's' .. consumer, digits(milliseconds()))
 if tonumber(position) < tonumber(id) then
-  if redis.call('ZCOUNT', files, '(' .. position, '(' .. id) > 0 then
+  if redis.call('ZCOUNT', channel.files, '(' .. position, '(' .. id) > 0 then
     return {'order'}
   end
-  redis.call('ZADD', positions, id, consumer)
+  redis.call('ZADD', channel.positions, id, consumer)
 end
-free_acked(state, positions, files, trash)
-local is_last = redis.call('HGET', state, 'final') and redis.call('ZCOUNT', files, '(' .. id, '+inf') == 0
-return with_trash({is_last and 'end' or 'ok'}, trash)
+free_acked(channel)
+local is_last =
+  redis.call('HGET', channel.state, 'final') and redis.call('ZCOUNT', channel.files, '(' .. id, '+inf') == 0
+return with_trash({is_last and 'end' or 'ok'}, channel)

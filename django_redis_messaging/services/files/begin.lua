@@ -2,21 +2,14 @@
 --
 -- uses _files.lua
 --
--- KEYS  1 state
--- KEYS  2 consumers
--- KEYS  3 positions
--- KEYS  4 files
--- KEYS  5 trash
--- KEYS  6 published
--- KEYS  7 news
+-- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 fence of the publisher's lease
 -- ARGV  2 number of consumers, whatever their names; 0 if they are named
 -- ARGV  3 1: begin anew if the last file was published and all files are freed, else 0
 -- ARGV  4… names of consumers
 -- Returns {'stale'}; {'consumers', places, name…}: the channel has other consumers, these, and expects some more; or
 -- {'final', member…} or {'ok', member…} with members of the trash
-local state, consumers, positions, files, trash = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local published, news = KEYS[6], KEYS[7]
+local channel = channel_at(KEYS)
 local fence, expected, reopen = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local names, is_named = {}, {}
 for at = 4, #ARGV do
@@ -24,26 +17,26 @@ for at = 4, #ARGV do
 end
 
 -- A late publisher that opens a channel again must not revive one that was deleted since.
-if reopen and not is_publisher(consumers, fence) or is_stale(consumers, '', fence) then
+if reopen and not is_publisher(channel, fence) or is_stale(channel, '', fence) then
   return {'stale'}
 end
-local final, closed, run, number = unpack(redis.call('HMGET', state, 'final', 'closed', 'run', 'number'))
-local is_freed = redis.call('ZCARD', files) == 0 and redis.call('ZCARD', trash) == 0
+local final, closed, run, number = unpack(redis.call('HMGET', channel.state, 'final', 'closed', 'run', 'number'))
+local is_freed = redis.call('ZCARD', channel.files) == 0 and redis.call('ZCARD', channel.trash) == 0
 if closed or (final and reopen and is_freed) then -- all consumers have received all files: what follows is new
-  redis.call('HDEL', state, 'final', 'closed', 'places')
-  redis.call('DEL', positions, consumers)
-  redis.call('HSET', consumers, 'f', fence)
+  redis.call('HDEL', channel.state, 'final', 'closed', 'places')
+  redis.call('DEL', channel.positions, channel.consumers)
+  redis.call('HSET', channel.consumers, 'f', fence)
   run = nil
   if closed then
-    redis.call('DEL', published)
+    redis.call('DEL', channel.published)
   end
 elseif final then
-  discard_written(state, trash)
-  return with_trash({'final'}, trash)
+  discard_written(channel)
+  return with_trash({'final'}, channel)
 end
 
-local known, added, is_known = redis.call('ZRANGE', positions, 0, -1), {}, {}
-local places = tonumber(redis.call('HGET', state, 'places') or 0)
+local known, added, is_known = redis.call('ZRANGE', channel.positions, 0, -1), {}, {}
+local places = tonumber(redis.call('HGET', channel.state, 'places') or 0)
 local is_complete = true -- whether the given consumers include the known ones
 for _, name in ipairs(known) do
   is_known[name] = true
@@ -59,16 +52,16 @@ if not is_complete or (expected > 0 and expected - #known or #added) < places th
 end
 
 -- Ids must grow even if the clock was set back since the end of an earlier channel: the fence did.
-redis.call('HSET', state, 'number', digits(math.max(tonumber(number or 0), tonumber(fence))))
+redis.call('HSET', channel.state, 'number', digits(math.max(tonumber(number or 0), tonumber(fence))))
 if not run then
-  redis.call('HSET', state, 'run', next_number(state))
+  redis.call('HSET', channel.state, 'run', next_number(channel))
 end
-local last = redis.call('HGET', state, 'last') or '0'
+local last = redis.call('HGET', channel.state, 'last') or '0'
 for at, name in ipairs(added) do
-  redis.call('ZADD', positions, at <= places and '0' or last, name)
+  redis.call('ZADD', channel.positions, at <= places and '0' or last, name)
 end
-redis.call('HSET', state, 'places', expected > 0 and expected - #known or 0)
-discard_written(state, trash)
-wake(state, news, 'news')
-expire_when_idle(state, files, trash, {consumers, positions, published, news})
-return with_trash({'ok'}, trash)
+redis.call('HSET', channel.state, 'places', expected > 0 and expected - #known or 0)
+discard_written(channel)
+wake(channel, 'news')
+expire_when_idle(channel)
+return with_trash({'ok'}, channel)

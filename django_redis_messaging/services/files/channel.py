@@ -1,81 +1,35 @@
-"""The public class of file channels."""
+"""File channels: distribution of files to a known set of consumers, each of which gets each file."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
 from time import monotonic
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from ... import conf
-from ...core import payloads
 from ...core.keys import name as checked
 from ...core.operations import BulkCommand, Command, Listen, Script, Service, Steps, asynchronous, operation
 from ...core.outcome import deadline
-from ...errors import (
-    FileChannelError,
-    FileCorrupt,
-    InvalidArgument,
-    LeaseLost,
-    LimitExceeded,
-    LockError,
-    MessagingError,
-    UnknownConsumer,
-)
-from ..common.arguments import Duration, Stop, count, flag, integer, milliseconds, sequence, to_datetime
+from ...errors import FileChannelError, LeaseLost, LockError, MessagingError, UnknownConsumer
+from ..common.arguments import Duration, Stop, milliseconds, to_datetime
 from ..locks import Lock
 from .keys import FileChannelKeys, FileKeys, file_name, lease_key
-from .reading import (
-    REMEMBERED,
-    Batcher,
-    LineSplitter,
-    Paths,
-    Source,
-    configured_kind,
-    decompressor,
-    detect_encoding,
-    find_sources,
-    iter_lines,
-    new_checksum,
-)
+from .publishing import REMEMBERED, Paths, Progress, Publication, Report, Source
+from .reading import detect_encoding, new_checksum
+from .received import Announced, Description, File, Session, parse_description
 
-#: number of items of the reply of files/stats.lua before those of the consumers
-STATS_HEAD = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """How far a publisher is."""
-
-    name: str
-    """The file that is being published; empty at the end."""
-    files: int
-    """Number of files that are done: published, or known from before."""
-    total_files: int
-    bytes: int
-    """Bytes that are done, those of the current file included."""
-    total_bytes: int
-    waiting: bool
-    """Whether the publisher waits for the consumers: for space, or at the end for their acks."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """The result of publishing."""
-
-    files: int
-    """Number of files that were published."""
-    bytes: int
-    """Their size."""
-    skipped: int
-    """Number of files that had been published to this channel before."""
-    completed: bool
-    """Whether everything is done: False if `stop` ended the call before."""
+#: seconds that a consumer or publisher waits before it checks whether it has to stop
+MAX_WAIT = 1.0
+#: ms after which the blocks of a file that was not announced expire
+WRITING_TTL = 3_600_000
+#: seconds; the deadline for discarding a file after an error
+ABANDON_DEADLINE = 2.0
+#: bytes at the beginning of a file that show how it is compressed
+HEAD_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,103 +63,183 @@ class FileStats:
     """The consumers that have not received all files of a final channel."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Description:
-    """What a consumer needs to know about a file."""
+class FileChannel(Service):
+    """Distributes files to consumers through Redis: each consumer processes each file, in order.
 
-    name: str
-    size: int
-    #: number of blocks
-    blocks: int
-    #: kind and digest, such as crc32:1c291ca3; empty: unknown
-    checksum: str
-    #: compression: gzip, zstd or empty
-    encoding: str
+    >>> import tempfile, pathlib
+    >>> log = pathlib.Path(tempfile.mkdtemp(), "access.log")
+    >>> _ = log.write_text("GET /\\nGET /about\\n")
+    >>> channel = FileChannel("logs")
+    >>> channel.publish(log, consumers=["counter"])
+    Report(files=1, bytes=17, skipped=0, completed=True)
+    >>> for file in channel.consume("counter"):
+    ...     print(file.name, list(file.lines()))
+    ...     file.ack()
+    ...     break
+    access.log [b'GET /', b'GET /about']
 
-    def dump(self) -> str:
-        """The description as it is announced: the size, which scripts read, and JSON. A script puts the id
-        before it."""
-        return f"{self.size} " + payloads.dumps(
-            {"name": self.name, "blocks": self.blocks, "sum": self.checksum, "encoding": self.encoding}
-        )
+    A file is delivered at least once to each consumer: again if the consumer ends before its `ack`. It is
+    announced when it is stored completely, and deleted when all consumers have acked it. Files of at most
+    `max_bytes` together are stored; publishing waits for the consumers when there is no space.
 
-
-def parse_description(record: bytes) -> Description:
-    """The description of an announced file, which follows its id."""
-    _, size, encoded = record.split(b" ", 2)
-    found: dict[str, Any] = json.loads(encoded)
-    return Description(
-        name=found["name"],
-        size=int(size),
-        blocks=found["blocks"],
-        checksum=found["sum"],
-        encoding=found["encoding"],
-    )
-
-
-def parse_stats(reply: list[Any], active: list[bool]) -> FileStats:
-    """The reply of files/stats.lua; `active`: whether each consumer's lease is held."""
-    used, limit, final, places, files, *consumers = reply  # STATS_HEAD items first
-    names, waiting, seen = consumers[::3], consumers[1::3], consumers[2::3]
-    return FileStats(
-        files=files,
-        bytes=int(used or 0),
-        max_bytes=int(limit or 0),
-        final=final is not None,
-        open_places=int(places or 0),
-        consumers=[
-            ConsumerStats(
-                name=name.decode(), waiting=count, seen_at=moment and to_datetime(moment), active=is_active
-            )
-            for name, count, moment, is_active in sorted(zip(names, waiting, seen, active, strict=True))
-        ],
-    )
-
-
-#: seconds that a consumer or publisher waits before it checks whether it has to stop
-MAX_WAIT = 1.0
-#: ms after which the blocks of a file that was not announced expire
-WRITING_TTL = 3_600_000
-
-
-class Announced(NamedTuple):
-    """An announced file."""
-
-    id: int
-    description: Description
-
-
-class MustWait(NamedTuple):
-    """There is no space, or not all files are freed: wait for an entry after this one in `space`."""
-
-    entry: int
-
-
-class Session:
-    """The lease of a consumer, and what it has learned of its channel: one call of `consume`."""
-
-    def __init__(self, consumer: str) -> None:
-        self.consumer = consumer
-        #: fence of the lease
-        self.fence = 0
-        #: run of the channel, see _files.lua; empty until the first reply
-        self.run = b""
-        self.lost: LeaseLost | None = None
-        #: whether there may be further files
-        self.may_continue = True
-
-    def lose_lease(self, error: LeaseLost) -> None:
-        """Called, in another thread, if the lease is lost."""
-        self.lost = error
-
-
-class ChannelSteps(Service):
-    """The steps of one channel. Scripts are described in lua/files_*.lua."""
+    One process at a time publishes to a channel, and one consumes under each name: a lease, renewed in the
+    background, excludes others. After a process was killed, its successor waits for the end of the lease,
+    `lease` seconds; a LockError is raised if the lease is still held then.
+    """
 
     def __init__(self, channel: str, *, using: str | None = None) -> None:
         super().__init__(using=using)
         self.channel = checked(channel, "channel")
         self._keys = FileChannelKeys(self._prefix, channel)
+
+    def publish(
+        self,
+        paths: Paths,
+        *,
+        consumers: Sequence[str] | int,
+        max_bytes: int = 1024**3,
+        final: bool = False,
+        on_progress: Callable[[Progress], object] | None = None,
+        stop: Stop | None = None,
+        lease: Duration = 10,
+    ) -> Report:
+        """Publish files, in the given order; of a directory, its files by name, without hidden ones.
+
+        `consumers` are names, or the number of consumers, which then may have any name. Consumers may be
+        added later: they receive the files that are published from then on. With `final`, no file follows:
+        each `consume` ends after its last file, and this call returns when all consumers have acked all
+        files. `on_progress` is called after each block. `stop` ends the call before the next file, and while
+        it waits: the report then says that it is not `completed`.
+
+        A file that was published to the channel before, with the same absolute path, size and time of
+        modification, is skipped: after a crash, repeat the call. The channel remembers this until a final
+        call returns, for the latest 100,000 files, and for 30 days without files.
+
+        Raises FileNotFoundError or PermissionError, and LimitExceeded for a file larger than `max_bytes` or
+        for more than 100,000 files, before anything is published; FileChanged for a file that changes while
+        it is read; FileChannelError if the channel has other consumers, or its last file was published and
+        not all are acked; LockError if another process is publishing; LeaseLost.
+        """
+        run = Publication(paths, consumers, max_bytes, final, on_progress, stop)
+        lock = self._lease("", lease_seconds(lease), run.lose_lease)
+        with leased(lock, self._publishing, stop) as is_held:
+            if not is_held:
+                return run.report
+            try:
+                return self._publish(run, lock.fence)
+            except BaseException:  # also interrupts
+                with suppress(MessagingError), deadline(ABANDON_DEADLINE):
+                    self._abandon(lock.fence)
+                raise
+
+    async def apublish(
+        self,
+        paths: Paths,
+        *,
+        consumers: Sequence[str] | int,
+        max_bytes: int = 1024**3,
+        final: bool = False,
+        on_progress: Callable[[Progress], object] | None = None,
+        stop: Stop | None = None,
+        lease: Duration = 10,
+    ) -> Report:
+        """An async version of `publish`; it reads the files block by block, without a thread."""
+        run = Publication(paths, consumers, max_bytes, final, on_progress, stop)
+        lock = self._lease("", lease_seconds(lease), run.lose_lease)
+        async with aleased(lock, self._publishing, stop) as is_held:
+            if not is_held:
+                return run.report
+            try:
+                return await self._apublish(run, lock.fence)
+            except GeneratorExit:
+                raise  # a closed coroutine can't await: the next publisher discards the file
+            except BaseException:  # also cancellation
+                with suppress(MessagingError), deadline(ABANDON_DEADLINE):
+                    await self._aabandon(lock.fence)
+                raise
+
+    def consume(
+        self, consumer: str, *, lease: Duration = 10, stop: Stop | None = None
+    ) -> Generator[File, None, None]:
+        """Yield each file that this consumer has not acked, in order; wait for further files.
+
+        Ends after the last file of a final channel, or when `stop` is set. Waits if nothing was published to
+        the channel yet. The loop must ack each file before it goes on. If it raises or breaks, the file is
+        delivered again by the next call.
+
+        Raises UnknownConsumer if the channel has other consumers; LockError if another process consumes under
+        this name; LeaseLost; FileChannelError if a file was not acked.
+        """
+        return self._consume(checked(consumer, "consumer"), lease_seconds(lease), stop)
+
+    def _consume(self, consumer: str, lease: float, stop: Stop | None) -> Generator[File, None, None]:
+        session = Session(consumer)
+        lock = self._lease(consumer, lease, session.lose_lease)
+        with leased(lock, self._consuming(consumer), stop) as is_held:
+            session.fence, session.may_continue = lock.fence, is_held
+            while session.may_continue and not (stop and stop.is_set()):
+                found = self._next(session)
+                if found is not None:
+                    file = File(self, session, found)
+                    yield file
+                    _check_acked(file)
+
+    async def aconsume(
+        self, consumer: str, *, lease: Duration = 10, stop: Stop | None = None
+    ) -> AsyncGenerator[File, None]:
+        """An async version of `consume`. A loop that may break must close it: `async with aclosing(...)`."""
+        session = Session(checked(consumer, "consumer"))
+        lock = self._lease(consumer, lease_seconds(lease), session.lose_lease)
+        async with aleased(lock, self._consuming(consumer), stop) as is_held:
+            session.fence, session.may_continue = lock.fence, is_held
+            while session.may_continue and not (stop and stop.is_set()):
+                found = await self._anext(session)
+                if found is not None:
+                    file = File(self, session, found)
+                    yield file
+                    _check_acked(file)
+
+    @operation
+    def release(self, consumer: str | None) -> Steps[bool]:
+        """Release the share of a consumer that has vanished: files no longer wait for its acks. Returns False
+        if the channel has no such consumer. With None, release a place that no consumer has taken, if their
+        number was given.
+
+        >>> FileChannel("logs").release("unknown")
+        False
+        """
+        name = "" if consumer is None else checked(consumer, "consumer")
+        # a repeat after a lost reply would release a second place
+        once = consumer is None
+        found, *trash = yield Script("files/release", self._keys.all, [name], once=once)
+        yield from self._sweep(trash)
+        return bool(found)
+
+    arelease = asynchronous(release)
+
+    @operation
+    def stats(self) -> Steps[FileStats | None]:
+        """The files and consumers of the channel; None if nothing was published to it, or it has ended.
+
+        >>> FileChannel("nothing").stats() is None
+        True
+        """
+        reply = yield Script("files/stats", self._keys.all)
+        if reply is None:
+            return None
+        used, limit, final, places, files, consumers = reply
+        leases = [lease_key(self._prefix, self.channel, name.decode()) for name, *_ in consumers]
+        held = yield [Command("EXISTS", key, reads=True) for key in leases]
+        return FileStats(
+            files=files,
+            bytes=int(used or 0),
+            max_bytes=int(limit or 0),
+            final=final is not None,
+            open_places=int(places or 0),
+            consumers=sorted(map(_consumer_stats, consumers, held), key=lambda consumer: consumer.name),
+        )
+
+    astats = asynchronous(stats)
 
     def _lease(self, consumer: str, seconds: float, on_lost: Callable[[LeaseLost], object]) -> Lock:
         """The lease of a consumer, or of the publisher: ''."""
@@ -214,11 +248,83 @@ class ChannelSteps(Service):
             renew=True, on_lost=on_lost, thread_local=False, raise_on_release_error=False, using=self._using,
         )  # fmt: skip
 
+    @property
+    def _publishing(self) -> str:
+        """What the holder of the publisher's lease does."""
+        return f"publishes to the channel {self.channel!r}"
+
+    def _consuming(self, consumer: str) -> str:
+        """What the holder of a consumer's lease does."""
+        return f"consumes the channel {self.channel!r} as {consumer!r}"
+
+    @operation
+    def _publish(self, run: Publication, fence: int) -> Steps[Report]:
+        yield from self._begin(fence, run.names, run.number)
+        for source in run.sources:
+            if not (yield from self._publish_file(run, source, fence)):
+                return run.report
+        run.completed = not run.final or (yield from self._wait_for_consumers(run, fence))
+        return run.report
+
+    _apublish = asynchronous(_publish)
+
+    def _publish_file(self, run: Publication, source: Source, fence: int) -> Steps[bool]:
+        """Publish a file, as soon as there is space, unless it was published before. Returns False if it
+        has to stop before."""
+        run.start(source.name)
+        while not run.check_stop():
+            reserved = yield from self._reserve(fence, source.identity, source.size, run.limit)
+            if isinstance(reserved, MustWait):
+                yield from self._wait(run, reserved)
+            elif reserved == "finished":
+                yield from self._begin(fence, run.names, run.number, reopen=True)
+            else:
+                if isinstance(reserved, int):
+                    yield from self._copy(run, source, reserved, fence)
+                run.finish(source, skipped=reserved == "known")
+                return True
+        return False
+
+    def _copy(self, run: Publication, source: Source, file_id: int, fence: int) -> Steps[None]:
+        """Store a file and announce it."""
+        blocks, checksum = self._blocks(file_id), new_checksum(run.checksum)
+        number, head = 0, b""
+        with source.open() as file:
+            yield from self._open(fence, blocks)
+            for block in source.read_blocks(file, run.block_size):
+                yield from self._write(blocks, number, block)
+                checksum.update(block)
+                number, head = number + 1, (head + block[:HEAD_BYTES])[:HEAD_BYTES]
+                run.advance(len(block))
+        digest = checksum.hexdigest()
+        description = Description(
+            name=source.name,
+            size=source.size,
+            blocks=number,
+            checksum=digest and f"{run.checksum}:{digest}",
+            encoding=detect_encoding(source.name, head),
+        )
+        yield from self._announce(fence, file_id, description, source.identity)
+
+    def _wait_for_consumers(self, run: Publication, fence: int) -> Steps[bool]:
+        """Declare the last file published, and wait until all consumers have acked all files. Returns
+        False if it has to stop before."""
+        run.start("")
+        while not run.check_stop():
+            unfreed = yield from self._close(fence)
+            if unfreed is None:
+                return True
+            yield from self._wait(run, unfreed)
+        return False
+
+    def _wait(self, run: Publication, unfreed: MustWait) -> Steps[None]:
+        """Wait until a file is freed, at most MAX_WAIT seconds."""
+        run.report_progress(waiting=True)
+        yield Listen(self._keys.space, unfreed.entry, seconds=MAX_WAIT)
+
     def _begin(self, fence: int, names: Sequence[str], number: int, *, reopen: bool = False) -> Steps[None]:
         """Register the consumers. `reopen`: begin anew after the last file, if all files are freed."""
-        status, *rest = yield Script(
-            "files/begin", self._keys.announcing, [fence, number, int(reopen), *names]
-        )
+        status, *rest = yield Script("files/begin", self._keys.all, [fence, number, int(reopen), *names])
         if status == b"consumers":
             places, *known = rest
             others = [repr(name.decode()) for name in known] + ([f"{places} more"] if places else [])
@@ -233,18 +339,22 @@ class ChannelSteps(Service):
         """Reserve space for a file; returns its id; or "known" if it was published before, "finished" if the
         channel has ended."""
         args = (fence, identity, size, limit, conf.current().FILES_MAX_WAITING)
-        status, *rest = yield Script("files/reserve", self._keys.reserving, args)
-        while status == b"wait" and (yield from self._sweep(rest[1:])):  # the space may be sufficient now
-            status, *rest = yield Script("files/reserve", self._keys.reserving, args)
+        status, *rest = yield Script("files/reserve", self._keys.all, args)
+        while status == b"wait":
+            entry, *trash = rest
+            if not (yield from self._sweep(trash)):
+                return MustWait(int(entry))
+            status, *rest = yield Script("files/reserve", self._keys.all, args)
         self._check_lease(status)
         if status == b"final":
             raise FileChannelError(
                 f"The last file of the channel {self.channel!r} has been published: wait until its consumers "
                 "have acked all files, release those that have vanished, or use another channel."
             )
-        if status == b"wait":
-            return MustWait(int(rest[0]))
-        return int(rest[0]) if status == b"ok" else str(status, "ascii")
+        if status == b"ok":
+            [file_id] = rest
+            return int(file_id)
+        return str(status, "ascii")
 
     def _open(self, fence: int, blocks: str) -> Steps[None]:
         """Begin to store a file. If a successor has discarded it already, nothing else would delete it."""
@@ -277,7 +387,7 @@ class ChannelSteps(Service):
                 f"Redis has lost blocks of {description.name!r} while it was published; publish it again."
             )
         args = (fence, file_id, description.dump(), identity, REMEMBERED)
-        reply = yield Script("files/announce", self._keys.announcing, args)
+        reply = yield Script("files/announce", self._keys.all, args)
         if reply != 1:
             yield Command("UNLINK", blocks)
         if reply < 0:
@@ -288,29 +398,31 @@ class ChannelSteps(Service):
                 "it again."
             )
 
-    @operation
-    def _abandon(self, fence: int) -> Steps[None]:
-        """Discard the file that is being written."""
-        keys = self._keys
-        trash = yield Script("files/abandon", [keys.state, keys.consumers, keys.trash], [fence])
-        yield from self._sweep(trash)
-
-    _aabandon = asynchronous(_abandon)
-
     def _close(self, fence: int) -> Steps[MustWait | None]:
         """Declare the last file published. Returns None when all files are freed."""
         status, *rest = yield Script("files/close", self._keys.all, [fence])
-        while status == b"wait" and (yield from self._sweep(rest[1:])):
+        while status == b"wait":
+            entry, *trash = rest
+            if not (yield from self._sweep(trash)):
+                return MustWait(int(entry))
             status, *rest = yield Script("files/close", self._keys.all, [fence])
         self._check_lease(status)
-        return None if status == b"closed" else MustWait(int(rest[0]))
+        return None
+
+    @operation
+    def _abandon(self, fence: int) -> Steps[None]:
+        """Discard the file that is being written."""
+        trash = yield Script("files/abandon", self._keys.all, [fence])
+        yield from self._sweep(trash)
+
+    _aabandon = asynchronous(_abandon)
 
     @operation
     def _next(self, session: Session) -> Steps[Announced | None]:
         """The first file that the consumer has not acked; waits for it up to MAX_WAIT seconds. None: there is
         none yet, or, as the session then says, there will be none."""
         args = (session.consumer, session.fence, session.run)
-        status, *rest = yield Script("files/next", self._keys.consuming, args)
+        status, *rest = yield Script("files/next", self._keys.all, args)
         self._check_lease(status)
         if status == b"unknown":
             known = ", ".join(repr(name.decode()) for name in rest) or "no consumers"
@@ -323,9 +435,11 @@ class ChannelSteps(Service):
             yield from self._leave(session)
             return None
         if status == b"file":
-            return Announced(int(rest[0]), parse_description(rest[1]))
-        if not (yield from self._sweep(rest[1:])):
-            yield Listen(self._keys.news, int(rest[0]), seconds=MAX_WAIT)
+            file_id, record = rest
+            return Announced(int(file_id), parse_description(record))
+        entry, *trash = rest
+        if not (yield from self._sweep(trash)):
+            yield Listen(self._keys.news, int(entry), seconds=MAX_WAIT)
         return None
 
     _anext = asynchronous(_next)
@@ -334,7 +448,7 @@ class ChannelSteps(Service):
     def _ack(self, session: Session, file_id: int) -> Steps[None]:
         """Ack a file; ends the session if it was the last one of a final channel."""
         args = (session.consumer, session.fence, file_id)
-        status, *trash = yield Script("files/ack", self._keys.consuming, args)
+        status, *trash = yield Script("files/ack", self._keys.all, args)
         self._check_lease(status)
         if status == b"order":
             raise FileChannelError(
@@ -350,7 +464,7 @@ class ChannelSteps(Service):
         """End the session: the consumer has received all files."""
         session.may_continue = False
         if session.run:
-            yield Script("files/leave", self._keys.leaving, [session.consumer, session.run])
+            yield Script("files/leave", self._keys.all, [session.consumer, session.run])
 
     def _sweep(self, trash: Sequence[bytes]) -> Steps[bool]:
         """Delete the blocks of freed files, then give their space back; returns whether there were any. Other
@@ -384,6 +498,32 @@ class ChannelSteps(Service):
 def _expire(blocks: str) -> Command:
     """Counts as a read: if the server is full, it refuses only the write beside it, and nothing is stored."""
     return Command("PEXPIRE", blocks, WRITING_TTL, reads=True)
+
+
+def lease_seconds(lease: Duration) -> float:
+    """The lease in seconds, at least 0.1."""
+    return milliseconds(lease, "lease", minimum=100) / 1000
+
+
+def _check_acked(file: File) -> None:
+    if not file.acked:
+        raise FileChannelError(
+            f"The file {file.name!r} was not acked: call file.ack() before going on to the next file."
+        )
+
+
+class MustWait(NamedTuple):
+    """There is no space, or not all files are freed: wait for an entry after this one in `space`."""
+
+    entry: int
+
+
+def _consumer_stats(consumer: list[Any], held: int) -> ConsumerStats:
+    """A consumer in the reply of files/stats.lua, and whether its lease is held."""
+    name, waiting, seen = consumer
+    return ConsumerStats(
+        name=name.decode(), waiting=waiting, seen_at=seen and to_datetime(seen), active=bool(held)
+    )
 
 
 #: seconds by which the last attempt is longer than the lease of a predecessor that was killed
@@ -454,538 +594,3 @@ async def aleased(lock: Lock, title: str, stop: Stop | None) -> AsyncIterator[bo
         finally:
             if leasing.is_copy:
                 block.pop_all()
-
-
-#: bytes; the maximum of max_bytes, which keeps all sums in the range of exact floats
-MAX_BYTES = 2**52
-#: bytes at the beginning of a file that show how it is compressed
-HEAD_BYTES = 4
-
-
-class Publication:
-    """The arguments of a call of `publish`, checked, and how far it is."""
-
-    def __init__(
-        self,
-        paths: Paths,
-        consumers: Sequence[str] | int,
-        max_bytes: int,
-        final: bool,
-        on_progress: Callable[[Progress], object] | None,
-        stop: Stop | None,
-    ) -> None:
-        self.limit = integer(max_bytes, "max_bytes", minimum=1, maximum=MAX_BYTES)
-        self.names, self.number = _checked_consumers(consumers)
-        self.final = bool(flag(final, "final"))
-        self._stop, self._on_progress = stop, on_progress
-        self.block_size = integer(
-            conf.current().FILES_BLOCK_BYTES, "FILES_BLOCK_BYTES", minimum=1, maximum=2**29
-        )
-        self.checksum = configured_kind()
-        self.sources = find_sources(paths, self.limit)
-        self._total = sum(source.size for source in self.sources)
-        self._done = self._files = self._bytes = self._skipped = 0
-        self._name = ""
-        self.completed = False
-        self._lost: LeaseLost | None = None
-
-    @property
-    def report(self) -> Report:
-        """What was published so far."""
-        return Report(files=self._files, bytes=self._bytes, skipped=self._skipped, completed=self.completed)
-
-    def check_stop(self) -> bool:
-        """Whether to end before the next file. Raises LeaseLost if the publisher's lease is lost."""
-        if self._lost is not None:
-            raise self._lost
-        return self._stop is not None and self._stop.is_set()
-
-    def lose_lease(self, error: LeaseLost) -> None:
-        """Called, in another thread, if the lease is lost."""
-        self._lost = error
-
-    def start(self, name: str) -> None:
-        """Begin with a file, or, with an empty name, wait for the end."""
-        self._name = name
-        self.report_progress()
-
-    def advance(self, size: int) -> None:
-        """A block of this size is stored."""
-        self._done += size
-        self.report_progress()
-
-    def finish(self, source: Source, *, skipped: bool) -> None:
-        """A file is announced, or was published before."""
-        if skipped:
-            self._skipped += 1
-            self._done += source.size
-        else:
-            self._files += 1
-            self._bytes += source.size
-        self.report_progress()
-
-    def report_progress(self, *, waiting: bool = False) -> None:
-        """Call `on_progress`."""
-        if self._on_progress is not None:
-            progress = Progress(
-                name=self._name,
-                files=self._files + self._skipped,
-                total_files=len(self.sources),
-                bytes=self._done,
-                total_bytes=self._total,
-                waiting=waiting,
-            )
-            self._on_progress(progress)
-
-
-class Publisher(ChannelSteps):
-    """The publisher's part of a channel."""
-
-    @operation
-    def _publish(self, run: Publication, fence: int) -> Steps[Report]:
-        yield from self._begin(fence, run.names, run.number)
-        for source in run.sources:
-            if not (yield from self._publish_file(run, source, fence)):
-                return run.report
-        run.completed = not run.final or (yield from self._wait_for_consumers(run, fence))
-        return run.report
-
-    _apublish = asynchronous(_publish)
-
-    def _publish_file(self, run: Publication, source: Source, fence: int) -> Steps[bool]:
-        """Publish a file, as soon as there is space, unless it was published before. Returns False if it
-        has to stop before."""
-        run.start(source.name)
-        while not run.check_stop():
-            reserved = yield from self._reserve(fence, source.identity, source.size, run.limit)
-            if isinstance(reserved, MustWait):
-                yield from self._wait(run, reserved)
-            elif reserved == "finished":
-                yield from self._begin(fence, run.names, run.number, reopen=True)
-            else:
-                if isinstance(reserved, int):
-                    yield from self._copy(run, source, reserved, fence)
-                run.finish(source, skipped=reserved == "known")
-                return True
-        return False
-
-    def _copy(self, run: Publication, source: Source, file_id: int, fence: int) -> Steps[None]:
-        """Store a file and announce it."""
-        blocks, checksum = self._blocks(file_id), new_checksum(run.checksum)
-        number, head = 0, b""
-        with source.open() as file:
-            yield from self._open(fence, blocks)
-            for block in source.read_blocks(file, run.block_size):
-                yield from self._write(blocks, number, block)
-                checksum.update(block)
-                number, head = number + 1, (head + block[:HEAD_BYTES])[:HEAD_BYTES]
-                run.advance(len(block))
-        digest = checksum.hexdigest()
-        description = Description(
-            name=source.name,
-            size=source.size,
-            blocks=number,
-            checksum=digest and f"{run.checksum}:{digest}",
-            encoding=detect_encoding(source.name, head),
-        )
-        yield from self._announce(fence, file_id, description, source.identity)
-
-    def _wait_for_consumers(self, run: Publication, fence: int) -> Steps[bool]:
-        """Declare the last file published, and wait until all consumers have acked all files. Returns
-        False if it has to stop before."""
-        run.start("")
-        while not run.check_stop():
-            unfreed = yield from self._close(fence)
-            if unfreed is None:
-                return True
-            yield from self._wait(run, unfreed)
-        return False
-
-    def _wait(self, run: Publication, unfreed: MustWait) -> Steps[None]:
-        """Wait until a file is freed, at most MAX_WAIT seconds."""
-        run.report_progress(waiting=True)
-        yield Listen(self._keys.space, unfreed.entry, seconds=MAX_WAIT)
-
-
-def _checked_consumers(consumers: Sequence[str] | int) -> tuple[list[str], int]:
-    """The names of consumers, and their number if they are not named, else 0."""
-    limit = conf.current().FILES_MAX_CONSUMERS
-    if isinstance(consumers, int):
-        return [], count(consumers, "consumers", maximum=limit)
-    names = list(dict.fromkeys(checked(name, "consumer") for name in sequence(consumers, "consumers")))
-    if not names:
-        raise InvalidArgument("consumers is empty: name at least one, or give their number.")
-    if len(names) > limit:
-        raise LimitExceeded("consumers", limit=limit, actual=len(names), setting="FILES_MAX_CONSUMERS")
-    return names, 0
-
-
-#: what to do about a file that was damaged in Redis
-ADVICE = "Ack the file to skip it; `touch` the original and publish it again."
-
-
-class Verifier:
-    """Checks the blocks of a file: their number, their size, and the checksum of all."""
-
-    def __init__(self, name: str, size: int, checksum: str) -> None:
-        self._name, self._size = name, size
-        kind, _, self._digest = checksum.partition(":")
-        self._checksum = new_checksum(kind)
-        self.read = 0
-
-    def add(self, block: bytes) -> bytes:
-        """Add a block; returns it."""
-        self.read += len(block)
-        self._checksum.update(block)
-        return block
-
-    def finish(self) -> None:
-        """Raise FileCorrupt if the blocks are not those that were published."""
-        if self.read != self._size:
-            raise FileCorrupt(f"{self._name!r} has {self.read} bytes instead of {self._size}. {ADVICE}")
-        if self._checksum.hexdigest() not in (self._digest, ""):
-            raise FileCorrupt(f"The checksum of {self._name!r} differs. {ADVICE}")
-
-
-class File:
-    """A file that `FileChannel.consume` yields: read it, then `ack` it."""
-
-    def __init__(self, channel: ChannelSteps, session: Session, announced: Announced) -> None:
-        self._steps, self._session = channel, session
-        self._using = channel._using
-        description = announced.description
-        #: greater than that of every earlier file of the channel; never used again
-        self.id = announced.id
-        #: the name of the published file, without its folder; use it for display, not as a path
-        self.name = description.name
-        #: bytes, as stored
-        self.size = description.size
-        #: the compression: "gzip", "zstd" or ""
-        self.encoding = description.encoding
-        self.channel = channel.channel
-        self.consumer = session.consumer
-        self._count, self._sum = description.blocks, description.checksum
-        self._key = FileKeys(channel._prefix, file_name(self.channel, self.id)).blocks
-        #: bytes that were read so far, as stored, by the latest iteration
-        self.bytes_read = 0
-        self.acked = False
-
-    def __repr__(self) -> str:
-        return f"File({self.id}, {self.name!r})"
-
-    @property
-    def published_at(self) -> datetime:
-        """When space was reserved for the file, by the server's clock."""
-        return to_datetime(self.id / 1000)
-
-    def blocks(self) -> Iterator[bytes]:
-        """The bytes of the file as published, not decompressed, in blocks of FILES_BLOCK_BYTES or less.
-
-        Raises FileCorrupt at the end if they are not those that were published; LeaseLost if another process
-        has taken over.
-        """
-        verifier = self._verifier()
-        for number in range(self._count):
-            yield self._add(verifier, self._read(number))
-        verifier.finish()
-
-    async def ablocks(self) -> AsyncIterator[bytes]:
-        """An async version of `blocks`."""
-        verifier = self._verifier()
-        for number in range(self._count):
-            yield self._add(verifier, await self._aread(number))
-        verifier.finish()
-
-    @overload
-    def lines(self, encoding: None = None) -> Iterator[bytes]: ...
-    @overload
-    def lines(self, encoding: str) -> Iterator[str]: ...
-    def lines(self, encoding: str | None = None) -> Iterator[Any]:
-        r"""The lines of the file, decompressed, without their endings ("\n" or "\r\n").
-
-        They are bytes, or str if an `encoding` is given. Raises the errors of `blocks`; FileCorrupt for a
-        truncated or damaged compressed file; LimitExceeded for a line of more than FILES_MAX_LINE_BYTES, and
-        for a file that grows too much by decompression.
-        """
-        return iter_lines(self._pieces(), encoding=encoding)
-
-    @overload
-    def alines(self, encoding: None = None) -> AsyncIterator[bytes]: ...
-    @overload
-    def alines(self, encoding: str) -> AsyncIterator[str]: ...
-    async def alines(self, encoding: str | None = None) -> AsyncIterator[Any]:
-        """An async version of `lines`."""
-        async for lines in self._alines(encoding):
-            for line in lines:
-                yield line
-
-    @overload
-    def batches(self, n: int, encoding: None = None) -> Iterator[list[bytes]]: ...
-    @overload
-    def batches(self, n: int, encoding: str) -> Iterator[list[str]]: ...
-    def batches(self, n: int, encoding: str | None = None) -> Iterator[list[Any]]:
-        """The lines of the file in lists of `n`; the last list may be shorter. Faster than `lines`; raises
-        the same errors."""
-        batcher = Batcher[Any](n)
-        return chain(batcher.feed(self.lines(encoding)), batcher.finish())
-
-    @overload
-    def abatches(self, n: int, encoding: None = None) -> AsyncIterator[list[bytes]]: ...
-    @overload
-    def abatches(self, n: int, encoding: str) -> AsyncIterator[list[str]]: ...
-    async def abatches(self, n: int, encoding: str | None = None) -> AsyncIterator[list[Any]]:
-        """An async version of `batches`."""
-        batcher = Batcher[Any](n)
-        async for lines in self._alines(encoding):
-            for batch in batcher.feed(lines):
-                yield batch
-        for batch in batcher.finish():
-            yield batch
-
-    def ack(self) -> None:
-        """Record that the file is processed; it is not delivered to this consumer again. Idempotent.
-
-        Raises LeaseLost if another process has taken over.
-        """
-        if not self.acked:
-            self._steps._ack(self._session, self.id)
-            self.acked = True
-
-    async def aack(self) -> None:
-        """An async version of `ack`."""
-        if not self.acked:
-            await self._steps._aack(self._session, self.id)
-            self.acked = True
-
-    def _pieces(self) -> Iterator[bytes]:
-        """The content of the file, decompressed."""
-        unpacked = decompressor(self.encoding)
-        for block in self.blocks():
-            yield from unpacked.feed(block)
-        unpacked.finish()
-
-    async def _alines(self, encoding: str | None) -> AsyncIterator[Iterator[Any]]:
-        """The lines of the file, decompressed, as they become complete."""
-        splitter, unpacked = LineSplitter[Any](encoding), decompressor(self.encoding)
-        async for block in self.ablocks():
-            for piece in unpacked.feed(block):
-                yield splitter.feed(piece)
-        unpacked.finish()
-        yield splitter.finish()
-
-    def _verifier(self) -> Verifier:
-        self.bytes_read = 0
-        return Verifier(self.name, self.size, self._sum)
-
-    def _add(self, verifier: Verifier, block: bytes) -> bytes:
-        verifier.add(block)
-        self.bytes_read = verifier.read
-        return block
-
-    @operation
-    def _read(self, number: int) -> Steps[bytes]:
-        if self._session.lost is not None:
-            raise self._session.lost
-        block: bytes | None = yield Command("HGET", self._key, number, reads=True)
-        if block is not None:
-            return block
-        if self.acked:
-            raise FileChannelError(f"{self.name!r} was acked and may be deleted: read it before ack().")
-        if not (yield from self._steps._is_latest(self.consumer, self._session.fence)):
-            raise self._steps._lease_lost()  # the successor has acked it
-        raise FileCorrupt(f"Redis has lost block {number} of {self.name!r}. {ADVICE}")
-
-    _aread = asynchronous(_read)
-
-
-#: seconds; the deadline for discarding a file after an error
-ABANDON_DEADLINE = 2.0
-
-
-class FileChannel(Publisher):
-    """Distributes files to consumers through Redis: each consumer processes each file, in order.
-
-    >>> import tempfile, pathlib
-    >>> log = pathlib.Path(tempfile.mkdtemp(), "access.log")
-    >>> _ = log.write_text("GET /\\nGET /about\\n")
-    >>> channel = FileChannel("logs")
-    >>> channel.publish(log, consumers=["counter"])
-    Report(files=1, bytes=17, skipped=0, completed=True)
-    >>> for file in channel.consume("counter"):
-    ...     print(file.name, list(file.lines()))
-    ...     file.ack()
-    ...     break
-    access.log [b'GET /', b'GET /about']
-
-    A file is delivered at least once to each consumer: again if the consumer ends before its `ack`. It is
-    announced when it is stored completely, and deleted when all consumers have acked it. Files of at most
-    `max_bytes` together are stored; publishing waits for the consumers when there is no space.
-
-    One process at a time publishes to a channel, and one consumes under each name: a lease, renewed in the
-    background, excludes others. After a process was killed, its successor waits for the end of the lease,
-    `lease` seconds; a LockError is raised if the lease is still held then.
-    """
-
-    def publish(
-        self,
-        paths: Paths,
-        *,
-        consumers: Sequence[str] | int,
-        max_bytes: int = 1024**3,
-        final: bool = False,
-        on_progress: Callable[[Progress], object] | None = None,
-        stop: Stop | None = None,
-        lease: Duration = 10,
-    ) -> Report:
-        """Publish files, in the given order; of a directory, its files by name, without hidden ones.
-
-        `consumers` are names, or the number of consumers, which then may have any name. Consumers may be
-        added later: they receive the files that are published from then on. With `final`, no file follows:
-        each `consume` ends after its last file, and this call returns when all consumers have acked all
-        files. `on_progress` is called after each block. `stop` ends the call before the next file, and while
-        it waits: the report then says that it is not `completed`.
-
-        A file that was published to the channel before, with the same absolute path, size and time of
-        modification, is skipped: after a crash, repeat the call. The channel remembers this until a final
-        call returns, for the latest 100,000 files, and for 30 days without files.
-
-        Raises FileNotFoundError or PermissionError, and LimitExceeded for a file larger than `max_bytes` or
-        for more than 100,000 files, before anything is published; FileChanged for a file that changes while
-        it is read; FileChannelError if the channel has other consumers, or its last file was published and
-        not all are acked; LockError if another process is publishing; LeaseLost.
-        """
-        run = Publication(paths, consumers, max_bytes, final, on_progress, stop)
-        lock = self._lease("", lease_seconds(lease), run.lose_lease)
-        with leased(lock, self._publishing, stop) as is_held:
-            if not is_held:
-                return run.report
-            try:
-                return self._publish(run, lock.fence)
-            except BaseException:  # also interrupts
-                with suppress(MessagingError), deadline(ABANDON_DEADLINE):
-                    self._abandon(lock.fence)
-                raise
-
-    async def apublish(
-        self,
-        paths: Paths,
-        *,
-        consumers: Sequence[str] | int,
-        max_bytes: int = 1024**3,
-        final: bool = False,
-        on_progress: Callable[[Progress], object] | None = None,
-        stop: Stop | None = None,
-        lease: Duration = 10,
-    ) -> Report:
-        """An async version of `publish`; it reads the files block by block, without a thread."""
-        run = Publication(paths, consumers, max_bytes, final, on_progress, stop)
-        lock = self._lease("", lease_seconds(lease), run.lose_lease)
-        async with aleased(lock, self._publishing, stop) as is_held:
-            if not is_held:
-                return run.report
-            try:
-                return await self._apublish(run, lock.fence)
-            except GeneratorExit:
-                raise  # a closed coroutine can't await: the next publisher discards the file
-            except BaseException:  # also cancellation
-                with suppress(MessagingError), deadline(ABANDON_DEADLINE):
-                    await self._aabandon(lock.fence)
-                raise
-
-    @property
-    def _publishing(self) -> str:
-        """What the holder of the publisher's lease does."""
-        return f"publishes to the channel {self.channel!r}"
-
-    def consume(
-        self, consumer: str, *, lease: Duration = 10, stop: Stop | None = None
-    ) -> Generator[File, None, None]:
-        """Yield each file that this consumer has not acked, in order; wait for further files.
-
-        Ends after the last file of a final channel, or when `stop` is set. Waits if nothing was published to
-        the channel yet. The loop must ack each file before it goes on. If it raises or breaks, the file is
-        delivered again by the next call.
-
-        Raises UnknownConsumer if the channel has other consumers; LockError if another process consumes under
-        this name; LeaseLost; FileChannelError if a file was not acked.
-        """
-        return self._consume(checked(consumer, "consumer"), lease_seconds(lease), stop)
-
-    def _consume(self, consumer: str, lease: float, stop: Stop | None) -> Generator[File, None, None]:
-        session = Session(consumer)
-        lock = self._lease(consumer, lease, session.lose_lease)
-        with leased(lock, self._consuming(consumer), stop) as is_held:
-            session.fence, session.may_continue = lock.fence, is_held
-            while session.may_continue and not (stop and stop.is_set()):
-                found = self._next(session)
-                if found is not None:
-                    file = File(self, session, found)
-                    yield file
-                    _check_acked(file)
-
-    async def aconsume(
-        self, consumer: str, *, lease: Duration = 10, stop: Stop | None = None
-    ) -> AsyncGenerator[File, None]:
-        """An async version of `consume`. A loop that may break must close it: `async with aclosing(...)`."""
-        session = Session(checked(consumer, "consumer"))
-        lock = self._lease(consumer, lease_seconds(lease), session.lose_lease)
-        async with aleased(lock, self._consuming(consumer), stop) as is_held:
-            session.fence, session.may_continue = lock.fence, is_held
-            while session.may_continue and not (stop and stop.is_set()):
-                found = await self._anext(session)
-                if found is not None:
-                    file = File(self, session, found)
-                    yield file
-                    _check_acked(file)
-
-    def _consuming(self, consumer: str) -> str:
-        """What the holder of a consumer's lease does."""
-        return f"consumes the channel {self.channel!r} as {consumer!r}"
-
-    @operation
-    def release(self, consumer: str | None) -> Steps[bool]:
-        """Release the share of a consumer that has vanished: files no longer wait for its acks. Returns False
-        if the channel has no such consumer. With None, release a place that no consumer has taken, if their
-        number was given.
-
-        >>> FileChannel("logs").release("unknown")
-        False
-        """
-        name = "" if consumer is None else checked(consumer, "consumer")
-        # a repeat after a lost reply would release a second place
-        once = consumer is None
-        found, *trash = yield Script("files/release", self._keys.consuming, [name], once=once)
-        yield from self._sweep(trash)
-        return bool(found)
-
-    arelease = asynchronous(release)
-
-    @operation
-    def stats(self) -> Steps[FileStats | None]:
-        """The files and consumers of the channel; None if nothing was published to it, or it has ended.
-
-        >>> FileChannel("nothing").stats() is None
-        True
-        """
-        keys = self._keys
-        reply = yield Script("files/stats", [keys.state, keys.consumers, keys.positions, keys.files])
-        if reply is None:
-            return None
-        names = [name.decode() for name in reply[STATS_HEAD::3]]
-        leases = [lease_key(self._prefix, self.channel, name) for name in names]
-        locks = yield [Command("EXISTS", key, reads=True) for key in leases]
-        return parse_stats(reply, [bool(held) for held in locks])
-
-    astats = asynchronous(stats)
-
-
-def lease_seconds(lease: Duration) -> float:
-    """The lease in seconds, at least 0.1."""
-    return milliseconds(lease, "lease", minimum=100) / 1000
-
-
-def _check_acked(file: File) -> None:
-    if not file.acked:
-        raise FileChannelError(
-            f"The file {file.name!r} was not acked: call file.ack() before going on to the next file."
-        )

@@ -2,42 +2,35 @@
 -- as all consumers have noticed the end.
 --
 -- uses _files.lua
+-- uses common/_memory.lua
 --
--- KEYS  1 state
--- KEYS  2 consumers
--- KEYS  3 positions
--- KEYS  4 files
--- KEYS  5 trash
--- KEYS  6 published
--- KEYS  7 news
--- KEYS  8 space
+-- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 fence of the publisher's lease
 -- Returns {'stale'}, {'closed'}, or {'wait', entry, member…}: the newest entry of the stream `space`, and members
 -- of the trash
-local state, consumers, positions, files, trash = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local published, news, space = KEYS[6], KEYS[7], KEYS[8]
+local channel = channel_at(KEYS)
 local fence = ARGV[1]
 local CLOSED_TTL = 86400000 -- ms for which a closed channel is kept for consumers that have not noticed the end
 
-if redis.call('EXISTS', state) == 0 then -- a repeat after a lost reply
+if redis.call('EXISTS', channel.state) == 0 then -- a repeat after a lost reply
   return {'closed'}
 end
-redis.call('HDEL', state, '') -- a full server refuses no write after this one
-if not is_publisher(consumers, fence) then
+allow_writes_when_full(channel.state)
+if not is_publisher(channel, fence) then
   return {'stale'}
 end
-if not redis.call('HGET', state, 'final') then
-  redis.call('HSET', state, 'final', 1)
-  wake(state, news, 'news')
+if not redis.call('HGET', channel.state, 'final') then
+  redis.call('HSET', channel.state, 'final', 1)
+  wake(channel, 'news')
 end
-if redis.call('ZCARD', files) > 0 or redis.call('ZCARD', trash) > 0 then
-  return with_trash({'wait', redis.call('HGET', state, 'space') or '0'}, trash)
+if redis.call('ZCARD', channel.files) > 0 or redis.call('ZCARD', channel.trash) > 0 then
+  return with_trash({'wait', redis.call('HGET', channel.state, 'space') or '0'}, channel)
 end
-if redis.call('ZCARD', positions) == 0 and tonumber(redis.call('HGET', state, 'places') or 0) == 0 then
-  redis.call('DEL', state, consumers, published, news, space)
+if redis.call('ZCARD', channel.positions) == 0 and tonumber(redis.call('HGET', channel.state, 'places') or 0) == 0 then
+  redis.call('DEL', channel.state, channel.consumers, channel.published, channel.news, channel.space)
 else
-  redis.call('HSET', state, 'closed', 1)
-  for _, key in ipairs({state, consumers, positions, published, news, space}) do
+  redis.call('HSET', channel.state, 'closed', 1)
+  for _, key in pairs(channel) do
     redis.call('PEXPIRE', key, CLOSED_TTL)
   end
 end

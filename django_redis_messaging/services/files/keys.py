@@ -57,31 +57,12 @@ class FileChannelKeys:
         return self.tag + ":space"
 
     @property
-    def reserving(self) -> list[str]:
-        """The keys of files/reserve.lua, in its order."""
-        return [self.state, self.consumers, self.positions, self.files, self.trash, self.published]
-
-    @property
-    def announcing(self) -> list[str]:
-        """The keys of files/begin.lua and files/announce.lua, in their order."""
-        return [*self.reserving, self.news]
-
-    @property
-    def consuming(self) -> list[str]:
-        """The keys of files/next.lua, files/ack.lua and files/release.lua, in their order."""
-        return [self.state, self.consumers, self.positions, self.files, self.trash]
-
-    @property
-    def leaving(self) -> list[str]:
-        """The keys of files/leave.lua, in its order."""
-        return [
-            self.state, self.consumers, self.positions, self.files, self.published, self.news, self.space
-        ]  # fmt: skip
-
-    @property
     def all(self) -> list[str]:
-        """All keys, in the order of files/close.lua and files/purge.lua."""
-        return [*self.announcing, self.space]
+        """All keys, in the order of channel_at in _files.lua: each script takes them."""
+        return [
+            self.state, self.consumers, self.positions, self.files, self.trash, self.published, self.news,
+            self.space,
+        ]  # fmt: skip
 
 
 class FileKeys:

@@ -1,6 +1,4 @@
-"""Reads files: blocks of the local disk, decompressed data, lines and batches of lines.
-
-The classes read nothing themselves: a caller, sync or async, feeds them one block after another.
+"""Reads files: checksums, decompressed data, lines and batches of lines.
 
 The classes read nothing themselves: a caller, sync or async, feeds them one block after another.
 """
@@ -8,21 +6,18 @@ The classes read nothing themselves: a caller, sync or async, feeds them one blo
 from __future__ import annotations
 
 import codecs
-import errno
 import hashlib
-import os
-import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain, islice, repeat
 from operator import itemgetter
-from typing import Any, BinaryIO, Generic, Literal, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from ... import conf
-from ...errors import ConfigurationError, FileChanged, FileCorrupt, InvalidArgument, LimitExceeded
+from ...errors import ConfigurationError, FileCorrupt, InvalidArgument, LimitExceeded
 from ..common.arguments import count
 
 
@@ -76,106 +71,31 @@ def new_checksum(kind: str) -> Checksum:
     return KINDS.get(kind, NoChecksum)()
 
 
-#: number of source files that a channel remembers as published
-REMEMBERED = 100_000
-#: a path, or several of them
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+#: what to do about a file that was damaged in Redis
+ADVICE = "Ack the file to skip it; `touch` the original and publish it again."
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file of the local disk."""
+class Verifier:
+    """Checks the blocks of a file: their number, their size, and the checksum of all."""
 
-    path: str
-    size: int
-    #: ns since the epoch
-    modified: int
+    def __init__(self, name: str, size: int, checksum: str) -> None:
+        self._name, self._size = name, size
+        kind, _, self._digest = checksum.partition(":")
+        self._checksum = new_checksum(kind)
+        self.read = 0
 
-    @property
-    def name(self) -> str:
-        """The name that consumers see. Bytes that aren't UTF-8 are escaped."""
-        return os.fsencode(os.path.basename(self.path)).decode(errors="backslashreplace")
+    def add(self, block: bytes) -> bytes:
+        """Add a block; returns it."""
+        self.read += len(block)
+        self._checksum.update(block)
+        return block
 
-    @property
-    def identity(self) -> str:
-        """A digest of path, size and time of modification: a file with the same identity is not published
-        again."""
-        text = b"%b\0%d\0%d" % (os.fsencode(self.path), self.size, self.modified)
-        return hashlib.sha256(text).hexdigest()[:32]
-
-    def open(self) -> BinaryIO:
-        """Open the file; raises FileChanged if it has been replaced or has changed."""
-        file = open(self.path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
-        try:
-            self.check(file)
-        except BaseException:
-            file.close()
-            raise
-        return file
-
-    def read_blocks(self, file: BinaryIO, size: int) -> Iterator[bytes]:
-        """The file in blocks of `size` bytes, the last one smaller; raises FileChanged at the end if the file
-        has changed meanwhile."""
-        left = self.size
-        while left:
-            block = file.read(min(size, left))
-            if not block:
-                break
-            left -= len(block)
-            yield block
-        self.check(file)
-
-    def check(self, file: BinaryIO) -> None:
-        """Raise FileChanged if the size or the time of modification differ from those found first."""
-        found = os.fstat(file.fileno())
-        if (found.st_size, found.st_mtime_ns) != (self.size, self.modified):
-            raise FileChanged(
-                f"{self.path!r} changed while it was published: publish it when it is complete, for example "
-                "by renaming it into place."
-            )
-
-
-def find_sources(paths: Paths, limit: int) -> list[Source]:
-    """The files to publish, in order: of a directory, its files by name, without hidden ones.
-
-    Raises FileNotFoundError and PermissionError; InvalidArgument for anything else that is no regular file;
-    LimitExceeded for a file of more than `limit` bytes.
-    """
-    given = [paths] if isinstance(paths, str | bytes | os.PathLike) else list(paths)
-    found = [_source(path) for name in given for path in expand(_absolute(name))]
-    if len(found) > REMEMBERED:
-        raise LimitExceeded("files of one call", limit=REMEMBERED, actual=len(found))
-    for source in found:
-        if source.size > limit:
-            raise LimitExceeded(f"{source.path!r} (bytes; see max_bytes)", limit=limit, actual=source.size)
-    return found
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path)
-    if not isinstance(text, str):
-        raise TypeError(f"paths must be str or Path, not {type(text).__name__}.")
-    if not text or "\0" in text:
-        raise InvalidArgument(f"paths contains {text!r}, which is not the name of a file or a directory.")
-    return os.path.abspath(text)
-
-
-def expand(path: str) -> list[str]:
-    """The path; of a directory, the paths of its files, by name, without hidden ones."""
-    if not os.path.isdir(path):
-        return [path]
-    with os.scandir(path) as entries:
-        names = [entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")]
-    return [os.path.join(path, name) for name in sorted(names)]
-
-
-def _source(path: str) -> Source:
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise InvalidArgument(f"{path!r} is not a regular file: only files and directories are published.")
-    if not os.access(path, os.R_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-    return Source(path, found.st_size, found.st_mtime_ns)
+    def finish(self) -> None:
+        """Raise FileCorrupt if the blocks are not those that were published."""
+        if self.read != self._size:
+            raise FileCorrupt(f"{self._name!r} has {self.read} bytes instead of {self._size}. {ADVICE}")
+        if self._checksum.hexdigest() not in (self._digest, ""):
+            raise FileCorrupt(f"The checksum of {self._name!r} differs. {ADVICE}")
 
 
 #: bytes; the maximum of a decompressed piece

@@ -7,9 +7,8 @@ import hashlib
 import inspect
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from time import monotonic, sleep
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from ... import conf
@@ -22,16 +21,10 @@ from ...core.operations import (
     log_exception,
     operation,
 )
-from ...core.outcome import backoff, no_retries_when
-from ...errors import (
-    ConfigurationError,
-    InvalidArgument,
-    LimitExceeded,
-    MessagingError,
-    OutcomeUnknown,
-    Unavailable,
-)
+from ...core.outcome import backoff
+from ...errors import InvalidArgument, LimitExceeded, OutcomeUnknown, Unavailable
 from ..common.arguments import Duration, Stop, count, integer, milliseconds, request, sequence, to_datetime
+from ..common.consuming import FETCH_WAIT, Consumer
 from ..common.leases import RenewedLease
 from .engine import (
     POLL_INTERVAL,
@@ -218,8 +211,8 @@ class LeaseQueue(Service):
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two checks of `stop`
-STOP_INTERVAL = 1.0
+#: callables by the names that jobs give
+Callables = Mapping[str, Callable[..., Any]]
 
 
 def retry_delay(attempts: int) -> float:
@@ -228,104 +221,86 @@ def retry_delay(attempts: int) -> float:
     return backoff(attempts, first=settings.JOB_BACKOFF, longest=settings.JOB_BACKOFF_MAX)
 
 
-def check(callables: Mapping[str, Callable[..., Any]]) -> None:
-    """Raise TypeError for callables that only `awork` can call."""
-    for name, function in callables.items():
-        if _is_coroutine_function(function):
-            raise TypeError(f"{name!r} is a coroutine function: use awork, which awaits it.")
+class JobConsumer(Consumer[list[Job]]):
+    """Calls the callables of the jobs of a queue, and settles their leases, which it extends meanwhile."""
 
+    def __init__(
+        self, queue: LeaseQueue, callables: Callables, *, stop: Stop | None, lease: Duration, blocking: bool
+    ) -> None:
+        super().__init__(f"queue {queue.name!r}", logger, stop, blocking=blocking)
+        self._queue = queue
+        self._callables = callables
+        #: seconds
+        self._lease = milliseconds(lease, "lease", minimum=1) / 1000
+        if blocking:
+            _check_plain(callables)
 
-def work(queue: LeaseQueue, callables: Mapping[str, Callable[..., Any]], stop: Stop, lease: float) -> None:
-    """See DelayQueue.work."""
-    failures = 0
-    while not stop.is_set():
+    async def fetch(self) -> list[Job]:
+        """Pop one job."""
+        return await self.do(self._queue.pop, self._queue.apop, 1, lease=self._lease, wait=FETCH_WAIT)
+
+    async def handle(self, fetched: list[Job]) -> None:
+        """Call the callable of the job and settle the lease. If that fails, the job is delivered again."""
+        for job in fetched:
+            call = self._call_of(job)
+            if call is None:
+                await self.do(self._queue.fail, self._queue.afail, job, _no_call_reason(job))
+            else:
+                await self._run(job, *call)
+
+    def _call_of(self, job: Job) -> tuple[Callable[..., Any], list[Any]] | None:
+        """The callable of a job and its arguments; None if no callable has the name."""
+        match job.data:
+            case [str(name), list(args)] if name in self._callables:
+                return self._callables[name], args
+        logger.error(
+            "Job %r of queue %r: no callable is registered; moved to dead letters.", job.id, job.queue
+        )
+        return None
+
+    async def _run(self, job: Job, function: Callable[..., Any], args: list[Any]) -> None:
+        queue = self._queue
         try:
-            with no_retries_when(stop.is_set):
-                jobs = queue.pop(1, lease=lease, wait=STOP_INTERVAL)
-            for job in jobs:
-                _run(queue, job, callables, lease)
-            failures = 0
-        except (ConfigurationError, InvalidArgument):
-            raise
-        except MessagingError as error:
-            failures += 1
-            for seconds in _outage(queue, error, failures, stop):
-                sleep(seconds)
+            await self.do(self._call, self._acall, job, function, args)
+        except Exception as error:
+            try:
+                await self.do(queue.retry, queue.aretry, job, retry_delay(job.attempts))
+            finally:
+                message = "Job %r of queue %r failed in attempt %d."
+                log_exception(logger, error, message, job.id, job.queue, job.attempts)
+        else:
+            if await self.do(queue.ack, queue.aack, job) is False:
+                logger.warning("Job %r of queue %r was done, but its lease was lost.", job.id, job.queue)
 
-
-async def awork(
-    queue: LeaseQueue, callables: Mapping[str, Callable[..., Any]], stop: Stop, lease: float
-) -> None:
-    """See DelayQueue.awork."""
-    failures = 0
-    while not stop.is_set():
-        try:
-            with no_retries_when(stop.is_set):
-                jobs = await queue.apop(1, lease=lease, wait=STOP_INTERVAL)
-            for job in jobs:
-                await _arun(queue, job, callables, lease)
-            failures = 0
-        except (ConfigurationError, InvalidArgument):
-            raise
-        except MessagingError as error:
-            failures += 1
-            for seconds in _outage(queue, error, failures, stop):
-                await asyncio.sleep(seconds)
-
-
-def _run(queue: LeaseQueue, job: Job, callables: Mapping[str, Callable[..., Any]], lease: float) -> None:
-    """Call the callable of a job and settle the lease. If that fails, the job is delivered again."""
-    call = _call_of(job, callables)
-    if call is None:
-        queue.fail(job, _no_call_reason(job))
-        return
-    function, args = call
-    try:
-        with _renewed(queue, job, lease):
+    def _call(self, job: Job, function: Callable[..., Any], args: list[Any]) -> None:
+        with self._renewed(job):
             result = function(*args)
             if inspect.iscoroutine(result):
                 result.close()
                 raise TypeError(f"{function!r} returned a coroutine: use awork, which awaits it.")
-    except Exception as error:
-        try:
-            queue.retry(job, retry_delay(job.attempts))
-        finally:
-            _log_failure(job, error)
-    else:
-        _log_lost_lease(job, queue.ack(job))
 
-
-async def _arun(
-    queue: LeaseQueue, job: Job, callables: Mapping[str, Callable[..., Any]], lease: float
-) -> None:
-    """The async version of `_run`."""
-    call = _call_of(job, callables)
-    if call is None:
-        await queue.afail(job, _no_call_reason(job))
-        return
-    function, args = call
-    try:
-        with _renewed(queue, job, lease):
+    async def _acall(self, job: Job, function: Callable[..., Any], args: list[Any]) -> None:
+        with self._renewed(job):
             if _is_coroutine_function(function):
                 result = function(*args)
             else:  # in a thread: it may block, and the lease must be extended meanwhile
                 result = await asyncio.to_thread(function, *args)
             if inspect.isawaitable(result):
                 await result
-    except Exception as error:
-        try:
-            await queue.aretry(job, retry_delay(job.attempts))
-        finally:
-            _log_failure(job, error)
-    else:
-        _log_lost_lease(job, await queue.aack(job))
+
+    def _renewed(self, job: Job) -> RenewedLease:
+        """The lease of a job, renewed while its callable runs. After its end it is still the job's until a
+        consumer claims it."""
+        queue = self._queue
+        script = queue._engine.extension([queue._lease(job)], milliseconds(self._lease, "lease", minimum=1))
+        return RenewedLease(queue._using, job.id, self._lease, script, is_held=all, until_refused=True)
 
 
-def _renewed(queue: LeaseQueue, job: Job, lease: float) -> RenewedLease:
-    """The lease of a job, renewed while its callable runs. After its end it is still the job's until a
-    consumer claims it."""
-    script = queue._engine.extension([queue._lease(job)], milliseconds(lease, "lease", minimum=1))
-    return RenewedLease(queue._using, job.id, lease, script, is_held=all, until_refused=True)
+def _check_plain(callables: Callables) -> None:
+    """Raise TypeError for callables that only `awork` can call."""
+    for name, function in callables.items():
+        if _is_coroutine_function(function):
+            raise TypeError(f"{name!r} is a coroutine function: use awork, which awaits it.")
 
 
 def _is_coroutine_function(function: Callable[..., Any]) -> bool:
@@ -334,41 +309,11 @@ def _is_coroutine_function(function: Callable[..., Any]) -> bool:
     )
 
 
-def _call_of(
-    job: Job, callables: Mapping[str, Callable[..., Any]]
-) -> tuple[Callable[..., Any], list[Any]] | None:
-    """The callable of a job and its arguments; None if no callable has the name."""
-    match job.data:
-        case [str(name), list(args)] if name in callables:
-            return callables[name], args
-    logger.error("Job %r of queue %r: no callable is registered; moved to dead letters.", job.id, job.queue)
-    return None
-
-
 def _no_call_reason(job: Job) -> str:
     match job.data:
         case [str(name), list()]:
             return f"No callable is registered as {name[:100]!r}."
     return "The payload is not [name, args]."
-
-
-def _outage(queue: LeaseQueue, error: MessagingError, failures: int, stop: Stop) -> Iterator[float]:
-    """Log a failure of Redis; then the pause before the retry, in pieces, to check `stop` between them."""
-    pause = backoff(failures)
-    logger.warning("Consuming queue %r failed, retrying in %.1f s: %s", queue.name, pause, error)
-    ends = monotonic() + pause
-    while (left := ends - monotonic()) > 0 and not stop.is_set():
-        yield min(left, STOP_INTERVAL)
-
-
-def _log_failure(job: Job, error: Exception) -> None:
-    message = "Job %r of queue %r failed in attempt %d."
-    log_exception(logger, error, message, job.id, job.queue, job.attempts)
-
-
-def _log_lost_lease(job: Job, acked: bool | None) -> None:
-    if acked is False:
-        logger.warning("Job %r of queue %r was done, but its lease was lost.", job.id, job.queue)
 
 
 class DelayQueue(LeaseQueue):
@@ -531,9 +476,7 @@ class DelayQueue(LeaseQueue):
         dead jobs. While Redis fails, the loop retries for as long as it takes; only ConfigurationError and
         InvalidArgument end it. Coroutine functions raise TypeError: they are for `awork`.
         """
-        seconds = milliseconds(lease, "lease", minimum=1) / 1000
-        check(callables)
-        work(self, callables, stop or threading.Event(), seconds)
+        JobConsumer(self, callables, stop=stop, lease=lease, blocking=True).consume()
 
     async def awork(
         self,
@@ -544,8 +487,7 @@ class DelayQueue(LeaseQueue):
     ) -> None:
         """As `work`, with coroutine functions too: those are awaited, others run in a thread. `stop` is an
         asyncio.Event, or anything with is_set."""
-        seconds = milliseconds(lease, "lease", minimum=1) / 1000
-        await awork(self, callables, stop or threading.Event(), seconds)
+        await JobConsumer(self, callables, stop=stop, lease=lease, blocking=False).aconsume()
 
     def _push_one(
         self, job_id: str, request_key: str, data: Any, delay: Duration, priority: int

@@ -7,8 +7,13 @@
 -- Scripts read and write its two numbers; all else is opaque to them.
 --
 -- Limits are a table {length, age (ms, 0: none)}. Mails beyond them are removed by writes and ignored by reads.
+
+-- Names the keys of a mailbox, which are in the order of MailboxKeys.all_keys.
 local function mailbox_at(keys)
-  return {newest = keys[1], order = keys[2], mail = keys[3], marked = keys[4], groups = keys[5], lost = keys[6]}
+  return {
+    newest = keys[1], order = keys[2], mail = keys[3], marked = keys[4], groups = keys[5], lost = keys[6],
+    requests = {keys[7], keys[8]}, fetched = keys[9],
+  }
 end
 
 -- Returns last, ms, epoch and acked; nil if no mail was ever sent.

@@ -4,12 +4,7 @@
 -- uses common/_live.lua
 -- uses common/_types.lua
 --
--- KEYS  1 newest
--- KEYS  2 order
--- KEYS  3 mail
--- KEYS  4 marked
--- KEYS  5 groups
--- KEYS  6 lost
+-- KEYS  1-6 mailbox (_mailbox.lua)
 -- ARGV  1 id of the cursor, or a bare id
 -- ARGV  2 epoch of the cursor, or '' for a bare id
 -- ARGV  3 ms of the cursor, or ''

@@ -5,17 +5,13 @@
 -- uses common/_time.lua
 -- uses common/_types.lua
 --
--- KEYS  1 newest
--- KEYS  2 order
--- KEYS  3 mail
--- KEYS  4 marked
--- KEYS  5 groups
--- KEYS  6 lost
+-- KEYS  1-6 mailbox (_mailbox.lua)
 -- ARGV  1 id
 -- ARGV  2 maximum number of mails in a mailbox
 -- ARGV  3 maximum age of a mail: ms, 0 for none
 -- Returns 1, or 0 if the mail does not exist or is beyond the limits
-local box, id = mailbox_at(KEYS), ARGV[1]
+local box = mailbox_at(KEYS)
+local id = ARGV[1]
 local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3])}
 
 local first = first_id(box, count_excess(box, milliseconds(), limits))

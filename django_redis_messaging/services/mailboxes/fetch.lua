@@ -4,13 +4,7 @@
 -- uses common/_memory.lua
 -- uses common/_time.lua
 --
--- KEYS  1 newest
--- KEYS  2 order
--- KEYS  3 mail
--- KEYS  4 marked
--- KEYS  5 groups
--- KEYS  6 lost
--- KEYS  7 fetched
+-- KEYS  1-9 mailbox (_mailbox.lua)
 -- ARGV  1 direction: 'newer' or 'older'
 -- ARGV  2 id of the cursor after which the page begins, or '' to begin at the oldest or newest mail
 -- ARGV  3 epoch of the cursor, or '' for a bare id
@@ -21,7 +15,7 @@
 -- ARGV  8 maximum age of a mail: ms, 0 for none
 -- Returns {epoch, id after which the page began or of the newest mail, gap, has_more, reset, {id, …}, {entry, …},
 --   {unread: 1 or 0, …}}
-local box, fetched = mailbox_at(KEYS), KEYS[7]
+local box = mailbox_at(KEYS)
 local newer, filter, page_size = ARGV[1] == 'newer', ARGV[6], tonumber(ARGV[5])
 local cursor = {id = tonumber(ARGV[2]), epoch = ARGV[3], ms = ARGV[4]}
 local limits = {length = tonumber(ARGV[7]), age = tonumber(ARGV[8])}
@@ -105,7 +99,7 @@ if epoch and (newer or not more) then
   gap = count_gap(box, newer and after or acked, first)
 end
 allow_writes_when_full(box.mail)
-redis.call('SET', fetched, now)
+redis.call('SET', box.fetched, now)
 return {
   epoch or '0', math.min(after or (newer and 0 or math.huge), last), gap, more and 1 or 0, reset and 1 or 0,
   ids, entries, states,

@@ -8,7 +8,11 @@ from ...core.keys import tag
 
 
 class MailboxKeys:
-    """The keys of one user's mailbox, in one slot. Capped on write; deleted by forget()."""
+    """The keys of one user's mailbox, in one slot. Capped on write; deleted by forget().
+
+    Scripts take them in one order, that of `all_keys`; most take the first ones only. They name them with
+    mailbox_at() of _mailbox.lua.
+    """
 
     def __init__(self, prefix: str, user: str) -> None:
         self.tag = tag(prefix, "mailbox", user)
@@ -56,21 +60,16 @@ class MailboxKeys:
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @functools.cached_property
-    def changing(self) -> list[str]:
-        """The keys of changes that need no request, in the order of the scripts."""
-        return [self.newest, self.order, self.mail, self.marked, self.groups, self.lost]
+    def changing(self) -> tuple[str, ...]:
+        """The first keys, for changes that need no request."""
+        return (self.newest, self.order, self.mail, self.marked, self.groups, self.lost)
 
     @functools.cached_property
-    def sending(self) -> list[str]:
-        """The keys for sending, marking and clearing, in the order of the scripts."""
-        return [*self.changing, *self.requests]
+    def sending(self) -> tuple[str, ...]:
+        """The first keys, for sending, marking and clearing."""
+        return (*self.changing, *self.requests)
 
     @functools.cached_property
-    def fetching(self) -> list[str]:
-        """The keys for fetching and for the status, in the order of the scripts."""
-        return [*self.changing, self.fetched]
-
-    @property
-    def all_keys(self) -> list[str]:
+    def all_keys(self) -> tuple[str, ...]:
         """All keys of the mailbox."""
-        return [*self.sending, self.fetched]
+        return (*self.sending, self.fetched)

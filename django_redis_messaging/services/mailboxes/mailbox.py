@@ -240,7 +240,7 @@ class Mailbox(Service):
         read_filter = "all" if unread is None else "unread" if flag(unread, "unread") else "read"
         reply = yield Script(
             "mailboxes/fetch",
-            self._keys.fetching,
+            self._keys.all_keys,
             (
                 "older" if flag(newest_first, "newest_first") else "newer",
                 *cursor,
@@ -325,7 +325,7 @@ class Mailbox(Service):
     astatus = asynchronous(status)
 
     def _status(self) -> Script:
-        return Script("mailboxes/status", self._keys.fetching, _limits())
+        return Script("mailboxes/status", self._keys.all_keys, _limits())
 
 
 def sending_arguments(

@@ -6,21 +6,14 @@
 -- uses common/_time.lua
 -- uses common/_types.lua
 --
--- KEYS  1 newest
--- KEYS  2 order
--- KEYS  3 mail
--- KEYS  4 marked
--- KEYS  5 groups
--- KEYS  6 lost
--- KEYS  7 requests, first hash
--- KEYS  8 requests, second hash
+-- KEYS  1-8 mailbox (_mailbox.lua)
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
 -- ARGV  3 maximum number of mails in a mailbox
 -- ARGV  4 maximum age of a mail: ms, 0 for none
 -- ARGV  5… ids
 -- Returns how many of them were unread; for a repeat, the first answer
-local box, requests = mailbox_at(KEYS), {KEYS[7], KEYS[8]}
+local box = mailbox_at(KEYS)
 local request, window = ARGV[1], tonumber(ARGV[2])
 local limits = {length = tonumber(ARGV[3]), age = tonumber(ARGV[4])}
 
@@ -42,7 +35,7 @@ local function groups_of(marks, from, to)
 end
 
 local now = milliseconds()
-local recorded = find_answer(request, requests, window, now)
+local recorded = find_answer(request, box.requests, window, now)
 if recorded then
   return tonumber(recorded)
 end
@@ -67,7 +60,7 @@ end
 redis.call('ZREM', box.groups, '', unpack(groups_of(marks, from, to)))
 local unread = redis.call('ZADD', box.marked, unpack(marks))
 if unread > 0 then
-  record_answer(request, unread, requests, window, now)
+  record_answer(request, unread, box.requests, window, now)
   publish_hint('b', box.newest)
 end
 return unread

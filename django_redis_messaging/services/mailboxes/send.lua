@@ -6,14 +6,7 @@
 -- uses common/_time.lua
 -- uses common/_types.lua
 --
--- KEYS  1 newest
--- KEYS  2 order
--- KEYS  3 mail
--- KEYS  4 marked
--- KEYS  5 groups
--- KEYS  6 lost
--- KEYS  7 requests, first hash
--- KEYS  8 requests, second hash
+-- KEYS  1-8 mailbox (_mailbox.lua)
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
 -- ARGV  3 content of the entry: sender, group, payload
@@ -21,7 +14,7 @@
 -- ARGV  5 maximum number of mails in a mailbox
 -- ARGV  6 maximum age of a mail: ms, 0 for none
 -- Returns "id-ms-epoch-count"; for a repeat, {the first answer, the entry if it is still stored}
-local box, requests = mailbox_at(KEYS), {KEYS[7], KEYS[8]}
+local box = mailbox_at(KEYS)
 local request, window, content, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6])}
 
@@ -48,7 +41,7 @@ end
 
 local id, ms = last + 1, string.format('%.0f', math.max(now, active))
 local answer = id .. '-' .. ms .. '-' .. epoch .. '-' .. count
-local recorded = record_answer_once(request, answer, requests, window, now)
+local recorded = record_answer_once(request, answer, box.requests, window, now)
 if recorded then
   local first, first_epoch = string.match(recorded, '^(%d+)%-%d+%-(%d+)')
   return {recorded, first_epoch == epoch and redis.call('HGET', box.mail, first)}

@@ -4,17 +4,11 @@
 -- uses _mailbox.lua
 -- uses common/_time.lua
 --
--- KEYS  1 newest
--- KEYS  2 order
--- KEYS  3 mail
--- KEYS  4 marked
--- KEYS  5 groups
--- KEYS  6 lost
--- KEYS  7 fetched
+-- KEYS  1-9 mailbox (_mailbox.lua)
 -- ARGV  1 maximum number of mails in a mailbox
 -- ARGV  2 maximum age of a mail: ms, 0 for none
 -- Returns {unread, acked, fetched (ms) or '', number of mails, id of the newest mail ever sent}
-local box, fetched = mailbox_at(KEYS), KEYS[7]
+local box = mailbox_at(KEYS)
 local limits = {length = tonumber(ARGV[1]), age = tonumber(ARGV[2])}
 
 local excess, length = count_excess(box, milliseconds(), limits)
@@ -24,7 +18,7 @@ local from = math.max(excess > 0 and first_id(box, excess) or 0, acked + 1)
 return {
   redis.call('ZCOUNT', box.order, from, '+inf') - redis.call('ZCOUNT', box.marked, from, '+inf'),
   acked,
-  redis.call('GET', fetched) or '',
+  redis.call('GET', box.fetched) or '',
   length - excess,
   last or 0,
 }

@@ -7,6 +7,12 @@
 --
 -- uses common/_time.lua
 
+-- Names the keys of a channel, which are in the order of BroadcastKeys.fixed. The ring of buckets, or a part of it,
+-- follows them; fetch.lua takes the head and buckets only.
+local function broadcast_at(keys)
+  return {head = keys[1], requests = {keys[2], keys[3]}, bell = keys[4], waiting = keys[5]}
+end
+
 -- Returns last, us, epoch, first of a channel; nil if the channel doesn't exist.
 local function read_head(key)
   local head = redis.call('GET', key)
