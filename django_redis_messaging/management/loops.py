@@ -28,8 +28,7 @@ from ..errors import InvalidArgument, MessagingError
 from ..services.common.loops import Poller
 from ..services.expiries import timers as _expiries  # noqa: F401  (registers its round)
 from ..services.files.reading import Source, expand
-from ..services.jobs.engine import MAX_WEIGHT
-from ..services.jobs.worker import Limits
+from ..services.jobs.worker import MAX_WEIGHT, Limits
 from ..services.listening import Listener
 
 if TYPE_CHECKING:

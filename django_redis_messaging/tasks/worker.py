@@ -28,7 +28,7 @@ from ..errors import LeaseLost, MessagingError
 from ..services.jobs import running as jobs_running
 from ..services.jobs import threads
 from ..services.jobs import worker as jobs_worker
-from ..services.jobs.engine import HELD, JobRecord, LeasedJob, Outcome, Settlement
+from ..services.jobs.engine import LONE, JobRecord, LeasedJob, Outcome, Settlement
 from ..services.jobs.queue import retry_delay
 from ..services.jobs.running import RunningJob
 from ..services.jobs.threads import EventLoopEnded
@@ -157,7 +157,7 @@ class Guards:
             logger.warning(
                 "Acquiring %r for job id=%s failed, retrying in %.1f s: %s", part, job_id, seconds, error
             )
-        return running.settled(Outcome.RELEASE, math.ceil(seconds * 1000))
+        return running.settlement(Outcome.RELEASE, math.ceil(seconds * 1000))
 
     def _declare(self, name: str, limit: int) -> None:
         """Put the limit that the code declares into force, unless this process has done so recently."""
@@ -202,16 +202,18 @@ def settle_unknown(backend: RedisBackend, running: RunningJob, error: UnknownTas
         record = perform(backend.using, backend.engine.get(lease.id))
     except MessagingError as failure:
         logger.warning("Reading job id=%s failed; released: %s", lease.id, failure)
-        return running.settled(Outcome.RELEASE, round(FIRST_DELAY * 1000))
+        return running.settlement(Outcome.RELEASE, round(FIRST_DELAY * 1000))
     now = lease.fence // 1000  # of this claim, by the server's clock
     since = _found_unknown_at(record)
     age = 0.0 if since is None else (now - since) / 1000
     if age >= UNKNOWN_TASK_WINDOW:
-        return running.settled(Outcome.DEAD, line=failed(error))
+        return running.settlement(Outcome.DEAD, line=failed(error))
     # as long as it has been retried already: this doubles the delay with each retry
     delay = min(max(age, FIRST_DELAY), MAX_DELAY)
     logger.warning("Job id=%s was not started, retrying in %.1f s: %s", lease.id, delay, error)
-    return running.settled(Outcome.RELEASE, round(delay * 1000), f"{UNKNOWN}{now}" if since is None else "")
+    return running.settlement(
+        Outcome.RELEASE, round(delay * 1000), f"{UNKNOWN}{now}" if since is None else ""
+    )
 
 
 def _found_unknown_at(record: JobRecord | None) -> int | None:
@@ -257,7 +259,7 @@ class Runner:
     def __call__(self, running: RunningJob) -> Settlement | None:
         """Call the task of a job, unless its lock or permit is not free; returns the settlement of its lease,
         or None if the worker has released it."""
-        if running.leased.state.status == HELD and not _is_imported(running.leased.payload):
+        if running.leased.state.status == LONE and not _is_imported(running.leased.payload):
             with running.start():  # the import may be what ended the other worker
                 return self._run_job(running)
         return self._run_job(running)
@@ -269,7 +271,7 @@ class Runner:
         except records.UnknownTask as error:
             return settle_unknown(self._backend, running, error)
         except BaseException as error:  # of an unreadable task, or of a module that exits when it is imported
-            return running.settled(Outcome.DEAD, line=records.failed(error))
+            return running.settlement(Outcome.DEAD, line=records.failed(error))
         if guard is None:
             return self._start(result, running)
         return self._guards.run(guard, running, partial(self._start, result, running))
@@ -281,7 +283,7 @@ class Runner:
     def _start(self, result: TaskResult, running: RunningJob, lock_fence: int = 0) -> Settlement:
         claimed = running.leased
         with running.start():
-            if running.leased is not claimed:  # it was held: now the attempt counts
+            if running.leased is not claimed:  # a lone job: now the attempt counts
                 result, _ = self._read(running.leased)
             return self._run(result, running, lock_fence)
 
@@ -306,7 +308,7 @@ class Runner:
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL)
         _send(task_finished, result, self._backend)
-        settlement = running.settled(Outcome.DONE, self._backend.result_ttl_of(task), line)
+        settlement = running.settlement(Outcome.DONE, self._backend.result_ttl_of(task), line)
         return settlement if follow_up is None else settlement._replace(follow_up=follow_up)
 
     def _call(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Any:
@@ -322,17 +324,17 @@ class Runner:
     def _failed(self, result: TaskResult, running: RunningJob, error: BaseException) -> Settlement:
         """Called while `error` is handled, so that receivers of the signal can log it."""
         if running.released or issubclass(type(error), EventLoopEnded):
-            return running.settled(Outcome.RELEASE)
+            return running.settlement(Outcome.RELEASE)
         state = running.leased.state
         described = records.task_error(error)
         line = records.failure_line(described)
         if issubclass(type(error), _retries(result.task)) and state.failures < state.max_attempts:
-            return running.settled(Outcome.RETRY, round(retry_delay(state.failures) * 1000), line)
+            return running.settlement(Outcome.RETRY, round(retry_delay(state.failures) * 1000), line)
         result.errors.append(described)
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "status", TaskResultStatus.FAILED)
         _send(task_finished, result, self._backend)
-        return running.settled(Outcome.DEAD, line=line)
+        return running.settlement(Outcome.DEAD, line=line)
 
 
 def _remove_own_frames(error: BaseException) -> None:
