@@ -246,7 +246,7 @@ def backends() -> dict[str, RedisBackend]:
     """The backends of TASKS that are this app's, by alias; none where Django's Tasks are not installed."""
     if not tasks_installed():
         return {}
-    from ..tasks.schedules import our_backends
+    from ..tasks.backend import our_backends
 
     return {backend.alias: backend for backend in our_backends()}
 

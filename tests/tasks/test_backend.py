@@ -1159,7 +1159,7 @@ class TestForeignJobs:
             if newer == "task":
                 old_code.delattr(jobs, "noop")
             else:
-                old_code.delitem(records._DEFAULTS, "result_ttl")
+                old_code.delitem(records.STORED, "result_ttl")
             for _ in range(3):
                 assert burst(max_tasks=1).done == 0
                 assert engine().reschedule("default", result.id, 0)

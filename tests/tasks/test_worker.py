@@ -320,7 +320,7 @@ class TestLostWorkers:
         assert jobs.notes == ["waits", "other", "lost"]
 
     def test_it_acquires_its_lock_before_it_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tasks_worker, "RETRY_DELAY", 600.0)
+        monkeypatch.setattr(tasks_worker, "GUARD_DELAY", 600.0)
         lost = jobs.locked_note.enqueue(7, "lost")
         self.lose(lost)
         jobs.wait.using(priority=10).enqueue()
