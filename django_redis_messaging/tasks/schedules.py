@@ -35,7 +35,7 @@ from ..core.commands import batched
 from ..core.operations import Script, Steps, log_exception
 from ..errors import ConfigurationError, InvalidArgument, MessagingError
 from ..services.common.arguments import Duration, milliseconds
-from ..services.common.loops import PAGE, Round, register, rounds_of_slot
+from ..services.common.loops import SWEEP_PAGE, Round, register, rounds_of_slot
 from ..services.jobs.engine import register_queue
 from . import records
 from .backend import SHARD, RedisBackend, our_backends
@@ -210,7 +210,7 @@ def tasks(using: str) -> Iterable[Round]:
         engine = backend.engine
         if not backend.queue_names:
             yield from rounds_of_slot(using, engine, engine.keys.queues)
-        for page in batched(backend.queue_names, PAGE):
+        for page in batched(backend.queue_names, SWEEP_PAGE):
             yield Round((engine.keys.tag, page), using, partial(engine.sweep, page))
 
 

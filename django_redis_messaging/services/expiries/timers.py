@@ -1,4 +1,7 @@
-"""The poller's rounds over timers."""
+"""Timers: what starts, extends and cancels them, and what calls their handlers when they are due.
+
+The jobs of all timers are in one slot, whose queues are the namespaces.
+"""
 
 from __future__ import annotations
 
@@ -36,30 +39,7 @@ from ..jobs.running import RunningJob
 from ..jobs.threads import EventLoopEnded
 from .keys import TIMERS, namespaces_key, timer_name, with_timer
 
-
-class TimerEngine(Engine):
-    """The timers of a prefix."""
-
-    counts_lost = True
-
-    def __init__(self, prefix: str) -> None:
-        super().__init__(prefix, *TIMERS)
-        self._prefix = prefix
-
-    def claim(self, queues: Sequence[str], count: int, lease: int, **options: Any) -> Steps[Claimed]:
-        """As Engine.claim, with the namespaces in random order: none is always served first."""
-        return (yield from super().claim(random.sample(queues, len(queues)), count, lease, **options))
-
-    def confirm(self, leased: LeasedJob, name: str) -> Steps[int]:
-        """Start a timer that was claimed. 0 if it has started; the ms by which to delay it; or -1 if the
-        lease is stale: the timer was cancelled, replaced, extended, or claimed by another listener."""
-        namespace, job_id, fence, token = leased.lease
-        keys = with_timer(self.keys.queue(namespace).with_records, self._prefix, namespace, name)
-        return int((yield Script("expiries/confirm", keys, (job_id, fence, token))))
-
-    def namespaces(self) -> Steps[list[str]]:
-        """The namespaces that have or had timers."""
-        return registered_queues(namespaces_key(self._prefix))
+logger = logging.getLogger(__name__)
 
 
 class Expiry(Service):
@@ -169,7 +149,29 @@ class Expiry(Service):
         return with_timer(queue, self._prefix, self.namespace, name)
 
 
-logger = logging.getLogger(__name__)
+class TimerEngine(Engine):
+    """The timers of a prefix."""
+
+    counts_lost = True
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix, *TIMERS)
+        self._prefix = prefix
+
+    def claim(self, queues: Sequence[str], count: int, lease: int, **options: Any) -> Steps[Claimed]:
+        """As Engine.claim, with the namespaces in random order: none is always served first."""
+        return (yield from super().claim(random.sample(queues, len(queues)), count, lease, **options))
+
+    def confirm(self, leased: LeasedJob, name: str) -> Steps[int]:
+        """Start a timer that was claimed. 0 if it has started; the ms by which to delay it; or -1 if the
+        lease is stale: the timer was cancelled, replaced, extended, or claimed by another listener."""
+        namespace, job_id, fence, token = leased.lease
+        keys = with_timer(self.keys.queue(namespace).with_records, self._prefix, namespace, name)
+        return int((yield Script("expiries/confirm", keys, (job_id, fence, token))))
+
+    def namespaces(self) -> Steps[list[str]]:
+        """The namespaces that have or had timers."""
+        return registered_queues(namespaces_key(self._prefix))
 
 
 class Firing:

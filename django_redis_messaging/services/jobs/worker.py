@@ -217,13 +217,13 @@ class Worker:
 
     def _new_lane(self, name: str, settlement: Settlement | None = None) -> threading.Thread:
         """A thread that has to be started: a lane, whose last job has still to be settled like this."""
-        lane = threading.Thread(target=self._guard, args=(settlement,), name=name, daemon=True)
+        lane = threading.Thread(target=self._run_thread, args=(settlement,), name=name, daemon=True)
         self._lanes.add(lane)
         if settlement is not None:
             self._busy.add(lane)
         return lane
 
-    def _guard(self, settlement: Settlement | None) -> None:
+    def _run_thread(self, settlement: Settlement | None) -> None:
         """Run a lane. An unexpected error ends the whole worker, so that its supervisor notices."""
         lane = threading.current_thread()
         try:
@@ -462,14 +462,14 @@ class Combiner:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._has_leader = False
         self._waiting: list[Claim] = []
 
     def claim(self, settlement: Settlement | None, wants_job: bool) -> Claim:
         """Settle a job and claim another; raises what the round trip raises."""
         claim = Claim(settlement, wants_job)
-        with self._guard:
+        with self._lock:
             self._waiting.append(claim)
             claim.is_leader, self._has_leader = not self._has_leader, True
         if not claim.is_leader:
@@ -481,7 +481,7 @@ class Combiner:
         return claim
 
     def _serve(self, leader: Claim) -> None:
-        with self._guard:
+        with self._lock:
             claims, self._waiting = self._waiting, []
         try:
             self._share(claims)
@@ -508,7 +508,7 @@ class Combiner:
             one.due_in = reply.due_in
 
     def _choose_leader(self) -> None:
-        with self._guard:
+        with self._lock:
             self._has_leader = bool(self._waiting)
             if self._waiting:
                 self._waiting[0].is_leader = True
