@@ -339,7 +339,8 @@ LUA = {"/".join(path.with_suffix("").parts[-2:]): path for path in sorted(PACKAG
 SCRIPTS = [name for name in LUA if "/_" not in name]
 
 USES = re.compile(r"^-- uses ((?:\w+/)?_\w+)\.lua$", re.MULTILINE)
-LISTED = re.compile(r"^-- (KEYS|ARGV)  ?(\d+)(…?) \S.*$", re.MULTILINE)
+#: `KEYS  1 log`, `ARGV  2… ids`, `KEYS  1-8 records, see _records.lua`: the keys of a resource
+LISTED = re.compile(r"^-- (KEYS|ARGV)  ?(\d+)(?:-(\d+))?(…?) \S.*$", re.MULTILINE)
 NUMBERED = re.compile(r"\b(KEYS|ARGV)\[(\d+)\]")
 #: any other use: KEYS[at], #ARGV, ipairs(KEYS), ARGV[1 + at]
 OTHERWISE = re.compile(r"\b(KEYS|ARGV)\b(?!\[\d+\])")
@@ -358,12 +359,21 @@ class Script(NamedTuple):
     code: str
 
     @property
+    def listed(self) -> list[tuple[str, int, str]]:
+        """KEYS or ARGV, number, and "…" for all from there on."""
+        return [
+            (kind, number, tail)
+            for kind, first, last, tail in LISTED.findall(self.header)
+            for number in range(int(first), int(last or first) + 1)
+        ]
+
+    @property
     def fixed(self) -> set[tuple[str, int]]:
-        return {(kind, int(number)) for kind, number, tail in LISTED.findall(self.header) if not tail}
+        return {(kind, number) for kind, number, tail in self.listed if not tail}
 
     @property
     def tails(self) -> dict[str, int]:
-        return {kind: int(number) for kind, number, tail in reversed(LISTED.findall(self.header)) if tail}
+        return {kind: number for kind, number, tail in reversed(self.listed) if tail}
 
     @property
     def numbered(self) -> set[tuple[str, int]]:
@@ -394,8 +404,7 @@ class Script(NamedTuple):
 
     def _holes(self) -> Iterator[str]:
         for kind in ("KEYS", "ARGV"):
-            given = LISTED.findall(self.header)
-            numbers = [int(number) for listed, number, _ in given if listed == kind]
+            numbers = [number for listed, number, _ in self.listed if listed == kind]
             once = list(dict.fromkeys(numbers))
             if once != list(range(1, len(once) + 1)):
                 yield f"{kind} of the header are numbered {numbers}"

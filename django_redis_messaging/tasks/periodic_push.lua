@@ -9,7 +9,9 @@
 -- uses jobs/_records.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1… the records, the queue, periodic: see jobs/_records.lua and jobs/_queue.lua
+-- KEYS  1-8 records, see jobs/_records.lua
+-- KEYS  9-13 queue, see jobs/_queue.lua
+-- KEYS  14 periodic
 -- ARGV  1 name
 -- ARGV  2 fingerprint of the schedule
 -- ARGV  3 occurrence: ms

@@ -7,7 +7,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1… the records and the queue, see _records.lua and _queue.lua
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 id
 -- ARGV  2 ms to keep the cancellation as the job's result; 0: delete the job
 -- ARGV  3 line for the log of attempts

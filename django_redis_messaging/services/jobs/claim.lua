@@ -6,7 +6,8 @@
 -- uses _results.lua
 -- uses common/_time.lua
 --
--- KEYS  1… the records and the queues, see _records.lua and _queue.lua; the first queue is served first
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9… queues, see _queue.lua; the first one is served first
 -- ARGV  1 token of the new leases
 -- ARGV  2 worker, or -
 -- ARGV  3 length of the new leases: ms; 0: the jobs are deleted at once

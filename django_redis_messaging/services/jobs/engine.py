@@ -340,8 +340,8 @@ class Engine:
 
     def is_empty(self, queue: str) -> Steps[bool]:
         """Whether nothing is stored of a queue, and no results of its slot."""
-        ready, delayed, leased, dead, _ = self.keys.queue(queue).all
-        zsets = (ready, delayed, leased, dead, self.keys.finished)
+        keys = self.keys.queue(queue)
+        zsets = (keys.ready, keys.delayed, keys.leased, keys.dead, self.keys.finished)
         return not any((yield [Command("ZCARD", zset) for zset in zsets]))
 
     def dead(self, queue: str, limit: int) -> Steps[list[JobRecord]]:

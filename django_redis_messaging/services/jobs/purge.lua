@@ -6,7 +6,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1… the records and the queue, see _records.lua and _queue.lua
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 number of jobs
 -- ARGV  2 request id
 -- ARGV  3 request window: ms

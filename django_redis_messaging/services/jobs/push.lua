@@ -5,7 +5,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1… the records and the queue, see _records.lua and _queue.lua
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 request id; empty if the ids of the jobs are new, and their records outlive all repeats
 -- ARGV  2 request window: ms
 -- ARGV  3 offset of the request windows: ms

@@ -5,7 +5,8 @@
 -- uses _results.lua
 -- uses common/_time.lua
 --
--- KEYS  1… the records and the queue, see _records.lua and _queue.lua
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 id
 -- ARGV  2 delay in ms, or @ and a moment in ms
 -- ARGV  3 line for the log of attempts

@@ -5,7 +5,8 @@
 -- uses _records.lua
 -- uses common/_time.lua
 --
--- KEYS  1… the records and the queue, see _records.lua and _queue.lua
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 limits, as in _leases.lua
 -- ARGV  2 lease: id
 -- ARGV  3 lease: fence

@@ -5,7 +5,9 @@
 -- uses _records.lua
 -- uses common/_time.lua
 --
--- KEYS  1… the records, the queue of the job, that of the pushed job: see _records.lua and _queue.lua
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue of the job, see _queue.lua
+-- KEYS  14-18 queue of the pushed job
 -- ARGV  1 limits, as in _leases.lua
 -- ARGV  2 lease: id
 -- ARGV  3 lease: fence

@@ -3,7 +3,7 @@
 -- uses _records.lua
 -- uses common/_time.lua
 --
--- KEYS  1… the records, see _records.lua
+-- KEYS  1-8 records, see _records.lua
 -- ARGV  1 id
 -- ARGV  2 fence
 -- ARGV  3 token

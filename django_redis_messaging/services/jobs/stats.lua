@@ -5,7 +5,8 @@
 -- uses common/_time.lua
 -- reads only
 --
--- KEYS  1… the records and the queue, see _records.lua and _queue.lua
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 age at which a dead job is removed: ms
 -- ARGV  2 expired leases at which a job is dead, 0 if these count as failures
 -- Returns ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1
