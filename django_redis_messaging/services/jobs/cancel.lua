@@ -19,8 +19,7 @@
 -- Returns 1, also to a repeat; 0 if the job has started, has ended, or doesn't exist; with nothing done, the payload of
 -- a job that waits in another queue
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
-local records, queue = records_at(KEYS), queue_at(KEYS, 1)
-local requests = requests_at(KEYS)
+local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
 local limits, with_dead = parse_limits(ARGV[6]), ARGV[7] == '1'

@@ -13,8 +13,7 @@
 -- ARGV  3 request window: ms
 -- Returns the number of deleted jobs; a repeat gets the first answer
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
-local records, queue = records_at(KEYS), queue_at(KEYS, 1)
-local requests = requests_at(KEYS)
+local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local count, request, window = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local now = milliseconds()
 local before = find_answer(request, requests, window, now)

@@ -15,8 +15,7 @@
 -- ARGV  6… ids
 -- Returns the number of requeued jobs, and the position of the next page, empty after the last. A job stays dead
 -- if another job has its unique key now.
-local records, queue = records_at(KEYS), queue_at(KEYS, 1)
-local requests = requests_at(KEYS)
+local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local max_age, page_size, position = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
 local ids = {unpack(ARGV, 6)}
