@@ -286,12 +286,16 @@ class Engine:
 
     def extend(self, leases: Sequence[Lease], ms: int) -> Steps[list[bool]]:
         """Make leases end `ms` from now, if that is later. For each, whether it is in force."""
+        reply = yield self.extension(leases, ms)
+        return [bool(flag) for flag in reply]
+
+    def extension(self, leases: Sequence[Lease], ms: int) -> Script:
+        """The script of `extend`; it replies 1 for each lease that is in force, else 0."""
         queues = list({lease.queue for lease in leases})
         words: list[Argument] = [ms]
         for queue, job_id, fence, token in leases:
             words += (queues.index(queue) + 1, job_id, fence, token)
-        reply = yield Script("jobs/extend", self.keys.with_queues(queues), words)
-        return [bool(flag) for flag in reply]
+        return Script("jobs/extend", self.keys.with_queues(queues), words)
 
     def cancel(
         self, queue: str, job_id: str, *, ttl: int = 0, line: str = "", dead: bool = False
