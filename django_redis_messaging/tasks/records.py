@@ -86,7 +86,7 @@ def _options(task: Task) -> dict[str, Any]:
     """The options STORED of a task that differ from their values there, as they are stored."""
     if not isinstance(task, RedisTask):
         return {}
-    options = {key: getattr(task, key) for key, default in STORED.items() if getattr(task, key) != default}
+    options = {key: value for key, default in STORED.items() if (value := getattr(task, key)) != default}
     if "retry_on" in options:
         options["retry_on"] = _stored_exceptions(task, options["retry_on"])
     if "then" in options:
@@ -99,7 +99,7 @@ def _options(task: Task) -> dict[str, Any]:
 def _changed(task: Task, keys: Sequence[str]) -> dict[str, Any]:
     """Those of these options that using() has changed."""
     own = find_task(task.module_path)
-    changed = {key: getattr(task, key) for key in keys if getattr(task, key) != getattr(own, key, None)}
+    changed = {key: value for key in keys if (value := getattr(task, key)) != getattr(own, key, None)}
     for key, value in changed.items():
         if callable(value):
             raise InvalidTask(

@@ -75,7 +75,7 @@ class JobKeys:
 
     def ended(self, job_id: str) -> str:
         """STREAM of one entry: the job has ended. The script that ends a job for which clients wait computes
-        the key (_waiters.lua). Expires ten seconds later."""
+        the key (_results.lua). Expires ten seconds later."""
         return f"{self.tag}:ended:{job_id}"
 
     @functools.cached_property
