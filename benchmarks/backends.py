@@ -37,7 +37,7 @@ def _set_up(url: str, backend: str, *apps: str, **settings: Any) -> None:
 
 def _ours(url: str) -> tuple[Callable[[], object], Callable[[], object]]:
     _set_up(url, "django_redis_messaging.tasks.RedisBackend", "django_redis_messaging")
-    from django_redis_messaging.tasks.schedules import our_backends
+    from django_redis_messaging.tasks.backend import our_backends
     from django_redis_messaging.tasks.worker import Limits, Worker
 
     from .tasks import nothing

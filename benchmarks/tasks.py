@@ -30,7 +30,7 @@ def pings(count: int = STOCK) -> float:
 
 def work(concurrency: int) -> float:
     """Return the tasks per second that a worker executes until the queue is empty."""
-    from django_redis_messaging.tasks.schedules import our_backends
+    from django_redis_messaging.tasks.backend import our_backends
     from django_redis_messaging.tasks.worker import Limits, Worker
 
     [backend] = our_backends()

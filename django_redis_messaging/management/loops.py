@@ -28,8 +28,7 @@ from ..errors import InvalidArgument, MessagingError
 from ..services.common.loops import Poller
 from ..services.expiries import timers as _expiries  # noqa: F401  (registers its round)
 from ..services.files.publishing import Source, expand
-from ..services.jobs.engine import MAX_WEIGHT
-from ..services.jobs.worker import Limits
+from ..services.jobs.worker import MAX_WEIGHT, Limits
 from ..services.listening import Listener
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ def backends() -> dict[str, RedisBackend]:
     """The backends of TASKS that are this app's, by alias; none where Django's Tasks are not installed."""
     if not tasks_installed():
         return {}
-    from ..tasks.schedules import our_backends
+    from ..tasks.backend import our_backends
 
     return {backend.alias: backend for backend in our_backends()}
 

@@ -46,8 +46,17 @@ from .compat import (
 from .records import TASK_MODULES
 from .task import Call, Default, RedisTask, RedisTaskResult, check_fields, follow_up_id
 
+#: the first character of every id: results may be in several slots one day
+SHARD = "0"
+#: RESULT_MAX from which on no result is removed while its push may still be repeated
+MIN_RESULTS = 100_000
 #: greatest RESULT_MAX
 MAX_RESULTS = 1_000_000_000
+#: ids, given out before a commit, that may stand for one call that has their unique key
+MAX_ALIASES = 30
+#: seconds after which a waiting client polls: its wake-up may have been lost in a failover, or no connection
+#: is left for waiting
+POLL_INTERVAL = 3.0
 
 #: the options with their defaults
 OPTIONS: dict[str, Any] = {
@@ -66,7 +75,6 @@ OPTIONS: dict[str, Any] = {
     # modules and packages, beyond the installed apps, that workers may import since a job names them
     "TASK_MODULES": (),
 }
-
 #: options with the functions that check their values
 CHECKED: dict[str, Callable[[Any], object]] = {
     "MAX_ATTEMPTS": partial(check_attempts, what="MAX_ATTEMPTS"),
@@ -74,87 +82,6 @@ CHECKED: dict[str, Callable[[Any], object]] = {
     "RESULT_TTL": partial(milliseconds, what="RESULT_TTL"),
     "RESULT_MAX": partial(integer, what="RESULT_MAX", minimum=1, maximum=MAX_RESULTS),
 }
-
-
-def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    """Problems of the options of the backend of this alias."""
-    for key in options:
-        if key not in OPTIONS:
-            yield Warning(
-                f"TASKS[{alias!r}] has the unknown option {key!r}, which has no effect.",
-                hint=f"The options are {', '.join(OPTIONS)}.",
-                id="messaging.W101",
-            )
-    chosen = {**OPTIONS, **options}
-    databases = chosen["ENQUEUE_ON_COMMIT"]
-    if not isinstance(databases, bool) and databases not in connections:
-        yield Error(
-            f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, which is no alias of DATABASES.",
-            hint="ENQUEUE_ON_COMMIT must be False, True or an alias of DATABASES.",
-            id="messaging.E101",
-        )
-    yield from _without_autocommit(alias, databases)
-    using = chosen["USING"]
-    if using is not None and using not in settings.CACHES:
-        yield Error(
-            f"TASKS[{alias!r}] has USING={using!r}, which is no alias of CACHES.",
-            id="messaging.E102",
-        )
-    yield from _bad_modules(alias, chosen[TASK_MODULES])
-    for name, check in CHECKED.items():
-        try:
-            if chosen[name] is not None or OPTIONS[name] is not None:
-                check(chosen[name])
-        except (TypeError, ValueError) as error:
-            yield Error(f"TASKS[{alias!r}]: {error}", id="messaging.E102")
-
-
-def _bad_modules(alias: str, given: Any) -> Iterator[CheckMessage]:
-    if isinstance(given, list | tuple | set | frozenset) and all(
-        isinstance(one, str) and one for one in given
-    ):
-        return
-    yield Error(
-        f"TASKS[{alias!r}] has TASK_MODULES={given!r}; it must be a list of dotted names of modules.",
-        hint='Write "TASK_MODULES": ["mysite.tasks"].',
-        id="messaging.E102",
-    )
-
-
-def _without_autocommit(alias: str, databases: Any) -> Iterator[CheckMessage]:
-    """Databases that are to be awaited, but on whose commits Django calls nothing."""
-    for name in connections:
-        if databases in (True, name) and not connections[name].settings_dict["AUTOCOMMIT"]:
-            yield Error(
-                f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, but DATABASES[{name!r}] has "
-                "AUTOCOMMIT=False: Django runs no function after its commits.",
-                hint="Name a database with autocommit in ENQUEUE_ON_COMMIT, or set it to False.",
-                id="messaging.E101",
-            )
-
-
-#: the first character of every id: results may be in several slots one day
-SHARD = "0"
-
-#: RESULT_MAX from which on no result is removed while its push may still be repeated
-MIN_RESULTS = 100_000
-#: ids, given out before a commit, that may stand for one call that has their unique key
-MAX_ALIASES = 30
-
-
-class TaskEngine(Engine):
-    """The lease engine of one backend."""
-
-    counts_lost = True
-
-    def queue_of(self, payload: bytes) -> str:
-        """The queue of a call."""
-        return records.queue_name(payload)
-
-
-@functools.lru_cache(maxsize=256)
-def _engine(alias: str, prefix: str, max_results: int, result_ttl: int) -> TaskEngine:
-    return TaskEngine(checked_prefix(prefix), "tasks", alias, max_results=max_results, result_ttl=result_ttl)
 
 
 class RedisBackend(BaseTaskBackend):
@@ -381,6 +308,26 @@ class RedisBackend(BaseTaskBackend):
         return records.result(self.alias, record)
 
 
+class TaskEngine(Engine):
+    """The lease engine of one backend."""
+
+    counts_lost = True
+
+    def queue_of(self, payload: bytes) -> str:
+        """The queue of a call."""
+        return records.queue_name(payload)
+
+
+@functools.lru_cache(maxsize=256)
+def _engine(alias: str, prefix: str, max_results: int, result_ttl: int) -> TaskEngine:
+    return TaskEngine(checked_prefix(prefix), "tasks", alias, max_results=max_results, result_ttl=result_ttl)
+
+
+def our_backends() -> list[RedisBackend]:
+    """The backends of TASKS that are RedisBackends."""
+    return [one for one in map(task_backends.__getitem__, task_backends) if isinstance(one, RedisBackend)]
+
+
 def _due(delay: int | str) -> int:
     """When a job is due, as `_at` writes it: ms; 0: at once."""
     return int(delay[1:]) if isinstance(delay, str) else delay
@@ -406,11 +353,6 @@ def _at(run_after: datetime) -> str:
     if settings.USE_TZ and run_after.tzinfo is None:
         raise InvalidArgument("run_after must be an aware datetime. Use django.utils.timezone.now().")
     return f"@{max(math.ceil(timestamp(run_after, 'run_after') * 1000), 0)}"
-
-
-#: seconds after which a waiting client polls: its wake-up may have been lost in a failover, or no connection
-#: is left for waiting
-POLL_INTERVAL = 3.0
 
 
 def wait_for_result(result: TaskResult, timeout: Duration | None = None) -> TaskResult:
@@ -502,3 +444,60 @@ def _announce(backend: RedisBackend, result: TaskResult, pushed: int) -> None:
         registry = backend.engine.keys.queues
         perform(backend.using, register_queue(backend.using, registry, result.task.queue_name))
     task_enqueued.send_robust(type(backend), task_result=result)
+
+
+def problems(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    """Problems of the options of the backend of this alias."""
+    for key in options:
+        if key not in OPTIONS:
+            yield Warning(
+                f"TASKS[{alias!r}] has the unknown option {key!r}, which has no effect.",
+                hint=f"The options are {', '.join(OPTIONS)}.",
+                id="messaging.W101",
+            )
+    chosen = {**OPTIONS, **options}
+    databases = chosen["ENQUEUE_ON_COMMIT"]
+    if not isinstance(databases, bool) and databases not in connections:
+        yield Error(
+            f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, which is no alias of DATABASES.",
+            hint="ENQUEUE_ON_COMMIT must be False, True or an alias of DATABASES.",
+            id="messaging.E101",
+        )
+    yield from _without_autocommit(alias, databases)
+    using = chosen["USING"]
+    if using is not None and using not in settings.CACHES:
+        yield Error(
+            f"TASKS[{alias!r}] has USING={using!r}, which is no alias of CACHES.",
+            id="messaging.E102",
+        )
+    yield from _bad_modules(alias, chosen[TASK_MODULES])
+    for name, check in CHECKED.items():
+        try:
+            if chosen[name] is not None or OPTIONS[name] is not None:
+                check(chosen[name])
+        except (TypeError, ValueError) as error:
+            yield Error(f"TASKS[{alias!r}]: {error}", id="messaging.E102")
+
+
+def _bad_modules(alias: str, given: Any) -> Iterator[CheckMessage]:
+    if isinstance(given, list | tuple | set | frozenset) and all(
+        isinstance(one, str) and one for one in given
+    ):
+        return
+    yield Error(
+        f"TASKS[{alias!r}] has TASK_MODULES={given!r}; it must be a list of dotted names of modules.",
+        hint='Write "TASK_MODULES": ["mysite.tasks"].',
+        id="messaging.E102",
+    )
+
+
+def _without_autocommit(alias: str, databases: Any) -> Iterator[CheckMessage]:
+    """Databases that are to be awaited, but on whose commits Django calls nothing."""
+    for name in connections:
+        if databases in (True, name) and not connections[name].settings_dict["AUTOCOMMIT"]:
+            yield Error(
+                f"TASKS[{alias!r}] has ENQUEUE_ON_COMMIT={databases!r}, but DATABASES[{name!r}] has "
+                "AUTOCOMMIT=False: Django runs no function after its commits.",
+                hint="Name a database with autocommit in ENQUEUE_ON_COMMIT, or set it to False.",
+                id="messaging.E101",
+            )

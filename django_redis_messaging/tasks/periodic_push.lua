@@ -9,19 +9,8 @@
 -- uses jobs/_records.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
+-- KEYS  1-8 records, see jobs/_records.lua
+-- KEYS  9-13 queue, see jobs/_queue.lua
 -- KEYS  14 periodic
 -- ARGV  1 name
 -- ARGV  2 fingerprint of the schedule
@@ -35,7 +24,7 @@
 -- ARGV  10 unique key
 -- Returns when it was enqueued (ms); 0 if it was handled before, or left out; if the limit is exceeded, minus the
 -- number of jobs that would wait, with nothing done
-local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 9), KEYS[14]
+local records, queue, periodic = records_at(KEYS), queue_at(KEYS, 1), KEYS[14]
 local name, schedule, moment, max_age = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local max_waiting, id, payload = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local priority, max_attempts, unique = ARGV[8], ARGV[9], ARGV[10]

@@ -1,12 +1,14 @@
 """Tasks as jobs: the stored form of a call, and the result that is read back.
 
-A job is data: whoever can write to Redis chooses the path of its task. Importing a module runs its code, so
-only modules of the site are imported by such a path. A module that this process has imported already is used
-whatever it is, since that runs no code.
-
+A job's payload is a JSON list: the dotted path of the task, its queue, its run_after, the arguments, the
+keyword arguments, the options of the task, and, if the call has any, the names of its lock and its semaphore.
 A job's log has a line for each event: R and the return value, E and the fields of an error, L and the number
 of an attempt whose lease expired, A and a new run_after, C for a cancellation, U and the time (ms) at which a
 worker found the task unknown.
+
+A job is data: whoever can write to Redis chooses the path of its task. Importing a module runs its code, so
+only modules of the site are imported by such a path. A module that this process has imported already is used
+whatever it is, since that runs no code.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import reduce
 from pkgutil import resolve_name
@@ -27,12 +30,258 @@ from .. import conf
 from ..core import payloads
 from ..core.operations import format_traceback, name_of
 from ..errors import LimitExceeded
-from ..services.jobs.engine import JobRecord, State
+from ..services.jobs.engine import LONE, JobRecord, State
 from .compat import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from .task import Default, Needs, RedisTask, RedisTaskResult, is_exception
 
+logger = logging.getLogger(__name__)
+
 #: option of a backend in TASKS: modules and packages beyond the installed apps
 TASK_MODULES = "TASK_MODULES"
+#: characters of a traceback that are kept: the end names the error
+MAX_TRACEBACK = 8000
+#: the log line of a cancellation
+CANCELLED = "C"
+#: the first character of the log line of a task that a worker found unknown
+UNKNOWN = "U"
+#: options that are stored with a call, and their values where nothing is stored: a deploy doesn't change them
+STORED: dict[str, Any] = {
+    "timeout": Default.TIMEOUT,
+    "max_attempts": None,
+    "retry_on": None,
+    "result_ttl": None,
+    "then": None,
+}
+#: options that are stored only if using() changed them: a deploy changes those of the code. With a follow-up
+#: all of them; with a call, which has its unique key and the names of its lock and semaphore, `concurrency`
+CHANGEABLE = ("unique", "lock", "concurrency", "concurrency_key")
+
+_STATUS = {
+    "w": TaskResultStatus.READY,
+    LONE: TaskResultStatus.READY,
+    "r": TaskResultStatus.RUNNING,
+    "s": TaskResultStatus.SUCCESSFUL,
+    "d": TaskResultStatus.FAILED,
+    "c": TaskResultStatus.FAILED,
+}
+
+
+class UnknownTask(InvalidTask):
+    """This code doesn't define the task of a job, or an option of its call; newer code may define it."""
+
+
+def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], needs: Needs | None = None) -> str:
+    """The stored form of a call."""
+    after = None if task.run_after is None else task.run_after.timestamp()
+    options = _options(task)
+    value = [task.module_path, task.queue_name, after, list(args), dict(kwargs), options]
+    if needs is not None:
+        with suppress(InvalidTask):  # a worker can't find the task either
+            options |= _changed(task, ("concurrency",))
+        value.append(list(needs))
+    return _limited(payloads.dumps(value, "arguments"), "a task's arguments (bytes)")
+
+
+def _options(task: Task) -> dict[str, Any]:
+    """The options STORED of a task that differ from their values there, as they are stored."""
+    if not isinstance(task, RedisTask):
+        return {}
+    options = {key: value for key, default in STORED.items() if (value := getattr(task, key)) != default}
+    if "retry_on" in options:
+        options["retry_on"] = _stored_exceptions(task, options["retry_on"])
+    if "then" in options:
+        then = options["then"]
+        more = {**_options(then), **_changed(then, CHANGEABLE)}
+        options["then"] = [then.module_path, then.backend, then.queue_name, then.priority, more]
+    return options
+
+
+def _changed(task: Task, keys: Sequence[str]) -> dict[str, Any]:
+    """Those of these options that using() has changed."""
+    own = find_task(task.module_path)
+    changed = {key: value for key in keys if (value := getattr(task, key)) != getattr(own, key, None)}
+    for key, value in changed.items():
+        if callable(value):
+            raise InvalidTask(
+                f"{key} of {task.module_path!r} in then is a function given to using(), which can't be "
+                "stored: use a str, or give the function to @task."
+            )
+    return changed
+
+
+def _stored_exceptions(task: Task, kinds: Sequence[type[BaseException]]) -> list[str]:
+    """The exceptions `retry_on` as they are stored with a call. Only those of the decorator may have no path
+    that leads to them: a call for which none is found has those of its decorator."""
+    unfound = [kind for kind in kinds if not can_be_found(kind)]
+    if unfound and kinds != getattr(find_task(task.module_path), "retry_on", None):
+        raise InvalidTask(
+            f"{unfound[0].__qualname__!r} in retry_on can't be imported by its name, so it can't be stored "
+            "with a call: define it at the top level of a module, or give it to @task."
+        )
+    return [path(kind) for kind in kinds]
+
+
+def _limited(encoded: str, what: str) -> str:
+    """`encoded`, or LimitExceeded if it is too large."""
+    limit = conf.current().JOB_MAX_BYTES
+    size = len(encoded) if encoded.isascii() else len(encoded.encode())
+    if size > limit:
+        raise LimitExceeded(what, limit=limit, actual=size, setting="JOB_MAX_BYTES")
+    return encoded
+
+
+def queue_name(payload: bytes) -> str:
+    """The queue of a stored call."""
+    return str(payloads.loads_all([payload])[0][1])
+
+
+def result(backend: str, record: JobRecord) -> TaskResult:
+    """The current result of a job."""
+    return call(backend, record)[0]
+
+
+def call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | None]:
+    """The current result of a job, and what its call has to acquire before it runs."""
+    path, queue, after, args, kwargs, options, *more = payloads.loads_all([record.payload])[0]
+    needs = Needs(*more[0]) if more else None
+    state, lines = record.state, record.log.decode().split("\n")
+    for line in lines:
+        if line.startswith("A"):
+            [after] = payloads.loads_all([line[1:].encode()])
+    task = _as_enqueued(find_task(path), options, backend, queue, state.priority, after)
+    ended = state.status in "sdc"
+    found = RedisTaskResult(
+        task=task,
+        id=record.id,
+        status=_STATUS[state.status],
+        enqueued_at=moment(state.pushed),
+        started_at=_moment(state.first),
+        finished_at=moment(state.moment) if ended else None,
+        last_attempted_at=_moment(state.last),
+        args=args,
+        kwargs=kwargs,
+        backend=backend,
+        errors=[],
+        worker_ids=list(state.workers),
+    )
+    for line in lines:
+        _apply(line, found, state)
+    return found, needs
+
+
+def _as_enqueued(
+    task: Task, options: dict[str, Any], backend: str, queue: str, priority: int, after: float | None = None
+) -> Task:
+    """The task with the values it was enqueued with; unchanged if those are its own."""
+    changed = _restored(task, options)
+    if after is not None or (task.backend, task.queue_name, task.priority) != (backend, queue, priority):
+        run_after = None if after is None else _from_timestamp(after)
+        changed |= {"backend": backend, "queue_name": queue, "priority": priority, "run_after": run_after}
+    return task.using(**changed) if changed else task
+
+
+def _restored(task: Task, options: dict[str, Any]) -> dict[str, Any]:
+    """The options it was enqueued with that differ from the task's own."""
+    own = _options(task)
+    if options == own:
+        return {}
+    if unknown := options.keys() - STORED.keys() - set(CHANGEABLE):
+        raise UnknownTask(f"A call of {task.module_path!r} has unknown options: {sorted(unknown)}.")
+    changed = {
+        key: value
+        for key, value in {**STORED, **options}.items()
+        if value != own.get(key, STORED.get(key, ...))
+    }
+    if changed.get("retry_on") is not None:
+        changed["retry_on"] = find_exceptions(changed["retry_on"], task.module_path)
+        if changed["retry_on"] is None:
+            del changed["retry_on"]
+    if changed.get("then") is not None:
+        path, backend, queue, priority, more = changed["then"]
+        changed["then"] = _as_enqueued(find_task(path), more, backend, queue, priority)
+    return changed
+
+
+def moment(ms: float) -> datetime:
+    """Milliseconds of the server's clock as `timezone.now()` would return them."""
+    return _from_timestamp(ms / 1000)
+
+
+def _moment(ms: int) -> datetime | None:
+    return moment(ms) if ms else None
+
+
+def _from_timestamp(seconds: float) -> datetime:
+    """An aware datetime, or with USE_TZ=False a naive one in local time."""
+    return datetime.fromtimestamp(seconds, UTC if settings.USE_TZ else None)
+
+
+def returned(value: Any) -> str:
+    """The log line of a return value."""
+    return "R" + _limited(payloads.dumps(value, "return value"), "a task's return value (bytes)")
+
+
+def failed(error: BaseException) -> str:
+    """The log line of an exception."""
+    return failure_line(task_error(error))
+
+
+def failure_line(error: TaskError) -> str:
+    """The log line of an exception, from what results show of it."""
+    return "E" + payloads.dumps([error.exception_class_path, error.traceback])
+
+
+def task_error(error: BaseException) -> TaskError:
+    """An exception as results show it."""
+    # a lone surrogate, which UTF-8 can't encode, must not keep an error from being stored
+    trace = format_traceback(error)[-MAX_TRACEBACK:].encode(errors="backslashreplace").decode()
+    return TaskError(exception_class_path=path(type(error)), traceback=trace)
+
+
+def rescheduled(run_after: datetime) -> str:
+    """The log line of a new run_after."""
+    return "A" + payloads.dumps(run_after.timestamp())
+
+
+def _apply(line: str, found: TaskResult, state: State) -> None:
+    """Add a line of the log to a result."""
+    kind, rest = line[:1], line[1:]
+    if kind == "R" and state.status == "s":
+        object.__setattr__(found, "_return_value", payloads.loads_all([rest.encode()])[0])
+    elif kind == "E":
+        path, trace = payloads.loads_all([rest.encode()])[0]
+        found.errors.append(TaskError(exception_class_path=path, traceback=trace))
+    elif kind == "L":
+        text = f"The lease expired in attempt {rest}: the worker was lost, or could not extend it."
+        found.errors.append(_own_error("LeaseLost", text))
+    elif kind == CANCELLED:
+        found.errors.append(_own_error("TaskCancelled", "The task was cancelled before it started."))
+
+
+def _own_error(name: str, text: str) -> TaskError:
+    return TaskError(exception_class_path=f"django_redis_messaging.errors.{name}", traceback=text)
+
+
+def find_task(path: str) -> Task:
+    """The task that the code defines under this path. Nothing but a task is ever called, and no module is
+    imported that belongs neither to an installed app nor to TASK_MODULES. Raises UnknownTask if there is no
+    such task, InvalidTask if its module can't be imported for another reason."""
+    module = path.rpartition(".")[0]
+    if not may_be_used(module):
+        raise UnknownTask(
+            f"The task {path!r} is in no module of an installed app, so it was not imported: add the app to "
+            f"INSTALLED_APPS, or {module!r} to {TASK_MODULES} in OPTIONS of TASKS."
+        )
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise UnknownTask(f"The task {path!r} can't be imported: was it renamed? ({error!r})") from error
+    except Exception as error:
+        # a module may raise anything while it is imported
+        raise InvalidTask(f"The task {path!r} can't be imported: {error!r}") from error
+    if not isinstance(found, Task) or found.module_path != path:
+        raise UnknownTask(f"{path!r} is not a task: decorate it with @task.")
+    return found
 
 
 def may_be_used(module: str) -> bool:
@@ -45,19 +294,6 @@ def may_be_imported(path: str) -> bool:
     return any(path == base or path.startswith(f"{base}.") for base in _bases())
 
 
-def find_in_modules(path: str) -> Any:
-    """What a dotted path leads to, such as a nested class; raises any exception if it leads to nothing. No
-    module is imported that may not be."""
-    if may_be_imported(path):
-        return resolve_name(path)
-    words = path.split(".")
-    for end in range(len(words) - 1, 0, -1):
-        module = sys.modules.get(".".join(words[:end]))
-        if module is not None:
-            return reduce(getattr, words[end:], module)
-    raise ImportError(f"{path!r} is in no imported module.")
-
-
 def _bases() -> Iterator[str]:
     for app in apps.get_app_configs():
         yield app.name
@@ -65,9 +301,6 @@ def _bases() -> Iterator[str]:
     backends: Mapping[str, dict[str, Any]] = getattr(settings, "TASKS", {})
     for backend in backends.values():
         yield from backend.get("OPTIONS", {}).get(TASK_MODULES, ())
-
-
-logger = logging.getLogger(__name__)
 
 
 def path(kind: type[BaseException]) -> str:
@@ -106,263 +339,14 @@ def _find_exception(name: str) -> type[BaseException] | None:
     return value if is_exception(value) else None
 
 
-#: characters of a traceback that are kept: the end names the error
-MAX_TRACEBACK = 8000
-_STATUS = {
-    "w": TaskResultStatus.READY,
-    "h": TaskResultStatus.READY,
-    "r": TaskResultStatus.RUNNING,
-    "s": TaskResultStatus.SUCCESSFUL,
-    "d": TaskResultStatus.FAILED,
-    "c": TaskResultStatus.FAILED,
-}
-#: the log line of a cancellation
-CANCELLED = "C"
-#: the first character of the log line of a task that a worker found unknown
-UNKNOWN = "U"
-#: fields beyond Django's that the worker needs, with their defaults
-_DEFAULTS = {
-    "timeout": Default.TIMEOUT,
-    "max_attempts": None,
-    "retry_on": None,
-    "result_ttl": None,
-    "then": None,
-}
-#: fields of a follow-up that are stored if using() has changed them
-_CHANGEABLE = ("unique", "lock", "concurrency", "concurrency_key")
-
-
-class UnknownTask(InvalidTask):
-    """This code doesn't define the task of a job, or an option of its call; newer code may define it."""
-
-
-def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], needs: Needs | None = None) -> str:
-    """The stored form of a call."""
-    after = None if task.run_after is None else task.run_after.timestamp()
-    value = [task.module_path, task.queue_name, after, list(args), dict(kwargs), _options(task)]
-    if needs is not None:
-        value.append(list(needs._replace(limit=_changed_limit(task))))
-    return _limited(payloads.dumps(value, "arguments"), "a task's arguments (bytes)")
-
-
-def rescheduled(run_after: datetime) -> str:
-    """The log line of a new run_after."""
-    return "A" + payloads.dumps(run_after.timestamp())
-
-
-def _options(task: Task) -> dict[str, Any]:
-    """The fields beyond Django's that differ from their defaults: using() may have changed them."""
-    if not isinstance(task, RedisTask):
-        return {}
-    options = {key: getattr(task, key) for key, default in _DEFAULTS.items() if getattr(task, key) != default}
-    if "retry_on" in options:
-        options["retry_on"] = _stored_exceptions(task, options["retry_on"])
-    if "then" in options:
-        options["then"] = _stored_follow_up(options["then"])
-    return options
-
-
-def _stored_follow_up(task: RedisTask) -> list[Any]:
-    """The task `then` as it is stored with a call."""
-    own = find_task(task.module_path)
-    changed = {key: getattr(task, key) for key in _CHANGEABLE if getattr(task, key) != getattr(own, key)}
-    for key, value in changed.items():
-        if callable(value):
-            raise InvalidTask(
-                f"{key} of {task.module_path!r} in then is a function given to using(), which can't be "
-                "stored: use a str, or give the function to @task."
-            )
-    return [task.module_path, task.backend, task.queue_name, task.priority, {**_options(task), **changed}]
-
-
-def _found_follow_up(stored: list[Any]) -> Task:
-    """The task `then`, from its stored form."""
-    path, backend, queue, priority, options = stored
-    changed = {key: value for key, value in options.items() if key in _CHANGEABLE}
-    others = {key: value for key, value in options.items() if key not in _CHANGEABLE}
-    task = _as_enqueued(find_task(path), priority, queue, backend, None, others, None)
-    return task.using(**changed) if changed else task
-
-
-def _changed_limit(task: Task) -> int | None:
-    """The `concurrency` of a task, if using() has changed it; None if it is that of the decorator."""
-    limit: int | None = getattr(task, "concurrency", None)
-    try:
-        own = find_task(task.module_path)
-    except InvalidTask:
-        return limit
-    return None if limit == getattr(own, "concurrency", None) else limit
-
-
-def _stored_exceptions(task: Task, kinds: Sequence[type[BaseException]]) -> list[str]:
-    """The exceptions `retry_on` as they are stored with a call. Only those of the decorator may have no path
-    that leads to them: a call for which none is found has those of its decorator."""
-    unfound = [kind for kind in kinds if not can_be_found(kind)]
-    if unfound and kinds != getattr(find_task(task.module_path), "retry_on", None):
-        raise InvalidTask(
-            f"{unfound[0].__qualname__!r} in retry_on can't be imported by its name, so it can't be stored "
-            "with a call: define it at the top level of a module, or give it to @task."
-        )
-    return [path(kind) for kind in kinds]
-
-
-def queue_name(payload: bytes) -> str:
-    """The queue of a stored call."""
-    return str(payloads.loads_all([payload])[0][1])
-
-
-def returned(value: Any) -> str:
-    """The log line of a return value."""
-    return "R" + _limited(payloads.dumps(value, "return value"), "a task's return value (bytes)")
-
-
-def failed(error: BaseException) -> str:
-    """The log line of an exception."""
-    return failure_line(task_error(error))
-
-
-def failure_line(error: TaskError) -> str:
-    """The log line of an exception, from what results show of it."""
-    return "E" + payloads.dumps([error.exception_class_path, error.traceback])
-
-
-def task_error(error: BaseException) -> TaskError:
-    """An exception as results show it."""
-    # a lone surrogate, which UTF-8 can't encode, must not keep an error from being stored
-    trace = format_traceback(error)[-MAX_TRACEBACK:].encode(errors="backslashreplace").decode()
-    return TaskError(exception_class_path=path(type(error)), traceback=trace)
-
-
-def _limited(encoded: str, what: str) -> str:
-    """`encoded`, or LimitExceeded if it is too large."""
-    limit = conf.current().JOB_MAX_BYTES
-    size = len(encoded) if encoded.isascii() else len(encoded.encode())
-    if size > limit:
-        raise LimitExceeded(what, limit=limit, actual=size, setting="JOB_MAX_BYTES")
-    return encoded
-
-
-def find_task(path: str) -> Task:
-    """The task that the code defines under this path. Nothing but a task is ever called, and no module is
-    imported that belongs neither to an installed app nor to TASK_MODULES. Raises UnknownTask if there is no
-    such task, InvalidTask if its module can't be imported for another reason."""
-    module = path.rpartition(".")[0]
-    if not may_be_used(module):
-        raise UnknownTask(
-            f"The task {path!r} is in no module of an installed app, so it was not imported: add the app to "
-            f"INSTALLED_APPS, or {module!r} to {TASK_MODULES} in OPTIONS of TASKS."
-        )
-    try:
-        found = import_string(path)
-    except ImportError as error:
-        raise UnknownTask(f"The task {path!r} can't be imported: was it renamed? ({error!r})") from error
-    except Exception as error:
-        # a module may raise anything while it is imported
-        raise InvalidTask(f"The task {path!r} can't be imported: {error!r}") from error
-    if not isinstance(found, Task) or found.module_path != path:
-        raise UnknownTask(f"{path!r} is not a task: decorate it with @task.")
-    return found
-
-
-def result(backend: str, record: JobRecord) -> TaskResult:
-    """The current result of a job."""
-    return call(backend, record)[0]
-
-
-def call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | None]:
-    """The current result of a job, and what its call has to acquire before it runs."""
-    path, queue, after, args, kwargs, options, *more = payloads.loads_all([record.payload])[0]
-    needs = Needs(*more[0]) if more else None
-    state, lines = record.state, record.log.decode().split("\n")
-    for line in lines:
-        if line.startswith("A"):
-            [after] = payloads.loads_all([line[1:].encode()])
-    task = _as_enqueued(find_task(path), state.priority, queue, backend, after, options, needs)
-    ended = state.status in "sdc"
-    found = RedisTaskResult(
-        task=task,
-        id=record.id,
-        status=_STATUS[state.status],
-        enqueued_at=moment(state.pushed),
-        started_at=_moment(state.first),
-        finished_at=moment(state.moment) if ended else None,
-        last_attempted_at=_moment(state.last),
-        args=args,
-        kwargs=kwargs,
-        backend=backend,
-        errors=[],
-        worker_ids=list(state.workers),
-    )
-    for line in lines:
-        _apply(line, found, state)
-    return found, needs
-
-
-def _as_enqueued(
-    task: Task,
-    priority: int,
-    queue: str,
-    backend: str,
-    after: float | None,
-    options: dict[str, Any],
-    needs: Needs | None,
-) -> Task:
-    """The task with the values it was enqueued with; unchanged if those are its own."""
-    changed = _changes(task, options)
-    if needs is not None and needs.limit is not None:
-        changed["concurrency"] = needs.limit
-    if after is None and (task.priority, task.queue_name, task.backend) == (priority, queue, backend):
-        return task.using(**changed) if changed else task
-    run_after = None if after is None else _from_timestamp(after)
-    return task.using(priority=priority, queue_name=queue, backend=backend, run_after=run_after, **changed)
-
-
-def _changes(task: Task, options: dict[str, Any]) -> dict[str, Any]:
-    """The values it was enqueued with that differ from the task's own."""
-    own = _options(task)
-    if unknown := options.keys() - _DEFAULTS.keys():
-        raise UnknownTask(f"A call of {task.module_path!r} has unknown options: {sorted(unknown)}.")
-    both = own.keys() | options.keys()
-    changed: dict[str, Any] = {
-        key: options.get(key, _DEFAULTS[key]) for key in both if own.get(key, ...) != options.get(key, ...)
-    }
-    if changed.get("retry_on") is not None:
-        changed["retry_on"] = find_exceptions(changed["retry_on"], task.module_path)
-        if changed["retry_on"] is None:
-            del changed["retry_on"]
-    if changed.get("then") is not None:
-        changed["then"] = _found_follow_up(changed["then"])
-    return changed
-
-
-def moment(ms: float) -> datetime:
-    """Milliseconds of the server's clock as `timezone.now()` would return them."""
-    return _from_timestamp(ms / 1000)
-
-
-def _moment(ms: int) -> datetime | None:
-    return moment(ms) if ms else None
-
-
-def _from_timestamp(seconds: float) -> datetime:
-    """An aware datetime, or with USE_TZ=False a naive one in local time."""
-    return datetime.fromtimestamp(seconds, UTC if settings.USE_TZ else None)
-
-
-def _apply(line: str, found: TaskResult, state: State) -> None:
-    """Add a line of the log to a result."""
-    kind, rest = line[:1], line[1:]
-    if kind == "R" and state.status == "s":
-        object.__setattr__(found, "_return_value", payloads.loads_all([rest.encode()])[0])
-    elif kind == "E":
-        path, trace = payloads.loads_all([rest.encode()])[0]
-        found.errors.append(TaskError(exception_class_path=path, traceback=trace))
-    elif kind == "L":
-        text = f"The lease expired in attempt {rest}: the worker was lost, or could not extend it."
-        found.errors.append(_own_error("LeaseLost", text))
-    elif kind == CANCELLED:
-        found.errors.append(_own_error("TaskCancelled", "The task was cancelled before it started."))
-
-
-def _own_error(name: str, text: str) -> TaskError:
-    return TaskError(exception_class_path=f"django_redis_messaging.errors.{name}", traceback=text)
+def find_in_modules(path: str) -> Any:
+    """What a dotted path leads to, such as a nested class; raises any exception if it leads to nothing. No
+    module is imported that may not be."""
+    if may_be_imported(path):
+        return resolve_name(path)
+    words = path.split(".")
+    for end in range(len(words) - 1, 0, -1):
+        module = sys.modules.get(".".join(words[:end]))
+        if module is not None:
+            return reduce(getattr, words[end:], module)
+    raise ImportError(f"{path!r} is in no imported module.")

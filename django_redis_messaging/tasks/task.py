@@ -1,10 +1,7 @@
-"""The check of the fields that a RedisTask has beyond Django's.
+"""What `@task` returns for a RedisBackend: a task with more fields than Django's, and its results.
 
-The names of the lock and of the semaphore of a call: a template filled in with its arguments, or what a
+The names of the lock and of the semaphore of a call are templates, filled in with its arguments, or what a
 function of the arguments returns.
-
-Tasks with more than Django's fields: retries, timeouts, results, unique keys, locks, enqueueing on
-commit.
 """
 
 from __future__ import annotations
@@ -34,26 +31,10 @@ from .compat import Task, TaskResult, task_backends
 
 #: arguments of one call: positional ones, and keyword arguments
 Call = tuple[Sequence[Any], Mapping[str, Any]]
-
-
-class Control(Protocol):
-    """RedisBackend, as its tasks and results see it."""
-
-    def enqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]: ...
-    async def aenqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]: ...
-    def get_result(self, result_id: str) -> TaskResult: ...
-    async def aget_result(self, result_id: str) -> TaskResult: ...
-    def cancel(self, task: Task, result_id: str) -> bool: ...
-    async def acancel(self, task: Task, result_id: str) -> bool: ...
-    def reschedule(self, task: Task, result_id: str, run_after: datetime) -> bool: ...
-    async def areschedule(self, task: Task, result_id: str, run_after: datetime) -> bool: ...
-
-
-def control_of(backend: str) -> Control:
-    """The backend of an alias of TASKS."""
-    return cast(Control, task_backends[backend])
-
-
+#: a str with parameters in braces, or a function of the arguments that returns the name
+NameSource = str | Callable[..., str]
+#: beginning of the names of the semaphores of tasks
+SEMAPHORE_PREFIX = "task:"
 #: fields that a refresh updates; `task` is among them since its run_after may change
 _REFRESHED = (
     "task",
@@ -68,171 +49,34 @@ _REFRESHED = (
 )
 
 
-def follow_up_id(result_id: str) -> str:
-    """The id of the call that follows a call: the same one whenever it is computed."""
-    return result_id[0] + hashlib.sha256(result_id.encode()).hexdigest()[:31]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedisTaskResult(TaskResult):
-    """What enqueue() and get_result() return."""
-
-    @property
-    def then_id(self) -> str | None:
-        """The id of the call of the task `then`, which may not be enqueued yet; None if there is no such
-        task."""
-        return None if getattr(self.task, "then", None) is None else follow_up_id(self.id)
-
-    def refresh(self) -> None:
-        """Read the current state."""
-        self._update(self._backend.get_result(self.id))
-
-    async def arefresh(self) -> None:
-        """See refresh()."""
-        self._update(await self._backend.aget_result(self.id))
-
-    def cancel(self) -> bool:
-        """Cancel the task if it has not started: its result is FAILED then."""
-        return self._backend.cancel(self.task, self.id)
-
-    async def acancel(self) -> bool:
-        """See cancel()."""
-        return await self._backend.acancel(self.task, self.id)
-
-    def reschedule(self, run_after: datetime) -> bool:
-        """Change when the task runs, if it has not started."""
-        return self._rescheduled(run_after, self._backend.reschedule(self.task, self.id, run_after))
-
-    async def areschedule(self, run_after: datetime) -> bool:
-        """See reschedule()."""
-        return self._rescheduled(run_after, await self._backend.areschedule(self.task, self.id, run_after))
-
-    @property
-    def _backend(self) -> Control:
-        return control_of(self.backend)
-
-    def _update(self, fresh: TaskResult) -> None:
-        for name in _REFRESHED:
-            object.__setattr__(self, name, getattr(fresh, name))
-
-    def _rescheduled(self, run_after: datetime, done: bool) -> bool:
-        if done:
-            object.__setattr__(self, "task", replace(self.task, run_after=run_after))
-        return done
-
-
-#: beginning of the names of the semaphores of tasks
-SEMAPHORE_PREFIX = "task:"
-
-#: a str with parameters in braces, or a function of the arguments that returns the name
-NameSource = str | Callable[..., str]
-
-
-class Needs(NamedTuple):
-    """What a call has to acquire before it runs, as it is stored with the job."""
-
-    #: name of the Lock; empty: none
-    lock: str
-    #: name of the Semaphore; empty: none
-    semaphore: str
-    #: limit of the semaphore; None: the `concurrency` of the task, as the worker's code defines it
-    limit: int | None = None
-
-
-def check_source(source: NameSource, what: str, func: Callable[..., Any], takes_context: bool) -> None:
-    """Raise TypeError or InvalidArgument if no name can be made from `source` for any call of the task."""
-    if not isinstance(source, str):
-        if not callable(source):
-            raise TypeError(
-                f"{what} must be a str or a function of the arguments, not {type(source).__name__}."
-            )
-        return
-    parameters, fields = _signature(func, takes_context).parameters, _fields(source, what)
-    for field in fields:
-        if field not in parameters:
-            raise InvalidArgument(
-                f"{what} {source!r} refers to {field!r}, but the parameters of the task are "
-                f"{', '.join(parameters) or 'none'}. Write {{{{ and }}}} for literal braces."
-            )
-    if not fields:
-        checked(source.format(), what)
-
-
-def call_name(
-    source: NameSource,
-    what: str,
-    func: Callable[..., Any],
-    takes_context: bool,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> str:
-    """The name for one call. Raises TypeError if the arguments don't fit the task, or a function returned no
-    str; InvalidArgument if the template can't be filled in, or the name is not valid."""
-    if not isinstance(source, str):
-        return checked(source(*args, **kwargs), what)
-    bound = _signature(func, takes_context).bind(*args, **kwargs)
-    bound.apply_defaults()
-    try:
-        name = source.format_map(bound.arguments)
-    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
-        raise InvalidArgument(
-            f"{what} {source!r} can't be filled in with these arguments: {error!r}."
-        ) from None
-    return checked(name, what)
-
-
-def as_bound(
-    func: Callable[..., Any], takes_context: bool, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """The arguments of a call, by position where the function allows it; unchanged if they don't fit it."""
-    if not kwargs:
-        return args, kwargs
-    try:
-        bound = _signature(func, takes_context).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return args, kwargs
-    return bound.args, bound.kwargs
-
-
-def check_argument(func: Callable[..., Any], takes_context: bool) -> None:
-    """Raise TypeError if a function can't be called with one positional argument."""
-    _signature(func, takes_context).bind(None)
-
-
-@functools.lru_cache(maxsize=1024)
-def _signature(func: Callable[..., Any], takes_context: bool) -> Signature:
-    """The signature of a task's function, without the context and without annotations: these may refer to
-    names that exist only for type checkers."""
-    signature = _signature_of(func)
-    parameters = list(signature.parameters.values())[1 if takes_context else 0 :]
-    return Signature([one.replace(annotation=Signature.empty) for one in parameters])
-
-
-def _signature_of(func: Callable[..., Any]) -> Signature:
-    if sys.version_info >= (3, 14):
-        from annotationlib import Format
-
-        return inspect.signature(func, annotation_format=Format.FORWARDREF)
-    return inspect.signature(func)
-
-
-@functools.lru_cache(maxsize=1024)
-def _fields(template: str, what: str) -> tuple[str, ...]:
-    """The parameters that a template refers to."""
-    try:
-        parts = [(field, spec) for _, field, spec, _ in Formatter().parse(template) if field is not None]
-    except ValueError as error:
-        raise InvalidArgument(f"{what} {template!r} is not a valid template: {error}.") from None
-    if any("{" in (spec or "") for _, spec in parts):
-        # an argument could be a width that takes gigabytes
-        raise InvalidArgument(f"{what} {template!r} has a field inside a format specification: remove it.")
-    return tuple(re.split(r"[.\[]", field, maxsplit=1)[0] for field, _ in parts)
-
-
 class Default(Enum):
     """The value of a field that was not given, where None has another meaning."""
 
     TIMEOUT = "the backend's TIMEOUT"
+
+
+@overload
+def task(function: Callable[..., Any], /) -> RedisTask: ...
+
+
+@overload
+def task(*, backend: str = "default", **fields: Any) -> Callable[[Callable[..., Any]], RedisTask]: ...
+
+
+def task(function: Callable[..., Any] | None = None, *, backend: str = "default", **fields: Any) -> Any:
+    """Django's `@task`, with the fields of RedisTask on every version of Django.
+
+    Django 6.1's own decorator accepts them too; that of 6.0 raises TypeError.
+    """
+    if "run_after" in fields:
+        raise TypeError("run_after can't be the same for all calls: set it by .using(run_after=...).")
+
+    def wrap(wrapped: Callable[..., Any]) -> Any:
+        # the Task of Django 6.0 has no defaults for these
+        chosen = {"priority": 0, "queue_name": "default", "run_after": None, **fields}
+        return task_backends[backend].task_class(func=wrapped, backend=backend, **chosen)
+
+    return wrap if function is None else wrap(function)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,28 +194,84 @@ class RedisTask(Task):
         return control_of(self.backend)
 
 
-@overload
-def task(function: Callable[..., Any], /) -> RedisTask: ...
+class Needs(NamedTuple):
+    """What a call has to acquire before it runs, as it is stored with the job."""
+
+    #: name of the Lock; empty: none
+    lock: str
+    #: name of the Semaphore; empty: none
+    semaphore: str
 
 
-@overload
-def task(*, backend: str = "default", **fields: Any) -> Callable[[Callable[..., Any]], RedisTask]: ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisTaskResult(TaskResult):
+    """What enqueue() and get_result() return."""
+
+    @property
+    def then_id(self) -> str | None:
+        """The id of the call of the task `then`, which may not be enqueued yet; None if there is no such
+        task."""
+        return None if getattr(self.task, "then", None) is None else follow_up_id(self.id)
+
+    def refresh(self) -> None:
+        """Read the current state."""
+        self._update(self._backend.get_result(self.id))
+
+    async def arefresh(self) -> None:
+        """See refresh()."""
+        self._update(await self._backend.aget_result(self.id))
+
+    def cancel(self) -> bool:
+        """Cancel the task if it has not started: its result is FAILED then."""
+        return self._backend.cancel(self.task, self.id)
+
+    async def acancel(self) -> bool:
+        """See cancel()."""
+        return await self._backend.acancel(self.task, self.id)
+
+    def reschedule(self, run_after: datetime) -> bool:
+        """Change when the task runs, if it has not started."""
+        return self._rescheduled(run_after, self._backend.reschedule(self.task, self.id, run_after))
+
+    async def areschedule(self, run_after: datetime) -> bool:
+        """See reschedule()."""
+        return self._rescheduled(run_after, await self._backend.areschedule(self.task, self.id, run_after))
+
+    @property
+    def _backend(self) -> Control:
+        return control_of(self.backend)
+
+    def _update(self, fresh: TaskResult) -> None:
+        for name in _REFRESHED:
+            object.__setattr__(self, name, getattr(fresh, name))
+
+    def _rescheduled(self, run_after: datetime, done: bool) -> bool:
+        if done:
+            object.__setattr__(self, "task", replace(self.task, run_after=run_after))
+        return done
 
 
-def task(function: Callable[..., Any] | None = None, *, backend: str = "default", **fields: Any) -> Any:
-    """Django's `@task`, with the fields of RedisTask on every version of Django.
+def follow_up_id(result_id: str) -> str:
+    """The id of the call that follows a call: the same one whenever it is computed."""
+    return result_id[0] + hashlib.sha256(result_id.encode()).hexdigest()[:31]
 
-    Django 6.1's own decorator accepts them too; that of 6.0 raises TypeError.
-    """
-    if "run_after" in fields:
-        raise TypeError("run_after can't be the same for all calls: set it by .using(run_after=...).")
 
-    def wrap(wrapped: Callable[..., Any]) -> Any:
-        # the Task of Django 6.0 has no defaults for these
-        chosen = {"priority": 0, "queue_name": "default", "run_after": None, **fields}
-        return task_backends[backend].task_class(func=wrapped, backend=backend, **chosen)
+class Control(Protocol):
+    """RedisBackend, as its tasks and results see it."""
 
-    return wrap if function is None else wrap(function)
+    def enqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]: ...
+    async def aenqueue_many(self, task: Task, calls: Sequence[Call]) -> list[TaskResult]: ...
+    def get_result(self, result_id: str) -> TaskResult: ...
+    async def aget_result(self, result_id: str) -> TaskResult: ...
+    def cancel(self, task: Task, result_id: str) -> bool: ...
+    async def acancel(self, task: Task, result_id: str) -> bool: ...
+    def reschedule(self, task: Task, result_id: str, run_after: datetime) -> bool: ...
+    async def areschedule(self, task: Task, result_id: str, run_after: datetime) -> bool: ...
+
+
+def control_of(backend: str) -> Control:
+    """The backend of an alias of TASKS."""
+    return cast(Control, task_backends[backend])
 
 
 def check_fields(task: RedisTask) -> None:
@@ -426,3 +326,93 @@ def _check_follow_up(task: RedisTask, then: Any) -> None:
         check_argument(then.func, then.takes_context)
     except TypeError as error:
         raise TypeError(f"then must take one argument, the return value: {error}.") from None
+
+
+def check_source(source: NameSource, what: str, func: Callable[..., Any], takes_context: bool) -> None:
+    """Raise TypeError or InvalidArgument if no name can be made from `source` for any call of the task."""
+    if not isinstance(source, str):
+        if not callable(source):
+            raise TypeError(
+                f"{what} must be a str or a function of the arguments, not {type(source).__name__}."
+            )
+        return
+    parameters, fields = _signature(func, takes_context).parameters, _fields(source, what)
+    for field in fields:
+        if field not in parameters:
+            raise InvalidArgument(
+                f"{what} {source!r} refers to {field!r}, but the parameters of the task are "
+                f"{', '.join(parameters) or 'none'}. Write {{{{ and }}}} for literal braces."
+            )
+    if not fields:
+        checked(source.format(), what)
+
+
+def call_name(
+    source: NameSource,
+    what: str,
+    func: Callable[..., Any],
+    takes_context: bool,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> str:
+    """The name for one call. Raises TypeError if the arguments don't fit the task, or a function returned no
+    str; InvalidArgument if the template can't be filled in, or the name is not valid."""
+    if not isinstance(source, str):
+        return checked(source(*args, **kwargs), what)
+    bound = _signature(func, takes_context).bind(*args, **kwargs)
+    bound.apply_defaults()
+    try:
+        name = source.format_map(bound.arguments)
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
+        raise InvalidArgument(
+            f"{what} {source!r} can't be filled in with these arguments: {error!r}."
+        ) from None
+    return checked(name, what)
+
+
+def as_bound(
+    func: Callable[..., Any], takes_context: bool, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments of a call, by position where the function allows it; unchanged if they don't fit it."""
+    if not kwargs:
+        return args, kwargs
+    try:
+        bound = _signature(func, takes_context).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return args, kwargs
+    return bound.args, bound.kwargs
+
+
+def check_argument(func: Callable[..., Any], takes_context: bool) -> None:
+    """Raise TypeError if a function can't be called with one positional argument."""
+    _signature(func, takes_context).bind(None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fields(template: str, what: str) -> tuple[str, ...]:
+    """The parameters that a template refers to."""
+    try:
+        parts = [(field, spec) for _, field, spec, _ in Formatter().parse(template) if field is not None]
+    except ValueError as error:
+        raise InvalidArgument(f"{what} {template!r} is not a valid template: {error}.") from None
+    if any("{" in (spec or "") for _, spec in parts):
+        # an argument could be a width that takes gigabytes
+        raise InvalidArgument(f"{what} {template!r} has a field inside a format specification: remove it.")
+    return tuple(re.split(r"[.\[]", field, maxsplit=1)[0] for field, _ in parts)
+
+
+@functools.lru_cache(maxsize=1024)
+def _signature(func: Callable[..., Any], takes_context: bool) -> Signature:
+    """The signature of a task's function, without the context and without annotations: these may refer to
+    names that exist only for type checkers."""
+    signature = _signature_of(func)
+    parameters = list(signature.parameters.values())[1 if takes_context else 0 :]
+    return Signature([one.replace(annotation=Signature.empty) for one in parameters])
+
+
+def _signature_of(func: Callable[..., Any]) -> Signature:
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(func, annotation_format=Format.FORWARDREF)
+    return inspect.signature(func)

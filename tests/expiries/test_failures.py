@@ -63,7 +63,7 @@ class TestFailures:
         with listening({"order": self.failing(received, 3)}):
             until(lambda: engine.stats("order")[:4] == [0, 0, 0, 1])
             assert len(received) == 3
-            assert b"OSError" in server().hvals(jobs().log)[0]
+            assert b"OSError" in server().hvals(jobs().outcomes)[0]
             assert engine.redrive("order", None) == 1
             until(lambda: remaining_keys() == [])
         assert [one.payload for one in received] == ["payload"] * 4
@@ -100,7 +100,7 @@ class TestFailures:
         Expiry("order").start("17", 0.001)
         with listening({"order": self.failing(Received(), 3, TimeoutError)}, timeout=timeout):
             until(lambda: engine.stats("order")[:4] == [0, 0, 0, 1])
-        [lines] = server().hvals(jobs().log)
+        [lines] = server().hvals(jobs().outcomes)
         assert b"handler: TimeoutError" in lines
         assert b"took longer" not in lines
 

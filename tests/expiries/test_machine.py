@@ -157,7 +157,7 @@ class Machine(RuleBasedStateMachine):
             self.leased.remove((name, job))
         elif timer.outlives == 1:
             assert result > LONG * 1000
-            assert self.store.settle(job.lease.settled(Outcome.RELEASE, result))
+            assert self.store.settle(job.lease.settlement(Outcome.RELEASE, result))
             self.leased.remove((name, job))
         else:
             assert result == 0
@@ -180,7 +180,7 @@ class Machine(RuleBasedStateMachine):
         self.leased.remove((name, job))
         timer = self.model.begun[job.lease.id]
         assert job.payload.endswith(f"\n{timer.payload}".encode())
-        assert self.store.settle(job.lease.settled(outcome))
+        assert self.store.settle(job.lease.settlement(outcome))
         if outcome is Outcome.DONE:
             self.model.done.append(job.lease.id)
             del self.model.begun[job.lease.id]
@@ -248,7 +248,7 @@ def test_machine_reaches_a_postponed_timer() -> None:
     machine.due_now("a")
     [job] = machine.store.claim([machine.namespace], 1, 60_000).jobs
     assert machine.store.confirm(job, "a") > LONG * 1000
-    assert machine.store.settle(job.lease.settled(Outcome.RELEASE, 1))
+    assert machine.store.settle(job.lease.settlement(Outcome.RELEASE, 1))
     server().delete(machine.key("a"))
     until(lambda: machine.claim_all())
     [(name, reclaimed)] = machine.leased

@@ -35,7 +35,7 @@ class TestRacesWithFiring:
         assert Expiry("order").remaining("17") == 0
         assert Expiry("order").cancel("17")
         assert confirm(leased) == -1
-        assert not timers().settle(leased.lease.settled(Outcome.DONE))
+        assert not timers().settle(leased.lease.settlement(Outcome.DONE))
         assert remaining_keys() == []
 
     def test_handler_of_a_cancelled_timer_is_not_called(self) -> None:
@@ -77,10 +77,10 @@ class TestRacesWithFiring:
         assert (confirm(leased), confirm(leased)) == (0, 0)
         assert (orders.cancel("17"), orders.extend("17", 30), orders.remaining("17")) == (False, False, None)
         orders.start("17", LATER, "second")
-        assert timers().settle(leased.lease.settled(Outcome.RETRY))
+        assert timers().settle(leased.lease.settlement(Outcome.RETRY))
         reclaimed = claim_due()
         assert (reclaimed.lease.id, confirm(reclaimed)) == (leased.lease.id, 0)
-        assert timers().settle(reclaimed.lease.settled(Outcome.DONE))
+        assert timers().settle(reclaimed.lease.settlement(Outcome.DONE))
         assert (orders.remaining("17") or 0) > 3000
         assert server().hlen(jobs().jobs) == 1
 

@@ -32,7 +32,7 @@ class TestAlone:
         assert admission.enter(wait=False)
         admission.leave(started=True, unsettled=True)
         assert not may_start_alone(admission)
-        admission.settled()
+        admission.count_settled()
         assert may_start_alone(admission)
 
 

@@ -82,7 +82,7 @@ class TestCombiner:
         combiner = Combiner(counter)
         first, second = (
             combiner.claim(None, wants_job=True),
-            combiner.claim(job("j0").lease.settled(Outcome.DONE), wants_job=True),
+            combiner.claim(job("j0").lease.settlement(Outcome.DONE), wants_job=True),
         )
         assert [claim.job and claim.job.lease.id for claim in (first, second)] == ["j0", "j1"]
         assert first.due_in == 1.5
@@ -90,7 +90,7 @@ class TestCombiner:
 
     def test_claims_during_a_trip_share_the_next_one(self) -> None:
         counter = Counter(stock=10)
-        done = [job(f"d{number}").lease.settled(Outcome.DONE) for number in range(4)]
+        done = [job(f"d{number}").lease.settlement(Outcome.DONE) for number in range(4)]
         futures = claim_together(Combiner(counter), counter, [(one, True) for one in done])
         leased = [future.result(PATIENCE).job for future in futures]
         assert [one and one.lease.id for one in leased] == ["j0", "j1", "j2", "j3"]
@@ -100,15 +100,15 @@ class TestCombiner:
         counter = Counter(stock=10)
         counter.stale = {"d1"}
         claims = [
-            (job("d0").lease.settled(Outcome.DONE), True),
+            (job("d0").lease.settlement(Outcome.DONE), True),
             (None, True),
-            (job("d1").lease.settled(Outcome.DONE), False),
+            (job("d1").lease.settlement(Outcome.DONE), False),
             (None, True),
         ]
         first, second, third, fourth = [
             one.result(PATIENCE) for one in claim_together(Combiner(counter), counter, claims)
         ]
-        assert (first.settled, second.settled, third.settled, fourth.settled) == (True, True, False, True)
+        assert (first.applied, second.applied, third.applied, fourth.applied) == (True, True, False, True)
         assert third.job is None
         assert [one.job and one.job.lease.id for one in (first, second, fourth)] == ["j0", "j1", "j2"]
 

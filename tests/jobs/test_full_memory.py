@@ -178,7 +178,7 @@ class TestDueJobs:
         assert len(queue.dead()) == 4
 
 
-def test_lost_job_is_held_started_and_settled(queue: DelayQueue, fill: Fill) -> None:
+def test_lost_job_is_lone_started_and_settled(queue: DelayQueue, fill: Fill) -> None:
     """As by a worker of tasks."""
     queue._engine.counts_lost = True
     queue.pop(1, lease=0.001)
@@ -187,7 +187,7 @@ def test_lost_job_is_held_started_and_settled(queue: DelayQueue, fill: Fill) -> 
     fill()
     [job] = queue.pop(1, wait=10)
     lease = queue._lease(job)
-    state = Performed(queue._engine, conf.alias()).begin(lease, "worker")
+    state = Performed(queue._engine, conf.alias()).start_lone(lease, "worker")
     assert (job.attempts, state.status, state.attempts, state.lost) == (2, "r", 3, 2)
     assert queue.ack(job)
 

@@ -55,7 +55,7 @@ def lose(times: int = 1) -> None:
         leased = claim(lease=20)
         if leased is None:
             continue
-        if leased.state.status == "r" or engine().begin(leased.lease, "w") is not None:
+        if leased.state.status == "r" or engine().start_lone(leased.lease, "w") is not None:
             times -= 1
         until(lambda: engine().stats("q")[2] == 0)
 
@@ -70,7 +70,7 @@ def end(job_id: str, outcome: Outcome = Outcome.DONE, ttl: int = DAY, queues: An
     queues = queues or engine()
     push(job_id, queues=queues)
     [leased] = queues.claim(["q"], 1, LEASE).jobs
-    assert queues.settle(leased.lease.settled(outcome, ttl, "Rtrue"))
+    assert queues.settle(leased.lease.settlement(outcome, ttl, "Rtrue"))
 
 
 class TestLost:
@@ -83,17 +83,17 @@ class TestLost:
             assert (leased.state.status, leased.state.attempts, leased.state.workers[2:]) == (
                 ("h", 2, []) if attempts == 3 else ("h", 3, ["w"])
             )
-            state = engine().begin(leased.lease, "w")
+            state = engine().start_lone(leased.lease, "w")
             assert (state.status, state.attempts, state.lost, state.failures) == (
                 "r", attempts, 2, attempts - 2,
             )  # fmt: skip
-            assert engine().begin(leased.lease, "w") == state
-            assert engine().settle(leased.lease.settled(Outcome.RETRY, 0, "E1"))
+            assert engine().start_lone(leased.lease, "w") == state
+            assert engine().settle(leased.lease.settlement(Outcome.RETRY, 0, "E1"))
         assert record("a").state.status == "d"
         assert record("a").log == b"L1\nL2\nE1\nE1"
 
     @pytest.mark.parametrize(("max_lost", "statuses"), [(5, "rrhhh"), (3, "rrh"), (2, "rh")])
-    def test_job_is_held_from_its_second_loss_on(
+    def test_job_is_lone_from_its_second_loss_on(
         self, settings: Settings, max_lost: int, statuses: str
     ) -> None:
         """Or from its first, if the second would be its last: no other job must make it dead."""
@@ -104,7 +104,7 @@ class TestLost:
             leased = claim(lease=20)
             assert leased is not None
             assert leased.state.status == status
-            engine().begin(leased.lease, "w")
+            engine().start_lone(leased.lease, "w")
         until(lambda: engine().stats("q")[3] == 1)
 
     def test_job_is_dead_when_too_many_workers_were_lost(self, settings: Settings) -> None:
@@ -124,7 +124,7 @@ class TestLost:
         assert claim() is None
         assert record("a").state.status == "d"
 
-    def test_held_job_whose_lease_expires_is_not_charged(self, settings: Settings) -> None:
+    def test_lone_job_whose_lease_expires_is_not_charged(self, settings: Settings) -> None:
         change(settings, JOB_MAX_LOST=2)
         push("a")
         lose()
@@ -137,15 +137,15 @@ class TestLost:
         leased = claim()
         assert leased is not None
         assert (leased.state.attempts, leased.state.lost) == (1, 1)
-        assert [engine().begin(lease, "w") for lease in stale] == [None] * 3
+        assert [engine().start_lone(lease, "w") for lease in stale] == [None] * 3
         assert record("a").log == b"L1"
 
-    def test_released_while_held(self) -> None:
+    def test_released_while_lone(self) -> None:
         push("a")
         lose(2)
         leased = claim()
         assert leased is not None
-        assert engine().settle(leased.lease.settled(Outcome.RELEASE))
+        assert engine().settle(leased.lease.settlement(Outcome.RELEASE))
         assert (record("a").state.status, record("a").state.attempts) == ("w", 2)
 
     def test_jobs_of_a_claim_whose_reply_was_lost_are_released_uncounted(self) -> None:
@@ -163,9 +163,9 @@ class TestLost:
             state = record(one).state
             assert (state.status, state.attempts, state.lost, state.workers) == ("w", 0, 0, [])
             assert (state.first, state.last, record(one).log) == (0, 0, b"")
-        assert engine().settle(kept.lease.settled(Outcome.DONE))
+        assert engine().settle(kept.lease.settlement(Outcome.DONE))
 
-    def test_held_job_of_a_claim_whose_reply_was_lost_keeps_its_attempts(self) -> None:
+    def test_lone_job_of_a_claim_whose_reply_was_lost_keeps_its_attempts(self) -> None:
         push("a")
         lose(2)
         engine().claim(["q"], 1, LEASE, worker="w", token="lost")
@@ -225,16 +225,16 @@ class TestResults:
         found = record("a")
         assert (found.payload, found.state.status, found.log) == (b'["x"]', "s", b"Rtrue")
         jobs = keys()
-        assert [server().hlen(key) for key in (jobs.jobs, jobs.states, jobs.log)] == [0, 1, 0]
+        assert [server().hlen(key) for key in (jobs.jobs, jobs.states, jobs.outcomes)] == [0, 1, 0]
 
     def test_the_log_of_earlier_attempts_becomes_part_of_the_result(self) -> None:
         push("a")
         for outcome, line in ((Outcome.RETRY, "E1"), (Outcome.DONE, "Rtrue")):
             leased = claim()
             assert leased is not None
-            engine().settle(leased.lease.settled(outcome, DAY if line == "Rtrue" else 0, line))
+            engine().settle(leased.lease.settlement(outcome, DAY if line == "Rtrue" else 0, line))
         assert record("a").log == b"E1\nRtrue"
-        assert not server().exists(keys().log)
+        assert not server().exists(keys().outcomes)
 
     def test_cap_removes_those_that_expire_first(self) -> None:
         for number, ttl in enumerate([5 * DAY, DAY, 3 * DAY, 4 * DAY]):
@@ -321,38 +321,6 @@ class TestLongScripts:
         assert not server().exists(keys().states)
 
 
-class TestEarlierFormat:
-    """Jobs that were stored before the state had the fields `lost` and `awaited`."""
-
-    @pytest.fixture(autouse=True)
-    def jobs(self) -> None:
-        moment = server_ms()
-        server().hset(keys().jobs, mapping={"old": '["x"]', "ended": '["y"]'})
-        server().hset(
-            keys().states,
-            mapping={
-                "old": f"w 0 0 5 0 - {moment} 0 0 {moment} - unique",
-                "ended": f"s 0 1 5 {moment} - {moment} {moment} {moment} {moment} host-1-a ",
-            },
-        )
-        server().hset(keys().log, "ended", "R1")
-        server().hset(keys().uniques, "unique", "old")
-        server().zadd(keys().queue("q").ready, {"old": 0})
-        server().zadd(keys().finished, {"ended": moment + DAY})
-
-    def test_waiting_job(self) -> None:
-        assert (record("old").payload, record("old").state.unique) == (b'["x"]', "unique")
-        leased = claim()
-        assert leased is not None
-        assert (leased.state.attempts, leased.state.lost, leased.state.unique) == (1, 0, "unique")
-        assert engine().settle(leased.lease.settled(Outcome.DONE))
-        assert not server().exists(keys().uniques)
-
-    def test_result(self) -> None:
-        found = record("ended")
-        assert (found.payload, found.log, found.state.workers) == (b'["y"]', b"R1", ["host-1-a"])
-
-
 class TestUnique:
     def enqueue_late(self, job_id: str) -> str:
         """Push with a unique key in use, under an id that was given out before."""
@@ -378,7 +346,7 @@ class TestUnique:
         assert self.enqueue_late("a") == "winner"
         leased = claim()
         assert leased is not None
-        assert engine().settle(leased.lease.settled(Outcome.DONE, DAY))
+        assert engine().settle(leased.lease.settlement(Outcome.DONE, DAY))
         assert self.enqueue_late("a") == "winner"
         assert engine().stats("q")[0] == 0
 
@@ -396,7 +364,7 @@ class TestUnique:
         if ending == "done":
             leased = claim()
             assert leased is not None
-            assert engine().settle(leased.lease.settled(Outcome.DONE))
+            assert engine().settle(leased.lease.settlement(Outcome.DONE))
         else:
             assert engine().cancel("q", "b") if ending == "cancel" else engine().purge("q") == 1
         assert not server().exists(keys().aliases)

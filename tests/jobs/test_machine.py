@@ -48,7 +48,7 @@ class ModelJob:
     #: expired leases, where they are counted apart from failures
     lost: int = 0
     #: whether it is leased, but not started
-    is_held: bool = False
+    is_lone: bool = False
     #: whether it has been ready for longer than LONG
     old: bool = False
     #: fence of the latest lease
@@ -105,7 +105,7 @@ class Model:
         """Requeue expired leases behind the due jobs."""
         lost, self.lost = self.lost, []
         for job in lost:
-            if not job.is_held:
+            if not job.is_lone:
                 job.reason = f"The lease expired in attempt {job.attempts}."
                 job.lost += self.counts_lost
             if self.has_attempts_left(job):
@@ -127,7 +127,7 @@ class Model:
 
     def is_dying(self, job: ModelJob) -> bool:
         """Whether a job whose lease has expired is about to be dead."""
-        lost = job.lost + (self.counts_lost and not job.is_held)
+        lost = job.lost + (self.counts_lost and not job.is_lone)
         return not self.has_attempts_left(dataclasses.replace(job, lost=lost))
 
     def pop(self, count: int, *, old: bool, no_lease: bool) -> list[ModelJob]:
@@ -140,8 +140,8 @@ class Model:
                 taken.append(job)
         for job in taken:
             self.ready.remove(job)
-            job.is_held = job.lost >= min(2, self.max_lost - 1)
-            job.attempts += not job.is_held
+            job.is_lone = job.lost >= min(2, self.max_lost - 1)
+            job.attempts += not job.is_lone
             if not no_lease:
                 self.leased.append(job)
         return taken
@@ -157,12 +157,12 @@ class Model:
         self.dead.append(job)
         del self.dead[:-MAX_DEAD]
 
-    def begin(self, job_id: str, lease: int) -> ModelJob | None:
-        """Start the job if it is held by this lease, its latest."""
+    def start_lone(self, job_id: str, lease: int) -> ModelJob | None:
+        """Start the job if it is lone and this lease is its latest."""
         for job in self.leased + self.lost:
             if (job.id, job.lease) == (job_id, lease):
-                job.attempts += job.is_held
-                job.is_held = False
+                job.attempts += job.is_lone
+                job.is_lone = False
                 return job
         return None
 
@@ -325,28 +325,28 @@ class QueueMachine(RuleBasedStateMachine):
         elif verb == "retry" and not self.model.has_attempts_left(expected):
             self.model.add_dead(expected)
         else:
-            expected.attempts -= verb == "release" and not expected.is_held
+            expected.attempts -= verb == "release" and not expected.is_lone
             self.model.enqueue(expected, delayed=delay > 0)
 
     @precondition(lambda self: self.leases)
     @rule(at=numbers)
-    def begin(self, at: int) -> None:
-        """Start a job that is held, by its latest or an earlier lease."""
+    def start_lone(self, at: int) -> None:
+        """Start a lone job, by its latest or an earlier lease."""
         lease = self.queue._lease(self.leases[-1 - at % len(self.leases)])
-        expected = self.model.begin(lease.id, lease.fence)
-        state = Performed(self.queue._engine, conf.alias()).begin(lease, "-")
+        expected = self.model.start_lone(lease.id, lease.fence)
+        state = Performed(self.queue._engine, conf.alias()).start_lone(lease, "-")
         assert (state is None) is (expected is None)
         if expected is not None:
             assert (state.status, state.attempts, state.lost) == ("r", expected.attempts, expected.lost)
 
     @rule(
-        count=st.integers(1, 4), begins=st.booleans(),
+        count=st.integers(1, 4), starts=st.booleans(),
         verb=st.sampled_from(["fail", "retry", "release", "expire", "expire"]),
     )  # fmt: skip
-    def serve(self, count: int, begins: bool, verb: str) -> None:
+    def serve(self, count: int, starts: bool, verb: str) -> None:
         for at in range(self.take(count)):
-            if begins:
-                self.begin(at)
+            if starts:
+                self.start_lone(at)
             if verb == "expire":
                 self.expire_lease(len(self.model.leased) - 1)
             else:
@@ -496,7 +496,7 @@ PLANTS: dict[str, Plant] = {
     "lost attempts are unlimited": ("jobs/_records", "state.lost >= max_lost or", "false or"),
     "one lost attempt too many": ("jobs/_records", "state.lost >= max_lost", "state.lost > max_lost"),
     "a lost job with a single attempt starts again": ("jobs/_records", "or state.max_attempts == 1", ""),
-    "leases that expire while held are counted": (
+    "leases that expire while lone are counted": (
         "jobs/_records",
         "if state.status == 'r' and max_lost > 0 then",
         "if max_lost > 0 then",
@@ -506,22 +506,22 @@ PLANTS: dict[str, Plant] = {
         "if state.status == 'r' and max_lost > 0 then",
         "if state.status == 'r' then",
     ),
-    "lost jobs are not held": ("jobs/claim", "if state.lost > 1 or", "if false and"),
-    "jobs are held after their first loss": ("jobs/claim", "if state.lost > 1 or", "if state.lost > 0 or"),
-    "the last start of a job is not held": ("jobs/claim", "or (state.lost == 1 and limits.lost == 2)", ""),
-    "release of a held job takes back an attempt": (
+    "lost jobs are not lone": ("jobs/claim", "if state.lost > 1 or", "if false and"),
+    "jobs are lone after their first loss": ("jobs/claim", "if state.lost > 1 or", "if state.lost > 0 or"),
+    "the last start of a job is not lone": ("jobs/claim", "or (state.lost == 1 and limits.lost == 2)", ""),
+    "release of a lone job takes back an attempt": (
         "jobs/_records",
         "if state.status ~= 'r' then",
         "if false then",
     ),
-    "held jobs can't be settled": (
+    "lone jobs can't be settled": (
         "jobs/_records",
         "(state.status == 'r' or state.status == 'h')",
         "state.status == 'r'",
     ),
-    "each start counts": ("jobs/begin", "if state.status == 'h' then", "if true then"),
+    "each start counts": ("jobs/start_lone", "if state.status == 'h' then", "if true then"),
     "a start counts no attempt": (
-        "jobs/begin",
+        "jobs/start_lone",
         "count_attempt(state, worker, milliseconds())",
         "state.status = 'r'",
     ),

@@ -43,7 +43,7 @@ class TestUniqueKeys:
     @pytest.fixture(autouse=True)
     def key_with_two_jobs(self, engine: Performed) -> None:
         push(engine, "one", "dead", "key")
-        engine.settle(claim(engine, "one").lease.settled(Outcome.DEAD))
+        engine.settle(claim(engine, "one").lease.settlement(Outcome.DEAD))
         assert push(engine, "two", "holder", "key") == "holder"
 
     def test_purge_leaves_the_key_of_another_job(self, engine: Performed) -> None:
@@ -64,7 +64,7 @@ def test_long_log_keeps_its_newest_lines(engine: Performed) -> None:
     written = []
     for size in [10] * 40 + [9990] * 20:
         written.append(f"R{len(written):0{size}}")
-        engine.settle(claim(engine, "one").lease.settled(Outcome.RELEASE, line=written[-1]))
+        engine.settle(claim(engine, "one").lease.settlement(Outcome.RELEASE, line=written[-1]))
     log = engine.get("x").log.decode()
     kept = log.split("\n")
     assert len(log) <= MAX_LOG_BYTES + len(written[-1]) + 1
@@ -127,18 +127,18 @@ def test_silent_workers_are_removed_by_the_heartbeats_of_others(
 
 def test_released_job_has_not_started(engine: Performed) -> None:
     push(engine, "one", "x")
-    engine.settle(claim(engine, "one").lease.settled(Outcome.RELEASE))
+    engine.settle(claim(engine, "one").lease.settlement(Outcome.RELEASE))
     state = engine.get("x").state
     assert (state.status, state.attempts, state.first, state.last) == ("w", 0, 0, 0)
     first = claim(engine, "one")
-    engine.settle(first.lease.settled(Outcome.RETRY))
-    engine.settle(claim(engine, "one").lease.settled(Outcome.RELEASE))
+    engine.settle(first.lease.settlement(Outcome.RETRY))
+    engine.settle(claim(engine, "one").lease.settlement(Outcome.RELEASE))
     state = engine.get("x").state
     assert (state.status, state.attempts, state.first) == ("w", 1, first.state.first)
 
 
 def test_dead_job_with_a_result_cannot_be_cancelled(engine: Performed) -> None:
     push(engine, "one", "x")
-    engine.settle(claim(engine, "one").lease.settled(Outcome.DEAD))
+    engine.settle(claim(engine, "one").lease.settlement(Outcome.DEAD))
     assert not engine.cancel("one", "x", ttl=LONG, line="C")
     assert engine.get("x").state.status == "d"

@@ -346,9 +346,9 @@ class TestUnique:
         leased: list[Any] = []
         until(lambda: leased.extend(queues.claim(["default"], 1, 60_000).jobs) or leased)
         for outcome in Outcome:
-            assert not queues.settle(late.lease.settled(outcome, 1000, "R1"))
+            assert not queues.settle(late.lease.settlement(outcome, 1000, "R1"))
             assert backend().get_result(jobs.unique_echo.enqueue().id).id == result.id
-        assert queues.settle(leased[0].lease.settled(Outcome.DONE, 1000, "R2"))
+        assert queues.settle(leased[0].lease.settlement(Outcome.DONE, 1000, "R2"))
         assert backend().get_result(result.id).return_value == 2
         assert backend().get_result(jobs.unique_echo.enqueue().id).id != result.id
 
@@ -922,8 +922,8 @@ class TestDead:
             queues.push("default", "", [Push(f"{n:05}", '["x"]', 0, 0, 1, key) for n, key in page])
         leased = queues.claim(["default"], 500, 60_000).jobs
         assert len(leased) == len(uniques)
-        settlements = [job.lease.settled(Outcome.DEAD) for job in leased]
-        assert all(queues.claim(["default"], 0, 1, settlements=settlements).settled)
+        settlements = [job.lease.settlement(Outcome.DEAD) for job in leased]
+        assert all(queues.claim(["default"], 0, 1, settlements=settlements).applied)
 
     def test_redrive_skips_jobs_with_reserved_keys(self) -> None:
         reserved = [f"k{number}" for number in range(450)]
@@ -1069,7 +1069,7 @@ class TestRepeats:
 
     def settle(self, outcome: str) -> str:
         [leased] = engine().claim(["default"], 1, 60_000).jobs
-        assert engine().settle(leased.lease.settled(Outcome(outcome), self.RESULT_TTL))
+        assert engine().settle(leased.lease.settlement(Outcome(outcome), self.RESULT_TTL))
         return str(leased.lease.id)
 
     def test_repeat_adds_nothing_and_returns_the_first_reply(self) -> None:
@@ -1159,7 +1159,7 @@ class TestForeignJobs:
             if newer == "task":
                 old_code.delattr(jobs, "noop")
             else:
-                old_code.delitem(records._DEFAULTS, "result_ttl")
+                old_code.delitem(records.STORED, "result_ttl")
             for _ in range(3):
                 assert burst(max_tasks=1).done == 0
                 assert engine().reschedule("default", result.id, 0)
@@ -1179,7 +1179,7 @@ class TestForeignJobs:
         for age in (0, 1, 2, 40, 1000, 3599, 3600):
             if age:
                 assert engine().reschedule("default", job_id, 0)
-                server().hset(keys().log, job_id, f"U{server_ms() - age * 1000}")
+                server().hset(keys().outcomes, job_id, f"U{server_ms() - age * 1000}")
             settlement = self.claim_unknown()
             found.append((settlement.outcome, round(settlement.ms / 1000)))
             assert engine().settle(settlement)
@@ -1214,7 +1214,7 @@ class TestForeignJobs:
         burst()
         assert counts() == [0, 1, 0, 0], "released"
         assert engine().reschedule("default", job_id, 0)
-        server().hset(keys().log, job_id, f"U{server_ms() - 3_600_000}")
+        server().hset(keys().outcomes, job_id, f"U{server_ms() - 3_600_000}")
         burst()
         assert counts() == [0, 0, 0, 1]
 

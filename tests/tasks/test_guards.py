@@ -191,7 +191,7 @@ class TestLock:
     def test_jobs_of_earlier_versions_run(self, order_lock: Lock) -> None:
         result = jobs.locked_note.enqueue(7, "old")
         fields = json.loads(server().hget(keys().jobs, result.id))
-        assert fields[6:] == [["order:7", "", None]]
+        assert fields[6:] == [["order:7", ""]]
         server().hset(keys().jobs, result.id, json.dumps(fields[:6]))
         burst()
         assert jobs.notes == ["old"]
@@ -199,7 +199,7 @@ class TestLock:
     def test_invalid_stored_name_is_dead_lettered(self) -> None:
         result = jobs.locked_note.enqueue(7)
         fields = json.loads(server().hget(keys().jobs, result.id))
-        server().hset(keys().jobs, result.id, json.dumps([*fields[:6], ["x" * 256, "", None]]))
+        server().hset(keys().jobs, result.id, json.dumps([*fields[:6], ["x" * 256, ""]]))
         assert not burst().failed
         assert counts() == [0, 0, 0, 1]
 
@@ -325,7 +325,7 @@ class TestFlood:
     def test_many_calls_of_one_lock_do_not_block_others(
         self, order_lock: Lock, operations: Counter[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(worker, "RETRY_DELAY", 600.0)  # no call is retried during the test
+        monkeypatch.setattr(worker, "GUARD_DELAY", 600.0)  # no call is retried during the test
         waiting, began = 300, server_ms()
         results = jobs.locked_note.enqueue_many([([7, number], {}) for number in range(waiting)])
         jobs.note.enqueue("other")
@@ -354,7 +354,7 @@ class TestFlood:
         assert moments.advance("a", 200, 0.5) == 200
 
     def test_remembered_names_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker, "MAX_REMEMBERED", 3)
+        monkeypatch.setattr(worker, "MAX_MOMENTS", 3)
         moments = worker.Moments()
         for key in ("a", "b", "c", "a", "d"):
             moments.advance(key, 1.0, 0.5)

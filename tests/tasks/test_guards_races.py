@@ -40,7 +40,7 @@ def start(own_prefix: str) -> Iterator[Start]:
 @pytest.mark.versions
 def test_lock_and_limit_hold_across_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four workers, 40 calls, 3 locks, at most 2 calls at a time."""
-    monkeypatch.setattr(worker, "RETRY_DELAY", 0.05)
+    monkeypatch.setattr(worker, "GUARD_DELAY", 0.05)
     results = jobs.enter.enqueue_many([([number % 3, number], {}) for number in range(40)])
     with ExitStack() as workers:
         for _ in range(4):

@@ -9,8 +9,8 @@ import pytest
 from django_redis_messaging import conf
 from django_redis_messaging.core import commands
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.jobs import engine as lost_claims
-from django_redis_messaging.services.jobs.engine import LostClaims
+from django_redis_messaging.services.jobs import worker as lost_claims
+from django_redis_messaging.services.jobs.worker import LostClaims
 from django_redis_messaging.tasks.compat import TaskResultStatus
 from tests.support.proxy import LossyProxy
 from tests.support.workers import at_work, backend, burst, ended, engine, state, until, worker

@@ -220,7 +220,7 @@ class TestOnce:
         result = backend().get_result(leased.lease.id)
         prepared = prepare_follow_up(backend(), result, "value")
         assert isinstance(prepared, FollowUp)
-        settlement = leased.lease.settled(Outcome.DONE, 60_000, 'R"value"')
+        settlement = leased.lease.settlement(Outcome.DONE, 60_000, 'R"value"')
         moment: int | None = engine().settle_and_push(settlement, prepared)
         return moment
 
@@ -230,7 +230,7 @@ class TestOnce:
         until(lambda: engine().sweep(["default"]) is None)
         assert self.settle(first) == 0
         [second] = engine().claim(["default"], 1, LONG).jobs
-        assert engine().begin(second.lease, "worker")
+        assert engine().start_lone(second.lease, "worker")
         assert self.settle(first) == 0
         assert not has_follow_up(result)
         moment = self.settle(second)

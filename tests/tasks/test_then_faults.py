@@ -48,7 +48,7 @@ def test_lost_replies(lossy: LossyProxy) -> None:
     lossy.lose_some(SHARE)
     for result, one in zip(results, leased, strict=True):
         follow_up = prepare_follow_up(backend(), result, "value")
-        settlement = one.lease.settled(Outcome.DONE, 60_000, 'R"value"')
+        settlement = one.lease.settlement(Outcome.DONE, 60_000, 'R"value"')
         assert engine().settle_and_push(settlement, follow_up)
     assert lossy.lost > size * SHARE / 2
     lossy.lose_next(0)
@@ -65,7 +65,7 @@ def test_full_memory(fill: Callable[[], None]) -> None:
         jobs.note.enqueue(1)
     with pytest.raises(TimeoutError):
         wait_for_result(result, 0.01)
-    settlement = leased.lease.settled(Outcome.DONE, 60_000, "R8")
+    settlement = leased.lease.settlement(Outcome.DONE, 60_000, "R8")
     assert engine().settle_and_push(settlement, prepare_follow_up(backend(), result, 8))
     assert wait_for_result(result).return_value == 8
     with pytest.raises(TimeoutError):

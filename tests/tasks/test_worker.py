@@ -25,14 +25,10 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import OutcomeUnknown, Unavailable
 from django_redis_messaging.services.common.loops import LoopGroup
 from django_redis_messaging.services.jobs import running as jobs_running
-from django_redis_messaging.services.jobs import running as settling
-from django_redis_messaging.services.jobs import threads as databases
-from django_redis_messaging.services.jobs import threads as event_loop
-from django_redis_messaging.services.jobs import worker as alone
+from django_redis_messaging.services.jobs import threads
 from django_redis_messaging.services.jobs import worker as jobs_worker
 from django_redis_messaging.services.jobs.engine import Claimed, Lease, LeasedJob, Outcome, Settlement
-from django_redis_messaging.tasks import worker as guards
-from django_redis_messaging.tasks import worker as running_module
+from django_redis_messaging.tasks import worker as tasks_worker
 from django_redis_messaging.tasks.compat import TaskResultStatus, task_finished, task_started
 from django_redis_messaging.tasks.worker import Limits, Worker
 from tests.support.processes import forked
@@ -244,19 +240,19 @@ class TestLeases:
                 server().zadd(keys().queue("default").leased, {result.id: 1})
                 claimed += engine().claim(["default"], 1, 60_000, worker="other").jobs
             [other] = claimed
-            assert engine().begin(other.lease, "other")
+            assert engine().start_lone(other.lease, "other")
             until(lambda: len(jobs.notes) == 2)
             until(lambda: "refused" in caplog.text)
             result.refresh()
             assert result.status == TaskResultStatus.RUNNING
         assert jobs.notes == [False, True]
-        assert engine().settle(other.lease.settled(Outcome.DONE, 60_000, "R1"))
+        assert engine().settle(other.lease.settlement(Outcome.DONE, 60_000, "R1"))
         result.refresh()
         assert result.return_value == 1
         assert result.errors[0].exception_class.__name__ == "LeaseLost"
 
     def test_old_database_connections_are_closed_around_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module, name in ((databases, "prepare"), (running_module, "close_old_connections")):
+        for module, name in ((threads, "prepare"), (tasks_worker, "close_old_connections")):
             monkeypatch.setattr(module, name, lambda: jobs.notes.append("closed"))
         jobs.note.enqueue("task")
         jobs.fail.enqueue()
@@ -290,7 +286,7 @@ class TestLostWorkers:
         self.lose(lost)
         first = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=3, lease=1.0) as runner:
-            until(lambda: state(lost).status == "h" and runner._admission._exclusive and jobs.notes)
+            until(lambda: state(lost).status == "h" and runner._admission._lone and jobs.notes)
             after = [jobs.note.enqueue("after") for _ in range(3)]
             lease_ends = server().zscore(keys().queue("default").leased, lost.id)
             # its lease is extended while it waits
@@ -304,8 +300,8 @@ class TestLostWorkers:
 
     def test_its_wait_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """After a wait in vain, an idle worker gets it, and the lanes of the busy one claim others."""
-        monkeypatch.setattr(alone, "MAX_PAUSE", 0.2)
-        monkeypatch.setattr(alone, "FIRST_DELAY", 0.05)
+        monkeypatch.setattr(jobs_worker, "LONE_PAUSE", 0.2)
+        monkeypatch.setattr(jobs_worker, "LONE_FIRST_DELAY", 0.05)
         lost = jobs.note.enqueue("lost")
         self.lose(lost)
         busy = jobs.wait.using(priority=10).enqueue()
@@ -324,7 +320,7 @@ class TestLostWorkers:
         assert jobs.notes == ["waits", "other", "lost"]
 
     def test_it_acquires_its_lock_before_it_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(guards, "RETRY_DELAY", 600.0)
+        monkeypatch.setattr(tasks_worker, "GUARD_DELAY", 600.0)
         lost = jobs.locked_note.enqueue(7, "lost")
         self.lose(lost)
         jobs.wait.using(priority=10).enqueue()
@@ -403,8 +399,8 @@ class TestLostWorkers:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """But one at a time: it can't take another with it that has lost two workers, too."""
-        monkeypatch.setattr(alone, "MAX_TRIES", 0)
-        monkeypatch.setattr(alone, "FIRST_DELAY", 0.05)
+        monkeypatch.setattr(jobs_worker, "LONE_TRIES", 0)
+        monkeypatch.setattr(jobs_worker, "LONE_FIRST_DELAY", 0.05)
         lost = [jobs.wait.enqueue() for _ in range(2)]
         for _ in range(2):
             engine().claim(["default"], 2, 1)
@@ -770,8 +766,8 @@ class TestConnections:
     def test_too_many_abandoned_threads_end_the_worker(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(event_loop, "MAX_ABANDONED", 1, raising=False)
-        monkeypatch.setattr(event_loop, "ABANDONED_AFTER", 0.05)
+        monkeypatch.setattr(threads, "MAX_ABANDONED", 1, raising=False)
+        monkeypatch.setattr(threads, "ABANDONED_AFTER", 0.05)
         for _ in range(3):
             jobs.wait_in_sync_call.using(timeout=0.05).enqueue()
         runner = worker()
@@ -807,9 +803,9 @@ class TestOutage:
         def fail(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(settling, "perform", fail)
-        settlement = Lease("default", "id", 1, "token").settled(Outcome.DONE)
-        settler, outage = settling.Settler(backend().engine, backend().using), settling.Outage()
+        monkeypatch.setattr(jobs_running, "perform", fail)
+        settlement = Lease("default", "id", 1, "token").settlement(Outcome.DONE)
+        settler, outage = jobs_running.Settler(backend().engine, backend().using), jobs_running.Outage()
         for error in (Unavailable(), OutcomeUnknown()):
             assert not settler.try_settle(settlement, outage)
             assert outage.unanswered == isinstance(error, OutcomeUnknown)

@@ -40,11 +40,15 @@ BACKLOG_INTERVAL = 0.05
 #: seconds added to a due time: the clocks of server and client run at slightly different speeds
 CLOCK_MARGIN = 0.002
 #: seconds that a round or a listing may take: a part of a Cluster that is down delays the others at most so
-DEADLINE = 2.0
+ROUND_DEADLINE = 2.0
+#: queues of one slot that one script sweeps
+SWEEP_PAGE = 100
 #: seconds that a running script gets to finish after stop()
 POLLER_STOP_TIMEOUT = 0.5
-#: queues of one slot that one script sweeps
-PAGE = 100
+#: seconds; limits each wait: a signal that arrives just before a thread begins to wait doesn't end the wait
+GROUP_POLL_INTERVAL = 1.0
+#: seconds to wait for loops to end after the second stop(): one may be waiting for an unreachable Redis
+GROUP_STOP_TIMEOUT = 10.0
 
 
 class Round(NamedTuple):
@@ -99,7 +103,7 @@ def delay_queues(using: str) -> Iterable[Round]:
 def rounds_of_slot(using: str, engine: Engine, registry: str) -> Iterable[Round]:
     """One round for each page of the registered queues of an engine."""
     names, old = perform(using, registrations(registry))
-    for page in batched(sorted(names), PAGE):
+    for page in batched(sorted(names), SWEEP_PAGE):
         check = [(name, name) for name in page if name in old]
         steps = partial(sweep_registered, engine, page, registry, check)
         yield Round((engine.keys.tag, page), using, steps)
@@ -113,17 +117,6 @@ def sweep_registered(
     for queue, name in check:
         yield from check_registration(engine, queue, registry, name)
     return due_in
-
-
-@dataclass(eq=False, slots=True)
-class _Scheduled:
-    """A round, or a listing of rounds, in a poller's schedule."""
-
-    do: Callable[[], float | None]
-    #: see Round
-    min_interval: float = POLL_INTERVAL
-    #: whether the last listing has named it
-    is_listed: bool = True
 
 
 class Poller:
@@ -153,7 +146,7 @@ class Poller:
         """Poll until stopped. A round for which Redis fails is logged, and repeated later. Any other error is
         logged and ends the poller: then `failed` is true."""
         threads: list[threading.Thread] = []
-        with self._guard():
+        with self._loop_guard():
             by_alias, stopped = _listings_by_alias(), lambda: self._is_stopped
             self._parts = [AliasPoller(using, by_alias[using], stopped) for using in by_alias]
             # Threads that can be abandoned: a call to a Redis that doesn't reply lasts for seconds.
@@ -171,10 +164,10 @@ class Poller:
             thread.join(max(ends - monotonic(), 0))
 
     def _poll(self, part: AliasPoller) -> None:
-        with self._guard():
+        with self._loop_guard():
             part.run()
 
-    def _guard(self) -> LoopGuard:
+    def _loop_guard(self) -> LoopGuard:
         return LoopGuard(logger, "The poller failed; stopping.", on_failure=self._fail)
 
     def _fail(self) -> None:
@@ -236,7 +229,7 @@ class AliasPoller:
     def _list(self, listing: Listing) -> None:
         """Add new rounds to the schedule, and remove those that are not listed any more."""
         try:
-            with deadline(DEADLINE):
+            with deadline(ROUND_DEADLINE):
                 listed = itertools.takewhile(lambda _: not self._is_stopped(), listing(self.using))
                 found = {one.key: one for one in listed}
         except MessagingError as error:
@@ -253,7 +246,7 @@ class AliasPoller:
 
     def _do(self, one: Round) -> float | None:
         try:
-            with deadline(DEADLINE):
+            with deadline(ROUND_DEADLINE):
                 return perform(one.using, one.steps())
         except MessagingError as error:
             self._failed("Polling a queue of %r failed, retrying at the next poll: %s", error)
@@ -266,11 +259,15 @@ class AliasPoller:
             logger.warning(text, self.using, error)
 
 
-#: seconds; bounds each wait, since a signal that arrives just before a thread begins to wait doesn't end
-#: the wait
-GROUP_POLL_INTERVAL = 1.0
-#: seconds to wait for loops to end after the second stop(): one may be waiting for an unreachable Redis
-GROUP_STOP_TIMEOUT = 10.0
+@dataclass(eq=False, slots=True)
+class _Scheduled:
+    """A round, or a listing of rounds, in a poller's schedule."""
+
+    do: Callable[[], float | None]
+    #: see Round
+    min_interval: float = POLL_INTERVAL
+    #: whether the last listing has named it
+    is_listed: bool = True
 
 
 class Loop(Protocol):

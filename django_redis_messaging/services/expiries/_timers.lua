@@ -1,14 +1,22 @@
 -- Timers that have not started. Until then the unique key of a timer's job is the timer's name, and a change
 -- takes the job from wherever it is, even from a listener that has claimed but not started it.
 --
+-- The KEYS of their scripts are the records of the jobs, the queue of the namespace, the timer's real key, and the
+-- namespaces (with_timer in services/expiries/keys.py).
+--
 -- uses common/_time.lua
 -- uses common/_types.lua
 -- uses jobs/_queue.lua
 -- uses jobs/_records.lua
 
+-- Returns the records, the queue, the real key, and the key of the namespaces.
+local function timer_at(keys)
+  return records_at(keys), queue_at(keys, 1), keys[14], keys[15]
+end
+
 -- Reads the keys that a change of a timer writes: a key of another type fails before the first write.
 local function check_timer(records, queue, ...)
-  check_types('HLEN', records.jobs, records.states, records.log)
+  check_types('HLEN', records.jobs, records.states, records.outcomes)
   check_types('ZCARD', queue.ready, queue.delayed, queue.leased, queue.bell, ...)
 end
 

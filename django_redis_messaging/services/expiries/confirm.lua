@@ -1,23 +1,16 @@
 -- Starts a timer that was claimed because it is due, unless its real key lives longer.
 --
+-- uses _timers.lua
 -- uses jobs/_records.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 timer
+-- KEYS  1-15 timer, see _timers.lua
 -- ARGV  1 id
 -- ARGV  2 fence
 -- ARGV  3 token
 -- Returns 0 if the timer has started, now or before; the ms by which to delay it; or -1 if the lease is stale: the
 -- timer was cancelled, replaced, extended, or claimed by another listener
-local records, timer = records_at(KEYS), KEYS[9]
+local records, _, timer = timer_at(KEYS)
 local id, fence, token = ARGV[1], ARGV[2], ARGV[3]
 local state = leased_state(records, id, fence, token)
 if not state or state.unique == '' then

@@ -5,27 +5,12 @@
 -- uses jobs/_queue.lua
 -- uses jobs/_records.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
--- KEYS  14 timer
--- KEYS  15 namespaces
+-- KEYS  1-15 timer, see _timers.lua
 -- ARGV  1 unique key
 -- ARGV  2 namespace
 -- ARGV  3 ms until it is due
 -- Returns 1, or 0 if the timer has started or doesn't exist
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
-local timer, namespaces = KEYS[14], KEYS[15]
+local records, queue, timer, namespaces = timer_at(KEYS)
 local unique, namespace, after = ARGV[1], ARGV[2], tonumber(ARGV[3])
 check_timer(records, queue, namespaces)
 local id, state = find_timer(records, unique)

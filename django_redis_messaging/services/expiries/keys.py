@@ -28,3 +28,9 @@ def namespaces_key(prefix: str) -> str:
     """ZSET namespace → ms at which the last of its timers is due. The poller removes old names of empty
     namespaces."""
     return tag(prefix, *TIMERS) + ":namespaces"
+
+
+def with_timer(queue: list[str], prefix: str, namespace: str, name: str) -> list[str]:
+    """The KEYS of a script about a timer, in the order of _timers.lua. `queue`: the records of the jobs, and
+    the queue of the namespace."""
+    return [*queue, timer_key(prefix, namespace, name), namespaces_key(prefix)]

@@ -7,21 +7,7 @@
 -- uses jobs/_records.lua
 -- uses jobs/_results.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
--- KEYS  14 timer
--- KEYS  15 namespaces
+-- KEYS  1-15 timer, see _timers.lua
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
 -- ARGV  3 offset of the request windows: ms
@@ -34,9 +20,8 @@
 -- ARGV  10 payload, as JSON
 -- ARGV  11 max attempts
 -- Returns the id of the job; if the limit is exceeded, the number of timers that would wait, with nothing done
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
-local requests = {KEYS[7], KEYS[8], offset = tonumber(ARGV[3])}
-local timer, namespaces = KEYS[14], KEYS[15]
+local records, queue, timer, namespaces = timer_at(KEYS)
+local requests = requests_at(KEYS, tonumber(ARGV[3]))
 local request, window, max_waiting = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 local namespace, unique, after = ARGV[5], ARGV[6], tonumber(ARGV[7])
 local job = {id = ARGV[8], name = ARGV[9], payload = ARGV[10], max_attempts = ARGV[11]}

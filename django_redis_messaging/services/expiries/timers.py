@@ -1,4 +1,7 @@
-"""The poller's rounds over timers."""
+"""Timers: what starts, extends and cancels them, and what calls their handlers when they are due.
+
+The jobs of all timers are in one slot, whose queues are the namespaces.
+"""
 
 from __future__ import annotations
 
@@ -34,32 +37,9 @@ from ..jobs.keys import JobKeys, request_offset, request_shard
 from ..jobs.queue import retry_delay
 from ..jobs.running import RunningJob
 from ..jobs.threads import EventLoopEnded
-from .keys import TIMERS, namespaces_key, timer_key, timer_name
+from .keys import TIMERS, namespaces_key, timer_name, with_timer
 
-
-class TimerEngine(Engine):
-    """The timers of a prefix."""
-
-    counts_lost = True
-
-    def __init__(self, prefix: str) -> None:
-        super().__init__(prefix, *TIMERS)
-        self._prefix = prefix
-
-    def claim(self, queues: Sequence[str], count: int, lease: int, **options: Any) -> Steps[Claimed]:
-        """As Engine.claim, with the namespaces in random order: none is always served first."""
-        return (yield from super().claim(random.sample(queues, len(queues)), count, lease, **options))
-
-    def confirm(self, leased: LeasedJob, name: str) -> Steps[int]:
-        """Start a timer that was claimed. 0 if it has started; the ms by which to delay it; or -1 if the
-        lease is stale: the timer was cancelled, replaced, extended, or claimed by another listener."""
-        _, job_id, fence, token = leased.lease
-        keys = [*self.keys.records, timer_key(self._prefix, leased.lease.queue, name)]
-        return int((yield Script("expiries/confirm", keys, (job_id, fence, token))))
-
-    def namespaces(self) -> Steps[list[str]]:
-        """The namespaces that have or had timers."""
-        return registered_queues(namespaces_key(self._prefix))
+logger = logging.getLogger(__name__)
 
 
 class Expiry(Service):
@@ -117,7 +97,8 @@ class Expiry(Service):
         shard = request_shard(request_key)
         offset = request_offset(shard, window())
         words = (request_key, window(), offset, limit, self.namespace, unique, ms, *job)
-        changed = [*self._jobs.for_request(shard, self.namespace), *self._timer_keys(name)]
+        queue = self._jobs.for_request(shard, self.namespace)
+        changed = with_timer(queue, self._prefix, self.namespace, name)
         reply = yield Script("expiries/start", changed, words)
         if isinstance(reply, int):
             raise LimitExceeded(
@@ -132,9 +113,8 @@ class Expiry(Service):
         """Make a timer due this long from now, whether that is later or earlier. False if it has started or
         doesn't exist."""
         ms = milliseconds(after, "after", minimum=1)
-        return bool(
-            (yield Script("expiries/extend", self._keys(name), (self._unique(name), self.namespace, ms)))
-        )
+        words = (self._unique(name), self.namespace, ms)
+        return bool((yield Script("expiries/extend", self._keys(name), words)))
 
     aextend = asynchronous(extend)
 
@@ -142,8 +122,8 @@ class Expiry(Service):
     def cancel(self, name: str) -> Steps[bool | None]:
         """Cancel a timer: its handler isn't called. False if it has started or doesn't exist; None if a reply
         was lost and the repeat found no timer, so that either may be true."""
-        *changed, _ = self._keys(name)
-        return settled((yield Script("expiries/cancel", changed, (self._unique(name),), settles=True)))
+        words = (self._unique(name),)
+        return settled((yield Script("expiries/cancel", self._keys(name), words, settles=True)))
 
     acancel = asynchronous(cancel)
 
@@ -155,9 +135,8 @@ class Expiry(Service):
         >>> print(Expiry("order").remaining("no such timer"))
         None
         """
-        unique = self._unique(name)
-        timer = timer_key(self._prefix, self.namespace, name)
-        ms: int = yield Script("expiries/remaining", [*self._jobs.records, timer], (unique,))
+        words = (self._unique(name),)
+        ms: int = yield Script("expiries/remaining", self._keys(name), words)
         return None if ms < 0 else ms / 1000
 
     aremaining = asynchronous(remaining)
@@ -166,17 +145,33 @@ class Expiry(Service):
         return timer_name(self.namespace, keys.name(name, "name"))
 
     def _keys(self, name: str) -> list[str]:
-        """The keys of a change, in the order of the scripts."""
-        return [*self._jobs.queue(self.namespace).with_records, *self._timer_keys(name)]
-
-    def _timer_keys(self, name: str) -> list[str]:
-        return [
-            timer_key(self._prefix, self.namespace, keys.name(name, "name")),
-            namespaces_key(self._prefix),
-        ]
+        queue = self._jobs.queue(self.namespace).with_records
+        return with_timer(queue, self._prefix, self.namespace, name)
 
 
-logger = logging.getLogger(__name__)
+class TimerEngine(Engine):
+    """The timers of a prefix."""
+
+    counts_lost = True
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix, *TIMERS)
+        self._prefix = prefix
+
+    def claim(self, queues: Sequence[str], count: int, lease: int, **options: Any) -> Steps[Claimed]:
+        """As Engine.claim, with the namespaces in random order: none is always served first."""
+        return (yield from super().claim(random.sample(queues, len(queues)), count, lease, **options))
+
+    def confirm(self, leased: LeasedJob, name: str) -> Steps[int]:
+        """Start a timer that was claimed. 0 if it has started; the ms by which to delay it; or -1 if the
+        lease is stale: the timer was cancelled, replaced, extended, or claimed by another listener."""
+        namespace, job_id, fence, token = leased.lease
+        keys = with_timer(self.keys.queue(namespace).with_records, self._prefix, namespace, name)
+        return int((yield Script("expiries/confirm", keys, (job_id, fence, token))))
+
+    def namespaces(self) -> Steps[list[str]]:
+        """The namespaces that have or had timers."""
+        return registered_queues(namespaces_key(self._prefix))
 
 
 class Firing:
@@ -195,7 +190,7 @@ class Firing:
             name, payload = _decode(leased)
         except (TypeError, ValueError) as error:  # an unreadable timer must not stop the others
             logger.error("Timer id=%s of %r can't be decoded; moved to dead letters.", job_id, namespace)
-            return running.settled(Outcome.DEAD, line=_failure(f"The timer can't be decoded: {error}"))
+            return running.settlement(Outcome.DEAD, line=_failure(f"The timer can't be decoded: {error}"))
         with running.start():
             return self._fire(running, name, payload)
 
@@ -206,11 +201,11 @@ class Firing:
             delay = perform(self._using, self._engine.confirm(leased, name))
         except MessagingError as error:
             logger.warning("Starting timer id=%s failed; released: %s", job_id, error)
-            return running.settled(Outcome.RELEASE)
+            return running.settlement(Outcome.RELEASE)
         if delay < 0:
             return None
         if delay > 0:
-            return running.settled(Outcome.RELEASE, delay)
+            return running.settlement(Outcome.RELEASE, delay)
         due_at = to_datetime(leased.state.moment)
         expired = Expired(name, namespace, payload, job_id, leased.lease.fence, due_at)
         threads.prepare()
@@ -220,7 +215,7 @@ class Firing:
             return _failed(self._handlers[namespace], running, error)
         finally:
             close_old_connections()
-        return running.settled(Outcome.DONE)
+        return running.settlement(Outcome.DONE)
 
 
 def _decode(leased: LeasedJob) -> tuple[str, Any]:
@@ -236,7 +231,7 @@ def _call(handler: TimerHandler, expired: Expired, running: RunningJob) -> None:
 
 def _failed(handler: TimerHandler, running: RunningJob, error: BaseException) -> Settlement:
     if running.released or issubclass(type(error), EventLoopEnded):
-        return running.settled(Outcome.RELEASE)
+        return running.settlement(Outcome.RELEASE)
     leased = running.leased
     reason = name_of(type(error))
     if issubclass(type(error), TaskTimeout) and running.overdue >= 0:
@@ -252,7 +247,7 @@ def _failed(handler: TimerHandler, running: RunningJob, error: BaseException) ->
         level=logging.WARNING,
     )
     line = _failure(f"{title(handler.function)}: {reason}")
-    return running.settled(Outcome.RETRY, round(retry_delay(leased.state.failures) * 1000), line)
+    return running.settlement(Outcome.RETRY, round(retry_delay(leased.state.failures) * 1000), line)
 
 
 def _failure(reason: str) -> str:

@@ -1,6 +1,5 @@
 """The lease engine, and the delay queue on it."""
 
-from .engine import DeadJob, Job, QueueStats
-from .queue import DelayQueue
+from .queue import DeadJob, DelayQueue, Job, QueueStats
 
 __all__ = ["DeadJob", "DelayQueue", "Job", "QueueStats"]

@@ -3,7 +3,6 @@
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
--- uses _waiters.lua
 -- uses common/_time.lua
 
 -- Jobs that one script requeues because their leases have expired, in all queues together.

@@ -1,14 +1,25 @@
--- A queue: ready, delayed, leased, dead, bell (QueueKeys.all in services/jobs/keys.py), behind the records in
--- the KEYS of every job script. The score of a ready job is its place: each priority has a band of 2^45
--- places, the highest priority first; within a band, jobs are in the order in which they became ready.
+-- A queue: its keys follow the records in the KEYS of a script, in the order of QueueKeys.all in
+-- services/jobs/keys.py. The score of a ready job is its place: each priority has a band of 2^45 places, the highest
+-- priority first; within a band, jobs are in the order in which they became ready.
 --
 -- uses common/_time.lua
 local BAND = 2 ^ 45
 -- Jobs that one script promotes, in all queues together.
 local promotions_left = 500
 
-local function queue_at(keys, at)
+-- The queue of this number, from 1.
+local function queue_at(keys, number)
+  local at = 4 + 5 * number
   return {ready = keys[at], delayed = keys[at + 1], leased = keys[at + 2], dead = keys[at + 3], bell = keys[at + 4]}
+end
+
+-- All queues, of a script that has no other keys behind the records.
+local function queues_at(keys)
+  local queues = {}
+  for number = 1, (#keys - 8) / 5 do
+    queues[number] = queue_at(keys, number)
+  end
+  return queues
 end
 
 -- The lowest place of the band behind that of a place.

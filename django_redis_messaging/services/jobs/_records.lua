@@ -1,16 +1,20 @@
--- The records of jobs: KEYS 1 to 6 of every job script; 7 and 8 are for request ids (JobKeys.records in
--- services/jobs/keys.py).
+-- The records of jobs: the first KEYS of every job script, in the order of JobKeys.records in services/jobs/keys.py.
 --
 -- uses common/_time.lua
 local function records_at(keys)
   return {
-    jobs = keys[1], states = keys[2], log = keys[3], finished = keys[4], uniques = keys[5], aliases = keys[6],
+    jobs = keys[1], states = keys[2], outcomes = keys[3], finished = keys[4], uniques = keys[5], aliases = keys[6],
   }
+end
+
+-- The two hashes for request ids, which follow the records: see common/_requests.lua. `offset`: ms, or nil.
+local function requests_at(keys, offset)
+  return {keys[7], keys[8], offset = offset}
 end
 
 -- A job's state: "status priority attempts lost max_attempts fence token pushed first last moment workers awaited
 -- unique".
--- status    w waiting, h held (leased, but not started), r running, s succeeded, d dead, c cancelled
+-- status    w waiting, h lone (leased, but not started: jobs/claim.lua), r running, s succeeded, d dead, c cancelled
 -- attempts  started
 -- lost      attempts whose lease expired, where these are counted apart from failures
 -- fence     of the latest lease; token: random, chosen by the holder of that lease
@@ -23,17 +27,9 @@ end
 -- takes less memory than three.
 local STATE = '^(%a) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d) ([^\n]*)'
 
--- As before `lost` and `awaited` were added.
-local OLD_STATE = '^(%a) (%S+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$'
-
 local function parse_state(text)
   local status, priority, attempts, lost, max_attempts, fence, token, pushed, first, last, moment, workers, awaited,
     unique = string.match(text, STATE)
-  if not status then
-    status, priority, attempts, max_attempts, fence, token, pushed, first, last, moment, workers, unique =
-      string.match(text, OLD_STATE)
-    lost, awaited = '0', '0'
-  end
   return {
     status = status,
     priority = tonumber(priority),
@@ -202,5 +198,5 @@ local function read_record(records, id, max_age)
   if head then
     return {id, payload, head, log}, state
   end
-  return {id, redis.call('HGET', records.jobs, id) or '', text, redis.call('HGET', records.log, id) or ''}, state
+  return {id, redis.call('HGET', records.jobs, id) or '', text, redis.call('HGET', records.outcomes, id) or ''}, state
 end

@@ -1,7 +1,12 @@
--- The end of a job: the log of its attempts, its result, and its deletion. `limits` is that of _leases.lua.
+-- The end of a job: the log of its attempts, its result, the clients that wait for it, and its deletion. `limits` is
+-- that of _leases.lua.
+--
+-- Clients wait for an entry of the stream TAG:ended:ID if the state's `awaited` says that there may be some: the
+-- script that ends the job adds it, which wakes them all. Reading a stream removes nothing. The key has to be computed:
+-- a script may end any of its jobs. It is in the slot of the KEYS, and its loss only delays waiting clients: they poll,
+-- too.
 --
 -- uses _records.lua
--- uses _waiters.lua
 -- uses common/_time.lua
 
 -- Jobs that one script removes because they have expired, in all queues together.
@@ -11,7 +16,7 @@ local removals_left = 100
 local function delete_job(records, id, unique)
   redis.call('HDEL', records.jobs, id)
   redis.call('HDEL', records.states, id)
-  redis.call('HDEL', records.log, id)
+  redis.call('HDEL', records.outcomes, id)
   if unique ~= '' then
     delete_aliases(records, id)
   end
@@ -103,7 +108,31 @@ end
 
 local function append_log(records, id, line)
   if line ~= '' then
-    redis.call('HSET', records.log, id, with_line(redis.call('HGET', records.log, id), line))
+    redis.call('HSET', records.outcomes, id, with_line(redis.call('HGET', records.outcomes, id), line))
+  end
+end
+
+local ENDED_TTL = 10000 -- ms: longer than the time between a client's check and its read of the stream
+
+local function ended_key(records, id)
+  return string.sub(records.jobs, 1, -#'jobs' - 1) .. 'ended:' .. id
+end
+
+-- Has the end of the job wake the caller. An entry of an earlier end, before a redrive, is deleted.
+local function await_end(records, id, state)
+  redis.call('DEL', ended_key(records, id)) -- Redis never refuses it, nor the writes after it
+  state.awaited = '1'
+  write_state(records, id, state)
+end
+
+-- Wakes the clients that wait for the end of the job. Called before the state is written.
+local function wake_waiters(records, id, state)
+  if state.awaited == '1' then
+    local key = ended_key(records, id)
+    redis.call('DEL', key)
+    redis.call('XADD', key, '1-0', '', '')
+    redis.call('PEXPIRE', key, ENDED_TTL)
+    state.awaited = '0'
   end
 end
 
@@ -115,12 +144,12 @@ local function finish_job(records, id, state, status, line, ttl, now, limits)
     return delete_job(records, id, state.unique)
   end
   state.status, state.moment, state.token = status, digits(now), '-'
-  local payload, log = redis.call('HGET', records.jobs, id), redis.call('HGET', records.log, id)
+  local payload, log = redis.call('HGET', records.jobs, id), redis.call('HGET', records.outcomes, id)
   local record = {format_state(state), payload or '', with_line(log, line)}
   redis.call('HSET', records.states, id, table.concat(record, '\n'))
   redis.call('HDEL', records.jobs, id)
   if log then
-    redis.call('HDEL', records.log, id)
+    redis.call('HDEL', records.outcomes, id)
   end
   keep_result(records, id, now + ttl, now, limits)
 end

@@ -7,19 +7,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 id
 -- ARGV  2 ms to keep the cancellation as the job's result; 0: delete the job
 -- ARGV  3 line for the log of attempts
@@ -29,9 +18,8 @@
 -- ARGV  7 whether a dead job is cancelled, too: 1 or 0
 -- Returns 1, also to a repeat; 0 if the job has started, has ended, or doesn't exist; with nothing done, the payload of
 -- a job that waits in another queue
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
-local requests = {KEYS[7], KEYS[8]}
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local id, ttl, line = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
 local limits, with_dead = parse_limits(ARGV[6]), ARGV[7] == '1'

@@ -6,15 +6,8 @@
 -- uses _results.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9… queues, each: ready, delayed, leased, dead, bell; the first queue is served first
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9… queues, see _queue.lua; the first one is served first
 -- ARGV  1 token of the new leases
 -- ARGV  2 worker, or -
 -- ARGV  3 length of the new leases: ms; 0: the jobs are deleted at once
@@ -25,17 +18,13 @@
 -- Returns {now, due, settled, jobs}: the server's clock (ms); the ms until something is due, or -1; for each
 -- settled lease 1, or 0 if it was stale; for each job queue, id, payload, state (flat: Redis converts each table of
 -- a reply at the cost of a command)
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
-local records = records_at(KEYS)
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+local records, queues = records_at(KEYS), queues_at(KEYS)
 local new_lease = {token = ARGV[1], worker = ARGV[2], length = tonumber(ARGV[3])}
 local wanted, min_age = tonumber(ARGV[4]), tonumber(ARGV[5])
 local limits = parse_limits(ARGV[6])
 local us = microseconds()
 local now = math.floor(us / 1000)
-local queues = {}
-for at = 9, #KEYS, 5 do
-  queues[#queues + 1] = queue_at(KEYS, at)
-end
 -- This claim answers the wake-up. As a removal, which Redis never refuses, it also comes before all other writes:
 -- when memory is full, they are allowed then.
 redis.call('DEL', queues[1].bell)
@@ -85,9 +74,9 @@ local function take_old(queue, count, before)
   return ids, young
 end
 
--- Leases a job, or deletes it where no lease is wanted; returns its state as text. A job that may have ended its
--- workers is held, and jobs/begin.lua starts it: two of its leases have expired, or one, if the next would be the last.
--- A first loss nearly always has another cause: a deploy, or another job of that worker.
+-- Leases a job, or deletes it where no lease is wanted; returns its state as text. A lone job may have ended its
+-- workers: two of its leases have expired, or one, if the next would be the last. Its attempt is started later, by
+-- jobs/start_lone.lua. A first loss nearly always has another cause: a deploy, or another job of that worker.
 local function lease_job(queue, id, state)
   if state.lost > 1 or (state.lost == 1 and limits.lost == 2) then
     state.status = 'h'

@@ -5,30 +5,19 @@
 -- uses common/_time.lua
 -- reads only
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 number of jobs
 -- ARGV  2 age at which a dead job is deleted: ms
 -- Returns a list of {id, payload, state, log}
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local count, max_age = ARGV[1], tonumber(ARGV[2])
 local since = '(' .. digits(milliseconds() - max_age)
 local reply = {}
 for _, id in ipairs(redis.call('ZREVRANGEBYSCORE', queue.dead, '+inf', since, 'LIMIT', 0, count)) do
   local payload, state = redis.call('HGET', records.jobs, id), redis.call('HGET', records.states, id)
   if payload and state then
-    reply[#reply + 1] = {id, payload, state, redis.call('HGET', records.log, id) or ''}
+    reply[#reply + 1] = {id, payload, state, redis.call('HGET', records.outcomes, id) or ''}
   end
 end
 return reply

@@ -1,4 +1,4 @@
-"""Registries of queues: the poller and the statistics find in them which queues exist.
+"""The lease engine: what is stored of jobs, and the scripts that change it.
 
 A job is in one place at a time: it waits in a queue (ready, or delayed until it is due), is leased, is dead,
 or has ended and is kept as a result. A claim gives its caller a lease with a fence and a token; later writes
@@ -7,83 +7,55 @@ about the job carry both, and are refused when they are stale. Every claim reque
 The design is that of visibility timeouts (Amazon SQS) with counted attempts, on sorted sets as in "Redis in
 Action", chapter 6; one script does all that a claim needs.
 
-At the end of their leases they would come back as jobs that have lost their worker, and one with a single
-attempt would be dead. So the worker releases them, by the token of the claim.
+A *lone* job has lost two workers, and may have ended them: a claim leases it without starting an attempt, and
+its worker starts one when no other job runs in its process. See jobs/claim.lua and LoneStarts.
 
-A push registers its queue until the moment at which its job is due, but not at every push: a process
-remembers what it has registered. A registration that is older than MAX_AGE is removed by the poller, after
-it has found the queue empty; so no queue with jobs is forgotten, however long they are delayed. Nothing else
-removes registrations: workers don't read them, and the statistics don't write, so that users of Redis who may
-only read can run them. Without a poller, names that are no longer used stay: some bytes each in Redis, and a
-script each for the statistics.
+A registry lists which queues exist, for the poller and the statistics. A push registers its queue until the
+moment at which its job is due, but not at every push: a process remembers what it has registered. The poller
+removes a registration that is older than MAX_AGE, after it has found the queue empty; so no queue with jobs
+is forgotten, however long they are delayed. Nothing else removes registrations: workers don't read them, and
+the statistics don't write, so that users of Redis who may only read can run them. Without a poller, names
+that are no longer used stay: some bytes each in Redis, and a script each for the statistics.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from ... import conf
 from ...core.commands import Argument, Wait, batched
-from ...core.operations import Command, PopHint, Script, Steps, perform
+from ...core.operations import Command, PopHint, Script, Steps
 from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
 from ..common.arguments import integer, request, settled, window
 from .keys import JobKeys, request_offset, request_shard
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job that was popped. If it has a lease, ack, retry, release or fail it before the lease ends."""
+T = TypeVar("T")
 
-    id: str
-    #: what was pushed
-    data: Any
-    #: attempts started, this one included
-    attempts: int
-    #: grows with every lease of this job: a resource that refuses lower ones is safe from late holders
-    fence: int
-    #: when it became due
-    due_at: datetime
-    #: name of its queue
-    queue: str
-    #: identifies the lease, together with the fence
-    token: str = field(repr=False, default="")
-
-
-@dataclass(frozen=True, slots=True)
-class DeadJob:
-    """A dead job: it failed permanently, or had all its attempts."""
-
-    id: str
-    data: Any
-    attempts: int
-    #: why it died; empty if no reason was given
-    reason: str
-    buried_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """How many jobs are in each state, as if everything due by time had been done."""
-
-    ready: int
-    delayed: int
-    leased: int
-    dead: int
-    #: seconds since the oldest ready job became due; None if no job is ready
-    oldest_age: float | None
-
-
-#: status of a job that was claimed after two leases of it had expired, before its attempt is started
-HELD = "h"
+#: seconds after which a waiting client polls, though no wake-up came
+POLL_INTERVAL = 1.0
+#: attempts that a job may have at most
+MAX_ATTEMPTS = 10_000
+#: ms without a heartbeat after which a worker no longer counts
+HEARTBEAT_TIMEOUT = 120_000
+#: jobs that one script pushes, redrives or deletes at most
+PAGE = 200
+#: bytes of payloads that one script pushes at most, unless a single job has more
+PAGE_BYTES = 2**20
+#: seconds after which a process that goes on pushing to a queue registers it again
+REGISTER_INTERVAL = 3600.0
+#: ms after which a registration is old, counted from its moment
+MAX_AGE = 30 * 86_400_000
+#: ms by which a job may be due after the registered moment without a new registration: less than MAX_AGE
+MAX_LATER = 15 * 86_400_000
+#: status of a lone job that is leased and not started yet
+LONE = "h"
 
 
 class Outcome(Enum):
@@ -108,7 +80,7 @@ class Lease(NamedTuple):
     fence: int
     token: str
 
-    def settled(self, outcome: Outcome, ms: int = 0, line: str = "") -> Settlement:
+    def settlement(self, outcome: Outcome, ms: int = 0, line: str = "") -> Settlement:
         """The lease with its outcome."""
         return Settlement(self, outcome, ms, line)
 
@@ -196,120 +168,8 @@ class Claimed(NamedTuple):
     #: seconds until something is due; None where nothing is
     due_in: float | None
     #: for each settlement, whether it was applied; False where the lease was stale
-    settled: list[bool]
+    applied: list[bool]
     jobs: list[LeasedJob]
-
-
-def parse_state(raw: bytes) -> State:
-    """The state in a reply."""
-    parts = raw.decode().split(" ", 13)
-    if len(parts) < 14:  # as before `lost` and `awaited` were added
-        parts[3:3], parts[-1:-1] = ["0"], ["0"]
-    status, priority, attempts, lost, max_attempts, fence, token, *moments, workers, awaited, unique = parts
-    pushed, first, last, moment = map(int, moments)
-    names = [] if workers == "-" else workers.split(",")
-    numbers = int(priority), int(attempts), int(lost), int(max_attempts), int(fence)
-    return State(status, *numbers, token, pushed, first, last, moment, names, awaited == "1", unique)
-
-
-def parse_record(raw: list[bytes]) -> JobRecord:
-    """One job of a reply: id, payload, state, log."""
-    job_id, payload, state, log = raw
-    return JobRecord(job_id.decode(), payload, parse_state(state), log)
-
-
-def parse_claim(reply: list[Any], queues: Sequence[str]) -> Claimed:
-    """The reply of jobs/claim.lua."""
-    now, due_in, settled, found = reply
-    jobs = []
-    for number, job_id, payload, raw in batched(found, 4):
-        state, at = parse_state(raw), int(number) - 1
-        lease = Lease(queues[at], job_id.decode(), state.fence, state.token)
-        jobs.append(LeasedJob(lease, payload, state))
-    return Claimed(now, None if due_in < 0 else due_in / 1000, [bool(flag) for flag in settled], jobs)
-
-
-#: weight of a queue, at most
-MAX_WEIGHT = 1000
-
-
-class QueueOrder:
-    """Strict: the first queue is served first, always. With weights: each queue comes first in a share of the
-    claims that is proportional to its weight; the others follow, so that no claim is in vain.
-
-    The shares are even ("smooth weighted round-robin", nginx): with weights of 3 and 1, the first four claims
-    serve a, a, b and a first.
-
-    >>> order = QueueOrder({"a": 3, "b": 1})
-    >>> [order.next()[0] for _ in range(4)]
-    ['a', 'a', 'b', 'a']
-    >>> QueueOrder(["b", "a"]).next()
-    ['b', 'a']
-    """
-
-    def __init__(self, queues: Sequence[str] | Mapping[str, int]) -> None:
-        #: in the order in which they were given
-        self.queues = list(queues)
-        self._weights = dict(queues) if isinstance(queues, Mapping) else {}
-        self._total = sum(self._weights.values())
-        #: how far each queue is behind its share
-        self._behind = dict.fromkeys(self._weights, 0)
-
-    def next(self) -> list[str]:
-        """The queues in the order of the next claim. Not for several threads at once."""
-        if not self._weights:
-            return self.queues
-        for queue, weight in self._weights.items():
-            self._behind[queue] += weight
-        order = sorted(self.queues, key=self._behind.__getitem__, reverse=True)
-        self._behind[order[0]] -= self._total
-        return order
-
-
-T = TypeVar("T")
-
-#: jobs that one script pushes, redrives or deletes at most
-PAGE = 200
-#: bytes of payloads that one script pushes at most, unless a single job has more
-PAGE_BYTES = 2**20
-
-
-def pages(jobs: Iterable[T], payload: Callable[[T], str]) -> Iterator[list[T]]:
-    """Group jobs into pages, in their order. `payload` returns the payload of a job.
-
-    >>> [len(page) for page in pages(["x" * 600_000, "x" * 600_000, "x"], str)]
-    [1, 2]
-    """
-    page: list[T] = []
-    size = 0
-    for job in jobs:
-        text = payload(job)
-        added = len(text) if text.isascii() else len(text.encode())
-        if page and (len(page) == PAGE or size + added > PAGE_BYTES):
-            yield page
-            page, size = [], 0
-        page.append(job)
-        size += added
-    if page:
-        yield page
-
-
-#: seconds after which a waiting client polls, though no wake-up came
-POLL_INTERVAL = 1.0
-#: attempts that a job may have at most
-MAX_ATTEMPTS = 10_000
-#: ms without a heartbeat after which a worker no longer counts
-HEARTBEAT_TIMEOUT = 120_000
-
-
-def check_attempts(value: int, what: str) -> int:
-    """`value`, if a job may have so many attempts."""
-    return integer(value, what, minimum=1, maximum=MAX_ATTEMPTS)
-
-
-def new_token() -> str:
-    """A token of new leases."""
-    return os.urandom(6).hex()
 
 
 class Push(NamedTuple):
@@ -384,13 +244,12 @@ class Engine:
         words: list[Argument] = [token or new_token(), worker, lease, count, min_age, self._limits()]
         for one in settlements:
             words += (numbers[one.lease.queue], *one.words)
-        keys = [*self.keys.records, *(key for queue in queues for key in self.keys.queue(queue).all)]
-        reply = yield Script("jobs/claim", keys, words, once=True)
+        reply = yield Script("jobs/claim", self.keys.with_queues(queues), words, once=True)
         return parse_claim(reply, queues)
 
     def return_claims(self, queues: Sequence[str], tokens: Sequence[str]) -> Steps[int]:
         """Release the jobs of claims whose replies were lost, uncounted. Returns how many."""
-        keys = [*self.keys.records, *(key for queue in queues for key in self.keys.queue(queue).all)]
+        keys = self.keys.with_queues(queues)
         released: int = yield Script("jobs/return", keys, (self._limits(), *tokens))
         return released
 
@@ -415,15 +274,14 @@ class Engine:
         Returns when (ms), also to a repeat; 0, with nothing pushed, where the lease is stale; None where a
         lost reply leaves that open, since no result is kept.
         """
-        keys = [*self.keys.queue(settlement.lease.queue).with_records, *self.keys.queue(follow_up.queue).all]
+        keys = self.keys.with_queues((settlement.lease.queue, follow_up.queue))
         words = (self._limits(), *settlement.words, follow_up.max_aliases, *follow_up.job)
         moment: int | None = yield Script("jobs/settle_push", keys, words, settles=True)
         return moment
 
-    def begin(self, lease: Lease, worker: str) -> Steps[State | None]:
-        """Start an attempt at a job that was held when it was claimed. Returns its state; None if the lease
-        is stale."""
-        reply = yield Script("jobs/begin", self.keys.records, (*lease[1:], worker))
+    def start_lone(self, lease: Lease, worker: str) -> Steps[State | None]:
+        """Start an attempt at a lone job. Returns its state; None if the lease is stale."""
+        reply = yield Script("jobs/start_lone", self.keys.records, (*lease[1:], worker))
         return parse_state(reply) if reply else None
 
     def extend(self, leases: Sequence[Lease], ms: int) -> Steps[list[bool]]:
@@ -433,11 +291,11 @@ class Engine:
 
     def extension(self, leases: Sequence[Lease], ms: int) -> Script:
         """The script of `extend`; it replies 1 for each lease that is in force, else 0."""
-        keys = [*self.keys.records, *(self.keys.queue(lease.queue).leased for lease in leases)]
+        queues = list({lease.queue for lease in leases})
         words: list[Argument] = [ms]
-        for _, job_id, fence, token in leases:
-            words += (job_id, fence, token)
-        return Script("jobs/extend", keys, words)
+        for queue, job_id, fence, token in leases:
+            words += (queues.index(queue) + 1, job_id, fence, token)
+        return Script("jobs/extend", self.keys.with_queues(queues), words)
 
     def cancel(
         self, queue: str, job_id: str, *, ttl: int = 0, line: str = "", dead: bool = False
@@ -486,8 +344,8 @@ class Engine:
 
     def is_empty(self, queue: str) -> Steps[bool]:
         """Whether nothing is stored of a queue, and no results of its slot."""
-        ready, delayed, leased, dead, _ = self.keys.queue(queue).all
-        zsets = (ready, delayed, leased, dead, self.keys.finished)
+        keys = self.keys.queue(queue)
+        zsets = (keys.ready, keys.delayed, keys.leased, keys.dead, self.keys.finished)
         return not any((yield [Command("ZCARD", zset) for zset in zsets]))
 
     def dead(self, queue: str, limit: int) -> Steps[list[JobRecord]]:
@@ -548,70 +406,75 @@ def _dead_ttl() -> int:
     return int(conf.current().JOB_DEAD_TTL * 1000)
 
 
-logger = logging.getLogger(__name__)
+def check_attempts(value: int, what: str) -> int:
+    """`value`, if a job may have so many attempts."""
+    return integer(value, what, minimum=1, maximum=MAX_ATTEMPTS)
 
-#: claims that are remembered, the latest ones
-MAX_CLAIMS = 1000
+
+def new_token() -> str:
+    """A token of new leases."""
+    return os.urandom(6).hex()
 
 
-class LostClaims:
-    """The claims of one worker whose replies were lost.
+def pages(jobs: Iterable[T], payload: Callable[[T], str]) -> Iterator[list[T]]:
+    """Group jobs into pages, in their order. `payload` returns the payload of a job.
 
-    Their jobs are released before the next claim, and again after each third of a lease, until a lease has
-    passed since Redis replied first: a request that was delayed on its way may be executed later.
+    >>> [len(page) for page in pages(["x" * 600_000, "x" * 600_000, "x"], str)]
+    [1, 2]
     """
-
-    def __init__(self, engine: Engine, using: str, queues: Sequence[str], lease: float) -> None:
-        self._engine = engine
-        self._using = using
-        self._queues = list(queues)
-        self._lease = lease
-        #: token → when it is forgotten: monotonic; infinite until Redis has replied
-        self._tokens: dict[str, float] = {}
-        #: monotonic
-        self._next_release = 0.0
-
-    def __bool__(self) -> bool:
-        return bool(self._tokens)
-
-    def add(self, token: str) -> None:
-        """Remember a claim."""
-        self._tokens[token] = math.inf
-        self._next_release = 0.0
-        if len(self._tokens) > MAX_CLAIMS:
-            del self._tokens[next(iter(self._tokens))]
-
-    def release(self) -> None:
-        """Release the jobs of these claims, if that is due; raises MessagingError."""
-        if monotonic() < self._next_release:
-            return
-        tokens = list(self._tokens)
-        # before the request: add() resets it for a claim that is lost meanwhile, in another lane
-        self._next_release = monotonic() + self._lease / 3
-        try:
-            released = perform(self._using, self._engine.return_claims(self._queues, tokens))
-        except BaseException:
-            self._next_release = 0.0
-            raise
-        now = monotonic()
-        for token in tokens:
-            ends = min(self._tokens.get(token, now), now + self._lease)
-            if ends > now:
-                self._tokens[token] = ends
-            else:
-                self._tokens.pop(token, None)
-        if released:
-            logger.warning(
-                "The reply to a claim was lost; jobs that it had leased were released: %d.", released
-            )
+    page: list[T] = []
+    size = 0
+    for job in jobs:
+        text = payload(job)
+        added = len(text) if text.isascii() else len(text.encode())
+        if page and (len(page) == PAGE or size + added > PAGE_BYTES):
+            yield page
+            page, size = [], 0
+        page.append(job)
+        size += added
+    if page:
+        yield page
 
 
-#: seconds after which a process that goes on pushing to a queue registers it again
-REGISTER_INTERVAL = 3600.0
-#: ms after which a registration is old, counted from its moment
-MAX_AGE = 30 * 86_400_000
-#: ms by which a job may be due after the registered moment without a new registration: less than MAX_AGE
-MAX_LATER = 15 * 86_400_000
+def parse_state(raw: bytes) -> State:
+    """The state in a reply."""
+    status, *numbers, token, pushed, first, last, moment, workers, awaited, unique = raw.decode().split(
+        " ", 13
+    )
+    priority, attempts, lost, max_attempts, fence = map(int, numbers)
+    return State(
+        status,
+        priority,
+        attempts,
+        lost,
+        max_attempts,
+        fence,
+        token,
+        int(pushed),
+        int(first),
+        int(last),
+        int(moment),
+        [] if workers == "-" else workers.split(","),
+        awaited == "1",
+        unique,
+    )
+
+
+def parse_record(raw: list[bytes]) -> JobRecord:
+    """One job of a reply: id, payload, state, log."""
+    job_id, payload, state, log = raw
+    return JobRecord(job_id.decode(), payload, parse_state(state), log)
+
+
+def parse_claim(reply: list[Any], queues: Sequence[str]) -> Claimed:
+    """The reply of jobs/claim.lua."""
+    now, due_in, applied, found = reply
+    jobs = []
+    for number, job_id, payload, raw in batched(found, 4):
+        state, at = parse_state(raw), int(number) - 1
+        lease = Lease(queues[at], job_id.decode(), state.fence, state.token)
+        jobs.append(LeasedJob(lease, payload, state))
+    return Claimed(now, None if due_in < 0 else due_in / 1000, [bool(flag) for flag in applied], jobs)
 
 
 class _Registered(NamedTuple):
@@ -649,6 +512,11 @@ def register_queue(using: str, registry: str, queue: str, delay: int | str = 0) 
         _registered[which] = _Registered(time.monotonic(), until)
 
 
+def _due(delay: int | str) -> float:
+    """When a job is due, in ms by this process's clock. That need not be exact: see MAX_LATER."""
+    return float(delay[1:]) if isinstance(delay, str) else time.time() * 1000 + delay
+
+
 def registered_queues(registry: str) -> Steps[list[str]]:
     """The names in a registry, the oldest registration first."""
     names, _ = yield from registrations(registry)
@@ -668,8 +536,3 @@ def check_registration(engine: Engine, queue: str, registry: str, name: str) -> 
         yield Script("jobs/queues_forget", [registry], [name, MAX_AGE])
     else:
         yield Script("jobs/queues_keep", [registry], [name, 0])
-
-
-def _due(delay: int | str) -> float:
-    """When a job is due, in ms by this process's clock. That need not be exact: see MAX_LATER."""
-    return float(delay[1:]) if isinstance(delay, str) else time.time() * 1000 + delay

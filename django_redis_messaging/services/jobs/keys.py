@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from zlib import crc32
 
 from ...core.commands import Hint
@@ -34,8 +35,9 @@ class JobKeys:
         return self.tag + ":states"
 
     @functools.cached_property
-    def log(self) -> str:
-        """HASH job id → lines: results and errors of its attempts, opaque. Deleted with the payload."""
+    def outcomes(self) -> str:
+        """HASH job id → its log: lines with the results and errors of its attempts, opaque. Deleted with the
+        payload."""
         return self.tag + ":outcomes"
 
     @functools.cached_property
@@ -73,7 +75,7 @@ class JobKeys:
 
     def ended(self, job_id: str) -> str:
         """STREAM of one entry: the job has ended. The script that ends a job for which clients wait computes
-        the key (_waiters.lua). Expires ten seconds later."""
+        the key (_results.lua). Expires ten seconds later."""
         return f"{self.tag}:ended:{job_id}"
 
     @functools.cached_property
@@ -91,19 +93,26 @@ class JobKeys:
 
     @functools.cached_property
     def records(self) -> list[str]:
-        """The first KEYS of every job script, in this order."""
-        return [*self._state(), *self.requests]
+        """The records of the jobs, in the order of _records.lua: the first KEYS of every script."""
+        return self._with_requests(self.requests)
 
-    def for_request(self, shard: int, queue: str) -> list[str]:
-        """The KEYS of a script about one queue that records the answer to a push."""
-        found = self._for_requests.get((queue, shard))
-        if found is None:
-            found = [*self._state(), *self.requests_of(shard), *self.queue(queue).all]
-            self._for_requests[queue, shard] = found
+    def _with_requests(self, requests: list[str]) -> list[str]:
+        return [self.jobs, self.states, self.outcomes, self.finished, self.uniques, self.aliases, *requests]
+
+    def with_queues(self, values: Iterable[str]) -> list[str]:
+        """The KEYS of a script about several queues: the records, then each queue."""
+        found = [*self.records]
+        for value in values:
+            found += self.queue(value).all
         return found
 
-    def _state(self) -> list[str]:
-        return [self.jobs, self.states, self.log, self.finished, self.uniques, self.aliases]
+    def for_request(self, shard: int, value: str) -> list[str]:
+        """The KEYS of a script about one queue that records the answer to a push."""
+        found = self._for_requests.get((value, shard))
+        if found is None:
+            found = [*self._with_requests(self.requests_of(shard)), *self.queue(value).all]
+            self._for_requests[value, shard] = found
+        return found
 
     def queue(self, value: str) -> QueueKeys:
         """The keys of one of its queues."""
@@ -148,7 +157,7 @@ class QueueKeys:
 
     @functools.cached_property
     def all(self) -> list[str]:
-        """The KEYS of a queue, behind the records, in the order of the scripts."""
+        """The keys of the queue, in the order of _queue.lua."""
         return [self.ready, self.delayed, self.leased, self.dead, self.bell]
 
 

@@ -3,30 +3,17 @@
 -- uses _queue.lua
 -- uses _records.lua
 -- uses _results.lua
--- uses _waiters.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 number of jobs
 -- ARGV  2 request id
 -- ARGV  3 request window: ms
 -- Returns the number of deleted jobs; a repeat gets the first answer
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
-local requests = {KEYS[7], KEYS[8]}
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local count, request, window = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local now = milliseconds()
 local before = find_answer(request, requests, window, now)

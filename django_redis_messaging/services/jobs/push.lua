@@ -5,19 +5,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 request id; empty if the ids of the jobs are new, and their records outlive all repeats
 -- ARGV  2 request window: ms
 -- ARGV  3 offset of the request windows: ms
@@ -27,8 +16,8 @@
 -- Returns "pushed" (ms), and a NUL and an id for each job with a unique key, and for a single job: the id of the
 -- job in force. If the limit is exceeded: the number of jobs that would wait, with nothing done. A job whose id
 -- exists stays as it is, unless it is dead: then it is replaced.
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
-local requests = {KEYS[7], KEYS[8], offset = tonumber(ARGV[3])}
+local records, queue = records_at(KEYS), queue_at(KEYS, 1)
+local requests = requests_at(KEYS, tonumber(ARGV[3]))
 local request, window = ARGV[1], tonumber(ARGV[2])
 local max_waiting, max_aliases = tonumber(ARGV[4]), tonumber(ARGV[5])
 local FIRST, FIELDS = 6, 6
@@ -74,7 +63,7 @@ for at = FIRST, #ARGV, FIELDS do
     if known then -- it was dead
       redis.call('ZREM', queue.dead, id)
       redis.call('ZREM', records.finished, id)
-      redis.call('HDEL', records.log, id)
+      redis.call('HDEL', records.outcomes, id)
     end
     if due > now then
       enqueue(queue, records, id, priority, due, now)

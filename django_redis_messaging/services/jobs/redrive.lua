@@ -5,19 +5,8 @@
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 age at which a dead job is deleted: ms
 -- ARGV  2 page size, if no ids are given: the oldest jobs first
 -- ARGV  3 position of the page, as returned with the page before; empty for the first
@@ -26,8 +15,7 @@
 -- ARGV  6… ids
 -- Returns the number of requeued jobs, and the position of the next page, empty after the last. A job stays dead
 -- if another job has its unique key now.
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
-local requests = {KEYS[7], KEYS[8]}
+local records, queue, requests = records_at(KEYS), queue_at(KEYS, 1), requests_at(KEYS)
 local max_age, page_size, position = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local request, window = ARGV[4], tonumber(ARGV[5])
 local ids = {unpack(ARGV, 6)}

@@ -5,25 +5,14 @@
 -- uses _results.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 id
 -- ARGV  2 delay in ms, or @ and a moment in ms
 -- ARGV  3 line for the log of attempts
 -- Returns 1; 0 if the job doesn't wait any more, or doesn't exist; with nothing done, the payload of a job that waits
 -- in another queue
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local id, delay, line = ARGV[1], ARGV[2], ARGV[3]
 id = resolve_alias(records, id)
 local state = read_state(records, id)

@@ -5,19 +5,12 @@
 -- uses _records.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9… queues, each: ready, delayed, leased, dead, bell
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9… queues, see _queue.lua
 -- ARGV  1 limits, as in _leases.lua
 -- ARGV  2… tokens of the claims
 -- Returns the number of released jobs
-local records = records_at(KEYS)
+local records, queues = records_at(KEYS), queues_at(KEYS)
 local limits = parse_limits(ARGV[1])
 local tokens = {}
 for at = 2, #ARGV do
@@ -28,8 +21,7 @@ local now = milliseconds()
 local MAX_LEASES = 1000
 
 local released = 0
-for at = 9, #KEYS, 5 do
-  local queue = queue_at(KEYS, at)
+for _, queue in ipairs(queues) do
   local ids = redis.call('ZREVRANGE', queue.leased, 0, MAX_LEASES - 1)
   for number, text in ipairs(#ids > 0 and redis.call('HMGET', records.states, unpack(ids)) or {}) do
     local state = text and parse_state(text)

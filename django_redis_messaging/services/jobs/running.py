@@ -17,7 +17,7 @@ from ...core.outcome import time_left
 from ...errors import MessagingError, OutcomeUnknown, TaskTimeout
 from ..common.leases import RenewedByCall
 from . import threads
-from .engine import HELD, Engine, LeasedJob, Outcome, Settlement
+from .engine import LONE, Engine, LeasedJob, Outcome, Settlement
 from .threads import INTERRUPT_INTERVAL, AttemptInterrupted, InterruptibleCall
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ class RunningJob:
     leased: LeasedJob
     #: runs a coroutine on the worker's event loop and returns its result
     run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]
-    #: the block in which an attempt at a held job runs; raises NotStarted
-    starting: Callable[[RunningJob], AbstractContextManager[object]] = nullcontext
+    #: the block in which an attempt at a lone job runs; raises NotStarted
+    start_lone: Callable[[RunningJob], AbstractContextManager[object]] = nullcontext
     #: called when a call with a short timeout has begun
     on_short_timeout: Callable[[], object] = lambda: None
     thread: int = field(default_factory=threading.get_ident)
@@ -63,9 +63,9 @@ class RunningJob:
     #: the call, if it has a timeout
     _interruptible: InterruptibleCall | None = None
 
-    def settled(self, outcome: Outcome, ms: int = 0, line: str = "") -> Settlement:
+    def settlement(self, outcome: Outcome, ms: int = 0, line: str = "") -> Settlement:
         """The job's lease with its outcome."""
-        return self.leased.lease.settled(outcome, ms, line)
+        return self.leased.lease.settlement(outcome, ms, line)
 
     @property
     def overdue(self) -> float:
@@ -76,14 +76,14 @@ class RunningJob:
 
     def start(self) -> AbstractContextManager[object]:
         """Make the attempt in this block; raises NotStarted. Nothing that the job calls runs before it."""
-        if self.leased.state.status == HELD:
-            return self._start_held()
+        if self.leased.state.status == LONE:
+            return self._start_lone()
         self._check_lease()  # the claim has started it
         return nullcontext()
 
     @contextmanager
-    def _start_held(self) -> Iterator[None]:
-        with self.starting(self):
+    def _start_lone(self) -> Iterator[None]:
+        with self.start_lone(self):
             self._check_lease()
             yield
 

@@ -5,19 +5,8 @@
 -- uses _records.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 limits, as in _leases.lua
 -- ARGV  2 lease: id
 -- ARGV  3 lease: fence
@@ -26,8 +15,8 @@
 -- ARGV  6 outcome: ms to keep the result, or to delay the next attempt
 -- ARGV  7 outcome: line for the log of attempts
 -- Returns 1, or 0 if the lease is stale
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local limits = parse_limits(ARGV[1])
 local lease = {id = ARGV[2], fence = ARGV[3], token = ARGV[4]}
 local outcome = {kind = ARGV[5], ms = tonumber(ARGV[6]), line = ARGV[7]}

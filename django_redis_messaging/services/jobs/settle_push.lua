@@ -5,24 +5,9 @@
 -- uses _records.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
--- KEYS  14 ready, of the queue of the pushed job
--- KEYS  15 delayed, likewise
--- KEYS  16 leased, likewise
--- KEYS  17 dead, likewise
--- KEYS  18 bell, likewise
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue of the job, see _queue.lua
+-- KEYS  14-18 queue of the pushed job
 -- ARGV  1 limits, as in _leases.lua
 -- ARGV  2 lease: id
 -- ARGV  3 lease: fence
@@ -38,8 +23,8 @@
 -- ARGV  13 pushed job: max attempts
 -- ARGV  14 pushed job: unique key, or empty
 -- Returns the moment (ms), also to a repeat, as long as the result is kept; 0, with nothing done, if the lease is stale
--- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _waiters.lua.
-local records, queue, other_queue = records_at(KEYS), queue_at(KEYS, 9), queue_at(KEYS, 14)
+-- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
+local records, queue, other_queue = records_at(KEYS), queue_at(KEYS, 1), queue_at(KEYS, 2)
 local limits = parse_limits(ARGV[1])
 local lease = {id = ARGV[2], fence = ARGV[3], token = ARGV[4]}
 local outcome = {kind = ARGV[5], ms = tonumber(ARGV[6]), line = ARGV[7]}

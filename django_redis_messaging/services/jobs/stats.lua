@@ -5,23 +5,12 @@
 -- uses common/_time.lua
 -- reads only
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
--- KEYS  9 ready
--- KEYS  10 delayed
--- KEYS  11 leased
--- KEYS  12 dead
--- KEYS  13 bell
+-- KEYS  1-8 records, see _records.lua
+-- KEYS  9-13 queue, see _queue.lua
 -- ARGV  1 age at which a dead job is removed: ms
 -- ARGV  2 expired leases at which a job is dead, 0 if these count as failures
 -- Returns ready, delayed, leased, dead, and how long the oldest ready job has been due (ms), or -1
-local records, queue = records_at(KEYS), queue_at(KEYS, 9)
+local records, queue = records_at(KEYS), queue_at(KEYS, 1)
 local max_age, max_lost = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = milliseconds()
 local due = redis.call('ZCOUNT', queue.delayed, '-inf', now)

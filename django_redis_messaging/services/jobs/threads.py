@@ -1,10 +1,12 @@
-"""Calls that another thread can interrupt, and what an interrupt leaves behind.
+"""The threads that run jobs: their database connections, their event loop, and calls that are interrupted.
 
 An attempt can leave a connection in a transaction that nobody ends: it turned autocommit off, or was
 interrupted between BEGIN and Django's own note of it. What the next attempts write there is lost. Django's
 flags don't show it, so the drivers are asked.
 
-CPython raises an interrupt between two instructions of the thread, wherever that is: also after a lock was
+Coroutines of all threads run on one event loop, in a thread of its own.
+
+CPython raises an interrupt between two instructions of the thread, wherever that is: even after a lock was
 acquired and before the block that releases it. Python 3.11 to 3.13 raise none between `with lock:` and its
 block, later versions do (CPython issue 148874). So the thread of an interrupted call is not used again, and
 before it ends it looks for locks that it still holds: other threads would wait for them forever.
@@ -43,8 +45,35 @@ from ...errors import TaskTimeout
 
 logger = logging.getLogger(__name__)
 
+#: seconds that coroutines get to end when they are cancelled
+CLOSING_TIMEOUT = 5.0
+#: seconds that a loop that failed gets to log why
+FAILURE_TIMEOUT = 1.0
+#: seconds after which a call of `sync_to_async` that outlived its coroutine is no longer waited for
+ABANDONED_AFTER = 0.5
+#: threads of such calls that run at a time, at most; with more, the event loop fails
+MAX_ABANDONED = 20
+#: seconds between two interrupts of a call that goes on
+INTERRUPT_INTERVAL = 1.0
+#: seconds for which a lock of a kind that is never held for long may be held by another thread
+LOCK_TIMEOUT = 2.0
+#: tries in that time: one alone could end while C code keeps all other threads from running
+LOCK_TRIES = 20
+#: seconds for the last calls and log lines; then the process ends in any case
+END_TIMEOUT = 2.0
+#: the file descriptor of the standard error stream
+STDERR = 2
+
 #: states of a connection without a transaction, by libpq: idle, and unknown (closed)
 _PSYCOPG_IDLE = (0, 4)
+#: modules that may have a handler of task backends: Django's own, and its backport
+_TASK_MODULES = ("django.tasks", "django_tasks")
+
+_RLock: Any = type(threading.RLock())
+_Lock: Any = type(threading.Lock())
+
+#: the result of a coroutine, or what it raised
+Ended = tuple[Any, BaseException | None]
 
 
 def prepare() -> None:
@@ -60,6 +89,17 @@ def prepare() -> None:
             discard(connection)
         else:
             connection.close_if_unusable_or_obsolete()
+
+
+def create_backends() -> None:
+    """Create the cache and task backends of this thread. They are stored in the context, so each attempt, in
+    a copy of it, would create its own ones otherwise."""
+    handlers: list[Any] = [caches]
+    handlers += [vars(sys.modules[name])["task_backends"] for name in _TASK_MODULES if name in sys.modules]
+    for handler in handlers:
+        for alias in handler:
+            with suppress(Exception):  # an invalid entry of the settings: raised where it is used
+                handler[alias]
 
 
 def discard_open_transactions() -> list[str]:
@@ -128,57 +168,87 @@ def _is_driver_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     return not connection.get_autocommit()
 
 
-#: modules that may have a handler of task backends: Django's own, and its backport
-_TASK_MODULES = ("django.tasks", "django_tasks")
+class AttemptInterrupted(BaseException):
+    """Raised in a call whose time is up. Not an Exception, so that `except Exception` doesn't catch it."""
 
 
-def create_backends() -> None:
-    """Create the cache and task backends of this thread. They are stored in the context, so each attempt, in
-    a copy of it, would create its own ones otherwise."""
-    handlers: list[Any] = [caches]
-    handlers += [vars(sys.modules[name])["task_backends"] for name in _TASK_MODULES if name in sys.modules]
-    for handler in handlers:
-        for alias in handler:
-            with suppress(Exception):  # an invalid entry of the settings: raised where it is used
-                handler[alias]
+class InterruptibleCall:
+    """A call in this thread. No interrupt is raised in this thread outside of `run`."""
 
+    def __init__(self, seconds: float) -> None:
+        #: its timeout
+        self.seconds = seconds
+        #: how often it was interrupted
+        self.interrupts = 0
+        self._thread = threading.get_ident()
+        self._is_running = False
+        #: whether the other thread is about to interrupt
+        self._is_interrupting = False
+        self._next_interrupt = 0.0
 
-#: seconds that coroutines get to end when they are cancelled
-CLOSING_TIMEOUT = 5.0
-#: seconds that a loop that failed gets to log why
-FAILURE_TIMEOUT = 1.0
-#: seconds after which a call of `sync_to_async` that outlived its coroutine is no longer waited for
-ABANDONED_AFTER = 0.5
-#: threads of such calls that run at a time, at most; with more, the event loop fails
-MAX_ABANDONED = 20
+    def run(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """Call the function; returns its result, and what it raised.
 
-#: the result of a coroutine, or what it raised
-Ended = tuple[Any, BaseException | None]
+        The order of the statements matters. CPython raises an interrupt only where a function begins, after
+        a call, or where a loop jumps back; none of these is between the end of `function` and the statement
+        that forbids further interrupts. Then at most two can still arrive: one that was pending, and one of
+        a thread that had not seen the end.
+        """
+        value, error = None, None
+        self._is_running = True
+        try:
+            value = function()
+        except BaseException as raised:
+            error = raised
+        self._is_running = False
+        # the flag is read first: a thread that has reset it has counted its interrupt
+        if self._is_interrupting or self.interrupts:
+            try:
+                try:
+                    self._discard_pending()
+                except AttemptInterrupted:
+                    self._discard_pending()
+            except AttemptInterrupted:
+                pass
+        try:
+            return value, error
+        finally:
+            del error  # its traceback refers to this frame, and to all that the call has used
 
+    def _discard_pending(self) -> None:
+        """Wait for a thread that is about to interrupt, and discard an interrupt that was not raised yet. No
+        lock is used: it could be left held."""
+        while self._is_interrupting:
+            pass  # for some instructions of that thread
+        _set_pending(self._thread, None)
 
-class EventLoopEnded(Exception):
-    """The event loop ended by an unexpected error, before the coroutine did."""
-
-
-class SyncThread(ThreadSensitiveContext):
-    """Where asgiref runs the `sync_to_async` calls of coroutines: one thread, started by the first call, with
-    its own database connections."""
-
-    #: closes the connections after the last call; not done: a call still runs there, though its coroutine
-    #: has ended
-    closing: asyncio.Future[list[str]] | None = None
-    #: whether it may have open database connections before the first call of a coroutine
-    has_connections = False
+    def interrupt(self) -> bool:
+        """Raise AttemptInterrupted in the call; returns False if it has ended, or was interrupted just now.
+        Only one thread may use this. A call that waits inside the system notices when it returns from
+        there."""
+        now = monotonic()
+        if now < self._next_interrupt:
+            return False
+        self._is_interrupting = True
+        try:
+            if not self._is_running:
+                return False
+            self.interrupts += 1
+            self._next_interrupt = now + INTERRUPT_INTERVAL
+            _set_pending(self._thread, AttemptInterrupted)
+        finally:
+            self._is_interrupting = False
+        return True
 
     @property
-    def abandoned(self) -> bool:
-        """Whether a call still runs there, though its coroutine has ended."""
-        return self.closing is not None and not self.closing.done()
+    def seconds_to_interrupt(self) -> float | None:
+        """Seconds until it may be interrupted again; None if it does not run."""
+        return self._next_interrupt - monotonic() if self._is_running else None
 
-    @property
-    def has_started(self) -> bool:
-        """Whether there was a call."""
-        return self in SyncToAsync.context_to_thread_executor
+
+def _set_pending(thread: int, kind: type[BaseException] | None) -> None:
+    raised = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 
 
 class EventLoop:
@@ -314,6 +384,31 @@ class EventLoop:
                 running.set_exception(EventLoopEnded())
 
 
+class EventLoopEnded(Exception):
+    """The event loop ended by an unexpected error, before the coroutine did."""
+
+
+class SyncThread(ThreadSensitiveContext):
+    """Where asgiref runs the `sync_to_async` calls of coroutines: one thread, started by the first call, with
+    its own database connections."""
+
+    #: closes the connections after the last call; not done: a call still runs there, though its coroutine
+    #: has ended
+    closing: asyncio.Future[list[str]] | None = None
+    #: whether it may have open database connections before the first call of a coroutine
+    has_connections = False
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether a call still runs there, though its coroutine has ended."""
+        return self.closing is not None and not self.closing.done()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether there was a call."""
+        return self in SyncToAsync.context_to_thread_executor
+
+
 async def _outcome(sync_thread: SyncThread, coroutine: Coroutine[Any, Any, Any]) -> Ended:
     """Run a coroutine whose sync calls use this thread. Returns its result, or what it raised: as the
     exception of an asyncio task, SystemExit and KeyboardInterrupt would end the event loop."""
@@ -376,12 +471,6 @@ async def _end(loop: asyncio.AbstractEventLoop) -> None:
     await loop.shutdown_asyncgens()
 
 
-#: seconds for the last calls and log lines; then the process ends in any case
-END_TIMEOUT = 2.0
-#: the file descriptor of the standard error stream
-STDERR = 2
-
-
 def end_process(name: str, locks: Sequence[Any], release: Callable[[], object]) -> None:
     """End this process with an error, since an interrupted thread, the current one, holds these locks. It
     calls `release` before, and logs why: this thread can acquire its own locks, but others could be held."""
@@ -395,100 +484,6 @@ def end_process(name: str, locks: Sequence[Any], release: Callable[[], object]) 
         logger.critical("%s; exiting.", why)
         logging.shutdown()
     os._exit(1)
-
-
-#: seconds between two interrupts of a call that goes on
-INTERRUPT_INTERVAL = 1.0
-#: seconds for which a lock of a kind that is never held for long may be held by another thread
-LOCK_TIMEOUT = 2.0
-#: tries in that time: one alone could end while C code keeps all other threads from running
-LOCK_TRIES = 20
-
-_RLock: Any = type(threading.RLock())
-_Lock: Any = type(threading.Lock())
-
-
-class AttemptInterrupted(BaseException):
-    """Raised in a call whose time is up. Not an Exception, so that `except Exception` doesn't catch it."""
-
-
-class InterruptibleCall:
-    """A call in this thread. No interrupt is raised in this thread outside of `run`."""
-
-    def __init__(self, seconds: float) -> None:
-        #: its timeout
-        self.seconds = seconds
-        #: how often it was interrupted
-        self.interrupts = 0
-        self._thread = threading.get_ident()
-        self._is_running = False
-        #: whether the other thread is about to interrupt
-        self._is_interrupting = False
-        self._next_interrupt = 0.0
-
-    def run(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """Call the function; returns its result, and what it raised.
-
-        The order of the statements matters. CPython raises an interrupt only where a function begins, after
-        a call, or where a loop jumps back; none of these is between the end of `function` and the statement
-        that forbids further interrupts. Then at most two can still arrive: one that was pending, and one of
-        a thread that had not seen the end.
-        """
-        value, error = None, None
-        self._is_running = True
-        try:
-            value = function()
-        except BaseException as raised:
-            error = raised
-        self._is_running = False
-        # the flag is read first: a thread that has reset it has counted its interrupt
-        if self._is_interrupting or self.interrupts:
-            try:
-                try:
-                    self._discard_pending()
-                except AttemptInterrupted:
-                    self._discard_pending()
-            except AttemptInterrupted:
-                pass
-        try:
-            return value, error
-        finally:
-            del error  # its traceback refers to this frame, and to all that the call has used
-
-    def _discard_pending(self) -> None:
-        """Wait for a thread that is about to interrupt, and discard an interrupt that was not raised yet. No
-        lock is used: it could be left held."""
-        while self._is_interrupting:
-            pass  # for some instructions of that thread
-        _set_pending(self._thread, None)
-
-    def interrupt(self) -> bool:
-        """Raise AttemptInterrupted in the call; returns False if it has ended, or was interrupted just now.
-        Only one thread may use this. A call that waits inside the system notices when it returns from
-        there."""
-        now = monotonic()
-        if now < self._next_interrupt:
-            return False
-        self._is_interrupting = True
-        try:
-            if not self._is_running:
-                return False
-            self.interrupts += 1
-            self._next_interrupt = now + INTERRUPT_INTERVAL
-            _set_pending(self._thread, AttemptInterrupted)
-        finally:
-            self._is_interrupting = False
-        return True
-
-    @property
-    def seconds_to_interrupt(self) -> float | None:
-        """Seconds until it may be interrupted again; None if it does not run."""
-        return self._next_interrupt - monotonic() if self._is_running else None
-
-
-def _set_pending(thread: int, kind: type[BaseException] | None) -> None:
-    raised = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 
 
 def find_held_locks() -> list[Any]:

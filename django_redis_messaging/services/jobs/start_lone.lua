@@ -1,16 +1,9 @@
--- Starts an attempt at a job that is held, as jobs/claim.lua holds those that may have ended their workers.
+-- Starts an attempt at a lone job, which jobs/claim.lua has leased without starting one.
 --
 -- uses _records.lua
 -- uses common/_time.lua
 --
--- KEYS  1 jobs
--- KEYS  2 states
--- KEYS  3 log
--- KEYS  4 finished
--- KEYS  5 uniques
--- KEYS  6 aliases
--- KEYS  7 requests, current or previous window
--- KEYS  8 requests, the other window
+-- KEYS  1-8 records, see _records.lua
 -- ARGV  1 id
 -- ARGV  2 fence
 -- ARGV  3 token
