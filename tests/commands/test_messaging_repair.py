@@ -13,6 +13,8 @@ from django.test import override_settings
 from django_redis_messaging import Chat, ChatNotFound, Inbox, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management.commands import messaging_repair
+from django_redis_messaging.services.chats import repairing
+from django_redis_messaging.services.chats.joining import Joining
 from tests.support.server import bodies, copied, ids, index, keys, said, server, snapshot
 from tests.support.terminal import output_of
 from tests.support.worlds import messaging_alias
@@ -261,20 +263,20 @@ def test_lost_list_of_chats(chat: Chat) -> None:
 def test_members_who_leave_during_the_repair(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     for user in ("bob", "dan"):
         server().delete(index(user))
-    confirm = messaging_repair.ChatRepair._confirm
     reserve = messaging_repair.ChatRepair._write_entries
 
     def leave_before(self: Any, users: Any) -> Any:
         chat.leave("bob")
         return reserve(self, users)
 
-    def leave_after(self: Any, *arguments: Any, **named: Any) -> Any:
-        chat.leave("dan")
-        chat.join("dan")
-        return confirm(self, *arguments, **named)
+    class LeavingBefore(Joining):
+        def confirm(self, *arguments: Any) -> Any:
+            chat.leave("dan")
+            chat.join("dan")
+            return super().confirm(*arguments)
 
     monkeypatch.setattr(messaging_repair.ChatRepair, "_write_entries", leave_before)
-    monkeypatch.setattr(messaging_repair.ChatRepair, "_confirm", leave_after)
+    monkeypatch.setattr(repairing, "Joining", LeavingBefore)
     output()
     assert not server().exists(index("bob"))
     chat.send("ann", "next")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from django_redis_messaging import Chat, Inbox, conf
-from django_redis_messaging.services.chats import chat
+from django_redis_messaging.services.chats import joining
 from django_redis_messaging.services.users.keys import UserKeys
 
 from .chat_comparison import CHATS, USERS, Comparison
@@ -47,7 +47,7 @@ class ChatMachine(Comparison):
         changed = dataclasses.replace(conf.current(), CHAT_MAX_LENGTH=max_length)
         self.patches = [
             mock.patch.object(conf, "current", return_value=changed),
-            mock.patch.object(chat, "_GRACE", 0 if heals else 3),
+            mock.patch.object(joining, "_GRACE", 0 if heals else 3),
         ]
         for patch in self.patches:
             patch.start()

@@ -38,8 +38,8 @@
 --   number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed, state of the positions,
 --   {member, position or '-' if it is hidden, …}, {member among them who joined after the newest entry, …}, {number,
 --   id, number, id, …} of the edited entries, {reader, …}, {member who is typing, …}, number of the latest event,
---   {value, …} of the new events (_events.lua), number of new entries, new entry, …, edited entry, …}, or 'no chat', 'no
---   member' if no user is a member. A reader is {id at joining, ms of joining, number of the first event that the user
+--   {value, …} of the new events (_events.lua), {new entry, …}, {edited entry, …}}, or 'no chat', 'no member' if no user is
+--   a member. A reader is {id at joining, ms of joining, number of the first event that the user
 --   sees, role, id of the oldest entry that the user can see, position, unread, ms until which the user has muted the chat
 --   or 0, 1 or 0: whether the user joined by unblocking the other member}, or 0 if the user is not a member.
 local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -50,15 +50,15 @@ local page_size, max_bytes, max_members, typing_window =
   tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local limits = {length = tonumber(ARGV[11]), age = tonumber(ARGV[12]), bytes = tonumber(ARGV[13])}
 local shows_positions, FIRST_USER, MAX_TYPISTS = ARGV[14] == '1', 15, 10
-local found, size = {}, 0
+local size = 0
 
--- Adds an entry to the answer. Returns false if it doesn't fit; the first one always does.
-local function add_entry(id, stored)
+-- Adds an entry to a list of the answer. Returns false if it doesn't fit; the first one always does.
+local function add_entry(list, id, stored)
   local entry = redis.call('LINDEX', log, id - stored)
-  if #found > 0 and size + #entry > max_bytes then
+  if size > 0 and size + #entry > max_bytes then
     return false
   end
-  found[#found + 1], size = entry, size + #entry
+  list[#list + 1], size = entry, size + #entry
   return true
 end
 
@@ -202,8 +202,9 @@ if from > last and digits(state) == known_state and #typists == 0 and event == (
 end
 max_bytes = max_bytes - bytes_of(positions)
 
+local new_entries, edited_entries = {}, {}
 local to = from - 1
-while to < math.min(from + page_size - 1, last) and add_entry(to + 1, stored) do
+while to < math.min(from + page_size - 1, last) and add_entry(new_entries, to + 1, stored) do
   to = to + 1
 end
 local more = to < last
@@ -214,7 +215,7 @@ local added, number = {}, edits
 if not missed and not reset then
   for _, edit in ipairs(edited) do
     if edit.id >= oldest and edit.id < from then
-      if not add_entry(edit.id, stored) then
+      if not add_entry(edited_entries, edit.id, stored) then
         number = added[1] and added[#added - 1] or known_edits
         more = true
         break
@@ -231,5 +232,5 @@ return {
   chat.epoch, from, stamp, from - after - 1, more and 1 or 0, reset and 1 or 0, title, count, last, sender, number,
   missed and 1 or 0, state, positions, read_newcomers(positions, last, sender), added,
   read_readers(memberships, first, last, now), typists, event,
-  events, to - from + 1, unpack(found),
+  events, new_entries, edited_entries,
 }

@@ -20,8 +20,8 @@
 -- ARGV  7… JSON of each hidden author; then the id below which entries are examined, or 0 for all; of each chat
 -- Returns a list with an item for each chat: 0 if nothing is left to examine, or the chat is muted; -1 if the user is
 --   not a member (any more); {error} if it is broken; or {epoch, title, active (ms), number of members, first few
---   members, number of entries that count, id of the lowest entry examined, number of unread entries below it, and, the
---   newest first: id, excerpt of the entry, …}
+--   members, number of entries that count, id of the lowest entry examined, number of unread entries below it, {id, excerpt
+--   of the entry, …} of the latest that count, the newest first}
 local user = ARGV[1]
 -- The limit of bytes is applied when entries are written or read: it would load an entry of each chat.
 local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = math.huge}
@@ -60,25 +60,24 @@ local function counts(entry)
   return deleted == '' and not hidden[string.sub(entry, start, start + size - 1)]
 end
 
--- Returns the number of the entries from `from` to `to` that count, and the lowest id examined. Appends to `item`.
-local function examine(log, stored, from, to, item)
+-- Returns the number of the entries from `from` to `to` that count, the lowest id examined, and {id, excerpt, …}.
+local function examine(log, stored, from, to)
   from = math.max(from, to - remaining + 1)
   local entries = remaining_bytes > 0 and read_entries_before(log, stored, from, to, remaining_bytes) or {}
-  local count, excerpts = 0, 0
+  local count, latest = 0, {}
   for at = #entries, 1, -1 do
     local entry = entries[at]
     remaining_bytes = remaining_bytes - #entry
     if counts(entry) then
       count = count + 1
-      if excerpts < max_excerpts then
-        excerpts = excerpts + 1
-        item[#item + 1] = to - #entries + at
-        item[#item + 1] = excerpt(entry, EXCERPT)
+      if #latest < 2 * max_excerpts then
+        latest[#latest + 1] = to - #entries + at
+        latest[#latest + 1] = excerpt(entry, EXCERPT)
       end
     end
   end
   remaining = remaining - #entries
-  return count, to - #entries + 1
+  return count, to - #entries + 1, latest
 end
 
 local function read(below, newest, members, own, log, roster, mutes, info, seniority)
@@ -101,13 +100,12 @@ local function read(below, newest, members, own, log, roster, mutes, info, senio
   if from > to then
     return 0
   end
-  local item = {
+  local count, lowest, latest = examine(log, stored, from, to)
+  return {
     chat.epoch, redis.call('HGET', info, 'title') or '', chat.ms,
-    redis.call('ZCARD', members), redis.call('ZRANGE', seniority, 0, 3), 0, 0, 0,
+    redis.call('ZCARD', members), redis.call('ZRANGE', seniority, 0, 3),
+    count, lowest, count_unread_between(own, from, lowest - 1), latest,
   }
-  local count, lowest = examine(log, stored, from, to, item)
-  item[6], item[7], item[8] = count, lowest, count_unread_between(own, from, lowest - 1)
-  return item
 end
 
 local items = {}

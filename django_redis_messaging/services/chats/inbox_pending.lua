@@ -18,7 +18,7 @@
 -- ARGV  8… what the user has seen; of each chat
 -- Returns a list with an item for each chat: the value of newest if all is acked and nothing was lost, or the
 --   membership is suspended; -1 if the user is not a member (any more); {error} if the chat is broken; or {value of
---   newest, id of the first entry, stamp of the entry before it, gap, has_more, reset, entry, …}
+--   newest, id of the first entry, stamp of the entry before it, gap, has_more, reset, {entry, …}}
 local user, ack = ARGV[1], ARGV[2] == '1'
 local page_size, remaining = tonumber(ARGV[3]), tonumber(ARGV[4])
 local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6]), bytes = tonumber(ARGV[7])}
@@ -47,9 +47,7 @@ local function read(seen, newest, members, own, log)
   end
   local to = from + #entries - 1
   local stamp = stamp_of(chat, log, stored, from - 1)
-  local item = {chat.value, from, stamp, from - position - 1, to < last and 1 or 0, reset and 1 or 0}
   for _, entry in ipairs(entries) do
-    item[#item + 1] = entry
     remaining_bytes = remaining_bytes - #entry
   end
   remaining = remaining - #entries
@@ -59,7 +57,7 @@ local function read(seen, newest, members, own, log)
     publish_hint('a', newest, user)
     trim_acked(members, log, stored, last, chat.keep)
   end
-  return item
+  return {chat.value, from, stamp, from - position - 1, to < last and 1 or 0, reset and 1 or 0, entries}
 end
 
 local items = {}

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ..chats.chat import grace
 from ..chats.digests import forget_digest
+from ..chats.joining import grace
 from ..chats.keys import ChatKeys
 from ..common.arguments import request, window
 from ..directories.directory import forget_member

@@ -10,7 +10,8 @@ from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded
-from ..chats.chat import apply_block, hiding_step, read_block
+from ..chats.direct import apply_block, read_block
+from ..chats.joining import hiding_step
 from ..chats.keys import ChatKeys
 from ..common.arguments import flag, settled
 from .keys import UserKeys
