@@ -23,6 +23,8 @@ from django.core.management import call_command
 import django_redis_messaging
 from django_redis_messaging.core import commands
 from django_redis_messaging.core.operations import Service
+from django_redis_messaging.services.chats.keys import ChatKeys
+from django_redis_messaging.services.users.keys import UserKeys
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
 NAME = PACKAGE.name
@@ -339,10 +341,16 @@ LUA = {"/".join(path.with_suffix("").parts[-2:]): path for path in sorted(PACKAG
 SCRIPTS = [name for name in LUA if "/_" not in name]
 
 USES = re.compile(r"^-- uses ((?:\w+/)?_\w+)\.lua$", re.MULTILINE)
-LISTED = re.compile(r"^-- (KEYS|ARGV)  ?(\d+)(…?) \S.*$", re.MULTILINE)
+#: `KEYS  1 log`, `ARGV  2… ids`, `KEYS  1-8 chat (_chat.lua)`: the first keys of a resource
+LISTED = re.compile(r"^-- (KEYS|ARGV)  ?(\d+)(?:-(\d+))?(…?) \S.*$", re.MULTILINE)
 NUMBERED = re.compile(r"\b(KEYS|ARGV)\[(\d+)\]")
 #: any other use: KEYS[at], #ARGV, ipairs(KEYS), ARGV[1 + at]
 OTHERWISE = re.compile(r"\b(KEYS|ARGV)\b(?!\[\d+\])")
+#: a header line for the first keys of a resource, and the line of the body that names them
+RESOURCE = re.compile(r"^-- KEYS  1-(\d+) (\w+) \((?:\w+/)?_\w+\.lua\)$", re.MULTILINE)
+NAMED = re.compile(r"^local (\w+) = (\w+)_at\(KEYS\)$", re.MULTILINE)
+#: the function that names the keys of a resource
+NAMING = re.compile(r"^local function (\w+)_at\(keys\)\n  return \{(.*?)\}\nend$", re.MULTILINE | re.DOTALL)
 
 
 def uses(name: str) -> list[str]:
@@ -351,19 +359,51 @@ def uses(name: str) -> list[str]:
     return [used if "/" in used else f"{folder}/{used}" for used in USES.findall(text_of(name))]
 
 
+@functools.cache
+def resources() -> dict[str, dict[str, list[int]]]:
+    """The names of the keys of each resource, and the place of each among the keys."""
+    return {
+        resource: {
+            name: [int(number) for number in re.findall(r"keys\[(\d+)\]", value)]
+            for name, value in re.findall(r"(\w+) = (\{.*?\}|[^,{}]+)", fields)
+        }
+        for name in LUA
+        for resource, fields in NAMING.findall(text_of(name))
+    }
+
+
+@functools.cache
+def lengths(resource: str) -> set[int]:
+    """How many keys of a resource scripts take, as their headers say."""
+    found = [RESOURCE.findall(text_of(name)) for name in LUA]
+    return {int(length) for each in found for length, named in each if named == resource}
+
+
 class Script(NamedTuple):
     """A script: what its header lists and what its body uses."""
 
     header: str
     code: str
+    """With the pieces it uses."""
+    own: str = ""
+    """Without them, if it uses any."""
+
+    @property
+    def listed(self) -> list[tuple[str, int, str]]:
+        """KEYS or ARGV, number, and "…" for all from there on."""
+        return [
+            (kind, number, tail)
+            for kind, first, last, tail in LISTED.findall(self.header)
+            for number in range(int(first), int(last or first) + 1)
+        ]
 
     @property
     def fixed(self) -> set[tuple[str, int]]:
-        return {(kind, int(number)) for kind, number, tail in LISTED.findall(self.header) if not tail}
+        return {(kind, number) for kind, number, tail in self.listed if not tail}
 
     @property
     def tails(self) -> dict[str, int]:
-        return {kind: int(number) for kind, number, tail in reversed(LISTED.findall(self.header)) if tail}
+        return {kind: number for kind, number, tail in reversed(self.listed) if tail}
 
     @property
     def numbered(self) -> set[tuple[str, int]]:
@@ -390,12 +430,30 @@ class Script(NamedTuple):
             *(f"{kind} is used as a list, which the header does not list" for kind in unlisted_tails),
             *(f"{kind} {tails[kind]}… of the header is not used" for kind in idle),
             *self._holes(),
+            *self._problems_of_the_resource(),
         ]
+
+    def _problems_of_the_resource(self) -> Iterator[str]:
+        """The body must name the keys that the header lists, and use some of the last ones: otherwise a
+        shorter list would do. A header may also list each key by its number."""
+        code = self.own or self.code
+        listed, named = RESOURCE.findall(self.header), NAMED.findall(code)
+        if listed and [resource for _, resource in listed] != [resource for _, resource in named]:
+            yield f"the header lists the keys of {listed}, the body names those of {named}"
+            return
+        keys = [number for kind, number in self.fixed if kind == "KEYS"]
+        for table, resource in named:
+            places = resources()[resource]
+            used = set(re.findall(rf"\b{table}\.(\w+)", code))
+            yield from (f"{resource} has no key {name}" for name in sorted(used - set(places)))
+            last = max((number for name in used & set(places) for number in places[name]), default=0)
+            shorter = max((one for one in lengths(resource) if one < len(keys)), default=0)
+            if last > len(keys) or (listed and last <= shorter):
+                yield f"the header lists {len(keys)} keys of {resource}, the last one used is {last}"
 
     def _holes(self) -> Iterator[str]:
         for kind in ("KEYS", "ARGV"):
-            given = LISTED.findall(self.header)
-            numbers = [int(number) for listed, number, _ in given if listed == kind]
+            numbers = [number for listed, number, _ in self.listed if listed == kind]
             once = list(dict.fromkeys(numbers))
             if once != list(range(1, len(once) + 1)):
                 yield f"{kind} of the header are numbered {numbers}"
@@ -415,7 +473,7 @@ def read(name: str) -> Script:
     header = re.match(r"(?:--.*\n)*", text)
     assert header is not None
     used = "".join(map(commands.read, commands.pieces(f"{name}.lua")))
-    return Script(header[0], without_comments(used + text))
+    return Script(header[0], without_comments(used + text), without_comments(text))
 
 
 def functions(text: str) -> dict[str, str]:
@@ -448,6 +506,23 @@ def reached(name: str) -> dict[str, str]:
         found |= {function: defined[function] for function in called}
         waiting += [defined[function] for function in called]
     return found
+
+
+def passed_keys() -> dict[str, set[str]]:
+    """The attributes of keys that calls pass to a script, as in `Script("chats/ack", self._keys.reading, …)`."""
+    found: dict[str, set[str]] = {}
+    for path in modules("services").values():
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.Call(
+                    func=ast.Name("Script"), args=[ast.Constant(str(name)), ast.Attribute(attr=keys), *_]
+                ):
+                    found.setdefault(name, set()).add(keys)
+    return found
+
+
+#: resources whose keys have one order: as the scripts name it, and where it is written in Python
+ONE_ORDER = [("chat", ChatKeys, "all_keys"), ("user", UserKeys, "joining")]
 
 
 class TestScripts:
@@ -499,6 +574,23 @@ class TestScripts:
         assert len(named) == len(set(named)), "each must be named exactly once"
         assert not NUMBERED.findall(own_code(name)[len(top_of(name)) :])
 
+    @pytest.mark.parametrize(("resource", "kind", "attribute"), ONE_ORDER)
+    def test_the_keys_of_a_resource_have_one_order(self, resource: str, kind: type, attribute: str) -> None:
+        suffixes = [key.rpartition("}:")[2] for key in getattr(kind("p", "x"), attribute)]
+        named = {number: name for name, numbers in resources()[resource].items() for number in numbers}
+        expected = [named[number].replace("_", "-") for number in range(1, len(named) + 1)]
+        assert [suffix.partition(":")[0] for suffix in suffixes] == expected
+
+    @pytest.mark.parametrize(("resource", "kind", "attribute"), ONE_ORDER)
+    def test_as_many_keys_are_passed_as_the_header_lists(
+        self, resource: str, kind: type, attribute: str
+    ) -> None:
+        keys, passed = kind("p", "x"), passed_keys()
+        for name in SCRIPTS:
+            for length, listed in RESOURCE.findall(text_of(name)):
+                if listed == resource:
+                    assert {len(getattr(keys, one)) for one in passed[name]} == {int(length)}, name
+
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_read_only_scripts_write_nothing(self, name: str) -> None:
         code = "\n".join([own_code(name), *reached(name).values()])
@@ -543,9 +635,13 @@ class TestHeaderChecker:
 
     GOOD = "-- Does it.\n-- KEYS  1 log\n-- ARGV  1 user: who\n-- ARGV  2… ids\n-- Returns 1\n"
     CODE = "return redis.call('X', KEYS[1], ARGV[1], unpack(ARGV, 2))"
+    #: with the keys of a chat, of which `info` is the sixth
+    CHAT = "-- KEYS  1-8 chat (_chat.lua)\n"
+    OF_CHAT = "local keys = chat_at(KEYS)\nreturn redis.call('X', keys.newest, keys.info)"
 
     def test_correct_script_has_no_problems(self) -> None:
         assert Script(self.GOOD, self.CODE).problems() == []
+        assert Script(self.CHAT, self.OF_CHAT).problems() == []
 
     @pytest.mark.parametrize(
         ("header", "code"),
@@ -557,6 +653,14 @@ class TestHeaderChecker:
             (GOOD, "return redis.call('X', KEYS[1], ARGV[1])"),
             (GOOD.replace("-- KEYS  1 log\n", "-- KEYS  1 log\n-- KEYS  3 other\n"), CODE + " KEYS[3]"),
             ("-- KEYS  1 log\n", "redis.call('X', KEYS[1], unpack(ARGV))"),
+            (CHAT, "return 1"),
+            (CHAT, OF_CHAT.replace("chat_at", "user_at")),
+            (CHAT, OF_CHAT.replace("keys.info", "keys.seniority")),
+            (CHAT, OF_CHAT.replace("keys.info", "keys.hidden")),
+            (CHAT, OF_CHAT.replace(", keys.info", "")),
+            (CHAT.replace("1-8", "1-5"), OF_CHAT),
+            (CHAT.replace("1-8", "1-14"), OF_CHAT),
+            ("-- KEYS  1 newest\n", OF_CHAT),
         ],
     )
     def test_planted_faults_are_found(self, header: str, code: str) -> None:

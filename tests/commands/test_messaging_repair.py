@@ -67,7 +67,7 @@ def check_use(chat: Chat, *, last: int = 6) -> None:
     for user in ("eve", "dan", "bob", "ann", "cat"):
         assert chat.leave(user) is True
         assert not server().hexists(index(user), chat.id)
-    assert not any(server().exists(key) for key in keys(chat).ending[:-2])
+    assert not any(server().exists(key) for key in keys(chat).all_keys[:-2])
 
 
 def test_intact_chats_are_not_changed(chat: Chat) -> None:
@@ -190,15 +190,15 @@ def test_part_of_a_roster_was_lost(chat: Chat) -> None:
 
 
 def test_former_members_among_the_seniority(chat: Chat) -> None:
-    server().zadd(keys(chat).seniority, {"eve": 2.5})
-    assert f"Chat {chat.id!r}: rebuilt seniority.\n" in output()
+    server().zadd(keys(chat).standing, {"eve": 2.5})
+    assert f"Chat {chat.id!r}: rebuilt standing.\n" in output()
     assert members(chat) == MEMBERS
     check_use(chat)
 
 
 def test_lost_seniority(chat: Chat) -> None:
-    lose(chat, "seniority")
-    assert f"Chat {chat.id!r}: rebuilt seniority.\n" in output()
+    lose(chat, "standing")
+    assert f"Chat {chat.id!r}: rebuilt standing.\n" in output()
     assert [user for user, _, _ in members(chat)] == ["ann", "cat", "bob", "dan"]
     check_use(chat)
 
@@ -218,7 +218,7 @@ def test_lost_info(chat: Chat) -> None:
 
 
 def test_several_lost_keys(chat: Chat) -> None:
-    lose(chat, "newest", "members", "seniority", "info")
+    lose(chat, "newest", "members", "standing", "info")
     output()
     assert chat.info().member_count == 4
     server().hset(keys(chat).info, "open", 1)

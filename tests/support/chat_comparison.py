@@ -104,7 +104,7 @@ class Comparison(RuleBasedStateMachine):
 
     def remember(self, chat: str) -> None:
         """Copy the chat's keys and the state of the model."""
-        keys = ChatKeys(conf.prefix(), self.name(chat)).ending
+        keys = ChatKeys(conf.prefix(), self.name(chat)).all_keys
         pipeline = self.client.pipeline(transaction=False)
         for key in keys:
             pipeline.dump(key).pttl(key)
@@ -117,7 +117,7 @@ class Comparison(RuleBasedStateMachine):
     def restore(self, chat: str) -> None:
         """Restore the copy of a chat."""
         dumps, copied = self.copies[chat]
-        for key in ChatKeys(conf.prefix(), self.name(chat)).ending:
+        for key in ChatKeys(conf.prefix(), self.name(chat)).all_keys:
             self.client.delete(key)
         for key, (dump, ttl) in dumps.items():
             self.client.restore(key, ttl, dump)

@@ -1,5 +1,6 @@
 -- Moves a member's position forward, never back.
 --
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
 -- uses common/_live.lua

@@ -249,7 +249,7 @@ class Chat(Service):
             refuse_blocked()
         max_age = entries.max_age()
         arguments = (request_id, window(), joining.token, title, is_open, keep, content, max_age)
-        reply = yield Script("chats/create", self._keys.creating, (*arguments, *joining_users(reserved)))
+        reply = yield Script("chats/create", self._keys.all_keys, (*arguments, *joining_users(reserved)))
         epoch, *in_force = yield from joining.checked(reply, members)
         tokens = in_force or [joining.token] * len(members)
         yield from best_effort(joining.confirm(zip(members, tokens, strict=True), int(epoch), reserved))
@@ -317,7 +317,7 @@ class Chat(Service):
         yield from self._count_use(user, "edit")
         reply = yield Script(
             "chats/edit",
-            self._keys.correcting,
+            self._keys.listing,
             (user, entries.author_json(user), number, content, *limits()),
         )
         return self._corrected(number, self._checked(reply, user))
@@ -337,7 +337,7 @@ class Chat(Service):
         yield from self._count_use(user, "edit")
         reply = yield Script(
             "chats/retract",
-            self._keys.correcting,
+            self._keys.listing,
             (user, entries.author_json(user), number, *limits()),
         )
         return self._corrected(number, self._checked(reply, user))
@@ -383,10 +383,9 @@ class Chat(Service):
         place = after if before is None else before
         direction = "newest" if place is None else "after" if before is None else "before"
         cursor = entries.parse_cursor(0 if place is None else place, direction)
-        keys = self._keys
         reply = yield Script(
             "chats/history",
-            (keys.newest, keys.members, keys.roster, keys.log),
+            self._keys.paging,
             (user, direction, *cursor, limit, *limits()),
         )
         epoch, first, stamp, gap, has_more, reset, role, *raw = self._checked(reply, user)
@@ -417,10 +416,9 @@ class Chat(Service):
         wanted = sorted({checked_id(number, "ids") for number in ids})
         if len(wanted) > MAX_GET:
             raise InvalidArgument(f"ids must have at most {MAX_GET} items, not {len(wanted)}.")
-        keys = self._keys
         reply = yield Script(
             "chats/get",
-            (keys.newest, keys.members, keys.roster, keys.log),
+            self._keys.paging,
             (user, MAX_BYTES, *limits(), *wanted),
         )
         epoch, found, *raw = self._checked(reply, user)
@@ -604,13 +602,12 @@ class Chat(Service):
         the list: whether there are more than `limit`. Takes a round trip for each 1000 members. Raises
         ChatNotFound."""
         number = checked_id(message_id, "message_id")
-        keys = self._keys
         arguments = (number, count(limit, "limit") + 1)
         found: dict[str, None] = {}
         position = member = b""
         while len(found) <= limit:
             place = (*arguments, position, member)
-            reply = yield Script("chats/seen", (keys.info, keys.members, keys.roster, keys.hidden), place)
+            reply = yield Script("chats/seen", self._keys.following, place)
             position, member, *page = self._checked(reply)
             found |= dict.fromkeys(one.decode() for one in page)
             if not member:
@@ -625,12 +622,11 @@ class Chat(Service):
         """Record that a member is typing, for TYPING_WINDOW seconds; not of a user who has chosen not to be
         seen online. Takes two round trips. Raises NotAMember, ChatNotFound."""
         name(user, "user")
-        keys = self._keys
         choices = UserKeys(self._prefix, user).choices
         is_shown = (yield Command("HGET", choices, "online", reads=True)) != b"0"
         reply = yield Script(
             "chats/type",
-            (keys.info, keys.members, keys.typing),
+            self._keys.following,
             (user, _typing_window(), conf.current().TYPING_MAX_MEMBERS if is_shown else 0),
         )
         self._checked(reply, user)
@@ -640,7 +636,7 @@ class Chat(Service):
     @operation
     def typists(self) -> Steps[list[str]]:
         """List the members who are typing, the latest last. Raises ChatNotFound."""
-        reply = yield Script("chats/typists", (self._keys.info, self._keys.typing), (_typing_window(),))
+        reply = yield Script("chats/typists", self._keys.following, (_typing_window(),))
         return [member.decode() for member in self._checked(reply)]
 
     atypists = asynchronous(typists)
@@ -704,7 +700,7 @@ class Chat(Service):
         records_nothing = int(request_id is not None)
         limit = conf.current().CHAT_MAX_MEMBERS
         arguments = (way, asker, request_key, records_nothing, window(), joining.token, limit)
-        reply = yield Script("chats/join", self._keys.joining, (*arguments, *joining_users(reserved)))
+        reply = yield Script("chats/join", self._keys.all_keys, (*arguments, *joining_users(reserved)))
         epoch, is_member, joined, *tokens = yield from joining.checked(reply, reserved)
         confirmed = zip(reserved, tokens, strict=True)
         yield from best_effort(joining.confirm(confirmed, int(epoch), reserved))
@@ -747,11 +743,10 @@ class Chat(Service):
 
         Raises ChatNotFound; NotAMember if `after` is not a member.
         """
-        keys = self._keys
         start = "" if after is None else name(after, "after")
         reply = yield Script(
             "chats/members",
-            (keys.info, keys.members, keys.roster, keys.seniority),
+            self._keys.listing,
             (start, count(limit, "limit")),
         )
         return list(_parse_members(self._checked(reply, other=start)))
@@ -781,10 +776,9 @@ class Chat(Service):
         name(member, "member")
         if role not in get_args(Role):
             raise InvalidArgument(f"role must be one of {', '.join(get_args(Role))}, not {role!r}.")
-        keys = self._keys
         reply = yield Script(
             "chats/promote",
-            (keys.info, keys.roster, *keys.requests, keys.newest),
+            self._keys.all_keys,
             (user, member, role, request(None), window()),
         )
         return bool(self._checked(reply, user, member))
@@ -798,8 +792,8 @@ class Chat(Service):
         checked = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
         yield from self._count_use(user, "rename")
         excerpt = checked.replace("\0", "")[:MAX_TITLE]
-        keys = (self._keys.info, self._keys.members, self._keys.newest)
-        self._checked((yield Script("chats/rename", keys, (user, checked, excerpt))), user)
+        reply = yield Script("chats/rename", self._keys.listing, (user, checked, excerpt))
+        self._checked(reply, user)
 
     arename = asynchronous(rename)
 
@@ -810,9 +804,8 @@ class Chat(Service):
         Raises NotAMember, ChatNotFound.
         """
         name(user, "user")
-        keys = self._keys
         arguments = (user, timestamp_ms(until, "until"))
-        reply = yield Script("chats/mute", (keys.info, keys.members, keys.mutes), arguments)
+        reply = yield Script("chats/mute", self._keys.listing, arguments)
         self._checked(reply, user)
 
     amute = asynchronous(mute)
@@ -820,8 +813,7 @@ class Chat(Service):
     @operation
     def info(self) -> Steps[ChatInfo]:
         """Describe the chat. Raises ChatNotFound."""
-        keys = self._keys
-        reply = yield Script("chats/describe", (keys.newest, keys.info, keys.members, keys.log), limits())
+        reply = yield Script("chats/describe", self._keys.listing, limits())
         title, is_open, created, edits, active, last, first, keep, members = self._checked(reply)
         return ChatInfo(
             chat_id=self.id,
@@ -847,7 +839,7 @@ class Chat(Service):
         Raises NotPermitted, NotAMember.
         """
         name(user, "user")
-        reply = yield Script("chats/delete", self._keys.ending, (user, request(None), window()))
+        reply = yield Script("chats/delete", self._keys.all_keys, (user, request(None), window()))
         if reply == b"no chat":
             return False
         tokens = [part.decode() for part in self._checked(reply, user)]
@@ -867,7 +859,7 @@ class Chat(Service):
         yield from Rate.of(user, action, using=self._using).required(times)
 
     def _read_role(self, user: str) -> Steps[str]:
-        reply = yield Script("chats/role", (self._keys.newest, self._keys.roster), (user,))
+        reply = yield Script("chats/role", self._keys.paging, (user,))
         role: bytes = self._checked(reply, user)
         return role.decode()
 

@@ -52,12 +52,11 @@ def apply_block(prefix: str, user: str, other: str, *, is_blocked: bool) -> Step
     applied = None
     while is_blocked is not applied:
         if is_blocked:
-            yield Script("chats/suspend", [keys.members, keys.roster, keys.typing], [user])
+            yield Script("chats/suspend", keys.following, [user])
         else:
-            resuming = [keys.newest, keys.members, keys.roster, keys.own, keys.info]
-            yield Script("chats/resume", resuming, [user])
+            yield Script("chats/resume", keys.listing, [user])
         applied = is_blocked
-        is_blocked = bool((yield Script("users/blocks_check", [own.blocks, own.chats], [other])))
+        is_blocked = bool((yield Script("users/blocks_check", own.joining, [other])))
 
 
 def refuse_blocked() -> NoReturn:

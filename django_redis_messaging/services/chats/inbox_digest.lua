@@ -3,14 +3,13 @@
 -- many as one script may; the next one continues below them.
 --
 -- reads only
--- uses _entry.lua
--- uses _isolation.lua
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _positions.lua
 -- uses common/_time.lua
 --
--- KEYS  1… newest, members, own, log, roster, mutes, info, seniority; of each chat
+-- KEYS  1… the first 8 keys (_chat.lua) of each chat
 -- ARGV  1 user
 -- ARGV  2 maximum number of entries in a chat
 -- ARGV  3 maximum age of an entry: ms, 0 for none
@@ -23,8 +22,7 @@
 --   members, number of entries that count, id of the lowest entry examined, number of unread entries below it, {id, excerpt
 --   of the entry, …} of the latest that count, the newest first}
 local user = ARGV[1]
--- The limit of bytes is applied when entries are written or read: it would load an entry of each chat.
-local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = math.huge}
+local limits = limits_of(ARGV[2], ARGV[3])
 local since, till, max_excerpts = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 -- position in ARGV of the first chat
 local chats = #ARGV - #KEYS / 8 + 1
@@ -80,36 +78,36 @@ local function examine(log, stored, from, to)
   return count, to - #entries + 1, latest
 end
 
-local function read(below, newest, members, own, log, roster, mutes, info, seniority)
-  local chat = read_chat(newest)
-  local position = read_position(members, user)
-  local join_id = read_membership(roster, user)
+local function read(below, keys)
+  local chat = read_chat(keys.newest)
+  local position = read_position(keys.members, user)
+  local join_id = read_membership(keys.roster, user)
   if not chat or not position or not join_id then
     return -1
   end
-  if tonumber(redis.call('HGET', mutes, user) or 0) > now then
+  if tonumber(redis.call('HGET', keys.mutes, user) or 0) > now then
     return 0
   end
-  local first, stored = apply_limits(log, first_stored(log, chat.last), chat, now, limits)
+  local first, stored = apply_limits(keys.log, first_stored(keys.log, chat.last), chat, now, limits)
   first = math.max(first, position + 1, join_id + 1)
-  local from = first_after(log, stored, first, chat, since)
-  local to = first_after(log, stored, from, chat, till) - 1
+  local from = first_after(keys.log, stored, first, chat, since)
+  local to = first_after(keys.log, stored, from, chat, till) - 1
   if below > 0 then
     to = math.min(to, below - 1)
   end
   if from > to then
     return 0
   end
-  local count, lowest, latest = examine(log, stored, from, to)
+  local count, lowest, latest = examine(keys.log, stored, from, to)
   return {
-    chat.epoch, redis.call('HGET', info, 'title') or '', chat.ms,
-    redis.call('ZCARD', members), redis.call('ZRANGE', seniority, 0, 3),
-    count, lowest, count_unread_between(own, from, lowest - 1), latest,
+    chat.epoch, redis.call('HGET', keys.info, 'title') or '', chat.ms,
+    redis.call('ZCARD', keys.members), redis.call('ZRANGE', keys.standing, 0, 3),
+    count, lowest, count_unread_between(keys.own, from, lowest - 1), latest,
   }
 end
 
 local items = {}
 for at = 1, #KEYS, 8 do
-  items[#items + 1] = isolated(read, tonumber(ARGV[chats + #items]), unpack(KEYS, at, at + 7))
+  items[#items + 1] = isolated(read, tonumber(ARGV[chats + #items]), chat_at({unpack(KEYS, at, at + 7)}))
 end
 return items

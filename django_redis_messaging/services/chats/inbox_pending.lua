@@ -1,13 +1,12 @@
 -- Reads what a member has not acked in any number of chats, and acks it if requested.
 --
--- uses _isolation.lua
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
--- uses _seen.lua
 -- uses common/_live.lua
 -- uses common/_time.lua
 --
--- KEYS  1… newest, members, own, log; of each chat
+-- KEYS  1… the first 4 keys (_chat.lua) of each chat
 -- ARGV  1 user
 -- ARGV  2 ack: 1 or 0
 -- ARGV  3 maximum number of entries to read from a chat
@@ -21,7 +20,7 @@
 --   newest, id of the first entry, stamp of the entry before it, gap, has_more, reset, {entry, …}}
 local user, ack = ARGV[1], ARGV[2] == '1'
 local page_size, remaining = tonumber(ARGV[3]), tonumber(ARGV[4])
-local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6]), bytes = tonumber(ARGV[7])}
+local limits = limits_of(ARGV[5], ARGV[6], ARGV[7])
 local now = milliseconds()
 -- maximum size of the entries from all chats: bytes
 local remaining_bytes = 16 * MAX_BYTES

@@ -82,9 +82,7 @@ class Joining:
         the user does so (`is_own`), the other one of a direct chat."""
         keys = UserKeys(self.prefix, user)
         arguments = (self.chat_id, self.token, max_chats, person, int(is_own))
-        return Script(
-            "chats/inbox_reserve", [keys.chats, keys.blocks, keys.declined, keys.choices], arguments
-        )
+        return Script("chats/inbox_reserve", keys.joining, arguments)
 
     def _refuse(self, refusal: bytes, user: str) -> NoReturn:
         """Raise the error for an entry that was not written."""
@@ -142,8 +140,7 @@ class Joining:
         keys = UserKeys(self.prefix, user)
         is_own = int(user == self.asker)
         arguments = (self.chat_id, self.token, in_force, seen, self._companion(user), is_own)
-        own = [keys.chats, keys.choices, keys.blocks, keys.declined]
-        return Script("chats/inbox_confirm", own, arguments)
+        return Script("chats/inbox_confirm", keys.joining, arguments)
 
     def _apply_changed_mind(self, user: str, state: int) -> Steps[None]:
         """Apply that a user of a direct chat has blocked the other one, or left for good, since the
@@ -165,7 +162,7 @@ def end_membership(
 ) -> Steps[bool]:
     """End a membership in the chat, then remove it from the user's index: see Chat.leave."""
     arguments = (user, by or "", request(None), window(), flag(again, "again"))
-    reply = yield Script("chats/leave", ChatKeys(prefix, chat_id).ending, arguments)
+    reply = yield Script("chats/leave", ChatKeys(prefix, chat_id).all_keys, arguments)
     if reply in (b"no chat", b"no member"):
         return False
     token = checked_reply(reply, chat_id, user, by or "").decode()
@@ -184,7 +181,7 @@ def remove_entries(prefix: str, chat_id: str, members: Iterable[tuple[str, str]]
 
 def hiding_step(keys: ChatKeys, user: str, *, hides: bool) -> Script:
     """The step after which a chat knows whether a member hides what they have read."""
-    return Script("chats/hide", [keys.members, keys.hidden], (user, int(hides)))
+    return Script("chats/hide", keys.following, (user, int(hides)))
 
 
 def joining_users(reserved: Mapping[str, bool]) -> list[str | int]:

@@ -50,7 +50,7 @@ class ChatRepair(Service):
         keys = self._keys
         reply = yield Script(
             "chats/repair",
-            keys.repairing,
+            keys.all_keys,
             (os.urandom(8).hex(), conf.current().CHAT_KEEP_LAST),
         )
         if reply == b"no chat":

@@ -1,10 +1,14 @@
 -- Appends a message. Its sender no longer counts as typing.
 --
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
 -- uses common/_live.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
+--
+-- A list of keys of its own: those of a chat that this script, which runs most often, does not use would take more than
+-- 1 % of its time.
 --
 -- KEYS  1 newest
 -- KEYS  2 members
@@ -28,7 +32,7 @@ local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local requests, typing = {KEYS[5], KEYS[6]}, KEYS[7]
 local sender, request_id, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local content, reply_to = ARGV[4], tonumber(ARGV[5])
-local limits = {length = tonumber(ARGV[6]), age = tonumber(ARGV[7]), bytes = tonumber(ARGV[8])}
+local limits = limits_of(ARGV[6], ARGV[7], ARGV[8])
 -- No name contains a NUL, so the same request id of another member is a different request.
 local request = sender .. '\0' .. request_id
 

@@ -264,7 +264,7 @@ class Names(list[str]):
 
 #: characters of a title in an event
 MAX_TITLE = 100
-#: values of an event: see _events.lua
+#: values of an event: see _info.lua
 _VALUES = 10
 
 

@@ -75,7 +75,7 @@ class _UserRemoval(Service):
         yield [self._remove_entries(0, ended), self._remove_entries(grace(), joinings)]
 
     def _leave(self, chat_id: str) -> Script:
-        keys = ChatKeys(self._prefix, chat_id).ending
+        keys = ChatKeys(self._prefix, chat_id).all_keys
         return Script("chats/leave", keys, (self.user, "", request(None), window(), 1))
 
     def _remove_entries(self, min_age: int, entries: Iterable[tuple[str, bytes]]) -> Script:
