@@ -509,7 +509,7 @@ def reached(name: str) -> dict[str, str]:
 
 
 def passed_keys() -> dict[str, set[str]]:
-    """The attributes of keys that calls pass to a script, as in `Script("chats/ack", self._keys.reading, …)`."""
+    """The attributes of keys that calls pass to a script: `Script("chats/ack", self._keys.reading, …)`."""
     found: dict[str, set[str]] = {}
     for path in modules("services").values():
         for node in ast.walk(tree(path)):

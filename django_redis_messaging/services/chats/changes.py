@@ -85,7 +85,7 @@ def _shared(chat_id: str, reply: _Reply) -> dict[str, Any]:
     """The fields that are equal for all readers, or restricted for some of them by `_for_reader`."""
     epoch = int(reply.epoch)
     messages = entries.make_messages(chat_id, epoch, reply.first, reply.entries)
-    members, positions = reply.positions[::2], reply.positions[1::2]
+    members = [member.decode() for member in reply.positions[::2]]
     return {
         "chat_id": chat_id,
         "messages": messages,
@@ -95,10 +95,10 @@ def _shared(chat_id: str, reply: _Reply) -> dict[str, Any]:
         "reset": bool(reply.reset),
         "edits": reply.edits,
         "edits_missed": bool(reply.edits_missed),
-        "members": [member.decode() for member in members],
+        "members": members,
         "positions": {
-            member.decode(): position
-            for member, position in zip(members, positions, strict=True)
+            member: position
+            for member, position in zip(members, reply.positions[1::2], strict=True)
             if position != b"-"
         },
         "newcomers": [member.decode() for member in reply.newcomers],
@@ -160,7 +160,7 @@ def known_number(value: int | None, what: str) -> int | str:
     """A number from an earlier answer as the script takes it."""
     if value is None:
         return ""
-    if not isinstance(value, int) or isinstance(value, bool):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
         raise TypeError(f"{what} must be an int or None, not {type(value).__name__}.")
     if not 0 <= value < _MAX_KNOWN:
         raise InvalidArgument(f"{what} must be between 0 and {_MAX_KNOWN - 1}, not {value}.")
