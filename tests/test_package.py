@@ -24,6 +24,7 @@ import django_redis_messaging
 from django_redis_messaging.core import commands
 from django_redis_messaging.core.operations import Service
 from django_redis_messaging.services.chats.keys import ChatKeys
+from django_redis_messaging.services.directories.keys import DirectoryKeys
 from django_redis_messaging.services.users.keys import UserKeys
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
@@ -522,7 +523,11 @@ def passed_keys() -> dict[str, set[str]]:
 
 
 #: resources whose keys have one order: as the scripts name it, and where it is written in Python
-ONE_ORDER = [("chat", ChatKeys, "all_keys"), ("user", UserKeys, "joining")]
+ONE_ORDER = [
+    ("chat", ChatKeys, "all_keys"),
+    ("user", UserKeys, "joining"),
+    ("directory", DirectoryKeys, "all_keys"),
+]
 
 
 class TestScripts:
