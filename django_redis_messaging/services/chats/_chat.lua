@@ -21,8 +21,8 @@ local function keys_to_delete(keys)
 end
 
 -- The limits of a log, from the arguments of a script: number of entries, their age (ms, 0: none), and their bytes.
--- Without bytes, that limit is not applied: lists of chats leave it to writes and other reads, since it would load an entry
--- of each chat.
+-- Without bytes, that limit is not applied: lists of chats leave it to writes and other reads, because it would load an
+-- entry of each chat.
 local function limits_of(length, age, bytes)
   return {length = tonumber(length), age = tonumber(age), bytes = tonumber(bytes or math.huge)}
 end

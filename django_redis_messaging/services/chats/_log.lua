@@ -87,7 +87,7 @@ local function read_entry(log, stored, first, last, id)
   return redis.call('LINDEX', log, id - stored)
 end
 
--- Removes entries with ids below `from`, at most 500 in one call, since freeing 2000 large ones takes over 5 ms;
+-- Removes entries with ids below `from`, at most 500 in one call, because freeing 2000 large ones takes over 5 ms;
 -- later calls remove the others. Returns the id of the first entry in the list.
 local function trim_before(log, stored, last, from)
   if from <= stored then
@@ -205,7 +205,7 @@ local function first_kept(members, stored, last, keep)
     return stored
   end
   local lowest = redis.call('ZRANGE', members, 0, 0, 'WITHSCORES')
-  -- A member who is suspended keeps what they have not read: otherwise its removal would tell the other one.
+  -- A member who is suspended keeps what they have not read: otherwise its removal would show the other one that they are blocked.
   return math.max(stored, math.min(math.floor(lowest[2] or 0), last - keep) + 1)
 end
 

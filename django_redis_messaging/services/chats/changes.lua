@@ -1,5 +1,5 @@
 -- Reads what changed in a chat: messages after a cursor, messages edited since, and read positions; for one or several
--- users who know the same. What they share is read as for the one of them who joined first.
+-- users who have read the same before. What is equal for all is read as for the one of them who joined first.
 --
 -- reads only
 -- uses _chat.lua
@@ -20,9 +20,7 @@
 -- ARGV  8 maximum number of members whose names and positions are read
 -- ARGV  9 how long a member counts as typing: ms
 -- ARGV  10 number of the last event that the readers know, or '' for none
--- ARGV  11 maximum number of entries in a chat
--- ARGV  12 maximum age of an entry: ms, 0 for none
--- ARGV  13 maximum size of a chat's entries: bytes
+-- ARGV  11-13 limits of the log (_chat.lua)
 -- ARGV  14 whether members see the positions of others: 1 or 0
 -- ARGV  15… users
 -- Returns {epoch, id of the first new entry, stamp of the entry before it if there is none, gap, has_more, reset, title,
@@ -186,7 +184,7 @@ after = math.max(math.min(after, last), viewer.join_id)
 local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, first)
 local typists = read_typists(now)
 local event, events = events_since(keys.info, latest_event, not reset and known_event or nil, viewer.event)
--- Who is typing or in an event is told apart from other members with the same name.
+-- With them, pages tell members of the same name apart who are typing or in an event.
 if from > last and digits(fingerprint) == known_fingerprint and #typists == 0 and event == (known_event or event) then
   positions = {}
 end

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Self, cast, get_args
 
 from ... import conf
 from ...core import payloads
-from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import ChatExists, ChatNotFound, InvalidArgument, LimitExceeded, NotAMember, NotPermitted
@@ -195,7 +194,8 @@ class Chat(Service):
 
     @operation
     def _direct(self, user: str, other: str) -> Steps[None]:
-        """Open the chat as its members require; once more if another call changes them meanwhile."""
+        """Make both users members, whoever of them is one already; try again if another call changes that
+        meanwhile."""
         self._pair = user, other
         for attempts_left in reversed(range(_DIRECT_ATTEMPTS)):
             lines, block = yield [
@@ -271,9 +271,9 @@ class Chat(Service):
         """Append a message.
 
         Every member receives it: ids are 1, 2, 3 … in one order. `data` is any JSON value. `mentions` are at
-        most 20 other members; whoever is no member when it is sent is left out. A repeat with the same
-        `request_id` sends nothing and returns the first message, as far as it is still stored. The message
-        counts as read by the sender only if the sender has read all messages before it.
+        most 20 other members; users who are not members at that time are left out. A repeat with the same
+        `request_id` sends nothing and returns the first message, with the fields that are still stored. The
+        message counts as read by the sender only if the sender has read all messages before it.
 
         >>> Chat.create("ann", ["bob"], chat_id="lunch").send("ann", "Pizza?").id
         1
@@ -328,7 +328,7 @@ class Chat(Service):
     def delete_message(self, user: str, message_id: int) -> Steps[Message | None]:
         """Replace a message with a tombstone; None if the message does not exist (any more).
 
-        For the author, and for owners of the chat, also if they joined later. The id stays, so that ids have
+        For the author, and for owners of the chat, even if they joined later. The id stays, so that ids have
         no holes.
         Raises NotPermitted, NotAMember, ChatNotFound.
         """
@@ -496,7 +496,7 @@ class Chat(Service):
         Pass `cursor`, `edits`, `moved` and `event` (as `events`) of the last answer. The last three can be
         omitted in the first call, which then returns no edited messages, all positions and all events. An
         answer contains at most `limit` new messages, and 256 KiB of stored messages, but at least one message
-        if there is any; `has_more` tells to call again. Reading moves no position. Takes one round trip.
+        if there is any; if `has_more`, call again. Reading moves no position. Takes one round trip.
 
         >>> chat = Chat.create("ann", ["bob"], "One", chat_id="following")
         >>> known = chat.changes("bob", after=0)
@@ -525,8 +525,8 @@ class Chat(Service):
         events: int | None = None,
         limit: int = 50,
     ) -> Steps[dict[str, Changes]]:
-        """Read `changes` for several members who know the same, at most 500; those who are no members (any
-        more) are left out.
+        """Read `changes` for at most 500 members who have read the same before; users who are not members
+        (any more) are left out.
 
         The membership of each is checked in the script that reads the messages. Takes one round trip, and
         one for each user who has joined since, or if Redis lost data.
@@ -548,8 +548,8 @@ class Chat(Service):
 
     @operation
     def summaries_for(self, users: Sequence[str]) -> Steps[dict[str, ChatSummary]]:
-        """Summarize the chat for several members, at most 500, as `Inbox.chats` does; those who are no
-        members (any more) are left out. Takes one round trip.
+        """Summarize the chat for at most 500 members, as `Inbox.chats` does; users who are not members (any
+        more) are left out. Takes one round trip.
 
         >>> chat = Chat.create("ann", ["bob"], "One", chat_id="summarizing")
         >>> {user: summary.unread for user, summary in chat.summaries_for(["ann", "bob", "cat"]).items()}
@@ -598,9 +598,11 @@ class Chat(Service):
 
     @operation
     def seen_by(self, message_id: int, *, limit: int = 500) -> Steps[Names]:
-        """List the members who have acked a message and let others see it (Choices), by name; `has_more` of
-        the list: whether there are more than `limit`. Takes a round trip for each 1000 members. Raises
-        ChatNotFound."""
+        """List the members who have acked a message and let others see it (Choices), by name.
+
+        `has_more` of the list: whether there are more than `limit`. Takes one round trip for each 1000
+        members. Raises ChatNotFound.
+        """
         number = checked_id(message_id, "message_id")
         arguments = (number, count(limit, "limit") + 1)
         found: dict[str, None] = {}
@@ -709,7 +711,7 @@ class Chat(Service):
         return joined.decode().split("\0") if joined else []
 
     def _refuse_third(self, users: Iterable[str], by: str) -> None:
-        """A direct chat has two members, who can only add each other."""
+        """Refuse to add anyone else to a direct chat: its two members can only add each other."""
         if not is_direct(self.id):
             return
         if any(direct_id(by, user) != self.id for user in users):
@@ -744,12 +746,17 @@ class Chat(Service):
         Raises ChatNotFound; NotAMember if `after` is not a member.
         """
         start = "" if after is None else name(after, "after")
-        reply = yield Script(
-            "chats/members",
-            self._keys.listing,
-            (start, count(limit, "limit")),
-        )
-        return list(_parse_members(self._checked(reply, other=start)))
+        reply = yield Script("chats/members", self._keys.listing, (start, count(limit, "limit")))
+        return [
+            Member(
+                user=user.decode(),
+                read_id=read_id,
+                joined_at=to_datetime(joined_at),
+                role=role.decode(),
+                suspended=bool(suspended),
+            )
+            for user, read_id, joined_at, role, suspended in self._checked(reply, other=start)
+        ]
 
     amembers = asynchronous(members)
 
@@ -850,8 +857,8 @@ class Chat(Service):
     adelete = asynchronous(delete)
 
     def _count_use(self, user: str, action: str, times: int = 1, *, member: bool = True) -> Steps[None]:
-        """With RATES_IN_SERVICES, count what a member does, up to its rate. Who is refused as no member (if
-        `member`) has used nothing."""
+        """With RATES_IN_SERVICES, count an action, and refuse it above its rate. `member`: only members may
+        do it; for others, nothing is counted."""
         if not conf.current().RATES_IN_SERVICES:
             return
         if member:
@@ -924,17 +931,6 @@ def _check_readers(users: Sequence[str]) -> None:
         raise InvalidArgument(f"users must have 1 to {MAX_READERS} items, not {len(users)}.")
     for user in users:
         name(user, "users")
-
-
-def _parse_members(flat: list[bytes | int]) -> Iterator[Member]:
-    for user, read_id, joined_at, role, is_suspended in batched(flat, 5):
-        yield Member(
-            user=cast(bytes, user).decode(),
-            read_id=cast(int, read_id),
-            joined_at=to_datetime(cast(bytes, joined_at)),
-            role=cast(Role, cast(bytes, role).decode()),
-            suspended=bool(is_suspended),
-        )
 
 
 def _typing_window() -> int:

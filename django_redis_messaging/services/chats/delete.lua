@@ -1,4 +1,4 @@
--- Deletes a chat with all its contents, also if some of its keys were lost.
+-- Deletes a chat with all its contents, even if some of its keys were lost.
 --
 -- uses _chat.lua
 -- uses _members.lua

@@ -6,9 +6,7 @@
 -- uses common/_time.lua
 --
 -- KEYS  1-8 chat (_chat.lua)
--- ARGV  1 maximum number of entries in a chat
--- ARGV  2 maximum age of an entry: ms, 0 for none
--- ARGV  3 maximum size of a chat's entries: bytes
+-- ARGV  1-3 limits of the log (_chat.lua)
 -- Returns {title, open, created (ms), edits, active (ms), last, first, keep, number of members}, or 'no chat'
 local keys = chat_at(KEYS)
 local limits = limits_of(ARGV[1], ARGV[2], ARGV[3])

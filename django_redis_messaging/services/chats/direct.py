@@ -1,11 +1,11 @@
 """Direct chats, of two users each, and what a block does to them.
 
-The id of a direct chat is computed from its two users, so that there is one, whoever opens it. It is
-suspended for a member who has blocked the other one (_members.lua).
+The id of a direct chat is computed from its two users, so that they have one, whichever of them opens it. A
+membership in it is suspended while the member has blocked the other one (_members.lua).
 
-Blocks are in the slot of the user, memberships in that of the chat. Whoever changes one of them applies the
-block to the membership afterwards, and then reads the block once more. So whatever runs at the same time, the
-last one leaves both as they should be.
+Blocks are in the slot of the user, memberships in that of the chat. A call that changes one of them applies
+the block to the membership afterwards, and then reads the block once more. So if several calls run at the
+same time, the last one leaves both consistent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def digest(*parts: str) -> str:
 
 
 def direct_id(user: str, other: str) -> str:
-    """The id of the direct chat of two users, whoever begins."""
+    """The id of the direct chat of two users, in either order."""
     return DIRECT + digest(*sorted((user, other)))
 
 

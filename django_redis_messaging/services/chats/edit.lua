@@ -12,9 +12,7 @@
 -- ARGV  2 user as JSON
 -- ARGV  3 id
 -- ARGV  4 new body as JSON
--- ARGV  5 maximum number of entries in a chat
--- ARGV  6 maximum age of an entry: ms, 0 for none
--- ARGV  7 maximum size of a chat's entries: bytes
+-- ARGV  5-7 limits of the log (_chat.lua)
 -- Returns {epoch, entry}, {} if the message does not exist (any more), or 'no chat', 'no member', 'no author'
 local keys = chat_at(KEYS)
 local user, author, id, body = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]

@@ -9,9 +9,7 @@
 -- KEYS  1-5 chat (_chat.lua)
 -- ARGV  1 user
 -- ARGV  2 maximum number of bytes of all entries
--- ARGV  3 maximum number of entries in a chat
--- ARGV  4 maximum age of an entry: ms, 0 for none
--- ARGV  5 maximum size of a chat's entries: bytes
+-- ARGV  3-5 limits of the log (_chat.lua)
 -- ARGV  6… ids, in ascending order
 -- Returns {epoch, {id, …} of the entries that the user can see and that fit, entry, …}, or 'no chat', 'no member'
 local keys = chat_at(KEYS)

@@ -14,9 +14,7 @@
 -- ARGV  4 epoch of the cursor, or '' for a bare id
 -- ARGV  5 stamp of the cursor (ms-nonce), or ''
 -- ARGV  6 maximum number of entries on the page
--- ARGV  7 maximum number of entries in a chat
--- ARGV  8 maximum age of an entry: ms, 0 for none
--- ARGV  9 maximum size of a chat's entries: bytes
+-- ARGV  7-9 limits of the log (_chat.lua)
 -- Returns {epoch, id of the first entry, stamp of the entry before it if the page is empty, gap, has_more, reset,
 --   role of the user, entry, …}, or 'no chat', 'no member'
 local keys = chat_at(KEYS)

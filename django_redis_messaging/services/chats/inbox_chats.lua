@@ -9,8 +9,7 @@
 --
 -- KEYS  1… the first 8 keys (_chat.lua) of each chat
 -- ARGV  1 user
--- ARGV  2 maximum number of entries in a chat
--- ARGV  3 maximum age of an entry: ms, 0 for none
+-- ARGV  2-3 limits of the log without bytes (_chat.lua)
 -- Returns a list with an item for each chat: -1 if the user is not a member (any more), -2 if the membership is
 --   suspended, {error} if the chat is broken, or {epoch, title, unread, active (ms), number of members, muted, id of the
 --   last entry, an excerpt of it or '', first few members}

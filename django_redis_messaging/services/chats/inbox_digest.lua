@@ -11,8 +11,7 @@
 --
 -- KEYS  1… the first 8 keys (_chat.lua) of each chat
 -- ARGV  1 user
--- ARGV  2 maximum number of entries in a chat
--- ARGV  3 maximum age of an entry: ms, 0 for none
+-- ARGV  2-3 limits of the log without bytes (_chat.lua)
 -- ARGV  4 beginning of the period: ms; what was sent at this moment is not in it
 -- ARGV  5 end of the period: ms; what was sent at this moment is in it
 -- ARGV  6 maximum number of entries to return of a chat

@@ -11,9 +11,7 @@
 -- ARGV  2 ack: 1 or 0
 -- ARGV  3 maximum number of entries to read from a chat
 -- ARGV  4 maximum number of entries to read from all chats
--- ARGV  5 maximum number of entries in a chat
--- ARGV  6 maximum age of an entry: ms, 0 for none
--- ARGV  7 maximum size of a chat's entries: bytes
+-- ARGV  5-7 limits of the log (_chat.lua)
 -- ARGV  8… what the user has seen; of each chat
 -- Returns a list with an item for each chat: the value of newest if all is acked and nothing was lost, or the
 --   membership is suspended; -1 if the user is not a member (any more); {error} if the chat is broken; or {value of

@@ -8,8 +8,7 @@
 --
 -- KEYS  1… the first 4 keys (_chat.lua) of each chat
 -- ARGV  1 user
--- ARGV  2 maximum number of entries in a chat
--- ARGV  3 maximum age of an entry: ms, 0 for none
+-- ARGV  2-3 limits of the log without bytes (_chat.lua)
 -- ARGV  4… what the user has seen; of each chat
 -- Returns a list with an item for each chat: the number of unread entries; the value of newest if all is acked and
 --   nothing was lost, or the membership is suspended; -1 if the user is not a member (any more); {error} if the chat is

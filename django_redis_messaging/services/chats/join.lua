@@ -39,7 +39,7 @@ local function read_tokens()
   return tokens, others
 end
 
--- Who was removed by an owner is added again by owners only. Who left and asked not to be added returns alone only.
+-- Only owners can add a user again whom an owner removed. A user who left and asked not to be added can only return alone.
 local function refuse_former_member(others)
   local _, role = read_membership(keys.roster, asker)
   local was_removed, has_opted_out = redis.call('ZMSCORE', keys.removed, unpack(others)),

@@ -132,7 +132,7 @@ class Joining:
                     keys = ChatKeys(self.prefix, self.chat_id)
                     yield [hiding_step(keys, user, hides=value) for user, value in wrong.items()]
                 for user, state in states.items():
-                    yield from self._apply_changed_mind(user, state)
+                    yield from self._apply_later_choice(user, state)
                 known |= wrong
                 waiting = [one for one in waiting if one[0] in wrong]
 
@@ -142,9 +142,9 @@ class Joining:
         arguments = (self.chat_id, self.token, in_force, seen, self._companion(user), is_own)
         return Script("chats/inbox_confirm", keys.joining, arguments)
 
-    def _apply_changed_mind(self, user: str, state: int) -> Steps[None]:
-        """Apply that a user of a direct chat has blocked the other one, or left for good, since the
-        reservation."""
+    def _apply_later_choice(self, user: str, state: int) -> Steps[None]:
+        """End or suspend the membership of a user who has left the direct chat for good, or blocked the other
+        one, since the reservation."""
         if state & _HAS_BLOCKED:
             yield from apply_block(self.prefix, user, self._companion(user), is_blocked=True)
         if state & _HAS_DECLINED:
@@ -180,7 +180,7 @@ def remove_entries(prefix: str, chat_id: str, members: Iterable[tuple[str, str]]
 
 
 def hiding_step(keys: ChatKeys, user: str, *, hides: bool) -> Script:
-    """The step after which a chat knows whether a member hides what they have read."""
+    """The step that stores in a chat whether a member hides what they have read."""
     return Script("chats/hide", keys.following, (user, int(hides)))
 
 

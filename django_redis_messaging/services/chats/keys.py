@@ -85,7 +85,7 @@ class ChatKeys:
 
     @property
     def hidden(self) -> str:
-        """SET of the members who let nobody see what they have read: see Choices."""
+        """SET of the members who hide from others what they have read: see Choices."""
         return self.tag + ":hidden"
 
     @property

@@ -7,7 +7,7 @@
 -- KEYS  1-8 chat (_chat.lua)
 -- ARGV  1 member after whom the list begins, or ''
 -- ARGV  2 maximum number of members
--- Returns {member, position, ms of joining, role, whether suspended, member, …}, or 'no chat', 'no other' (ARGV[1] is no
+-- Returns {{member, position, ms of joining, role, 1 if suspended, else 0}, …}, or 'no chat', 'no other' (ARGV[1] is no
 --   member)
 local keys = chat_at(KEYS)
 local after, limit = ARGV[1], tonumber(ARGV[2])
@@ -35,11 +35,8 @@ for at, member in ipairs(names) do
   if position and line then -- otherwise one of the keys was lost
     local _, role, _, joined_at = parse_line(line)
     local _, _, joined_before = before_block(line)
-    list[#list + 1] = member
-    list[#list + 1] = position % 1 == 0 and position or shown_position(keys.roster, member, position)
-    list[#list + 1] = joined_before or joined_at
-    list[#list + 1] = role
-    list[#list + 1] = is_suspended(line) and 1 or 0
+    position = position % 1 == 0 and position or shown_position(keys.roster, member, position)
+    list[#list + 1] = {member, position, joined_before or joined_at, role, is_suspended(line) and 1 or 0}
   end
 end
 return list

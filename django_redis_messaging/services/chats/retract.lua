@@ -12,9 +12,7 @@
 -- ARGV  1 user: the author, or an owner of the chat
 -- ARGV  2 user as JSON
 -- ARGV  3 id
--- ARGV  4 maximum number of entries in a chat
--- ARGV  5 maximum age of an entry: ms, 0 for none
--- ARGV  6 maximum size of a chat's entries: bytes
+-- ARGV  4-6 limits of the log (_chat.lua)
 -- Returns {epoch, entry}, {} if the message does not exist (any more), or 'no chat', 'no member', 'no author'
 local keys = chat_at(KEYS)
 local user, author, id = ARGV[1], ARGV[2], tonumber(ARGV[3])

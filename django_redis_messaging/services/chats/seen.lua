@@ -18,7 +18,7 @@ local id, limit, position, last = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3],
 if redis.call('EXISTS', keys.info) == 0 then
   return 'no chat'
 end
--- Members who have acked more since the previous page come later; who has moved from its end is found again.
+-- Members who have acked more since the previous page come later; a member who has moved away from its end is found again.
 local function first_rank()
   if position ~= '' and redis.call('ZSCORE', keys.members, last) == position then
     return redis.call('ZRANK', keys.members, last) + 1

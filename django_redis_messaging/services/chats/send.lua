@@ -22,9 +22,7 @@
 -- ARGV  3 request window: ms
 -- ARGV  4 content of the entry: everything from the nonce to what follows the body
 -- ARGV  5 id of the message that is replied to, or 0
--- ARGV  6 maximum number of entries in a chat
--- ARGV  7 maximum age of an entry: ms, 0 for none
--- ARGV  8 maximum size of a chat's entries: bytes
+-- ARGV  6-8 limits of the log (_chat.lua)
 -- ARGV  9… mentioned users, each followed by the user as JSON: those who are members are stored
 -- Returns the value of newest, with mentions {value of newest, entry}; for a repeat, {the first answer, the entry if it
 -- is still stored}; or 'no chat', 'no member', 'no message'

@@ -8,8 +8,7 @@
 -- uses common/_time.lua
 --
 -- KEYS  1-8 chat (_chat.lua)
--- ARGV  1 maximum number of entries in a chat
--- ARGV  2 maximum age of an entry: ms, 0 for none
+-- ARGV  1-2 limits of the log without bytes (_chat.lua)
 -- ARGV  3… users
 -- Returns {epoch, title, active (ms), number of members, id of the last entry, an excerpt of it or '', first few members,
 --   {reader, …}}; a reader is {unread, muted, whether the last entry is visible}, or 0 if the user is not a member (any

@@ -250,7 +250,7 @@ class ChatSummary:
     """The first few members, the longest-standing first: a label for chats without a title."""
     muted: bool
     cursor: str
-    """The chat's place in the list: `chats(after=cursor)` continues below it, also if the chat has moved or
+    """The chat's place in the list: `chats(after=cursor)` continues below it, even if the chat has moved or
     is gone."""
 
 

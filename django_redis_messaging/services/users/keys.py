@@ -47,7 +47,7 @@ class UserKeys:
     def choices(self) -> str:
         """HASH "online" or "receipts" → "0" if others may not see it, else "1"; "digests" → "0" if the user
         wants none, else "1"; "changes" → how often "receipts" has changed; "applied" → which of these changes
-        the user's chats know (ChatKeys.hidden). Deleted by forget()."""
+        the user's chats have stored (ChatKeys.hidden). Deleted by forget()."""
         return self.tag + ":choices"
 
     @property
