@@ -5,6 +5,8 @@
 -- uses _positions.lua
 -- uses common/_live.lua
 --
+-- The first keys of a chat, without chat_at: it would take 8 % longer.
+--
 -- KEYS  1 newest
 -- KEYS  2 members
 -- KEYS  3 own
