@@ -31,6 +31,9 @@ Way = Literal["added", "alone", "returning"]
 #: COMMAND_DEADLINEs: longer than a joining takes
 _GRACE = 3
 
+#: replies of leave.lua if no membership has ended
+NO_MEMBERSHIP = (b"no chat", b"no member")
+
 #: replies of inbox_reserve.lua if the entry was written; the latter: and the user hides what they have read
 _RESERVED, _RESERVED_HIDING = 1, 2
 
@@ -163,7 +166,7 @@ def end_membership(
     """End a membership in the chat, then remove it from the user's index: see Chat.leave."""
     arguments = (user, by or "", request(None), window(), flag(again, "again"))
     reply = yield Script("chats/leave", ChatKeys(prefix, chat_id).all_keys, arguments)
-    if reply in (b"no chat", b"no member"):
+    if reply in NO_MEMBERSHIP:
         return False
     token = checked_reply(reply, chat_id, user, by or "").decode()
     yield from best_effort(remove_entries(prefix, chat_id, [(user, token)]))

@@ -8,7 +8,7 @@ from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ..chats.digests import forget_digest
-from ..chats.joining import grace
+from ..chats.joining import NO_MEMBERSHIP, grace
 from ..chats.keys import ChatKeys
 from ..common.arguments import request, window
 from ..directories.directory import forget_member
@@ -19,8 +19,6 @@ from .privacy import forget_blocks, forget_choices
 
 #: chats to leave per pipeline
 _PIPELINE_SIZE = 100
-#: replies of chats/leave if no membership has ended
-_NOT_A_MEMBER = (b"no chat", b"no member")
 
 
 def forget(user: str, *, using: str | None = None) -> None:
@@ -66,7 +64,7 @@ class _UserRemoval(Service):
         ended, joinings = [], []
         for (chat, token), reply in zip(entries, replies, strict=True):
             membership, mark, joining = token.partition(b"?")
-            if reply not in _NOT_A_MEMBER:
+            if reply not in NO_MEMBERSHIP:
                 membership = reply or membership
             if membership:
                 ended.append((chat, membership))
