@@ -25,8 +25,11 @@ from django_redis_messaging.core import commands
 from django_redis_messaging.core.operations import Service
 from django_redis_messaging.services.aggregates.keys import AggregateKeys
 from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
+from django_redis_messaging.services.chats.keys import ChatKeys
+from django_redis_messaging.services.directories.keys import DirectoryKeys
 from django_redis_messaging.services.files.keys import FileChannelKeys
 from django_redis_messaging.services.mailboxes.keys import MailboxKeys
+from django_redis_messaging.services.users.keys import UserKeys
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
 NAME = PACKAGE.name
@@ -553,7 +556,13 @@ def passed_keys() -> dict[str, set[str]]:
 
 
 #: resources whose keys have one order: as the scripts name it, and where it is written in Python
-ONE_ORDER = [("channel", FileChannelKeys, "all"), ("mailbox", MailboxKeys, "all_keys")]
+ONE_ORDER = [
+    ("channel", FileChannelKeys, "all"),
+    ("chat", ChatKeys, "all_keys"),
+    ("directory", DirectoryKeys, "all_keys"),
+    ("mailbox", MailboxKeys, "all_keys"),
+    ("user", UserKeys, "joining"),
+]
 #: such resources with further keys, of a number that differs from call to call
 BEFORE_OTHERS = [("aggregate", AggregateKeys, "all"), ("broadcast", BroadcastKeys, "fixed")]
 
@@ -668,9 +677,13 @@ class TestHeaderChecker:
 
     GOOD = "-- Does it.\n-- KEYS  1 log\n-- ARGV  1 user: who\n-- ARGV  2… ids\n-- Returns 1\n"
     CODE = "return redis.call('X', KEYS[1], ARGV[1], unpack(ARGV, 2))"
+    #: with the keys of a chat, of which `info` is the sixth
+    CHAT = "-- KEYS  1-8 chat (_chat.lua)\n"
+    OF_CHAT = "local keys = chat_at(KEYS)\nreturn redis.call('X', keys.newest, keys.info)"
 
     def test_correct_script_has_no_problems(self) -> None:
         assert Script(self.GOOD, self.CODE).problems() == []
+        assert Script(self.CHAT, self.OF_CHAT).problems() == []
 
     @pytest.mark.parametrize(
         ("header", "code"),
@@ -682,6 +695,14 @@ class TestHeaderChecker:
             (GOOD, "return redis.call('X', KEYS[1], ARGV[1])"),
             (GOOD.replace("-- KEYS  1 log\n", "-- KEYS  1 log\n-- KEYS  3 other\n"), CODE + " KEYS[3]"),
             ("-- KEYS  1 log\n", "redis.call('X', KEYS[1], unpack(ARGV))"),
+            (CHAT, "return 1"),
+            (CHAT, OF_CHAT.replace("chat_at", "user_at")),
+            (CHAT, OF_CHAT.replace("keys.info", "keys.seniority")),
+            (CHAT, OF_CHAT.replace("keys.info", "keys.hidden")),
+            (CHAT, OF_CHAT.replace(", keys.info", "")),
+            (CHAT.replace("1-8", "1-5"), OF_CHAT),
+            (CHAT.replace("1-8", "1-14"), OF_CHAT),
+            ("-- KEYS  1 newest\n", OF_CHAT),
         ],
     )
     def test_planted_faults_are_found(self, header: str, code: str) -> None:

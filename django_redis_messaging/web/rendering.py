@@ -20,7 +20,8 @@ from django.utils.translation import gettext_lazy, ngettext
 from ..core.keys import MAX_NAME_BYTES
 from ..errors import MessagingError
 from ..services.chats import Changes, Chat, ChatEvent, ChatSummary, Message
-from ..services.chats.chat import MAX_MENTIONS, is_direct
+from ..services.chats.chat import MAX_MENTIONS
+from ..services.chats.direct import is_direct
 from ..services.directories.folding import fold
 from ..services.mailboxes import notify_many
 from .identity import Identity

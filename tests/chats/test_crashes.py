@@ -11,7 +11,7 @@ import pytest
 from django_redis_messaging import Chat, ChatNotFound, Inbox, OutcomeUnknown, Unavailable, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.chats import chat as base
+from django_redis_messaging.services.chats import joining as joining_module
 from django_redis_messaging.services.users.keys import UserKeys
 
 from ..support.faults import Connect
@@ -76,7 +76,7 @@ class TestJoining:
         assert list(index("bob")) == [b"c"]
         assert (Inbox("bob").chats(), Inbox("bob").pending(), Inbox("bob").unread()) == ([], [], 0)
         assert list(index("bob")) == [b"c"], "the entry is removed only after a grace period"
-        monkeypatch.setattr(base, "_GRACE", 0)
+        monkeypatch.setattr(joining_module, "_GRACE", 0)
         Inbox("bob").pending()
         assert index("bob") == {}
         assert chat.join("bob", by="ann")
@@ -100,7 +100,7 @@ class TestJoining:
         joining = steps(chat.join, "bob", by="ann")
         execute = functools.partial(clients.execute, conf.alias())
         reply = execute(next(joining))
-        monkeypatch.setattr(base, "_GRACE", 0)
+        monkeypatch.setattr(joining_module, "_GRACE", 0)
         assert Inbox("bob").pending() == []
         with pytest.raises(StopIteration):
             while True:
@@ -123,7 +123,7 @@ class TestCreating:
         with pytest.raises(ChatNotFound):
             chat.info()
         assert [Inbox(user).chats() for user in ("ann", "bob")] == [[], []]
-        monkeypatch.setattr(base, "_GRACE", 0)
+        monkeypatch.setattr(joining_module, "_GRACE", 0)
         assert [Inbox(user).unread() for user in ("ann", "bob")] == [0, 0]
         assert [index(user) for user in ("ann", "bob")] == [{}, {}]
 
@@ -155,7 +155,7 @@ class TestLeaving:
         chat = Chat.create("ann", ["bob"], "hello", chat_id="c")
         stop_after(1, steps(chat.leave, "bob"))
         assert (Inbox("bob").chats(), Inbox("bob").pending(), Inbox("bob").unread()) == ([], [], 0)
-        monkeypatch.setattr(base, "_GRACE", 0)
+        monkeypatch.setattr(joining_module, "_GRACE", 0)
         Inbox("bob").chats()
         assert index("bob") == {}
 

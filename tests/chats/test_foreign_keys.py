@@ -73,7 +73,7 @@ LISTS = {"pending", "pending with ack", "unread", "chats"}
 def test_chat_key_of_another_type(operation: str, chat: Chat, caplog: pytest.LogCaptureFixture) -> None:
     act, takes = TAKES[operation]
     copy = snapshot()
-    for key in keys(chat).ending:
+    for key in keys(chat).all_keys:
         for name in all_keys():
             server().delete(name)
         for name, dump in copy.items():

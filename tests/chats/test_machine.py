@@ -37,14 +37,18 @@ PLANTS: dict[str, Plant] = {
         "return last - from - ",
         "return last - from - 0 * ",
     ),
-    "resets are reported at every position": ("chats/_seen", "position <= tonumber(reported_at)", "true"),
+    "resets are reported at every position": (
+        "chats/_positions",
+        "position <= tonumber(reported_at)",
+        "true",
+    ),
     "resets are reported once at a position": (
-        "chats/_seen",
+        "chats/_positions",
         "position <= tonumber(reported_at)",
         "position < tonumber(reported_at)",
     ),
     "other messages in place of the newest are not noticed": (
-        "chats/_seen",
+        "chats/_positions",
         "or not is_cursor_valid",
         "or nil and not is_cursor_valid",
     ),
@@ -59,10 +63,14 @@ PLANTS: dict[str, Plant] = {
     "add ignores who asks": ("chats/join", "'join\\0' .. asker ..", "'join\\0' .."),
     "add ignores request ids": ("chats/join", "if recorded then", "if false then"),
     "members add who left for good": ("chats/join", "has_opted_out[at] and", "false and"),
-    "joining does not end a removal": ("chats/join", "'ZREM', removed,", "'ZCARD', removed) --"),
+    "joining does not end a removal": ("chats/join", "'ZREM', keys.removed,", "'ZCARD', keys.removed) --"),
     "create ignores who asks": ("chats/create", "'create\\0' .. ARGV[first_user] ..", "'create\\0' .."),
     "confirmation ignores the token": ("chats/inbox_confirm", "pending_joining ~= joining and", "true or"),
-    "leaving appoints no owner": ("chats/leave", "redis.call('HINCRBY', info, 'owners', -1) == 0", "false"),
+    "leaving appoints no owner": (
+        "chats/leave",
+        "redis.call('HINCRBY', keys.info, 'owners', -1) == 0",
+        "false",
+    ),
     "repair removes members": ("chats/inbox_pending", "or not position", "or not position or chat.last == 2"),
     "pending reports no gap": ("chats/inbox_pending", "from - position - 1, to <", "0, to <"),
     "pending skips a message": (

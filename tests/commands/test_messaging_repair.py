@@ -13,6 +13,8 @@ from django.test import override_settings
 from django_redis_messaging import Chat, ChatNotFound, Inbox, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management.commands import messaging_repair
+from django_redis_messaging.services.chats import repairing
+from django_redis_messaging.services.chats.joining import Joining
 from tests.support.server import bodies, copied, ids, index, keys, said, server, snapshot
 from tests.support.terminal import output_of
 from tests.support.worlds import messaging_alias
@@ -65,7 +67,7 @@ def check_use(chat: Chat, *, last: int = 6) -> None:
     for user in ("eve", "dan", "bob", "ann", "cat"):
         assert chat.leave(user) is True
         assert not server().hexists(index(user), chat.id)
-    assert not any(server().exists(key) for key in keys(chat).ending[:-2])
+    assert not any(server().exists(key) for key in keys(chat).all_keys[:-2])
 
 
 def test_intact_chats_are_not_changed(chat: Chat) -> None:
@@ -188,15 +190,15 @@ def test_part_of_a_roster_was_lost(chat: Chat) -> None:
 
 
 def test_former_members_among_the_seniority(chat: Chat) -> None:
-    server().zadd(keys(chat).seniority, {"eve": 2.5})
-    assert f"Chat {chat.id!r}: rebuilt seniority.\n" in output()
+    server().zadd(keys(chat).standing, {"eve": 2.5})
+    assert f"Chat {chat.id!r}: rebuilt standing.\n" in output()
     assert members(chat) == MEMBERS
     check_use(chat)
 
 
 def test_lost_seniority(chat: Chat) -> None:
-    lose(chat, "seniority")
-    assert f"Chat {chat.id!r}: rebuilt seniority.\n" in output()
+    lose(chat, "standing")
+    assert f"Chat {chat.id!r}: rebuilt standing.\n" in output()
     assert [user for user, _, _ in members(chat)] == ["ann", "cat", "bob", "dan"]
     check_use(chat)
 
@@ -216,7 +218,7 @@ def test_lost_info(chat: Chat) -> None:
 
 
 def test_several_lost_keys(chat: Chat) -> None:
-    lose(chat, "newest", "members", "seniority", "info")
+    lose(chat, "newest", "members", "standing", "info")
     output()
     assert chat.info().member_count == 4
     server().hset(keys(chat).info, "open", 1)
@@ -261,20 +263,20 @@ def test_lost_list_of_chats(chat: Chat) -> None:
 def test_members_who_leave_during_the_repair(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     for user in ("bob", "dan"):
         server().delete(index(user))
-    confirm = messaging_repair.ChatRepair._confirm
     reserve = messaging_repair.ChatRepair._write_entries
 
     def leave_before(self: Any, users: Any) -> Any:
         chat.leave("bob")
         return reserve(self, users)
 
-    def leave_after(self: Any, *arguments: Any, **named: Any) -> Any:
-        chat.leave("dan")
-        chat.join("dan")
-        return confirm(self, *arguments, **named)
+    class LeavingBefore(Joining):
+        def confirm(self, *arguments: Any) -> Any:
+            chat.leave("dan")
+            chat.join("dan")
+            return super().confirm(*arguments)
 
     monkeypatch.setattr(messaging_repair.ChatRepair, "_write_entries", leave_before)
-    monkeypatch.setattr(messaging_repair.ChatRepair, "_confirm", leave_after)
+    monkeypatch.setattr(repairing, "Joining", LeavingBefore)
     output()
     assert not server().exists(index("bob"))
     chat.send("ann", "next")

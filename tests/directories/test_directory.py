@@ -510,7 +510,7 @@ def test_directory_filled_after_it_was_found_empty_stays_registered() -> None:
     empty_at_once("filled", "marked")
     # an add that had registered the directory before it was emptied; and one that has only marked its member
     filled, marked = (DirectoryKeys(conf.prefix(), guild) for guild in ("filled", "marked"))
-    reply_to(Script("directories/add", [filled.entries, filled.records], [1000, "u2", "Bob\0bob"]))
+    reply_to(Script("directories/add", filled.all_keys, [1000, "u2", "Bob\0bob"]))
     get_redis_connection(conf.alias()).zadd(marked.indexed, {"u2": 1})
     with server_clock("NOW + 3600000"):
         empty_at_once("other", "other")

@@ -1,21 +1,187 @@
-"""What Chat and Inbox promise, as plain Python: one thread, no scripts, nothing lost unless told so.
+"""What Chat and Inbox promise, as plain Python: one thread, no scripts, nothing lost unless a test
+loses it.
 
-A method does what the operation of its name does, and raises the same kind of error.
+A method of `Model` does what the operation of its name does, and raises the same kind of error. The log of a
+`Conversation` is kept whole; `first` says how much of it Redis still has.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from django_redis_messaging import ChatExists, ChatNotFound, InvalidArgument, NotAMember, NotPermitted
 
-from .chat_conversation import Conversation, Line, Membership, Place, Read, Reported, Said, numbers
+numbers = itertools.count(1)
 
 #: several joinings are in progress
 SEVERAL = object()
+
+
+@dataclass
+class Said:
+    """A message."""
+
+    sender: str
+    body: str
+    data: object = None
+    reply_to: int | None = None
+    edited: bool = False
+    deleted: bool = False
+    #: the number of its latest edit in the chat
+    edit_number: int = 0
+    #: names it whatever its id: after a loss, another message has that
+    number: int = field(default_factory=lambda: next(numbers))
+    #: what the app said of it; None while it has not
+    cursor: str | None = None
+
+
+@dataclass
+class Membership:
+    joined_after: int
+    position: int
+    role: str
+    token: object
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a cursor names."""
+
+    epoch: int
+    id: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """How far a chat has come."""
+
+    epoch: int
+    last: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Where a loss of data was reported to a user."""
+
+    epoch: int
+    position: int
+
+
+@dataclass
+class Read:
+    """A page, or what is pending: ids of one chat."""
+
+    ids: Sequence[int]
+    gap: int
+    has_more: bool
+    reset: bool
+
+
+@dataclass
+class Conversation:
+    """One chat, from its creation to its end."""
+
+    title: str
+    open: bool
+    keep_last: int
+    max_length: int
+    epoch: int = field(default_factory=lambda: next(numbers))
+    log: list[Said] = field(default_factory=list)
+    first: int = 1
+    edits: int = 0
+    #: in order of joining
+    members: dict[str, Membership] = field(default_factory=dict)
+    #: former members whom an owner removed, and those who don't want to be added again
+    removed: set[str] = field(default_factory=set)
+    opted_out: set[str] = field(default_factory=set)
+
+    @property
+    def last(self) -> int:
+        return len(self.log)
+
+    @property
+    def line(self) -> Line:
+        return Line(self.epoch, self.last, self.log[-1].number if self.log else 0)
+
+    def said(self, number: int) -> Said:
+        return self.log[number - 1]
+
+    def kept(self, after: int) -> list[int]:
+        """The ids that are still there, above one."""
+        return list(range(max(after + 1, self.first), self.last + 1))
+
+    def member(self, user: str) -> Membership:
+        if user not in self.members:
+            raise NotAMember
+        return self.members[user]
+
+    def owned_by(self, user: str) -> Membership:
+        if self.member(user).role != "owner":
+            raise NotPermitted
+        return self.members[user]
+
+    def join(self, users: Sequence[str], by: str | None, token: object) -> list[str]:
+        """Make those users members who are not; returns them."""
+        is_owner = by is not None and self.member(by).role == "owner"
+        others = [user for user in users if user not in self.members]
+        if others and by is None and not self.open:
+            raise NotAMember
+        if self.removed.intersection(others) and not is_owner:
+            raise NotPermitted
+        if self.opted_out.intersection(others) and by is not None:
+            raise NotPermitted
+        for user in others:
+            self.members[user] = Membership(self.last, self.last, "member", token)
+        self.removed.difference_update(others)
+        self.opted_out.difference_update(others)
+        return others
+
+    def append(self, said: Said) -> None:
+        self.log.append(said)
+        self.first = max(self.first, self.last - self.max_length + 1)
+        self.release()
+
+    def release(self) -> None:
+        """What all have acked may go, but for the last."""
+        if self.members:
+            read_by_all = min(member.position for member in self.members.values())
+            self.first = max(self.first, min(read_by_all, self.last - self.keep_last) + 1)
+
+    def move(self, user: str, to: int) -> None:
+        self.members[user].position = to
+        self.release()
+
+    def has(self, place: int | Place) -> bool:
+        """Whether a cursor refers to a message of this chat. One that was removed must be older than those
+        that were not."""
+        if isinstance(place, int):
+            return True
+        if place.epoch != self.epoch or place.id > self.last:
+            return False
+        if self.first <= place.id or 0 < place.id == self.last:
+            return self.said(place.id).number == place.number
+        return place.number <= self.said(min(self.first, self.last)).number if place.id else True
+
+    def place(self, number: int) -> Place:
+        """What a cursor refers to that was made for this id without its message."""
+        is_known = number > 0 and (number >= self.first or number == self.last)
+        return Place(self.epoch, number, self.said(number).number if is_known else 0)
+
+    def unread(self, user: str) -> int:
+        """By counting."""
+        ids = self.kept(self.member(user).position)
+        return sum(self.said(number).sender != user for number in ids)
+
+    def visible(self, user: str, number: int) -> Said | None:
+        member = self.member(user)
+        seen = number > member.joined_after and self.first <= number <= self.last
+        return self.said(number) if seen else None
 
 
 @dataclass
@@ -39,10 +205,10 @@ class Listed:
 class Model:
     """All chats, and what their users know of them."""
 
-    def __init__(self, users: Iterable[str], *, max_length: int, heals: bool) -> None:
+    def __init__(self, users: Iterable[str], *, max_length: int, removes_orphans: bool) -> None:
         self.max_length = max_length
-        #: whether a look removes what no chat confirms: the app does so after a grace
-        self.heals = heals
+        #: whether a read removes index entries without a membership: the app does so after a grace period
+        self.removes_orphans = removes_orphans
         self.chats: dict[str, Conversation] = {}
         self.lists: dict[str, dict[str, Listed]] = {user: {} for user in users}
         #: what requests were answered: outlives the chat
@@ -213,16 +379,16 @@ class Model:
             said.edit_number = chat.edits = chat.edits + 1
         return said
 
-    def looked_into(self, user: str, *, all_of_them: bool = False) -> dict[str, Conversation]:
-        """The chats that a look of the user finds: not those that are as they were when all was acked."""
+    def changed_chats(self, user: str, *, include_unchanged: bool = False) -> dict[str, Conversation]:
+        """The chats that a read of the user's inbox reads: those that have changed since all was acked."""
         found = {}
         for chat_id, listed in list(self.lists[user].items()):
             chat = self.chats.get(chat_id)
-            if chat is not None and chat.line == listed.seen and not all_of_them:
+            if chat is not None and chat.line == listed.seen and not include_unchanged:
                 continue
             if chat is not None and user in chat.members:
                 found[chat_id] = chat
-            elif self.heals:
+            elif self.removes_orphans:
                 del self.lists[user][chat_id]
         return found
 
@@ -231,9 +397,9 @@ class Model:
     ) -> dict[str, Read]:
         """`order`: that in which the chats share the total."""
         found: dict[str, Read] = {}
-        looked = self.looked_into(user)
-        for chat_id in sorted(looked, key=lambda chat_id: order.index(chat_id) if chat_id in order else -1):
-            chat, listed = looked[chat_id], self.lists[user][chat_id]
+        changed = self.changed_chats(user)
+        for chat_id in sorted(changed, key=lambda chat_id: order.index(chat_id) if chat_id in order else -1):
+            chat, listed = changed[chat_id], self.lists[user][chat_id]
             position = chat.members[user].position
             reset = listed.lost(chat, position)
             if position == chat.last:
@@ -255,7 +421,7 @@ class Model:
 
     def unread(self, user: str) -> int:
         found = 0
-        for chat_id, chat in self.looked_into(user).items():
+        for chat_id, chat in self.changed_chats(user).items():
             listed, position = self.lists[user][chat_id], chat.members[user].position
             if position < chat.last:
                 found += chat.unread(user)

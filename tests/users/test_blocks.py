@@ -261,7 +261,7 @@ def test_suspended_member_who_leaves_or_is_forgotten_leaves_nothing() -> None:
     assert Chat.direct("ann", "bob").send("ann", "sorry").id == 1
 
 
-@pytest.mark.parametrize("lost", ["members", "roster", "newest", "info", "seniority"])
+@pytest.mark.parametrize("lost", ["members", "roster", "newest", "info", "standing"])
 def test_repair_keeps_a_suspension(lost: str) -> None:
     chat = Chat.direct("ann", "bob")
     for number in range(3):

@@ -1,42 +1,16 @@
 -- A chat's log: a list in which the entry with id i is at index i - stored, where stored is last - length + 1, the
--- id of the first entry in the list. The key newest holds what most scripts need, "last-ms-nonce-epoch-keep-total":
--- id, time and nonce of the newest entry, the chat's epoch, the number of entries kept for scroll-back, and the bytes of
--- all entries that were ever appended; "-x" at its end if the list expires. An entry is a JSON array,
+-- id of the first entry in the list. An entry is a JSON array,
 --
 --   [ms, nonce, edited, sender bytes, body bytes, sender, body, (reply_to, data, (mentions)), offset, size]
 --
--- Scripts read and write its seven numbers; all else is opaque to them except for the two lengths. The offset is the
--- total before the entry, so that the bytes of the list are the total less the offset of its first entry. The size, in
--- bytes without these two numbers, is the largest that the entry ever had: an edit that exceeds it adds to the total, as
--- if the rest had been appended, and editing or deleting returns nothing. "ms-nonce" is the
--- entry's stamp: if Redis has lost an entry and another one got its id, the stamps differ, even if the clock was
--- set back. `edited` is 0, the ms of the last edit, or minus the ms of the deletion.
+-- Scripts read and write its seven numbers; all else is opaque to them except for the two lengths. `edited` is 0, the ms
+-- of the last edit, or minus the ms of the deletion. "ms-nonce" is the entry's stamp: if Redis has lost an entry and
+-- another one got its id, the stamps differ, even if the clock was set back. The offset is the total of bytes before the
+-- entry, so that the bytes of the list are the total less the offset of its first entry. The size, in bytes without these
+-- two numbers, is the largest that the entry ever had: an edit that exceeds it adds to the total, as if the rest had been
+-- appended, and editing or deleting returns nothing.
 local function entry_ms(entry)
   return tonumber(string.match(entry, '^%[(%d+)'))
-end
-
--- Returns the chat as {last, ms, stamp, epoch, keep, total, "-x" or "", value of newest}; nil if it does not exist.
-local function read_chat(newest)
-  local value = redis.call('GET', newest)
-  if not value then
-    return nil
-  end
-  local last, stamp, ms, epoch, keep, total, mark =
-    string.match(value, '^(%d+)-((%d+)-%d+)-(%d+)-(%d+)-(%d+)(%-?x?)$')
-  return {
-    last = tonumber(last), ms = ms, stamp = stamp, epoch = epoch, keep = tonumber(keep), total = tonumber(total),
-    mark = mark, value = value,
-  }
-end
-
-local function format_newest(last, stamp, epoch, keep, total, mark)
-  return table.concat({last, stamp, epoch, keep, string.format('%.0f', total)}, '-') .. mark
-end
-
--- Returns the value of newest for a new entry; its content begins with the nonce.
-local function newest_value(id, ms, content, epoch, keep, total, limits)
-  local nonce = string.match(content, '^%d+') or '0'
-  return format_newest(id, ms .. '-' .. nonce, epoch, keep, total, limits.age > 0 and '-x' or '')
 end
 
 -- Returns a new entry and its size. The content is what follows the ms, without "]".
@@ -51,11 +25,69 @@ local function read_extent(entry)
   return tonumber(offset), tonumber(size)
 end
 
+-- Parses an entry. `author` and `body` are JSON.
+local function parse_entry(entry)
+  local ms, nonce, edited, author_size, body_size, start =
+    string.match(entry, '^%[(%d+),(%d+),(%-?%d+),(%d+),(%d+),()')
+  local offset, size = read_extent(entry)
+  local extent = string.format(',%.0f,%d]', offset, size)
+  return {
+    ms = ms,
+    nonce = nonce,
+    edited = tonumber(edited),
+    author = string.sub(entry, start, start + author_size - 1),
+    body = string.sub(entry, start + author_size + 1, start + author_size + body_size),
+    optional = string.sub(entry, start + author_size + 1 + body_size, -1 - #extent),
+    offset = offset,
+    size = size,
+  }
+end
+
+-- Formats a parsed entry with another body; `optional` is what follows the body, or ''. Returns the entry, and by how much
+-- it exceeds its size before.
+local function format_entry(parsed, edited, body, optional)
+  local numbers = string.format('[%s,%s,%d,%d,%d,', parsed.ms, parsed.nonce, edited, #parsed.author, #body)
+  local head = numbers .. parsed.author .. ',' .. body .. optional
+  local size = math.max(#head, parsed.size)
+  return string.format('%s,%.0f,%d]', head, parsed.offset, size), size - parsed.size
+end
+
+-- Returns a JSON string cut to at most `size` bytes and an ellipsis, not within a character or an escape.
+local function cut_string(json, size)
+  while string.find(json, '^[\128-\191]', size) do
+    size = size - 1
+  end
+  local cut = string.sub(json, 1, size - 1)
+  local slashes, rest = string.match(cut, '(\\*)(u?%x?%x?%x?)$')
+  if #slashes % 2 == 1 then
+    cut = string.sub(cut, 1, -2 - #rest)
+  end
+  return cut .. '…"'
+end
+
+-- Returns an entry for a list: a long one without what follows the body, which is cut to `size` bytes of JSON.
+local function excerpt(entry, size)
+  if #entry <= size then
+    return entry
+  end
+  local parsed = parse_entry(entry)
+  local body = #parsed.body > size and cut_string(parsed.body, size) or parsed.body
+  return (format_entry(parsed, parsed.edited, body, ''))
+end
+
 local function first_stored(log, last)
   return last - redis.call('LLEN', log) + 1
 end
 
--- Removes entries with ids below `from`, at most 500 in one call, since freeing 2000 large ones takes over 5 ms;
+-- Returns the entry with this id; nil if it is not in the log, or below `first`.
+local function read_entry(log, stored, first, last, id)
+  if id < first or id > last then
+    return nil
+  end
+  return redis.call('LINDEX', log, id - stored)
+end
+
+-- Removes entries with ids below `from`, at most 500 in one call, because freeing 2000 large ones takes over 5 ms;
 -- later calls remove the others. Returns the id of the first entry in the list.
 local function trim_before(log, stored, last, from)
   if from <= stored then
@@ -173,7 +205,7 @@ local function first_kept(members, stored, last, keep)
     return stored
   end
   local lowest = redis.call('ZRANGE', members, 0, 0, 'WITHSCORES')
-  -- A member who is suspended keeps what they have not read: otherwise its removal would tell the other one.
+  -- A member who is suspended keeps what they have not read: otherwise its removal would show the other one that they are blocked.
   return math.max(stored, math.min(math.floor(lowest[2] or 0), last - keep) + 1)
 end
 

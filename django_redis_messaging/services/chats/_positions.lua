@@ -1,10 +1,15 @@
 -- A member's position (the id up to which it has acked) and what it has not read. The ZSET own has the entries that
 -- members have sent while they were behind: the user, NUL and the id, all with the same score. So those of one user
 -- are adjacent, in order, and unread is computed without them.
+-- The score of a member of a direct chat who has blocked the other one is half above the position (_members.lua).
+--
+-- What a user has seen of a chat is stored in the user's index of chats:
+--   0                           nothing: the user is joining
+--   last-ms-nonce-epoch-…        the value of newest when the user had acked everything; zeros but the epoch for a member
+--                               who never had
+--   !position-epoch             data loss was reported to the user at this position
 --
 -- uses _log.lua
---
--- The score of a member of a direct chat who has blocked the other one is half above the position (_members.lua).
 
 -- Returns the position; nil if the user is not a member, or is suspended, which is the second value.
 local function read_position(members, user)
@@ -66,4 +71,20 @@ local function is_cursor_valid(chat, log, stored, cursor)
   local oldest = redis.call('LINDEX', log, 0)
   local ms = tonumber(string.match(cursor.stamp, '^%d+'))
   return ms <= (oldest and entry_ms(oldest) or tonumber(chat.ms))
+end
+
+-- Whether Redis lost what the user had seen: the chat has another epoch, the position is lower than before although
+-- positions never move back, or another entry has the id of the one that was the newest. While the position stays,
+-- the loss is reported again.
+local function has_lost_data(seen, position, chat, log, stored)
+  if seen == '0' then
+    return false
+  end
+  local reported_at, reported_epoch = string.match(seen, '^!(%d+)-(%d+)$')
+  if reported_at then
+    return reported_epoch ~= chat.epoch or position <= tonumber(reported_at)
+  end
+  local last, stamp, epoch = string.match(seen, '^(%d+)-(%d+-%d+)-(%d+)-')
+  local newest_seen = {id = tonumber(last), epoch = epoch, stamp = stamp}
+  return position < newest_seen.id or not is_cursor_valid(chat, log, stored, newest_seen)
 end

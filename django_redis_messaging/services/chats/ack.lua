@@ -1,8 +1,11 @@
 -- Moves a member's position forward, never back.
 --
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
 -- uses common/_live.lua
+--
+-- The first keys of a chat, without chat_at: it would take 8 % longer.
 --
 -- KEYS  1 newest
 -- KEYS  2 members

@@ -1,64 +1,52 @@
 -- Reads what changed in a chat: messages after a cursor, messages edited since, and read positions; for one or several
--- users who know the same. What they share is read as for the one of them who joined first.
+-- users who have read the same before. What is equal for all is read as for the one of them who joined first.
 --
 -- reads only
--- uses _edits.lua
--- uses _events.lua
+-- uses _chat.lua
+-- uses _info.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _positions.lua
 -- uses common/_time.lua
 --
--- KEYS  1 newest
--- KEYS  2 members
--- KEYS  3 roster
--- KEYS  4 log
--- KEYS  5 info
--- KEYS  6 seniority
--- KEYS  7 own
--- KEYS  8 typing
--- KEYS  9 mutes
--- KEYS  10 hidden
+-- KEYS  1-10 chat (_chat.lua)
 -- ARGV  1 id of the cursor, or a bare id
 -- ARGV  2 epoch of the cursor, or '' for a bare id
 -- ARGV  3 stamp of the cursor (ms-nonce), or ''
 -- ARGV  4 number of edits that the readers know, or '' for none
--- ARGV  5 state of the positions that the readers know, or '' for none
+-- ARGV  5 fingerprint of the title and the positions that the readers know, or '' for none
 -- ARGV  6 maximum number of new messages
 -- ARGV  7 maximum number of bytes of all entries
 -- ARGV  8 maximum number of members whose names and positions are read
 -- ARGV  9 how long a member counts as typing: ms
 -- ARGV  10 number of the last event that the readers know, or '' for none
--- ARGV  11 maximum number of entries in a chat
--- ARGV  12 maximum age of an entry: ms, 0 for none
--- ARGV  13 maximum size of a chat's entries: bytes
+-- ARGV  11-13 limits of the log (_chat.lua)
 -- ARGV  14 whether members see the positions of others: 1 or 0
 -- ARGV  15… users
 -- Returns {epoch, id of the first new entry, stamp of the entry before it if there is none, gap, has_more, reset, title,
---   number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed, state of the positions,
+--   number of members, id of the newest entry, its sender as JSON or '', edits, edits_missed, fingerprint,
 --   {member, position or '-' if it is hidden, …}, {member among them who joined after the newest entry, …}, {number,
 --   id, number, id, …} of the edited entries, {reader, …}, {member who is typing, …}, number of the latest event,
---   {value, …} of the new events (_events.lua), number of new entries, new entry, …, edited entry, …}, or 'no chat', 'no
---   member' if no user is a member. A reader is {id at joining, ms of joining, number of the first event that the user
+--   {value, …} of the new events (_info.lua), {new entry, …}, {edited entry, …}}, or 'no chat', 'no member' if no user is
+--   a member. A reader is {id at joining, ms of joining, number of the first event that the user
 --   sees, role, id of the oldest entry that the user can see, position, unread, ms until which the user has muted the chat
 --   or 0, 1 or 0: whether the user joined by unblocking the other member}, or 0 if the user is not a member.
-local newest, members, roster, log, info, seniority = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local own, typing, mutes, hidden = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local keys = chat_at(KEYS)
 local cursor = {id = tonumber(ARGV[1]), epoch = ARGV[2], stamp = ARGV[3]}
-local known_edits, known_state, known_event = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[10])
+local known_edits, known_fingerprint, known_event = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[10])
 local page_size, max_bytes, max_members, typing_window =
   tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local limits = {length = tonumber(ARGV[11]), age = tonumber(ARGV[12]), bytes = tonumber(ARGV[13])}
+local limits = limits_of(ARGV[11], ARGV[12], ARGV[13])
 local shows_positions, FIRST_USER, MAX_TYPISTS = ARGV[14] == '1', 15, 10
-local found, size = {}, 0
+local size = 0
 
--- Adds an entry to the answer. Returns false if it doesn't fit; the first one always does.
-local function add_entry(id, stored)
-  local entry = redis.call('LINDEX', log, id - stored)
-  if #found > 0 and size + #entry > max_bytes then
+-- Adds an entry to a list of the answer. Returns false if it doesn't fit; the first one always does.
+local function add_entry(list, id, stored)
+  local entry = redis.call('LINDEX', keys.log, id - stored)
+  if size > 0 and size + #entry > max_bytes then
     return false
   end
-  found[#found + 1], size = entry, size + #entry
+  list[#list + 1], size = entry, size + #entry
   return true
 end
 
@@ -66,7 +54,7 @@ end
 local function read_memberships()
   local memberships, viewer = {}, nil
   for at = FIRST_USER, #ARGV do
-    local join_id, role, _, joined_at, event, resumed = read_membership(roster, ARGV[at])
+    local join_id, role, _, joined_at, event, resumed = read_membership(keys.roster, ARGV[at])
     if join_id then
       local one = {user = ARGV[at], join_id = join_id, role = role, joined_at = tonumber(joined_at), event = event}
       one.resumed = resumed
@@ -82,7 +70,7 @@ end
 
 -- Replaces the positions that others don't see.
 local function hide_positions(names, positions)
-  local hides, is_hidden = redis.call('SMISMEMBER', hidden, unpack(names)), {}
+  local hides, is_hidden = redis.call('SMISMEMBER', keys.hidden, unpack(names)), {}
   for at, name in ipairs(names) do
     is_hidden[name] = hides[at] == 1
   end
@@ -93,21 +81,21 @@ local function hide_positions(names, positions)
   end
 end
 
--- Returns the number of members, a number that stands for the title, the members and their positions, and the positions
--- of the longest-standing members. None of them depends on the positions that are hidden.
+-- Returns the number of members, a fingerprint of the title, the members and their positions, and the positions of the
+-- longest-standing members. None of them depends on the positions that are hidden.
 local function read_positions(title)
-  local names = redis.call('ZRANGE', seniority, 0, max_members - 1)
-  local count = #names > 0 and #names < max_members and #names or redis.call('ZCARD', members)
+  local names = redis.call('ZRANGE', keys.standing, 0, max_members - 1)
+  local count = #names > 0 and #names < max_members and #names or redis.call('ZCARD', keys.members)
   local positions = {}
   if #names > 0 then
-    for at, position in ipairs(redis.call('ZMSCORE', members, unpack(names))) do
+    for at, position in ipairs(redis.call('ZMSCORE', keys.members, unpack(names))) do
       if position then -- otherwise one of the keys was lost
         position = tonumber(position)
         positions[#positions + 1] = names[at]
-        positions[#positions + 1] = position % 1 == 0 and position or shown_position(roster, names[at], position)
+        positions[#positions + 1] = position % 1 == 0 and position or shown_position(keys.roster, names[at], position)
       end
     end
-    if not shows_positions or redis.call('EXISTS', hidden) == 1 then
+    if not shows_positions or redis.call('EXISTS', keys.hidden) == 1 then
       hide_positions(names, positions)
     end
   end
@@ -126,7 +114,7 @@ end
 
 -- Returns the members who are typing, the latest first; none from before the clock was set back.
 local function read_typists(now)
-  return redis.call('ZREVRANGEBYSCORE', typing, now + typing_window, '(' .. now, 'LIMIT', 0, MAX_TYPISTS)
+  return redis.call('ZREVRANGEBYSCORE', keys.typing, now + typing_window, '(' .. now, 'LIMIT', 0, MAX_TYPISTS)
 end
 
 -- Returns the sender of the newest entry as JSON; '' if the user can't see it.
@@ -134,7 +122,7 @@ local function newest_sender(stored, last, oldest)
   if last < oldest then
     return ''
   end
-  local entry = redis.call('LINDEX', log, last - stored)
+  local entry = redis.call('LINDEX', keys.log, last - stored)
   local length, start = string.match(entry, '^%[%d+,%d+,%-?%d+,(%d+),%d+,()')
   return string.sub(entry, start, start + length - 1)
 end
@@ -148,7 +136,7 @@ local function read_newcomers(positions, last, sender)
       names[#names + 1] = positions[at]
     end
   end
-  for at, line in ipairs(#names > 0 and redis.call('HMGET', roster, unpack(names)) or {}) do
+  for at, line in ipairs(#names > 0 and redis.call('HMGET', keys.roster, unpack(names)) or {}) do
     local _, first_join_id = before_block(line or '')
     if line and tonumber(first_join_id or parse_line(line)) >= last then
       newcomers[#newcomers + 1] = names[at]
@@ -163,11 +151,11 @@ local function read_readers(memberships, first, last, now)
   for at = FIRST_USER, #ARGV do
     local user, one, reader = ARGV[at], memberships[ARGV[at]], 0
     if one then
-      local position = read_position(members, user) or one.join_id
-      local muted_until = tonumber(redis.call('HGET', mutes, user) or 0)
+      local position = read_position(keys.members, user) or one.join_id
+      local muted_until = tonumber(redis.call('HGET', keys.mutes, user) or 0)
       reader = {
         one.join_id, one.joined_at, one.event, one.role, math.max(first, one.join_id + 1), position,
-        count_unread(own, first, last, position, user), muted_until > now and muted_until or 0,
+        count_unread(keys.own, first, last, position, user), muted_until > now and muted_until or 0,
         one.resumed and 1 or 0,
       }
     end
@@ -176,7 +164,7 @@ local function read_readers(memberships, first, last, now)
   return readers
 end
 
-local chat = read_chat(newest)
+local chat = read_chat(keys.newest)
 if not chat then
   return 'no chat'
 end
@@ -185,25 +173,26 @@ if not viewer then
   return 'no member'
 end
 local now, last = milliseconds(), chat.last
-local first, stored = apply_retention(chat, members, log, now, limits)
-local reset = not is_cursor_valid(chat, log, stored, cursor)
+local first, stored = apply_retention(chat, keys.members, keys.log, now, limits)
+local reset = not is_cursor_valid(chat, keys.log, stored, cursor)
 local title, edit_count, edit_line, latest_event =
-  unpack(redis.call('HMGET', info, 'title', 'edits', 'edited', 'event'))
+  unpack(redis.call('HMGET', keys.info, 'title', 'edits', 'edited', 'event'))
 title = title or ''
-local count, state, positions = read_positions(title)
-local after = reset and (read_position(members, viewer.user) or 0) or cursor.id
+local count, fingerprint, positions = read_positions(title)
+local after = reset and (read_position(keys.members, viewer.user) or 0) or cursor.id
 after = math.max(math.min(after, last), viewer.join_id)
 local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, first)
 local typists = read_typists(now)
-local event, events = events_since(info, latest_event, not reset and known_event or nil, viewer.event)
--- Who is typing or in an event is told apart from other members with the same name.
-if from > last and digits(state) == known_state and #typists == 0 and event == (known_event or event) then
+local event, events = events_since(keys.info, latest_event, not reset and known_event or nil, viewer.event)
+-- With them, pages tell members of the same name apart who are typing or in an event.
+if from > last and digits(fingerprint) == known_fingerprint and #typists == 0 and event == (known_event or event) then
   positions = {}
 end
 max_bytes = max_bytes - bytes_of(positions)
 
+local new_entries, edited_entries = {}, {}
 local to = from - 1
-while to < math.min(from + page_size - 1, last) and add_entry(to + 1, stored) do
+while to < math.min(from + page_size - 1, last) and add_entry(new_entries, to + 1, stored) do
   to = to + 1
 end
 local more = to < last
@@ -214,7 +203,7 @@ local added, number = {}, edits
 if not missed and not reset then
   for _, edit in ipairs(edited) do
     if edit.id >= oldest and edit.id < from then
-      if not add_entry(edit.id, stored) then
+      if not add_entry(edited_entries, edit.id, stored) then
         number = added[1] and added[#added - 1] or known_edits
         more = true
         break
@@ -225,11 +214,11 @@ if not missed and not reset then
   end
 end
 
-local stamp = from > to and stamp_of(chat, log, stored, from - 1) or ''
+local stamp = from > to and stamp_of(chat, keys.log, stored, from - 1) or ''
 local sender = positions[1] and newest_sender(stored, last, oldest) or ''
 return {
   chat.epoch, from, stamp, from - after - 1, more and 1 or 0, reset and 1 or 0, title, count, last, sender, number,
-  missed and 1 or 0, state, positions, read_newcomers(positions, last, sender), added,
+  missed and 1 or 0, fingerprint, positions, read_newcomers(positions, last, sender), added,
   read_readers(memberships, first, last, now), typists, event,
-  events, to - from + 1, unpack(found),
+  events, new_entries, edited_entries,
 }

@@ -1,50 +1,40 @@
-"""The public class, and how a chat is created.
-
-A direct chat is suspended for a member who has blocked the other one.
-
-Blocks are in the slot of the user, memberships in that of the chat. So whoever changes one of them afterwards
-applies the block to the membership, and reads the block once more: whatever runs at the same time, the last
-one leaves both as they should be.
-
-The chat's roster is authoritative. Each user's list of chats is an index in another slot, so joining takes
-three steps: reserve an index entry, join, confirm the entry. If joining is refused, the entry is released.
-If it is interrupted, the index of a member still contains the chat: an entry without a membership is removed
-by a later read, and a membership without an entry cannot occur.
-"""
+"""Group chats: messages, members, and what changed."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, NoReturn, Self, cast, get_args
+from typing import Any, Self, cast, get_args
 
 from ... import conf
 from ...core import payloads
-from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ...errors import (
-    ChatExists,
-    ChatNotFound,
-    InvalidArgument,
-    LimitExceeded,
-    NotAMember,
-    NotPermitted,
-    OutcomeUnknown,
-    Unavailable,
-)
+from ...errors import ChatExists, ChatNotFound, InvalidArgument, LimitExceeded, NotAMember, NotPermitted
 from ..common.arguments import checked_id, count, flag, request, timestamp_ms, to_datetime, window
 from ..common.rates import Rate
 from ..directories.folding import fold
 from ..users.keys import UserKeys
 from . import entries, summaries
+from .changes import known_number, make_changes
+from .direct import (
+    DIRECT,
+    SUSPENDED,
+    apply_block,
+    digest,
+    direct_id,
+    is_direct,
+    read_block,
+    refuse_blocked,
+    refuse_to_blocker,
+)
+from .entries import limits
+from .joining import Joining, Way, best_effort, end_membership, joining_users, remove_entries
 from .keys import ChatKeys
+from .refusals import REFUSALS, raise_refusal
 from .values import (
     MAX_TITLE,
     Changes,
-    ChatEvent,
     ChatInfo,
     ChatSummary,
     Found,
@@ -53,46 +43,42 @@ from .values import (
     Names,
     Page,
     Role,
-    make_events,
 )
 
-_logger = logging.getLogger(__name__)
-
-#: COMMAND_DEADLINEs: longer than a joining takes
-_GRACE = 3
-
-
-def limits() -> tuple[int, int, int]:
-    """The limits of a chat's log: number of entries, their age in ms (0: none), and their bytes."""
-    settings = conf.current()
-    return settings.CHAT_MAX_LENGTH, int((settings.CHAT_MAX_AGE or 0) * 1000), settings.CHAT_MAX_BYTES
-
-
-def typing_window() -> int:
-    """How long a member counts as typing, in ms."""
-    return int(conf.current().TYPING_WINDOW * 1000)
-
-
-def grace() -> int:
-    """Minimum age in ms of an index entry that is removed because the user is not a member: a joining writes
-    the entry first."""
-    return int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
+#: attempts to open a direct chat: each finds the chat changed by another call
+_DIRECT_ATTEMPTS = 5
+#: messages: Lua would write larger numbers with an exponent
+_MAX_KEEP_LAST = 10**9
+#: users that one call adds
+_MAX_ADDED = 500
+#: mentions in one message
+MAX_MENTIONS = 20
+#: messages that one call returns by their ids
+MAX_GET = 50
+#: messages that one call searches
+_MAX_SCANNED = 500
+#: bytes of the entries and positions in one answer
+MAX_BYTES = 256 * 1024
+#: members whose positions are read: those who joined first
+MAX_POSITIONS = 200
+#: users for whom one call reads
+MAX_READERS = 500
 
 
-def best_effort(steps: Steps[None]) -> Steps[None]:
-    """Update an index after the operation itself has been applied.
+class Chat(Service):
+    """A group chat, named by its id. Creating the object does no I/O, and the chat need not exist.
 
-    A failure must not reach the caller, who would take the operation for failed. The next read of the inbox
-    repairs the index.
+    *Every member receives every message sent while they are a member, in one order per chat, with ids 1, 2,
+    3 … without holes, at least once until acked. If a limit removed messages, the reader gets the size of
+    the gap; if Redis lost data, the reader gets `reset`.*
+
+    >>> chat = Chat.create("ann", ["bob", "cat"], "Hello!", title="Trip")
+    >>> chat.send("bob", "Hi ann").id
+    2
     """
-    try:
-        yield from steps
-    except (Unavailable, OutcomeUnknown) as error:
-        _logger.warning("Updating an index of chats failed, repaired on the next read: %s", error)
 
-
-class ChatBase(Service):
-    """A chat, named by its id."""
+    #: the two users of a direct chat, while one of them opens it, joins it or adds the other one
+    _pair: tuple[str, str] | None = None
 
     def __init__(self, chat_id: str, *, using: str | None = None) -> None:
         super().__init__(using=using)
@@ -108,338 +94,168 @@ class ChatBase(Service):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
-    def _count_use(self, user: str, action: str, times: int = 1, *, member: bool = True) -> Steps[None]:
-        """With RATES_IN_SERVICES, count what a member does, up to its rate. Who is refused as no member (if
-        `member`) has used nothing."""
-        if not conf.current().RATES_IN_SERVICES:
-            return
-        if member:
-            yield from self._read_role(user)
-        yield from Rate.of(user, action, using=self._using).required(times)
-
-    def _read_role(self, user: str) -> Steps[str]:
-        reply = yield Script("chats/role", (self._keys.newest, self._keys.roster), (user,))
-        role: bytes = self._checked(reply, user)
-        return role.decode()
-
-    def _checked(self, reply: Any, user: str = "", other: str = "") -> Any:
-        """The reply of a script; raises an error if the script refused."""
-        if isinstance(reply, bytes) and reply in _REFUSALS:
-            self._raise_refusal(reply, user, other)
-        return reply
-
-    def _raise_refusal(self, refusal: bytes, user: str, other: str) -> NoReturn:
-        kind, text = _REFUSALS[refusal]
-        if kind is ChatExists:
-            raise ChatExists(text.format(chat=self.id), chat_id=self.id)
-        if kind is LimitExceeded:
-            limit = conf.current().CHAT_MAX_MEMBERS
-            raise LimitExceeded(text, limit=limit, actual=limit + 1, setting="CHAT_MAX_MEMBERS")
-        raise kind(text.format(chat=self.id, user=user, other=other))
-
-
-#: refusals of the scripts: the error class and its message
-_REFUSALS: dict[bytes, tuple[type[Exception], str]] = {
-    b"no chat": (
-        ChatNotFound,
-        "Chat {chat!r} does not exist: it was never created, was deleted, or its last member left.",
-    ),
-    b"no member": (NotAMember, "{user!r} is not a member of chat {chat!r}. A member can add them."),
-    b"no other": (NotAMember, "{other!r} is not a member of chat {chat!r}."),
-    b"not added": (NotAMember, "{other!r} is not a member of chat {chat!r} and can't add members."),
-    b"no remover": (NotAMember, "{other!r} is not a member of chat {chat!r} and can't remove members."),
-    b"closed": (NotAMember, "Chat {chat!r} is not open: a member must add {user!r} (by=…)."),
-    b"removed": (NotPermitted, "{user!r} was removed from chat {chat!r}: only an owner can add them again."),
-    b"opted out": (NotPermitted, "{user!r} left chat {chat!r} and does not want to be added again."),
-    b"damaged": (
-        ChatNotFound,
-        "Chat {chat!r} has lost some of its keys: run manage.py messaging_repair to rebuild them.",
-    ),
-    b"no members": (
-        ChatNotFound,
-        "Chat {chat!r} can't be repaired: both its members and its roster are lost. Chat.delete removes the "
-        "rest of it.",
-    ),
-    b"no owner": (NotPermitted, "Only an owner of chat {chat!r} can do this."),
-    b"no author": (NotPermitted, "{user!r} did not write this message in chat {chat!r}."),
-    b"last owner": (NotPermitted, "Chat {chat!r} must keep an owner: make another member an owner first."),
-    b"exists": (ChatExists, "Chat {chat!r} already exists: choose another chat_id, or join it."),
-    b"no message": (
-        InvalidArgument,
-        "reply_to must be the id of a message in chat {chat!r}: it is above the newest.",
-    ),
-    b"full": (LimitExceeded, "members of a chat"),
-}
-
-
-#: bytes of the entries and positions in one answer
-MAX_BYTES = 256 * 1024
-#: above any number of edits, and of positions, which have 48 bits
-_MAX_KNOWN = 10**15
-#: members whose positions are read: those who joined first
-MAX_POSITIONS = 200
-#: users for whom one call reads
-MAX_READERS = 500
-_new, _set = object.__new__, object.__setattr__
-
-
-class _Reader(NamedTuple):
-    """What concerns one of the readers alone."""
-
-    join_id: int
-    joined_at: int
-    event: int
-    role: bytes
-    oldest: int
-    position: int
-    unread: int
-    muted_until: int
-    resumed: int
-
-
-class Following(ChatBase):
-    """Reading only what changed."""
-
-    @operation
-    def changes(
-        self,
-        user: str,
+    @classmethod
+    def create(
+        cls,
+        sender: str,
+        recipients: Iterable[str],
+        body: str = "",
         *,
-        after: str | int,
-        edits: int | None = None,
-        moved: int | None = None,
-        events: int | None = None,
-        limit: int = 50,
-    ) -> Steps[Changes]:
-        """Read what changed in a chat: new messages, messages edited or deleted, read positions, and events.
+        chat_id: str | None = None,
+        title: str = "",
+        open: bool = False,
+        keep_last: int | None = None,
+        request_id: str | None = None,
+        using: str | None = None,
+    ) -> Self:
+        """Create a chat of the sender (its owner) and the recipients, with `body` as first message if given.
 
-        Pass `cursor`, `edits`, `moved` and `event` (as `events`) of the last answer. The last three can be
-        omitted in the first call, which then returns no edited messages, all positions and all events. An
-        answer contains at most `limit` new messages, and 256 KiB of stored messages, but at least one message
-        if there is any; `has_more` tells to call again. Reading moves no position. Takes one round trip.
+        Anyone can join an `open` chat without being added. `keep_last` is the number of messages kept for
+        scroll-back after all members have acked them (default CHAT_KEEP_LAST; 0: none).
+        Takes three round trips: the members' indexes of chats, the chat, the indexes again.
 
-        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="following")
-        >>> known = chat.changes("bob", after=0)
-        >>> _ = chat.send("ann", "Two"), chat.edit("ann", 1, "First")
-        >>> news = chat.changes("bob", after=known.cursor, edits=known.edits, moved=known.moved)
-        >>> [message.body for message in news.messages], [message.body for message in news.edited]
-        (['Two'], ['First'])
-        >>> news.positions
-        {'ann': 2, 'bob': 0}
+        Others can fill at most nine tenths of a user's USER_MAX_CHATS.
 
-        Raises NotAMember, ChatNotFound; ValueError for an invalid cursor.
+        Raises ChatExists (but a repeat with the same `request_id` by the same sender gets the first answer),
+        LimitExceeded (CHAT_MAX_MEMBERS, MESSAGE_MAX_BYTES, USER_MAX_CHATS), NotPermitted if one of the
+        recipients has blocked the sender.
         """
-        found = yield from self._follow([name(user, "user")], after, edits, moved, events, limit)
-        return found[user]
+        request_id = request(request_id)
+        chat = cls(_chat_id(chat_id, sender, request_id), using=using)
+        chat._create(sender, recipients, body, title, open, keep_last, request_id)
+        return chat
 
-    achanges = asynchronous(changes)
-
-    @operation
-    def changes_for(
-        self,
-        users: Sequence[str],
+    @classmethod
+    async def acreate(
+        cls,
+        sender: str,
+        recipients: Iterable[str],
+        body: str = "",
         *,
-        after: str | int,
-        edits: int | None = None,
-        moved: int | None = None,
-        events: int | None = None,
-        limit: int = 50,
-    ) -> Steps[dict[str, Changes]]:
-        """Read `changes` for several members who know the same, at most 500; those who are no members (any
-        more) are left out.
-
-        The membership of each is checked in the script that reads the messages. Takes one round trip, and
-        one for each user who has joined since, or if Redis lost data.
-
-        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="following-together")
-        >>> found = chat.changes_for(["ann", "bob", "cat"], after=0)
-        >>> {user: changes.unread for user, changes in found.items()}
-        {'ann': 0, 'bob': 1}
-
-        Raises ChatNotFound; ValueError for an invalid cursor.
-        """
-        _check_readers(users)
-        try:
-            return (yield from self._follow(users, after, edits, moved, events, limit))
-        except NotAMember:
-            return {}
-
-    achanges_for = asynchronous(changes_for)
+        chat_id: str | None = None,
+        title: str = "",
+        open: bool = False,
+        keep_last: int | None = None,
+        request_id: str | None = None,
+        using: str | None = None,
+    ) -> Self:
+        """Async version of `create`."""
+        request_id = request(request_id)
+        chat = cls(_chat_id(chat_id, sender, request_id), using=using)
+        await chat._acreate(sender, recipients, body, title, open, keep_last, request_id)
+        return chat
 
     @operation
-    def summaries_for(self, users: Sequence[str]) -> Steps[dict[str, ChatSummary]]:
-        """Summarize the chat for several members, at most 500, as `Inbox.chats` does; those who are no
-        members (any more) are left out. Takes one round trip.
-
-        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="summarizing")
-        >>> {user: summary.unread for user, summary in chat.summaries_for(["ann", "bob", "cat"]).items()}
-        {'ann': 0, 'bob': 1}
-        """
-        _check_readers(users)
-        keys, (max_length, max_age, _) = self._keys.listing, limits()
-        reply = yield Script("chats/summarize", keys, (max_length, max_age, *users))
-        return {} if reply == b"no chat" else summaries.make_for(self.id, users, reply)
-
-    asummaries_for = asynchronous(summaries_for)
-
-    def _follow(
+    def _create(
         self,
-        users: Sequence[str],
-        after: str | int,
-        edits: int | None,
-        moved: int | None,
-        events: int | None,
-        limit: int,
-    ) -> Steps[dict[str, Changes]]:
-        reply = yield Script(
-            "chats/changes",
-            self._keys.following,
-            (
-                *entries.parse_cursor(after, "after"),
-                _known(edits, "edits"),
-                _known(moved, "moved"),
-                count(limit, "limit"),
-                MAX_BYTES,
-                MAX_POSITIONS,
-                typing_window(),
-                _known(events, "events"),
-                *limits(),
-                int(conf.current().READ_RECEIPTS),
-                *users,
-            ),
-        )
-        found, others = self._parse(users, self._checked(reply, users[0]))
-        for user in others:
+        sender: str,
+        recipients: Iterable[str],
+        body: str,
+        title: str,
+        open: bool,
+        keep_last: int | None,
+        request_id: str,
+    ) -> Steps[None]:
+        members = _unique(sender, recipients)
+        title = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
+        has_body = entries.body_json(body) != '""'
+        content = entries.encode_content(sender, body, None, None, request_id) if has_body else ""
+        yield from self._count_use(sender, "create", member=False)
+        if len(members) > 1:
+            yield from self._count_use(sender, "invite", len(members) - 1, member=False)
+        yield from self._write(members, request_id, title, flag(open, "open"), keep_last, content)
+
+    _acreate = asynchronous(_create)
+
+    @classmethod
+    def direct(cls, user: str, other: str, *, using: str | None = None) -> Self:
+        """Return the one chat of two users, and open it if needed. Its id is the same whoever begins.
+
+        `user` is who asks, and owns the chat if it is created. If one of the two has left it, they become a
+        member again. Nobody else can be added. Takes one round trip if both are members.
+
+        >>> Chat.direct("ann", "bob").id == Chat.direct("bob", "ann").id
+        True
+
+        Raises NotPermitted if `user` has blocked `other`, or if the chat has to be opened and `other` has
+        blocked `user` or left with `again=False`, or one of the two was removed by the other; LimitExceeded
+        (USER_MAX_CHATS).
+        """
+        chat = cls(_checked_direct_id(user, other), using=using)
+        chat._direct(user, other)
+        return chat
+
+    @classmethod
+    async def adirect(cls, user: str, other: str, *, using: str | None = None) -> Self:
+        """Async version of `direct`."""
+        chat = cls(_checked_direct_id(user, other), using=using)
+        await chat._adirect(user, other)
+        return chat
+
+    @operation
+    def _direct(self, user: str, other: str) -> Steps[None]:
+        """Make both users members, whoever of them is one already; try again if another call changes that
+        meanwhile."""
+        self._pair = user, other
+        for attempts_left in reversed(range(_DIRECT_ATTEMPTS)):
+            lines, block = yield [
+                Command("HMGET", self._keys.roster, user, other, reads=True),
+                read_block(self._prefix, user, other),
+            ]
+            if block is not None:
+                # once more, in case the process stopped that opened the chat while the other one was blocked
+                yield from apply_block(self._prefix, user, other, is_blocked=True)
+                refuse_to_blocker(user, other)
+            if lines[0] is not None and lines[0].startswith(SUSPENDED):  # an unblocking was interrupted
+                yield from apply_block(self._prefix, user, other, is_blocked=False)
+            is_member, has_other = (line is not None for line in lines)
             try:
-                found |= yield from self._follow([user], after, edits, moved, events, limit)
-            except NotAMember:
-                continue  # has left since
-        return found
+                if not is_member and not has_other:
+                    yield from self._count_use(user, "create", member=False)
+                    yield from self._write([user, other], request(None))
+                elif not is_member:
+                    yield from self._return(user, other)
+                elif not has_other:
+                    yield from self._count_use(user, "invite")
+                    yield from self._join([other], "added", user)
+                return
+            except (ChatExists, ChatNotFound, NotAMember):
+                if not attempts_left:
+                    raise
 
-    def _parse(self, users: Sequence[str], reply: list[Any]) -> tuple[dict[str, Changes], list[str]]:
-        """The changes for each reader, and the readers for whom the reply is not what they would read alone:
-        those who joined after what the others know."""
-        epoch, first, stamp, gap, has_more, reset, title, member_count, last, sender, *rest = reply
-        edits, missed, moved, positions, newcomers, edited, reading, *rest = rest
-        typing, event, event_values, size, *raw = rest
-        readers = {user: _Reader(*one) for user, one in zip(users, reading, strict=True) if one}
-        messages = entries.make_messages(self.id, int(epoch), first, raw[:size])
-        edited_messages = self._edited(int(epoch), edited, raw[size:])
-        events = make_events(event_values)
-        typists = [member.decode() for member in typing]
-        last_sender = payloads.loads_all([sender])[0] if sender else ""
-        shared: dict[str, Any] = {
-            "chat_id": self.id,
-            "messages": messages,
-            "cursor": entries.end_cursor(int(epoch), first, stamp.decode(), messages),
-            "gap": gap,
-            "has_more": bool(has_more),
-            "reset": bool(reset),
-            "edits": edits,
-            "edits_missed": bool(missed),
-            "members": [member.decode() for member in positions[::2]],
-            "positions": {
-                member.decode(): position
-                for member, position in zip(positions[::2], positions[1::2], strict=True)
-                if position != b"-"
-            },
-            "newcomers": [member.decode() for member in newcomers],
-            "moved": moved,
-            "title": title.decode(),
-            "member_count": member_count,
-            "last_id": last,
-            "event": event,
-            "events": events,
-        }
+    _adirect = asynchronous(_direct)
 
-        after = first - gap - 1
-        found = {
-            user: self._of_reader(user, one, shared, edited_messages, typists, last_sender)
-            for user, one in readers.items()
-            if len(readers) == 1 or not (reset or _has_joined_since(one, after, events))
-        }
-        return found, [user for user in readers if user not in found]
+    def _return(self, user: str, other: str) -> Steps[None]:
+        """Make a user who left a direct chat a member again, unless the other one has blocked them."""
+        if (yield read_block(self._prefix, other, user)) is not None:
+            refuse_blocked()
+        yield from self._join([user], "returning", user)
 
-    def _edited(self, epoch: int, edited: list[int], raw: list[bytes]) -> dict[int, Message]:
-        """The edited messages by their edit numbers; `edited`: edit number, message id, ..."""
-        return {
-            number: entries.make_message(self.id, epoch, message_id, entry)
-            for number, message_id, entry in zip(
-                edited[::2], edited[1::2], payloads.loads_all(raw), strict=True
-            )
-        }
-
-    def _of_reader(
+    def _write(
         self,
-        user: str,
-        one: _Reader,
-        shared: dict[str, Any],
-        edited: dict[int, Message],
-        typists: list[str],
-        last_sender: str,
-    ) -> Changes:
-        visible = {number: message for number, message in edited.items() if message.id >= one.oldest}
-        sees_newest = shared["last_id"] >= one.oldest
-        changes = _new(Changes)
-        # The __init__ of a frozen dataclass sets field by field, which takes three times as long.
-        _set(
-            changes,
-            "__dict__",
-            {
-                **shared,
-                "role": one.role.decode(),
-                "joined_at": to_datetime(one.joined_at),
-                "edited": list(visible.values()),
-                "edit_numbers": list(visible),
-                "last_sender": last_sender if sees_newest else "",
-                "newcomers": shared["newcomers"] if sees_newest else [],
-                "oldest_id": one.oldest,
-                "removed": one.oldest - 1 - one.join_id,
-                "resumed": bool(one.resumed),
-                "read_id": one.position,
-                "unread": one.unread,
-                "muted_until": to_datetime(one.muted_until) if one.muted_until else None,
-                "typists": [member for member in typists if member != user],
-            },
-        )
-        return changes
+        members: list[str],
+        request_id: str,
+        title: str = "",
+        is_open: int = 0,
+        keep_last: int | None = None,
+        content: str | bytes = "",
+    ) -> Steps[None]:
+        """Create the chat of checked members, the sender first, in three round trips."""
+        keep = _checked_keep_last(keep_last)
+        joining = self._joining(digest(members[0], request_id), members[0])
+        reserved = yield from joining.reserve(members)
+        if len(reserved) < len(members):  # others with this chat in their index have blocked the sender
+            yield from best_effort(joining.release(reserved))
+            refuse_blocked()
+        max_age = entries.max_age()
+        arguments = (request_id, window(), joining.token, title, is_open, keep, content, max_age)
+        reply = yield Script("chats/create", self._keys.all_keys, (*arguments, *joining_users(reserved)))
+        epoch, *in_force = yield from joining.checked(reply, members)
+        tokens = in_force or [joining.token] * len(members)
+        yield from best_effort(joining.confirm(zip(members, tokens, strict=True), int(epoch), reserved))
 
-
-def _has_joined_since(one: _Reader, after: int, events: Sequence[ChatEvent]) -> bool:
-    """Whether a reader has joined after what the others know, and sees less than they do."""
-    return one.join_id > after or (bool(events) and one.event > events[0].number)
-
-
-def _check_readers(users: Sequence[str]) -> None:
-    if isinstance(users, str):
-        raise TypeError("users must be a list of names, not a str: wrap it in a list.")
-    if not 1 <= len(users) <= MAX_READERS:
-        raise InvalidArgument(f"users must have 1 to {MAX_READERS} items, not {len(users)}.")
-    for user in users:
-        name(user, "users")
-
-
-def _known(value: int | None, what: str) -> int | str:
-    """A number from an earlier answer as the script takes it."""
-    if value is None:
-        return ""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} must be an int or None, not {type(value).__name__}.")
-    if not 0 <= value < _MAX_KNOWN:
-        raise InvalidArgument(f"{what} must be between 0 and {_MAX_KNOWN - 1}, not {value}.")
-    return value
-
-
-#: messages that one call returns by their ids
-MAX_GET = 50
-#: mentions in one message
-MAX_MENTIONS = 20
-#: messages that one call searches
-_MAX_SCANNED = 500
-
-
-class Messages(Following):
-    """Sending, reading, acking, editing and deleting messages."""
+    def _joining(self, token: str, asker: str) -> Joining:
+        return Joining(self._prefix, self.id, token, asker, self._pair)
 
     @operation
     def send(
@@ -455,9 +271,9 @@ class Messages(Following):
         """Append a message.
 
         Every member receives it: ids are 1, 2, 3 … in one order. `data` is any JSON value. `mentions` are at
-        most 20 other members; whoever is no member when it is sent is left out. A repeat with the same
-        `request_id` sends nothing and returns the first message, as far as it is still stored. The message
-        counts as read by the sender only if the sender has read all messages before it.
+        most 20 other members; users who are not members at that time are left out. A repeat with the same
+        `request_id` sends nothing and returns the first message, with the fields that are still stored. The
+        message counts as read by the sender only if the sender has read all messages before it.
 
         >>> Chat.create("ann", ["bob"], chat_id="lunch").send("ann", "Pizza?").id
         1
@@ -482,13 +298,57 @@ class Messages(Following):
         entry = None
         if type(reply) is list:  # a repeat, or with mentions
             reply, entry = reply
-        number, ms, nonce, epoch = map(int, self._checked(reply, sender).split(b"-")[:4])
-        stored = [ms, nonce, 0, 0, 0, sender, body, reply_to, data, 0, 0]
+        number, ms, nonce, epoch, *_ = self._checked(reply, sender).split(b"-")
+        stored = [int(ms), int(nonce), 0, 0, 0, sender, body, reply_to, data, 0, 0]
         if entry is not None:
             stored = payloads.loads_all([entry])[0]
-        return entries.make_message(self.id, epoch, number, stored)
+        return entries.make_message(self.id, int(epoch), int(number), stored)
 
     asend = asynchronous(send)
+
+    @operation
+    def edit(self, user: str, message_id: int, body: str) -> Steps[Message | None]:
+        """Replace the body of one's own message; None if the message does not exist (any more).
+
+        Raises NotPermitted if another user wrote it, NotAMember, ChatNotFound, LimitExceeded.
+        """
+        name(user, "user")
+        number, content = checked_id(message_id, "message_id"), entries.body_json(body)
+        yield from self._count_use(user, "edit")
+        reply = yield Script(
+            "chats/edit",
+            self._keys.listing,
+            (user, entries.author_json(user), number, content, *limits()),
+        )
+        return self._corrected(number, self._checked(reply, user))
+
+    aedit = asynchronous(edit)
+
+    @operation
+    def delete_message(self, user: str, message_id: int) -> Steps[Message | None]:
+        """Replace a message with a tombstone; None if the message does not exist (any more).
+
+        For the author, and for owners of the chat, even if they joined later. The id stays, so that ids have
+        no holes.
+        Raises NotPermitted, NotAMember, ChatNotFound.
+        """
+        name(user, "user")
+        number = checked_id(message_id, "message_id")
+        yield from self._count_use(user, "edit")
+        reply = yield Script(
+            "chats/retract",
+            self._keys.listing,
+            (user, entries.author_json(user), number, *limits()),
+        )
+        return self._corrected(number, self._checked(reply, user))
+
+    adelete_message = asynchronous(delete_message)
+
+    def _corrected(self, number: int, reply: list[bytes]) -> Message | None:
+        if not reply:
+            return None
+        epoch, entry = reply
+        return entries.make_message(self.id, int(epoch), number, payloads.loads_all([entry])[0])
 
     @operation
     def history(
@@ -523,10 +383,9 @@ class Messages(Following):
         place = after if before is None else before
         direction = "newest" if place is None else "after" if before is None else "before"
         cursor = entries.parse_cursor(0 if place is None else place, direction)
-        keys = self._keys
         reply = yield Script(
             "chats/history",
-            (keys.newest, keys.members, keys.roster, keys.log),
+            self._keys.paging,
             (user, direction, *cursor, limit, *limits()),
         )
         epoch, first, stamp, gap, has_more, reset, role, *raw = self._checked(reply, user)
@@ -557,10 +416,9 @@ class Messages(Following):
         wanted = sorted({checked_id(number, "ids") for number in ids})
         if len(wanted) > MAX_GET:
             raise InvalidArgument(f"ids must have at most {MAX_GET} items, not {len(wanted)}.")
-        keys = self._keys
         reply = yield Script(
             "chats/get",
-            (keys.newest, keys.members, keys.roster, keys.log),
+            self._keys.paging,
             (user, MAX_BYTES, *limits(), *wanted),
         )
         epoch, found, *raw = self._checked(reply, user)
@@ -623,119 +481,167 @@ class Messages(Following):
     aack = asynchronous(ack)
 
     @operation
-    def edit(self, user: str, message_id: int, body: str) -> Steps[Message | None]:
-        """Replace the body of one's own message; None if the message does not exist (any more).
+    def changes(
+        self,
+        user: str,
+        *,
+        after: str | int,
+        edits: int | None = None,
+        moved: int | None = None,
+        events: int | None = None,
+        limit: int = 50,
+    ) -> Steps[Changes]:
+        """Read what changed in a chat: new messages, messages edited or deleted, read positions, and events.
 
-        Raises NotPermitted if another user wrote it, NotAMember, ChatNotFound, LimitExceeded.
+        Pass `cursor`, `edits`, `moved` and `event` (as `events`) of the last answer. The last three can be
+        omitted in the first call, which then returns no edited messages, all positions and all events. An
+        answer contains at most `limit` new messages, and 256 KiB of stored messages, but at least one message
+        if there is any; if `has_more`, call again. Reading moves no position. Takes one round trip.
+
+        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="following")
+        >>> known = chat.changes("bob", after=0)
+        >>> _ = chat.send("ann", "Two"), chat.edit("ann", 1, "First")
+        >>> news = chat.changes("bob", after=known.cursor, edits=known.edits, moved=known.moved)
+        >>> [message.body for message in news.messages], [message.body for message in news.edited]
+        (['Two'], ['First'])
+        >>> news.positions
+        {'ann': 2, 'bob': 0}
+
+        Raises NotAMember, ChatNotFound; ValueError for an invalid cursor.
         """
-        name(user, "user")
-        number, content = checked_id(message_id, "message_id"), entries.body_json(body)
-        yield from self._count_use(user, "edit")
-        reply = yield Script(
-            "chats/edit",
-            self._keys.correcting,
-            (user, entries.author_json(user), number, content, *limits()),
-        )
-        return self._corrected(number, self._checked(reply, user))
+        found = yield from self._follow([name(user, "user")], after, edits, moved, events, limit)
+        return found[user]
 
-    aedit = asynchronous(edit)
+    achanges = asynchronous(changes)
 
     @operation
-    def delete_message(self, user: str, message_id: int) -> Steps[Message | None]:
-        """Replace a message with a tombstone; None if the message does not exist (any more).
+    def changes_for(
+        self,
+        users: Sequence[str],
+        *,
+        after: str | int,
+        edits: int | None = None,
+        moved: int | None = None,
+        events: int | None = None,
+        limit: int = 50,
+    ) -> Steps[dict[str, Changes]]:
+        """Read `changes` for at most 500 members who have read the same before; users who are not members
+        (any more) are left out.
 
-        For the author, and for owners of the chat, also if they joined later. The id stays, so that ids have
-        no holes.
-        Raises NotPermitted, NotAMember, ChatNotFound.
+        The membership of each is checked in the script that reads the messages. Takes one round trip, and
+        one for each user who has joined since, or if Redis lost data.
+
+        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="following-together")
+        >>> found = chat.changes_for(["ann", "bob", "cat"], after=0)
+        >>> {user: changes.unread for user, changes in found.items()}
+        {'ann': 0, 'bob': 1}
+
+        Raises ChatNotFound; ValueError for an invalid cursor.
         """
-        name(user, "user")
-        number = checked_id(message_id, "message_id")
-        yield from self._count_use(user, "edit")
+        _check_readers(users)
+        try:
+            return (yield from self._follow(users, after, edits, moved, events, limit))
+        except NotAMember:
+            return {}
+
+    achanges_for = asynchronous(changes_for)
+
+    @operation
+    def summaries_for(self, users: Sequence[str]) -> Steps[dict[str, ChatSummary]]:
+        """Summarize the chat for at most 500 members, as `Inbox.chats` does; users who are not members (any
+        more) are left out. Takes one round trip.
+
+        >>> chat = Chat.create("ann", ["bob"], "One", chat_id="summarizing")
+        >>> {user: summary.unread for user, summary in chat.summaries_for(["ann", "bob", "cat"]).items()}
+        {'ann': 0, 'bob': 1}
+        """
+        _check_readers(users)
+        arguments = [*map(str, entries.limits_without_bytes()), *users]
+        reply = yield Script("chats/summarize", self._keys.listing, arguments)
+        return {} if reply == b"no chat" else summaries.make_for(self.id, users, reply)
+
+    asummaries_for = asynchronous(summaries_for)
+
+    def _follow(
+        self,
+        users: Sequence[str],
+        after: str | int,
+        edits: int | None,
+        fingerprint: int | None,
+        events: int | None,
+        limit: int,
+    ) -> Steps[dict[str, Changes]]:
         reply = yield Script(
-            "chats/retract",
-            self._keys.correcting,
-            (user, entries.author_json(user), number, *limits()),
+            "chats/changes",
+            self._keys.following,
+            (
+                *entries.parse_cursor(after, "after"),
+                known_number(edits, "edits"),
+                known_number(fingerprint, "moved"),
+                count(limit, "limit"),
+                MAX_BYTES,
+                MAX_POSITIONS,
+                _typing_window(),
+                known_number(events, "events"),
+                *limits(),
+                int(conf.current().READ_RECEIPTS),
+                *users,
+            ),
         )
-        return self._corrected(number, self._checked(reply, user))
+        found, others = make_changes(self.id, users, self._checked(reply, users[0]))
+        for user in others:
+            try:
+                found |= yield from self._follow([user], after, edits, fingerprint, events, limit)
+            except NotAMember:
+                continue  # has left since
+        return found
 
-    adelete_message = asynchronous(delete_message)
+    @operation
+    def seen_by(self, message_id: int, *, limit: int = 500) -> Steps[Names]:
+        """List the members who have acked a message and let others see it (Choices), by name.
 
-    def _corrected(self, number: int, reply: list[bytes]) -> Message | None:
-        if not reply:
-            return None
-        epoch, entry = reply
-        return entries.make_message(self.id, int(epoch), number, payloads.loads_all([entry])[0])
+        `has_more` of the list: whether there are more than `limit`. Takes one round trip for each 1000
+        members. Raises ChatNotFound.
+        """
+        number = checked_id(message_id, "message_id")
+        arguments = (number, count(limit, "limit") + 1)
+        found: dict[str, None] = {}
+        position = member = b""
+        while len(found) <= limit:
+            place = (*arguments, position, member)
+            reply = yield Script("chats/seen", self._keys.following, place)
+            position, member, *page = self._checked(reply)
+            found |= dict.fromkeys(one.decode() for one in page)
+            if not member:
+                break
+        members = list(found)
+        return Names(sorted(members[:limit]), has_more=len(members) > limit)
 
+    aseen_by = asynchronous(seen_by)
 
-def _mentioned(mentions: Iterable[str], sender: str) -> list[str]:
-    """The mentioned users without duplicates and without the sender, each followed by the user as JSON."""
-    if isinstance(mentions, str):
-        raise TypeError("mentions must be a list of names, not a str: wrap it in a list.")
-    users = dict.fromkeys(name(user, "mentions") for user in mentions)
-    users.pop(sender, None)
-    if len(users) > MAX_MENTIONS:
-        raise InvalidArgument(f"mentions must have at most {MAX_MENTIONS} items, not {len(users)}.")
-    return [text for user in users for text in (user, entries.author_json(user))]
+    @operation
+    def typing(self, user: str) -> Steps[None]:
+        """Record that a member is typing, for TYPING_WINDOW seconds; not of a user who has chosen not to be
+        seen online. Takes two round trips. Raises NotAMember, ChatNotFound."""
+        name(user, "user")
+        choices = UserKeys(self._prefix, user).choices
+        is_shown = (yield Command("HGET", choices, "online", reads=True)) != b"0"
+        reply = yield Script(
+            "chats/type",
+            self._keys.following,
+            (user, _typing_window(), conf.current().TYPING_MAX_MEMBERS if is_shown else 0),
+        )
+        self._checked(reply, user)
 
+    atyping = asynchronous(typing)
 
-#: the beginning of the ids of direct chats: see Chat.direct
-DIRECT = "direct:"
-#: by how much the score of a suspended member is above their position: see _members.lua
-HALF = 0.5
-#: the beginning of a suspended member's line in the roster
-SUSPENDED = b"suspended "
+    @operation
+    def typists(self) -> Steps[list[str]]:
+        """List the members who are typing, the latest last. Raises ChatNotFound."""
+        reply = yield Script("chats/typists", self._keys.following, (_typing_window(),))
+        return [member.decode() for member in self._checked(reply)]
 
-
-def digest(*parts: str) -> str:
-    """A name made of names, which contain no NUL."""
-    return hashlib.blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=12).hexdigest()
-
-
-def direct_id(user: str, other: str) -> str:
-    """The id of the direct chat of two users, whoever begins."""
-    return DIRECT + digest(*sorted((user, other)))
-
-
-def is_direct(chat_id: str) -> bool:
-    """Whether a chat is the direct chat of two users, and no group."""
-    return chat_id.startswith(DIRECT)
-
-
-def read_block(prefix: str, user: str, other: str) -> Command:
-    """The step that reads a block: None if `user` has not blocked `other`."""
-    return Command("ZSCORE", UserKeys(prefix, user).blocks, other, reads=True)
-
-
-def apply_block(prefix: str, user: str, other: str, *, is_blocked: bool) -> Steps[None]:
-    """Suspend or resume the membership of `user` in the direct chat with `other`; safe to repeat."""
-    keys, own = ChatKeys(prefix, direct_id(user, other)), UserKeys(prefix, user)
-    applied = None
-    while is_blocked is not applied:
-        if is_blocked:
-            yield Script("chats/suspend", [keys.members, keys.roster, keys.typing], [user])
-        else:
-            resuming = [keys.newest, keys.members, keys.roster, keys.own, keys.info]
-            yield Script("chats/resume", resuming, [user])
-        applied = is_blocked
-        is_blocked = bool((yield Script("users/blocks_check", [own.blocks, own.chats], [other])))
-
-
-#: users that one call adds
-_MAX_ADDED = 500
-
-#: parts of the reply of inbox_confirm.lua: the user hides what they have read; of direct chats: the user has
-#: blocked the other one, or has left for good, meanwhile
-_HIDES, _HAS_BLOCKED, _HAS_DECLINED = 1, 2, 4
-
-#: how users join: see join.lua
-Way = Literal["added", "alone", "returning"]
-
-
-class Joining(ChatBase):
-    """Joining and leaving, and the entries in the users' indexes of chats."""
-
-    #: the two users of a direct chat, while one of them opens it, joins it or adds the other one
-    _pair: tuple[str, str] | None = None
+    atypists = asynchronous(typists)
 
     @operation
     def join(self, user: str, *, by: str | None = None) -> Steps[bool]:
@@ -786,6 +692,33 @@ class Joining(ChatBase):
 
     aadd = asynchronous(add)
 
+    def _join(
+        self, users: Sequence[str], way: Way, asker: str, request_id: str | None = None
+    ) -> Steps[list[str]]:
+        """Make users members; returns those who were not. `asker` is the member who adds them, or joins."""
+        request_key = request(request_id)
+        joining = self._joining(digest("join", asker, request_key), asker)
+        reserved = yield from joining.reserve(users)
+        records_nothing = int(request_id is not None)
+        limit = conf.current().CHAT_MAX_MEMBERS
+        arguments = (way, asker, request_key, records_nothing, window(), joining.token, limit)
+        reply = yield Script("chats/join", self._keys.all_keys, (*arguments, *joining_users(reserved)))
+        epoch, is_member, joined, *tokens = yield from joining.checked(reply, reserved)
+        confirmed = zip(reserved, tokens, strict=True)
+        yield from best_effort(joining.confirm(confirmed, int(epoch), reserved))
+        if way == "added" and not is_member:  # a repeat
+            raise_refusal(b"not added", self.id, "", asker)
+        return joined.decode().split("\0") if joined else []
+
+    def _refuse_third(self, users: Iterable[str], by: str) -> None:
+        """Refuse to add anyone else to a direct chat: its two members can only add each other."""
+        if not is_direct(self.id):
+            return
+        if any(direct_id(by, user) != self.id for user in users):
+            raise NotPermitted(f"Nobody can be added to {self.id!r}, a direct chat: create another chat.")
+        for user in users:
+            self._pair = by, user
+
     @operation
     def leave(self, user: str, *, by: str | None = None, again: bool = True) -> Steps[bool]:
         """End a membership; False if the user is not a member. `by` is the owner who removes another member.
@@ -804,192 +737,7 @@ class Joining(ChatBase):
             raise InvalidArgument("again=False is for users who leave by themselves: omit it with by=….")
         if is_direct(self.id) and not flag(again, "again"):
             yield Script("chats/inbox_decline", [UserKeys(self._prefix, user).declined], [self.id])
-        return (yield from self._leave(user, by, again=again))
-
-    aleave = asynchronous(leave)
-
-    def _leave(self, user: str, by: str | None = None, *, again: bool) -> Steps[bool]:
-        """End a membership in the chat, then remove it from the user's index."""
-        arguments = (user, by or "", request(None), window(), flag(again, "again"))
-        reply = yield Script("chats/leave", self._keys.ending, arguments)
-        if reply in (b"no chat", b"no member"):
-            return False
-        token = self._checked(reply, user, by or "").decode()
-        yield from best_effort(self._remove_entries([(user, token)]))
-        return True
-
-    def _join(
-        self, users: Sequence[str], way: Way, asker: str, request_id: str | None = None
-    ) -> Steps[list[str]]:
-        """Make users members; returns those who were not. `asker` is the member who adds them, or joins."""
-        request_key = request(request_id)
-        token = digest("join", asker, request_key)
-        reserved = yield from self._reserve(users, token, asker)
-        records_nothing = int(request_id is not None)
-        limit = conf.current().CHAT_MAX_MEMBERS
-        reply = yield Script(
-            "chats/join",
-            self._keys.joining,
-            (way, asker, request_key, records_nothing, window(), token, limit, *joining_users(reserved)),
-        )
-        epoch, is_member, joined, *tokens = yield from self._checked_joining(reply, reserved, token, asker)
-        confirmed = zip(reserved, tokens, strict=True)
-        yield from best_effort(self._confirm(confirmed, token, int(epoch), reserved, asker))
-        if way == "added" and not is_member:  # a repeat
-            self._raise_refusal(b"not added", "", asker)
-        return joined.decode().split("\0") if joined else []
-
-    def _refuse_third(self, users: Iterable[str], by: str) -> None:
-        """A direct chat has two members, who can only add each other."""
-        if not is_direct(self.id):
-            return
-        if any(direct_id(by, user) != self.id for user in users):
-            raise NotPermitted(f"Nobody can be added to {self.id!r}, a direct chat: create another chat.")
-        for user in users:
-            self._pair = by, user
-
-    def _companion(self, user: str) -> str:
-        """The other user of a direct chat; empty for other chats."""
-        first, second = self._pair or ("", "")
-        return first if user == second else second
-
-    def _index(self, user: str) -> str:
-        return UserKeys(self._prefix, user).chats
-
-    def _reservation(self, user: str, token: str, asker: str) -> Script:
-        """The step that writes the chat into the index of a user whom the asker makes a member."""
-        keys = UserKeys(self._prefix, user)
-        is_own = user == asker
-        person = self._companion(user) if is_own else asker
-        arguments = (self.id, token, _max_chats(user, asker), person, int(is_own))
-        return Script(
-            "chats/inbox_reserve", [keys.chats, keys.blocks, keys.declined, keys.choices], arguments
-        )
-
-    def _reserve(self, users: Sequence[str], token: str, asker: str) -> Steps[dict[str, bool]]:
-        """Write the chat into the users' indexes before they become members; into none if one is full, or if
-        one of the users has blocked the asker. Leaves out, and doesn't return, members who have blocked the
-        asker. Returns the others, and whether they hide what they have read."""
-        reserved: dict[str, bool] = {}
-        for page in batched(users):
-            replies = yield [self._reservation(user, token, asker) for user in page]
-            reserved |= {
-                user: reply == 2 for user, reply in zip(page, replies, strict=True) if reply in (1, 2)
-            }
-            for user, reply in zip(page, replies, strict=True):
-                if isinstance(reply, bytes):
-                    yield from best_effort(self._release(reserved, token))
-                    self._raise_no_reservation(reply, user, asker)
-        return reserved
-
-    def _raise_no_reservation(self, refusal: bytes, user: str, asker: str) -> NoReturn:
-        if refusal == b"blocked":
-            if user == asker:
-                refuse_to_blocker(user, self._companion(user))
-            refuse_blocked()
-        if refusal == b"full":
-            limit = _max_chats(user, asker)
-            raise LimitExceeded("chats of a user", limit=limit, actual=limit + 1, setting="USER_MAX_CHATS")
-        self._raise_refusal(refusal, user, asker)
-
-    def _checked_joining(self, reply: Any, users: Iterable[str], token: str, asker: str) -> Steps[Any]:
-        """Like `_checked`, for a script that adds the users: if it refused, their entries are released first.
-
-        After other errors they stay: the users may be members.
-        """
-        refusal, _, user = reply.partition(b"\0") if isinstance(reply, bytes) else (reply, b"", b"")
-        try:
-            return self._checked(refusal, user.decode() or asker, asker)
-        except Exception:
-            yield from best_effort(self._release(users, token))
-            raise
-
-    def _release(self, users: Iterable[str], token: str) -> Steps[None]:
-        """Remove what `_reserve` has written."""
-        for page in batched(users):
-            yield [Script("chats/inbox_release", [self._index(user)], (self.id, token)) for user in page]
-
-    def _confirm(
-        self,
-        members: Iterable[tuple[str, str | bytes]],
-        token: str,
-        epoch: int,
-        hiding: Mapping[str, bool],
-        asker: str,
-    ) -> Steps[None]:
-        """Confirm the entries of users, given with the tokens of their memberships in force; empty for a
-        user who is not a member. `asker` has made them members. Corrects the chat where it is wrong about
-        who is `hiding` what they have read, because the user has chosen anew since the reservation."""
-        seen = f"0-0-0-{epoch}-0"
-        current = [(user, in_force) for user, in_force in members if in_force]
-        known = dict(hiding)
-        for page in batched(current):
-            waiting = list(page)
-            while waiting:  # or the user has chosen anew meanwhile
-                replies = yield [
-                    self._confirmation(user, token, in_force, seen, is_own=user == asker)
-                    for user, in_force in waiting
-                ]
-                states = {user: reply for (user, _), reply in zip(waiting, replies, strict=True)}
-                hides = {user: bool(state & _HIDES) for user, state in states.items()}
-                wrong = {user: value for user, value in hides.items() if value != known.get(user)}
-                if wrong:
-                    yield [hiding_step(self._keys, user, hides=value) for user, value in wrong.items()]
-                for user, state in states.items():
-                    if state & _HAS_BLOCKED:
-                        yield from apply_block(self._prefix, user, self._companion(user), is_blocked=True)
-                    if state & _HAS_DECLINED:
-                        yield from self._leave(user, again=False)
-                        yield from self._release([user], token)
-                known |= wrong
-                waiting = [one for one in waiting if one[0] in wrong]
-
-    def _confirmation(
-        self, user: str, token: str, in_force: str | bytes, seen: str, *, is_own: bool
-    ) -> Script:
-        keys = UserKeys(self._prefix, user)
-        arguments = (self.id, token, in_force, seen, self._companion(user), int(is_own))
-        own = [keys.chats, keys.choices, keys.blocks, keys.declined]
-        return Script("chats/inbox_confirm", own, arguments)
-
-    def _remove_entries(self, members: Iterable[tuple[str, str]]) -> Steps[None]:
-        """Remove the chat from the indexes of former members, given as (user, token) pairs."""
-        for page in batched(members):
-            yield [
-                Script("chats/inbox_leave", [self._index(user)], (0, self.id, token)) for user, token in page
-            ]
-
-
-def hiding_step(keys: ChatKeys, user: str, *, hides: bool) -> Script:
-    """The step after which a chat knows whether a member hides what they have read."""
-    return Script("chats/hide", [keys.members, keys.hidden], (user, int(hides)))
-
-
-def joining_users(reserved: Mapping[str, bool]) -> list[str | int]:
-    """Users as the scripts that make them members take them: their number, all, and those who hide what they
-    have read."""
-    return [len(reserved), *reserved, *(user for user, hides in reserved.items() if hides)]
-
-
-def _max_chats(user: str, asker: str) -> int:
-    """How many chats a user may have for the asker to make the user a member of another one. Others can fill
-    nine tenths of USER_MAX_CHATS, rounded up."""
-    limit = conf.current().USER_MAX_CHATS
-    return limit if user == asker else limit - limit // 10
-
-
-def refuse_blocked() -> NoReturn:
-    """Raise the error for users who have blocked the asker, without their names."""
-    raise NotPermitted("One of these people can't be added.")
-
-
-def refuse_to_blocker(user: str, other: str) -> NoReturn:
-    """Raise the error for a user who has blocked the other one of a direct chat."""
-    raise NotPermitted(f"{user!r} has blocked {other!r}: unblock them first (Blocks.unblock).")
-
-
-class Membership(Joining):
-    """Members, roles, and operations on the chat itself rather than on its messages."""
+        return (yield from end_membership(self._prefix, self.id, user, by, again=again))
 
     @operation
     def members(self, *, limit: int = 500, after: str | None = None) -> Steps[list[Member]]:
@@ -997,36 +745,20 @@ class Membership(Joining):
 
         Raises ChatNotFound; NotAMember if `after` is not a member.
         """
-        keys = self._keys
         start = "" if after is None else name(after, "after")
-        reply = yield Script(
-            "chats/members",
-            (keys.info, keys.members, keys.roster, keys.seniority),
-            (start, count(limit, "limit")),
-        )
-        return list(_parse_members(self._checked(reply, other=start)))
+        reply = yield Script("chats/members", self._keys.listing, (start, count(limit, "limit")))
+        return [
+            Member(
+                user=user.decode(),
+                read_id=read_id,
+                joined_at=to_datetime(joined_at),
+                role=role.decode(),
+                suspended=bool(suspended),
+            )
+            for user, read_id, joined_at, role, suspended in self._checked(reply, other=start)
+        ]
 
     amembers = asynchronous(members)
-
-    @operation
-    def set_role(self, user: str, member: str, role: Role) -> Steps[bool]:
-        """Make a member an "owner" or a plain "member"; False if they already have that role.
-
-        For owners. A chat keeps at least one. Raises NotPermitted, NotAMember, ChatNotFound.
-        """
-        name(user, "user")
-        name(member, "member")
-        if role not in get_args(Role):
-            raise InvalidArgument(f"role must be one of {', '.join(get_args(Role))}, not {role!r}.")
-        keys = self._keys
-        reply = yield Script(
-            "chats/promote",
-            (keys.info, keys.roster, *keys.requests, keys.newest),
-            (user, member, role, request(None), window()),
-        )
-        return bool(self._checked(reply, user, member))
-
-    aset_role = asynchronous(set_role)
 
     @operation
     def role(self, user: str) -> Steps[Role]:
@@ -1042,14 +774,33 @@ class Membership(Joining):
     arole = asynchronous(role)
 
     @operation
+    def set_role(self, user: str, member: str, role: Role) -> Steps[bool]:
+        """Make a member an "owner" or a plain "member"; False if they already have that role.
+
+        For owners. A chat keeps at least one. Raises NotPermitted, NotAMember, ChatNotFound.
+        """
+        name(user, "user")
+        name(member, "member")
+        if role not in get_args(Role):
+            raise InvalidArgument(f"role must be one of {', '.join(get_args(Role))}, not {role!r}.")
+        reply = yield Script(
+            "chats/promote",
+            self._keys.all_keys,
+            (user, member, role, request(None), window()),
+        )
+        return bool(self._checked(reply, user, member))
+
+    aset_role = asynchronous(set_role)
+
+    @operation
     def rename(self, user: str, title: str) -> Steps[None]:
         """Change the title. For members. Raises NotAMember, ChatNotFound, LimitExceeded."""
         name(user, "user")
         checked = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
         yield from self._count_use(user, "rename")
         excerpt = checked.replace("\0", "")[:MAX_TITLE]
-        keys = (self._keys.info, self._keys.members, self._keys.newest)
-        self._checked((yield Script("chats/rename", keys, (user, checked, excerpt))), user)
+        reply = yield Script("chats/rename", self._keys.listing, (user, checked, excerpt))
+        self._checked(reply, user)
 
     arename = asynchronous(rename)
 
@@ -1060,83 +811,16 @@ class Membership(Joining):
         Raises NotAMember, ChatNotFound.
         """
         name(user, "user")
-        keys = self._keys
         arguments = (user, timestamp_ms(until, "until"))
-        reply = yield Script("chats/mute", (keys.info, keys.members, keys.mutes), arguments)
+        reply = yield Script("chats/mute", self._keys.listing, arguments)
         self._checked(reply, user)
 
     amute = asynchronous(mute)
 
     @operation
-    def delete(self, user: str) -> Steps[bool]:
-        """Delete the chat with all its contents; False if it does not exist. For owners.
-
-        Also deletes a chat that has lost some of its keys: any member may delete it if the roster was lost,
-        and any user if nobody can read it (`manage.py messaging_repair` might repair it).
-        Raises NotPermitted, NotAMember.
-        """
-        name(user, "user")
-        reply = yield Script("chats/delete", self._keys.ending, (user, request(None), window()))
-        if reply == b"no chat":
-            return False
-        tokens = [part.decode() for part in self._checked(reply, user)]
-        yield from best_effort(self._remove_entries(zip(tokens[::2], tokens[1::2], strict=True)))
-        return True
-
-    adelete = asynchronous(delete)
-
-    @operation
-    def seen_by(self, message_id: int, *, limit: int = 500) -> Steps[Names]:
-        """List the members who have acked a message and let others see it (Choices), by name; `has_more` of
-        the list: whether there are more than `limit`. Takes a round trip for each 1000 members. Raises
-        ChatNotFound."""
-        number = checked_id(message_id, "message_id")
-        keys = self._keys
-        arguments = (number, count(limit, "limit") + 1)
-        found: dict[str, None] = {}
-        position = member = b""
-        while len(found) <= limit:
-            place = (*arguments, position, member)
-            reply = yield Script("chats/seen", (keys.info, keys.members, keys.roster, keys.hidden), place)
-            position, member, *page = self._checked(reply)
-            found |= dict.fromkeys(one.decode() for one in page)
-            if not member:
-                break
-        members = list(found)
-        return Names(sorted(members[:limit]), has_more=len(members) > limit)
-
-    aseen_by = asynchronous(seen_by)
-
-    @operation
-    def typing(self, user: str) -> Steps[None]:
-        """Record that a member is typing, for TYPING_WINDOW seconds; not of a user who has chosen not to be
-        seen online. Takes two round trips. Raises NotAMember, ChatNotFound."""
-        name(user, "user")
-        keys = self._keys
-        choices = UserKeys(self._prefix, user).choices
-        is_shown = (yield Command("HGET", choices, "online", reads=True)) != b"0"
-        reply = yield Script(
-            "chats/type",
-            (keys.info, keys.members, keys.typing),
-            (user, typing_window(), conf.current().TYPING_MAX_MEMBERS if is_shown else 0),
-        )
-        self._checked(reply, user)
-
-    atyping = asynchronous(typing)
-
-    @operation
-    def typists(self) -> Steps[list[str]]:
-        """List the members who are typing, the latest last. Raises ChatNotFound."""
-        reply = yield Script("chats/typists", (self._keys.info, self._keys.typing), (typing_window(),))
-        return [member.decode() for member in self._checked(reply)]
-
-    atypists = asynchronous(typists)
-
-    @operation
     def info(self) -> Steps[ChatInfo]:
         """Describe the chat. Raises ChatNotFound."""
-        keys = self._keys
-        reply = yield Script("chats/describe", (keys.newest, keys.info, keys.members, keys.log), limits())
+        reply = yield Script("chats/describe", self._keys.listing, limits())
         title, is_open, created, edits, active, last, first, keep, members = self._checked(reply)
         return ChatInfo(
             chat_id=self.id,
@@ -1153,194 +837,44 @@ class Membership(Joining):
 
     ainfo = asynchronous(info)
 
-
-def _parse_members(flat: list[bytes | int]) -> Iterator[Member]:
-    for user, read_id, joined_at, role, is_suspended in batched(flat, 5):
-        yield Member(
-            user=cast(bytes, user).decode(),
-            read_id=cast(int, read_id),
-            joined_at=to_datetime(cast(bytes, joined_at)),
-            role=cast(Role, cast(bytes, role).decode()),
-            suspended=bool(is_suspended),
-        )
-
-
-#: messages: Lua would write larger numbers with an exponent
-_MAX_KEEP_LAST = 10**9
-#: attempts to open a direct chat: each finds the chat changed by another call
-_DIRECT_ATTEMPTS = 5
-
-
-class Chat(Messages, Membership):
-    """A group chat, named by its id. Creating the object does no I/O, and the chat need not exist.
-
-    *Every member receives every message sent while they are a member, in one order per chat, with ids 1, 2,
-    3 … without holes, at least once until acked. If a limit removed messages, the reader gets the size of
-    the gap; if Redis lost data, the reader gets `reset`.*
-
-    >>> chat = Chat.create("ann", ["bob", "cat"], "Hello!", title="Trip")
-    >>> chat.send("bob", "Hi ann").id
-    2
-    """
-
-    @classmethod
-    def create(
-        cls,
-        sender: str,
-        recipients: Iterable[str],
-        body: str = "",
-        *,
-        chat_id: str | None = None,
-        title: str = "",
-        open: bool = False,
-        keep_last: int | None = None,
-        request_id: str | None = None,
-        using: str | None = None,
-    ) -> Self:
-        """Create a chat of the sender (its owner) and the recipients, with `body` as first message if given.
-
-        Anyone can join an `open` chat without being added. `keep_last` is the number of messages kept for
-        scroll-back after all members have acked them (default CHAT_KEEP_LAST; 0: none).
-        Takes three round trips: the members' indexes of chats, the chat, the indexes again.
-
-        Others can fill at most nine tenths of a user's USER_MAX_CHATS.
-
-        Raises ChatExists (but a repeat with the same `request_id` by the same sender gets the first answer),
-        LimitExceeded (CHAT_MAX_MEMBERS, MESSAGE_MAX_BYTES, USER_MAX_CHATS), NotPermitted if one of the
-        recipients has blocked the sender.
-        """
-        request_id = request(request_id)
-        chat = cls(_chat_id(chat_id, sender, request_id), using=using)
-        chat._create(sender, recipients, body, title, open, keep_last, request_id)
-        return chat
-
-    @classmethod
-    async def acreate(
-        cls,
-        sender: str,
-        recipients: Iterable[str],
-        body: str = "",
-        *,
-        chat_id: str | None = None,
-        title: str = "",
-        open: bool = False,
-        keep_last: int | None = None,
-        request_id: str | None = None,
-        using: str | None = None,
-    ) -> Self:
-        """Async version of `create`."""
-        request_id = request(request_id)
-        chat = cls(_chat_id(chat_id, sender, request_id), using=using)
-        await chat._acreate(sender, recipients, body, title, open, keep_last, request_id)
-        return chat
-
-    @classmethod
-    def direct(cls, user: str, other: str, *, using: str | None = None) -> Self:
-        """Return the one chat of two users, and open it if needed. Its id is the same whoever begins.
-
-        `user` is who asks, and owns the chat if it is created. If one of the two has left it, they become a
-        member again. Nobody else can be added. Takes one round trip if both are members.
-
-        >>> Chat.direct("ann", "bob").id == Chat.direct("bob", "ann").id
-        True
-
-        Raises NotPermitted if `user` has blocked `other`, or if the chat has to be opened and `other` has
-        blocked `user` or left with `again=False`, or one of the two was removed by the other; LimitExceeded
-        (USER_MAX_CHATS).
-        """
-        chat = cls(_checked_direct_id(user, other), using=using)
-        chat._direct(user, other)
-        return chat
-
-    @classmethod
-    async def adirect(cls, user: str, other: str, *, using: str | None = None) -> Self:
-        """Async version of `direct`."""
-        chat = cls(_checked_direct_id(user, other), using=using)
-        await chat._adirect(user, other)
-        return chat
-
     @operation
-    def _direct(self, user: str, other: str) -> Steps[None]:
-        """Open the chat as its members require; once more if another call changes them meanwhile."""
-        self._pair = user, other
-        for attempts_left in reversed(range(_DIRECT_ATTEMPTS)):
-            lines, block = yield [
-                Command("HMGET", self._keys.roster, user, other, reads=True),
-                read_block(self._prefix, user, other),
-            ]
-            if block is not None:
-                # once more, in case the process stopped that opened the chat while the other one was blocked
-                yield from apply_block(self._prefix, user, other, is_blocked=True)
-                refuse_to_blocker(user, other)
-            if lines[0] is not None and lines[0].startswith(SUSPENDED):  # an unblocking was interrupted
-                yield from apply_block(self._prefix, user, other, is_blocked=False)
-            is_member, has_other = (line is not None for line in lines)
-            try:
-                if not is_member and not has_other:
-                    yield from self._count_use(user, "create", member=False)
-                    yield from self._write([user, other], request(None))
-                elif not is_member:
-                    yield from self._return(user, other)
-                elif not has_other:
-                    yield from self._count_use(user, "invite")
-                    yield from self._join([other], "added", user)
-                return
-            except (ChatExists, ChatNotFound, NotAMember):
-                if not attempts_left:
-                    raise
+    def delete(self, user: str) -> Steps[bool]:
+        """Delete the chat with all its contents; False if it does not exist. For owners.
 
-    _adirect = asynchronous(_direct)
+        Also deletes a chat that has lost some of its keys: any member may delete it if the roster was lost,
+        and any user if nobody can read it (`manage.py messaging_repair` might repair it).
+        Raises NotPermitted, NotAMember.
+        """
+        name(user, "user")
+        reply = yield Script("chats/delete", self._keys.all_keys, (user, request(None), window()))
+        if reply == b"no chat":
+            return False
+        tokens = [part.decode() for part in self._checked(reply, user)]
+        members = zip(tokens[::2], tokens[1::2], strict=True)
+        yield from best_effort(remove_entries(self._prefix, self.id, members))
+        return True
 
-    def _return(self, user: str, other: str) -> Steps[None]:
-        """Make a user who left a direct chat a member again, unless the other one has blocked them."""
-        if (yield read_block(self._prefix, other, user)) is not None:
-            refuse_blocked()
-        yield from self._join([user], "returning", user)
+    adelete = asynchronous(delete)
 
-    @operation
-    def _create(
-        self,
-        sender: str,
-        recipients: Iterable[str],
-        body: str,
-        title: str,
-        open: bool,
-        keep_last: int | None,
-        request_id: str,
-    ) -> Steps[None]:
-        members = _unique(sender, recipients)
-        title = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
-        has_body = entries.body_json(body) != '""'
-        content = entries.encode_content(sender, body, None, None, request_id) if has_body else ""
-        yield from self._count_use(sender, "create", member=False)
-        if len(members) > 1:
-            yield from self._count_use(sender, "invite", len(members) - 1, member=False)
-        yield from self._write(members, request_id, title, flag(open, "open"), keep_last, content)
+    def _count_use(self, user: str, action: str, times: int = 1, *, member: bool = True) -> Steps[None]:
+        """With RATES_IN_SERVICES, count an action, and refuse it above its rate. `member`: only members may
+        do it; for others, nothing is counted."""
+        if not conf.current().RATES_IN_SERVICES:
+            return
+        if member:
+            yield from self._read_role(user)
+        yield from Rate.of(user, action, using=self._using).required(times)
 
-    _acreate = asynchronous(_create)
+    def _read_role(self, user: str) -> Steps[str]:
+        reply = yield Script("chats/role", self._keys.paging, (user,))
+        role: bytes = self._checked(reply, user)
+        return role.decode()
 
-    def _write(
-        self,
-        members: list[str],
-        request_id: str,
-        title: str = "",
-        is_open: int = 0,
-        keep_last: int | None = None,
-        content: str | bytes = "",
-    ) -> Steps[None]:
-        """Create the chat of checked members, the sender first, in three round trips."""
-        keep = _checked_keep_last(keep_last)
-        sender, token = members[0], digest(members[0], request_id)
-        reserved = yield from self._reserve(members, token, sender)
-        if len(reserved) < len(members):  # others with this chat in their index have blocked the sender
-            yield from best_effort(self._release(reserved, token))
-            refuse_blocked()
-        arguments = (request_id, window(), token, title, is_open, keep, content, limits()[1])
-        reply = yield Script("chats/create", self._keys.creating, (*arguments, *joining_users(reserved)))
-        epoch, *in_force = yield from self._checked_joining(reply, members, token, sender)
-        tokens = in_force or [token] * len(members)
-        confirmed = zip(members, tokens, strict=True)
-        yield from best_effort(self._confirm(confirmed, token, int(epoch), reserved, sender))
+    def _checked(self, reply: Any, user: str = "", other: str = "") -> Any:
+        """The reply of a script; raises an error if the script refused."""
+        if isinstance(reply, bytes) and reply in REFUSALS:
+            raise_refusal(reply, self.id, user, other)
+        return reply
 
 
 def _chat_id(chat_id: str | None, sender: str, request_id: str) -> str:
@@ -1377,3 +911,28 @@ def _checked_keep_last(keep_last: int | None) -> int:
     if not 0 <= keep_last <= _MAX_KEEP_LAST:
         raise InvalidArgument(f"keep_last must be between 0 and {_MAX_KEEP_LAST}, not {keep_last}.")
     return keep_last
+
+
+def _mentioned(mentions: Iterable[str], sender: str) -> list[str]:
+    """The mentioned users without duplicates and without the sender, each followed by the user as JSON."""
+    if isinstance(mentions, str):
+        raise TypeError("mentions must be a list of names, not a str: wrap it in a list.")
+    users = dict.fromkeys(name(user, "mentions") for user in mentions)
+    users.pop(sender, None)
+    if len(users) > MAX_MENTIONS:
+        raise InvalidArgument(f"mentions must have at most {MAX_MENTIONS} items, not {len(users)}.")
+    return [text for user in users for text in (user, entries.author_json(user))]
+
+
+def _check_readers(users: Sequence[str]) -> None:
+    if isinstance(users, str):
+        raise TypeError("users must be a list of names, not a str: wrap it in a list.")
+    if not 1 <= len(users) <= MAX_READERS:
+        raise InvalidArgument(f"users must have 1 to {MAX_READERS} items, not {len(users)}.")
+    for user in users:
+        name(user, "users")
+
+
+def _typing_window() -> int:
+    """How long a member counts as typing, in ms."""
+    return int(conf.current().TYPING_WINDOW * 1000)

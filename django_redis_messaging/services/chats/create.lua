@@ -1,22 +1,12 @@
 -- Creates a chat: its members at position 0, and the first message if there is one.
 --
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1 newest
--- KEYS  2 members
--- KEYS  3 own
--- KEYS  4 log
--- KEYS  5 requests, first hash
--- KEYS  6 requests, second hash
--- KEYS  7 roster
--- KEYS  8 seniority
--- KEYS  9 info
--- KEYS  10 removed
--- KEYS  11 opted out
--- KEYS  12 hidden
+-- KEYS  1-14 chat (_chat.lua)
 -- ARGV  1 request id, of the sender
 -- ARGV  2 request window: ms
 -- ARGV  3 token of the memberships
@@ -29,8 +19,7 @@
 -- ARGV  10… users, without duplicates, the sender first: at most 10,000; then those of them who hide what they have read
 -- Returns {epoch}; for a repeat {epoch, token in force, …}, with '' for a user who is not a member (any more);
 --   or 'exists'
-local newest, members, own, log, requests = KEYS[1], KEYS[2], KEYS[3], KEYS[4], {KEYS[5], KEYS[6]}
-local roster, seniority, info, removed, opted_out, hidden = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local keys = chat_at(KEYS)
 local request, window, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local title, open, keep, content, limits = ARGV[4], ARGV[5], ARGV[6], ARGV[7], {age = tonumber(ARGV[8])}
 -- unpack takes less than 8000 values: a command gets the arguments of at most 1000 users.
@@ -39,9 +28,9 @@ local last_user = first_user + tonumber(ARGV[9]) - 1
 
 -- The reply to a repeat. Since the first request, the chat may have been created anew and members may have left.
 local function describe_existing(first_epoch)
-  local reply = {string.match(redis.call('GET', newest) or '', '^%d+%-%d+%-%d+%-(%d+)') or first_epoch}
+  local reply = {string.match(redis.call('GET', keys.newest) or '', '^%d+%-%d+%-%d+%-(%d+)') or first_epoch}
   for from = first_user, last_user, page do
-    for _, line in ipairs(redis.call('HMGET', roster, unpack(ARGV, from, math.min(from + page - 1, last_user)))) do
+    for _, line in ipairs(redis.call('HMGET', keys.roster, unpack(ARGV, from, math.min(from + page - 1, last_user)))) do
       reply[#reply + 1] = line and token_of(line) or ''
     end
   end
@@ -50,8 +39,8 @@ end
 
 local function write_chat(last, now, epoch, total)
   local joins = last_user - first_user + 1
-  redis.call('SET', newest, newest_value(last, now, content, epoch, keep, total, limits))
-  redis.call('HSET', info, 'created', now, 'title', title, 'open', open, 'owners', 1, 'joins', joins, 'edits', 0)
+  redis.call('SET', keys.newest, newest_value(last, now, content, epoch, keep, total, limits))
+  redis.call('HSET', keys.info, 'created', now, 'title', title, 'open', open, 'owners', 1, 'joins', joins, 'edits', 0)
 end
 
 local function write_members(now, from, to)
@@ -62,36 +51,37 @@ local function write_members(now, from, to)
     order[#order + 1], order[#order + 2] = at - first_user + 1, user
     lines[#lines + 1], lines[#lines + 2] = user, membership_line(1, 0, now, role, token)
   end
-  redis.call('ZADD', members, unpack(positions))
-  redis.call('ZADD', seniority, unpack(order))
-  redis.call('HSET', roster, unpack(lines))
+  redis.call('ZADD', keys.members, unpack(positions))
+  redis.call('ZADD', keys.standing, unpack(order))
+  redis.call('HSET', keys.roster, unpack(lines))
 end
 
 local function write_first_entry(entry, now)
-  redis.call('RPUSH', log, entry)
-  set_expiry(log, '', now, limits)
-  redis.call('ZADD', members, 1, ARGV[first_user])
+  redis.call('RPUSH', keys.log, entry)
+  set_expiry(keys.log, '', now, limits)
+  redis.call('ZADD', keys.members, 1, ARGV[first_user])
 end
 
 local us = microseconds()
 local now, epoch = math.floor(us / 1000), string.format('%.0f', us)
 -- No name contains a NUL, so the same request id of another user, or of another operation, is a different request.
 request = 'create\0' .. ARGV[first_user] .. '\0' .. request
-local recorded = find_answer(request, requests, window, now)
+local recorded = find_answer(request, keys.requests, window, now)
 if recorded then
   return describe_existing(recorded)
 end
-if redis.call('EXISTS', newest, members, own, log, roster, seniority, info, removed, opted_out, hidden) > 0 then
+if redis.call('EXISTS', keys.newest, keys.members, keys.own, keys.log, keys.roster, keys.standing, keys.info, keys.removed,
+  keys.opted_out, keys.hidden) > 0 then
   return 'exists'
 end
-record_answer_once(request, epoch, requests, window, now)
+record_answer_once(request, epoch, keys.requests, window, now)
 local entry, size = new_entry(now, content, 0)
 write_chat(content == '' and 0 or 1, now, epoch, content == '' and 0 or size)
 for from = first_user, last_user, page do
   write_members(now, from, math.min(from + page - 1, last_user))
 end
 for from = last_user + 1, #ARGV, page do
-  redis.call('SADD', hidden, unpack(ARGV, from, math.min(from + page - 1, #ARGV)))
+  redis.call('SADD', keys.hidden, unpack(ARGV, from, math.min(from + page - 1, #ARGV)))
 end
 if content ~= '' then
   write_first_entry(entry, now)

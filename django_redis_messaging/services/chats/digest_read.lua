@@ -1,4 +1,4 @@
--- Reads what a digest of a user needs to know about the user, and the clock.
+-- Reads what the digest of a user depends on, and the clock.
 --
 -- reads only
 -- uses common/_time.lua

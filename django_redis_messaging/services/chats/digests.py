@@ -13,9 +13,8 @@ from ...core.operations import Command, Fan, Script, Service, Steps, asynchronou
 from ..common.arguments import to_datetime
 from ..users.keys import UserKeys, digest_run_key
 from . import ChatSummary, Message, summaries
-from .chat import limits
-from .entries import author_json, make_message
-from .inbox import Inbox
+from .entries import author_json, limits_without_bytes, make_message
+from .inbox import Inbox, is_broken
 from .keys import ChatKeys
 
 _logger = logging.getLogger(__name__)
@@ -26,8 +25,6 @@ _LEFT_OUT = "Chat %r was left out of a digest: %r"
 MAX_AGE = timedelta(days=30)
 #: scripts that read one digest
 MAX_SCRIPTS = 100
-#: positions in an item of chats/inbox_digest
-_COUNT, _LOWEST, _REST, _LATEST = 5, 6, 7, 8
 
 
 class DigestState(NamedTuple):
@@ -92,6 +89,33 @@ class UnreadChat(NamedTuple):
     """Excerpts of the latest of them, the oldest first."""
 
 
+class _Examined(NamedTuple):
+    """What was found in a chat: an item of the reply of chats/inbox_digest."""
+
+    epoch: bytes
+    title: bytes
+    active: bytes
+    member_count: int
+    members: list[bytes]
+    counted: int
+    """How many of the examined messages count."""
+    lowest: int
+    """The lowest id examined."""
+    rest: int
+    """How many unread messages below it were not examined."""
+    latest: list[Any]
+    """Id, excerpt, …: the latest of those that count, the newest first."""
+
+    def joined(self, older: _Examined) -> _Examined:
+        """This, with what was found among older messages of the same chat."""
+        return self._replace(
+            counted=self.counted + older.counted,
+            lowest=older.lowest,
+            rest=older.rest,
+            latest=self.latest + older.latest,
+        )
+
+
 class DigestInbox(Inbox):
     """The chats of a user, for a digest.
 
@@ -123,15 +147,15 @@ class DigestInbox(Inbox):
         ]
         authors = [author_json(user) for user in (self.user, *hidden)]
         items = yield from self._examine(
-            changed, (self.user, *limits()[:2], _ms(since), _ms(until), latest, *authors)
+            changed, (self.user, *limits_without_bytes(), _ms(since), _ms(until), latest, *authors)
         )
         return list(_decoded(items, latest))
 
     afind = asynchronous(find)
 
-    def _examine(self, chats: Sequence[str], arguments: Sequence[str | int]) -> Steps[dict[str, list[Any]]]:
-        """Examine chats until nothing is left; returns their items, those of one chat joined."""
-        found: dict[str, list[Any]] = {}
+    def _examine(self, chats: Sequence[str], arguments: Sequence[str | int]) -> Steps[dict[str, _Examined]]:
+        """Examine chats until nothing is left; returns what was found in each."""
+        found: dict[str, _Examined] = {}
         below: dict[str, int] = {}
         waiting = chats
         for _ in range(MAX_SCRIPTS):
@@ -146,14 +170,14 @@ class DigestInbox(Inbox):
             for chat, item in replies:
                 if isinstance(item, int):  # nothing is left
                     if chat in found:
-                        found[chat][_REST] = 0
-                    continue
-                if len(item) == 1:
+                        found[chat] = found[chat]._replace(rest=0)
+                elif is_broken(item):
                     _logger.warning(_LEFT_OUT, chat, item[0].decode())
-                    continue
-                found[chat] = _joined(found[chat], item) if chat in found else item
-                if item[_REST]:
-                    below[chat] = item[_LOWEST]
+                else:
+                    examined = _Examined(*item)
+                    found[chat] = found[chat].joined(examined) if chat in found else examined
+                    if examined.rest:
+                        below[chat] = examined.lowest
         return found
 
 
@@ -162,35 +186,26 @@ def _is_read(entry: bytes, newest: bytes | None) -> bool:
     return newest is not None and entry.endswith(b" " + newest)
 
 
-def _joined(item: list[Any], older: list[Any]) -> list[Any]:
-    """An item of chats/inbox_digest with that of older messages of the same chat."""
-    return [
-        *item[:_COUNT],
-        item[_COUNT] + older[_COUNT],
-        *older[_LOWEST:_LATEST],
-        *item[_LATEST:],
-        *older[_LATEST:],
-    ]
-
-
-def _decoded(items: dict[str, list[Any]], latest: int) -> Iterator[UnreadChat]:
+def _decoded(items: dict[str, _Examined], latest: int) -> Iterator[UnreadChat]:
     """The chats in which a message counts. One with entries that this app has not written hides no others."""
     for chat, item in items.items():
         try:
-            if len(item) > _LATEST:
+            if item.latest:
                 yield _make(chat, item, latest)
         except (ValueError, TypeError, LookupError) as error:
             _logger.warning(_LEFT_OUT, chat, error)
 
 
-def _make(chat: str, item: list[Any], latest: int) -> UnreadChat:
-    epoch, title, active, member_count, members, count, _, rest, *flat = item
-    summary = summaries.make(
-        chat, [epoch, title, count + rest, active, member_count, 0, flat[0], flat[1], members]
+def _make(chat: str, item: _Examined, latest: int) -> UnreadChat:
+    ids, excerpts = item.latest[::2][:latest], item.latest[1::2][:latest]
+    decoded = payloads.loads_all(excerpts)
+    messages = [make_message(chat, int(item.epoch), *one) for one in zip(ids, decoded, strict=True)]
+    summary = ChatSummary(
+        **summaries.shared(chat, item.title, item.active, item.member_count, item.members),
+        unread=item.counted + item.rest,
+        last_message=messages[0],
+        muted=False,
     )
-    flat = flat[: 2 * latest]
-    entries = zip(flat[::2], payloads.loads_all(flat[1::2]), strict=True)
-    messages = [make_message(chat, int(epoch), number, entry) for number, entry in entries]
     return UnreadChat(summary, messages[::-1])
 
 

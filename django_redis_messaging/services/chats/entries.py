@@ -1,20 +1,19 @@
-"""What a user has not acked in a chat, from the items in the reply of chats/inbox_pending.
+"""The entries of a chat's log: their limits, their content as it is stored, and the messages made of them.
 
-An item is a list of six fields and the messages; or bytes, the value of the chat's newest, if everything is
-acked; or an error.
+_log.lua describes the format of an entry.
 """
 
 from __future__ import annotations
 
 import zlib
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from ... import conf
 from ...core import payloads
 from ...errors import LimitExceeded
 from ..common import arguments
-from .values import Message, Pending
+from .values import Message
 
 #: the quotes of a string: bytes
 _QUOTES = 2
@@ -22,6 +21,25 @@ _QUOTES = 2
 _MAX_CHARACTER = 4
 #: elements of an entry without reply_to, data and mentions, and of one without mentions
 _WITHOUT_OPTIONAL, _WITHOUT_MENTIONS = 9, 11
+
+_new, _set, _fromtimestamp = object.__new__, object.__setattr__, datetime.fromtimestamp
+
+
+def limits() -> tuple[int, int, int]:
+    """The limits of a log: number of entries, their age in ms (0: none), and their bytes."""
+    settings = conf.current()
+    return settings.CHAT_MAX_LENGTH, int((settings.CHAT_MAX_AGE or 0) * 1000), settings.CHAT_MAX_BYTES
+
+
+def limits_without_bytes() -> tuple[int, int]:
+    """The limits that lists of chats apply: that of bytes would load an entry of each chat."""
+    length, age, _ = limits()
+    return length, age
+
+
+def max_age() -> int:
+    """The maximum age of an entry: ms, 0 for none."""
+    return limits_without_bytes()[1]
 
 
 def parse_cursor(value: str | int, what: str) -> tuple[int, int | str, str]:
@@ -78,6 +96,12 @@ def encode_content(
     return b"%d,0,%d,%d,%b,%b%b" % (nonce, len(author), len(text), author, text, optional)
 
 
+def epoch_of(newest: bytes) -> int:
+    """The epoch of a chat, from the value of its key newest."""
+    _, _, _, epoch, *_ = newest.split(b"-")
+    return int(epoch)
+
+
 def make_message(chat_id: str, epoch: int, number: int, entry: list[Any]) -> Message:
     """Make a Message of a decoded entry."""
     ms, nonce, edited = entry[:3]
@@ -118,67 +142,3 @@ def end_cursor(epoch: int, first: int, stamp: str, messages: list[Message]) -> s
         return messages[-1].cursor
     ms, nonce = map(int, stamp.split("-"))
     return arguments.format_cursor(epoch, first - 1, ms << 32 | nonce)
-
-
-_new, _set, _fromtimestamp = object.__new__, object.__setattr__, datetime.fromtimestamp
-
-
-T = TypeVar("T")
-
-#: number of fields before the messages of an item, and the place of has_more among them
-_FIELDS, _HAS_MORE = 6, 4
-
-
-def make_pending(chat_id: str, item: list[Any]) -> Pending:
-    """The messages of an item."""
-    newest, first, stamp, gap, has_more, reset, *raw = item
-    epoch = _epoch_of(newest)
-    messages = make_messages(chat_id, epoch, first, raw)
-    return Pending(
-        chat_id=chat_id,
-        messages=messages,
-        cursor=end_cursor(epoch, first, stamp.decode(), messages),
-        gap=gap,
-        has_more=bool(has_more),
-        reset=bool(reset),
-    )
-
-
-def seen(item: Any) -> str:
-    """What the user has now seen of the chat, in the format of _seen.lua; '' if that has not changed."""
-    if isinstance(item, bytes):
-        return item.decode()
-    if not isinstance(item, list):
-        return ""
-    newest, first, _, gap, has_more, reset, *messages = item
-    if not reset:
-        return ""
-    position = first - gap - 1
-    return f"!{position}-{_epoch_of(newest)}" if messages or has_more else newest.decode()
-
-
-def message_count(item: Any) -> int:
-    """The number of messages of an item."""
-    return len(item) - _FIELDS if isinstance(item, list) else 0
-
-
-def is_postponed(item: Any) -> bool:
-    """Whether an item has no messages only because the maximum of all chats was reached."""
-    return isinstance(item, list) and len(item) == _FIELDS and bool(item[_HAS_MORE])
-
-
-def cut_to_total(pairs: list[tuple[T, Any]], total: int) -> list[tuple[T, Any]]:
-    """Remove messages beyond the total: on a Cluster, each chat has a script of its own."""
-    cut: list[tuple[T, Any]] = []
-    for entry, item in pairs:
-        found = message_count(item)
-        if found > total:
-            item = item[: _FIELDS + total]
-            item[_HAS_MORE] = 1
-        total -= min(found, total)
-        cut.append((entry, item))
-    return cut
-
-
-def _epoch_of(newest: bytes) -> int:
-    return int(newest.split(b"-")[3])

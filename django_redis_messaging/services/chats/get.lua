@@ -1,41 +1,37 @@
 -- Reads messages by their ids.
 --
 -- reads only
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses common/_time.lua
 --
--- KEYS  1 newest
--- KEYS  2 members
--- KEYS  3 roster
--- KEYS  4 log
+-- KEYS  1-5 chat (_chat.lua)
 -- ARGV  1 user
 -- ARGV  2 maximum number of bytes of all entries
--- ARGV  3 maximum number of entries in a chat
--- ARGV  4 maximum age of an entry: ms, 0 for none
--- ARGV  5 maximum size of a chat's entries: bytes
+-- ARGV  3-5 limits of the log (_chat.lua)
 -- ARGV  6… ids, in ascending order
 -- Returns {epoch, {id, …} of the entries that the user can see and that fit, entry, …}, or 'no chat', 'no member'
-local newest, members, roster, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local keys = chat_at(KEYS)
 local user, max_bytes = ARGV[1], tonumber(ARGV[2])
-local limits = {length = tonumber(ARGV[3]), age = tonumber(ARGV[4]), bytes = tonumber(ARGV[5])}
+local limits = limits_of(ARGV[3], ARGV[4], ARGV[5])
 
-local chat = read_chat(newest)
+local chat = read_chat(keys.newest)
 if not chat then
   return 'no chat'
 end
-local join_id = read_membership(roster, user)
+local join_id = read_membership(keys.roster, user)
 if not join_id then
   return 'no member'
 end
-local first, stored = apply_retention(chat, members, log, milliseconds(), limits)
+local first, stored = apply_retention(chat, keys.members, keys.log, milliseconds(), limits)
 local oldest = math.max(first, join_id + 1)
 
 local ids, entries, size = {}, {}, 0
 for at = 6, #ARGV do
   local id = tonumber(ARGV[at])
   if id >= oldest and id <= chat.last then
-    local entry = redis.call('LINDEX', log, id - stored)
+    local entry = redis.call('LINDEX', keys.log, id - stored)
     size = size + #entry
     if size > max_bytes and #ids > 0 then
       break

@@ -1,21 +1,21 @@
 -- Hides what a member has read from the others, or shows it again.
 --
+-- uses _chat.lua
 -- uses common/_live.lua
 --
--- KEYS  1 members
--- KEYS  2 hidden
+-- KEYS  1-10 chat (_chat.lua)
 -- ARGV  1 user
 -- ARGV  2 1 to hide it, 0 to show it
 -- Returns 1 if that has changed, otherwise 0, as for a user who is not a member and for a chat that nobody can read
 --   because one of the keys has another type
-local members, hidden = KEYS[1], KEYS[2]
+local keys = chat_at(KEYS)
 local user, hides = ARGV[1], ARGV[2] == '1'
 
 -- This is done for all chats of a user: one that is broken must not end it.
-local position, is_hidden = redis.pcall('ZSCORE', members, user), redis.pcall('SISMEMBER', hidden, user)
+local position, is_hidden = redis.pcall('ZSCORE', keys.members, user), redis.pcall('SISMEMBER', keys.hidden, user)
 if type(position) ~= 'string' or is_hidden ~= (hides and 0 or 1) then
   return 0
 end
-redis.call(hides and 'SADD' or 'SREM', hidden, user)
-publish_hint('t', members)
+redis.call(hides and 'SADD' or 'SREM', keys.hidden, user)
+publish_hint('t', keys.members)
 return 1

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self, TypeVar
 
 from ...core.commands import batched
 from ...core.keys import name
@@ -21,11 +22,13 @@ from ...errors import MessagingError, OutcomeUnknown
 from ..common.arguments import MAX_ITEMS, count, flag
 from ..users.keys import UserKeys
 from . import entries, summaries
-from .chat import best_effort, grace, limits
+from .entries import limits, limits_without_bytes
+from .joining import best_effort, grace
 from .keys import ChatKeys, newest_keys
 from .values import ChatSummary, Pending
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 #: index entries changed by one script
 _PAGE_SIZE = 500
@@ -42,6 +45,59 @@ class _Entry(NamedTuple):
     chat_id: str
     token: str
     seen: str
+
+
+class _Unacked(NamedTuple):
+    """What the user has not acked in a chat: an item of the reply of chats/inbox_pending."""
+
+    newest: bytes
+    first: int
+    stamp: bytes
+    gap: int
+    has_more: int
+    reset: int
+    entries: list[bytes]
+
+    @property
+    def is_postponed(self) -> bool:
+        """Whether it has no messages only because the maximum of all chats was reached."""
+        return bool(self.has_more) and not self.entries
+
+    @property
+    def seen(self) -> str:
+        """What the user has now seen of the chat, in the format of _positions.lua; '' if that has not
+        changed."""
+        if not self.reset:
+            return ""
+        if not self.entries and not self.has_more:
+            return self.newest.decode()
+        return f"!{self.first - self.gap - 1}-{entries.epoch_of(self.newest)}"
+
+    def cut(self, size: int) -> Self:
+        """The first `size` messages."""
+        return self._replace(entries=self.entries[:size], has_more=1)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the calls of a reading have found in the chats of an inbox."""
+
+    unacked: list[tuple[_Entry, _Unacked]] = field(default_factory=list)
+    seen: list[tuple[_Entry, str]] = field(default_factory=list)
+    """What the user has now seen of chats in which everything is acked."""
+    failures: list[MessagingError] = field(default_factory=list)
+
+    def sort(self, pairs: Iterable[tuple[_Entry, Any]]) -> list[tuple[_Entry, _Unacked]]:
+        """Parse the items of a call. Keeps all but what the user has not acked, and returns that."""
+        unacked = []
+        for entry, item in pairs:
+            if isinstance(item, MessagingError):
+                self.failures.append(item)
+            elif isinstance(item, bytes):
+                self.seen.append((entry, item.decode()))
+            else:
+                unacked.append((entry, _Unacked(*item)))
+        return unacked
 
 
 class Inbox(Service):
@@ -90,12 +146,14 @@ class Inbox(Service):
         count(limit, "limit")
         count(total, "total", maximum=100_000)
         changed = yield from self._find_changed()
-        pairs, failures = yield from self._read_pending(changed, limit, total, ack)
-        unread = ((entry, item) for entry, item in pairs if not isinstance(item, bytes))
-        pending = list(_decoded(entries.make_pending, unread))
-        yield from best_effort(self._record_seen(pairs))
-        if failures:
-            _raise_unless_received(failures, pending)
+        if not changed:
+            return []
+        found = yield from self._read_pending(changed, limit, total, ack)
+        pending = list(_decoded(_make_pending, found.unacked))
+        seen = found.seen + [(entry, unacked.seen) for entry, unacked in found.unacked]
+        yield from best_effort(self._record_seen(seen))
+        if found.failures:
+            _raise_unless_received(found.failures, pending)
         return pending
 
     apending = asynchronous(pending)
@@ -142,10 +200,10 @@ class Inbox(Service):
     def unread(self) -> Steps[int]:
         """Count the unread messages of all chats, including muted ones. The user's own never count."""
         changed = yield from self._find_changed()
-        pairs = yield from self._read(
-            changed, "chats/inbox_unread", _reading_keys, (self.user, *limits()[:2]), seen=True
-        )
-        yield from best_effort(self._record_seen(pairs))
+        arguments = (self.user, *limits_without_bytes())
+        pairs = yield from self._read(changed, "chats/inbox_unread", _reading_keys, arguments, seen=True)
+        seen = [(entry, item.decode()) for entry, item in pairs if isinstance(item, bytes)]
+        yield from best_effort(self._record_seen(seen))
         return sum(item for _, item in pairs if not isinstance(item, bytes))
 
     aunread = asynchronous(unread)
@@ -155,7 +213,8 @@ class Inbox(Service):
     ) -> Steps[list[ChatSummary]]:
         """Summarize the chats at these places, except those that are broken or not the user's."""
         page = [_entry(place.chat_id, index[place.chat_id]) for place in places]
-        pairs = yield from self._read(page, "chats/inbox_chats", _listing_keys, (self.user, *limits()[:2]))
+        arguments = (self.user, *limits_without_bytes())
+        pairs = yield from self._read(page, "chats/inbox_chats", _listing_keys, arguments)
         self._suspended.difference_update(entry.chat_id for entry in page)
         self._suspended.update(entry.chat_id for entry, item in pairs if item == _SUSPENDED)
         return list(_decoded(summaries.make, [pair for pair in pairs if pair[1] != _SUSPENDED]))
@@ -164,7 +223,8 @@ class Inbox(Service):
         """Read the user's index; returns the chat ids, their entries, and the values of their newest keys."""
         chats, keys = self._latest
         reply = yield Gather(keys, first=Command("HGETALL", self._index, reads=True))
-        flat, newest = reply[: len(reply) - len(keys)], reply[len(reply) - len(keys) :]
+        size = len(reply) - len(keys)
+        flat, newest = reply[:size], reply[size:]
         if flat[::2] != chats:
             chats = flat[::2]
             keys = newest_keys(self._prefix, chats)
@@ -182,45 +242,44 @@ class Inbox(Service):
             if value is None or not entry.endswith(b" " + value)
         ]
 
-    def _read_pending(
-        self, changed: list[_Entry], limit: int, total: int, ack: bool
-    ) -> Steps[tuple[list[tuple[_Entry, Any]], list[MessagingError]]]:
+    def _read_pending(self, changed: list[_Entry], limit: int, total: int, ack: bool) -> Steps[_Found]:
         """Read chats until `total` messages were found. With `ack`, also returns errors: what has been acked
         by then must not be lost with them."""
-        pairs: list[tuple[_Entry, Any]] = []
-        failures: list[MessagingError] = []
-        rest = changed
-        while rest and total > 0 and not failures:
+        found, rest = _Found(), changed
+        while rest and total > 0 and not found.failures:
             page, rest = rest[: Fan.SIZE], rest[Fan.SIZE :]
-            arguments = (self.user, int(ack), limit, min(total, MAX_ITEMS), *limits())
             try:
-                read = yield from self._read(
-                    page, "chats/inbox_pending", _reading_keys, arguments, seen=True, once=ack
-                )
+                pairs = yield from self._read_unacked(page, limit, min(total, MAX_ITEMS), ack)
             except MessagingError as error:
-                if not pairs or not ack:
+                if not ack or not (found.unacked or found.seen):
                     raise
-                read = [(entry, error) for entry in page]
+                found.failures.append(error)
+                break
+            unacked = found.sort(pairs)
             if not ack:
-                read = entries.cut_to_total(read, total)
-            failures = [item for _, item in read if isinstance(item, MessagingError)]
-            total -= sum(entries.message_count(item) for _, item in read)
+                unacked = _cut_to_total(unacked, total)
+            total -= sum([len(one.entries) for _, one in unacked])
             if total > 0:  # some may have had to stop at the maximum of one script
-                rest = [entry for entry, item in read if entries.is_postponed(item)] + rest
-                read = [pair for pair in read if not entries.is_postponed(pair[1])]
-            pairs += [pair for pair in read if not isinstance(pair[1], MessagingError)]
-        if rest and not failures:
-            arguments = (self.user, 0, limit, 0, *limits())
+                rest = [entry for entry, one in unacked if one.is_postponed] + rest
+                unacked = [pair for pair in unacked if not pair[1].is_postponed]
+            found.unacked += unacked
+        if rest and not found.failures:
             try:
-                pairs += yield from self._read(
-                    rest, "chats/inbox_pending", _reading_keys, arguments, seen=True
-                )
+                found.unacked += found.sort((yield from self._read_unacked(rest, limit, 0, ack=False)))
             except MessagingError as error:
                 if not ack:
                     raise
                 # these chats were not acked, and stay pending
                 _logger.warning("Some chats could not be read, and stay pending: %s", error)
-        return pairs, failures
+        return found
+
+    def _read_unacked(
+        self, page: Sequence[_Entry], limit: int, total: int, ack: bool
+    ) -> Steps[list[tuple[_Entry, Any]]]:
+        arguments = (self.user, int(ack), limit, total, *limits())
+        return (
+            yield from self._read(page, "chats/inbox_pending", _reading_keys, arguments, seen=True, once=ack)
+        )
 
     def _read(
         self,
@@ -240,16 +299,14 @@ class Inbox(Service):
         items = yield Fan(script, resources, arguments, once=once)
         pairs = list(zip(index, items, strict=True))
         for entry, item in pairs:
-            if _is_broken(item):
+            if is_broken(item):
                 _logger.warning("Chat %r was left out of a list: %r", entry.chat_id, item[0].decode())
         yield from best_effort(self._repair([entry for entry, item in pairs if item == _NOT_A_MEMBER]))
-        return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER and not _is_broken(pair[1])]
+        return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER and not is_broken(pair[1])]
 
-    def _record_seen(self, pairs: Sequence[tuple[_Entry, Any]]) -> Steps[None]:
+    def _record_seen(self, pairs: Sequence[tuple[_Entry, str]]) -> Steps[None]:
         """Record what the user has now seen of chats: everything, or that data was lost."""
-        seen = [
-            (entry, value) for entry, item in pairs if (value := entries.seen(item)) not in ("", entry.seen)
-        ]
+        seen = [(entry, value) for entry, value in pairs if value not in ("", entry.seen)]
         for page in batched(seen, _PAGE_SIZE):
             arguments = [part for entry, value in page for part in (entry.chat_id, entry.token, value)]
             yield Script("chats/inbox_settle", [self._index], arguments)
@@ -274,11 +331,36 @@ def _listing_keys(keys: ChatKeys) -> Sequence[str]:
     return keys.listing
 
 
-def _is_broken(item: Any) -> bool:
+def is_broken(item: Any) -> bool:
+    """Whether an item is {error}: see isolated() in _chat.lua."""
     return isinstance(item, list) and len(item) == 1
 
 
-def _decoded(make: Callable[[str, list[Any]], T], pairs: Iterable[tuple[_Entry, Any]]) -> Iterator[T]:
+def _cut_to_total(pairs: list[tuple[_Entry, _Unacked]], total: int) -> list[tuple[_Entry, _Unacked]]:
+    """Remove messages beyond the total: on a Cluster, each chat has a script of its own."""
+    cut = []
+    for entry, unacked in pairs:
+        if len(unacked.entries) > total:
+            unacked = unacked.cut(total)
+        total -= len(unacked.entries)
+        cut.append((entry, unacked))
+    return cut
+
+
+def _make_pending(chat_id: str, found: _Unacked) -> Pending:
+    epoch = entries.epoch_of(found.newest)
+    messages = entries.make_messages(chat_id, epoch, found.first, found.entries)
+    return Pending(
+        chat_id=chat_id,
+        messages=messages,
+        cursor=entries.end_cursor(epoch, found.first, found.stamp.decode(), messages),
+        gap=found.gap,
+        has_more=bool(found.has_more),
+        reset=bool(found.reset),
+    )
+
+
+def _decoded(make: Callable[[str, Item], T], pairs: Iterable[tuple[_Entry, Item]]) -> Iterator[T]:
     """Decode items. A chat with entries that this app has not written must not hide the others."""
     for entry, item in pairs:
         try:

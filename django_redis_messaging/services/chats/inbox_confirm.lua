@@ -1,14 +1,11 @@
 -- Confirms a chat in a user's index after the user has become a member.
 --
--- uses _index.lua
 -- uses common/_live.lua
 -- uses common/_memory.lua
 -- uses common/_time.lua
+-- uses users/_user.lua
 --
--- KEYS  1 index: the user's chats
--- KEYS  2 choices
--- KEYS  3 blocks
--- KEYS  4 declined
+-- KEYS  1-4 user (users/_user.lua)
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- ARGV  3 token of the membership in force
@@ -17,18 +14,18 @@
 -- ARGV  6 1 if the user has made themselves a member, otherwise 0
 -- Returns the sum of 1 if the user hides what they have read, 2 if the user has blocked the other member, and 4 if the
 --   user has declined the direct chat since the reservation: then the entry is not confirmed
-local index, choices, blocks, declined = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local keys = user_at(KEYS)
 local chat, joining, token_in_force, seen, companion = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local is_own = ARGV[6] == '1'
 
-local state = redis.call('HGET', choices, 'receipts') == '0' and 1 or 0
-if companion ~= '' and redis.call('ZSCORE', blocks, companion) then
+local state = redis.call('HGET', keys.choices, 'receipts') == '0' and 1 or 0
+if companion ~= '' and redis.call('ZSCORE', keys.blocks, companion) then
   state = state + 2
 end
-if not is_own and companion ~= '' and redis.call('ZSCORE', declined, chat) then
+if not is_own and companion ~= '' and redis.call('ZSCORE', keys.declined, chat) then
   return state + 4
 end
-local token, _, seen_before = read_index_entry(index, chat)
+local token, _, seen_before = read_index_entry(keys.chats, chat)
 if token then
   local _, pending_joining = split_index_token(token)
   if pending_joining ~= joining and pending_joining ~= joining .. '+' then
@@ -38,10 +35,10 @@ if token then
     seen = seen_before
   end
 end
-allow_writes_when_full(index)
-write_index_entry(index, chat, token_in_force, milliseconds(), seen)
+allow_writes_when_full(keys.chats)
+write_index_entry(keys.chats, chat, token_in_force, milliseconds(), seen)
 if is_own and companion ~= '' then
-  redis.call('ZREM', declined, chat) -- the user has opened the direct chat
+  redis.call('ZREM', keys.declined, chat) -- the user has opened the direct chat
 end
-publish_hint('u', index)
+publish_hint('u', keys.chats)
 return state

@@ -3,28 +3,25 @@
 -- many as one script may; the next one continues below them.
 --
 -- reads only
--- uses _entry.lua
--- uses _isolation.lua
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses _positions.lua
 -- uses common/_time.lua
 --
--- KEYS  1… newest, members, own, log, roster, mutes, info, seniority; of each chat
+-- KEYS  1… the first 8 keys (_chat.lua) of each chat
 -- ARGV  1 user
--- ARGV  2 maximum number of entries in a chat
--- ARGV  3 maximum age of an entry: ms, 0 for none
+-- ARGV  2-3 limits of the log without bytes (_chat.lua)
 -- ARGV  4 beginning of the period: ms; what was sent at this moment is not in it
 -- ARGV  5 end of the period: ms; what was sent at this moment is in it
 -- ARGV  6 maximum number of entries to return of a chat
 -- ARGV  7… JSON of each hidden author; then the id below which entries are examined, or 0 for all; of each chat
 -- Returns a list with an item for each chat: 0 if nothing is left to examine, or the chat is muted; -1 if the user is
 --   not a member (any more); {error} if it is broken; or {epoch, title, active (ms), number of members, first few
---   members, number of entries that count, id of the lowest entry examined, number of unread entries below it, and, the
---   newest first: id, excerpt of the entry, …}
+--   members, number of entries that count, id of the lowest entry examined, number of unread entries below it, {id, excerpt
+--   of the entry, …} of the latest that count, the newest first}
 local user = ARGV[1]
--- The limit of bytes is applied when entries are written or read: it would load an entry of each chat.
-local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = math.huge}
+local limits = limits_of(ARGV[2], ARGV[3])
 local since, till, max_excerpts = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 -- position in ARGV of the first chat
 local chats = #ARGV - #KEYS / 8 + 1
@@ -60,58 +57,56 @@ local function counts(entry)
   return deleted == '' and not hidden[string.sub(entry, start, start + size - 1)]
 end
 
--- Returns the number of the entries from `from` to `to` that count, and the lowest id examined. Appends to `item`.
-local function examine(log, stored, from, to, item)
+-- Returns the number of the entries from `from` to `to` that count, the lowest id examined, and {id, excerpt, …}.
+local function examine(log, stored, from, to)
   from = math.max(from, to - remaining + 1)
   local entries = remaining_bytes > 0 and read_entries_before(log, stored, from, to, remaining_bytes) or {}
-  local count, excerpts = 0, 0
+  local count, latest = 0, {}
   for at = #entries, 1, -1 do
     local entry = entries[at]
     remaining_bytes = remaining_bytes - #entry
     if counts(entry) then
       count = count + 1
-      if excerpts < max_excerpts then
-        excerpts = excerpts + 1
-        item[#item + 1] = to - #entries + at
-        item[#item + 1] = excerpt(entry, EXCERPT)
+      if #latest < 2 * max_excerpts then
+        latest[#latest + 1] = to - #entries + at
+        latest[#latest + 1] = excerpt(entry, EXCERPT)
       end
     end
   end
   remaining = remaining - #entries
-  return count, to - #entries + 1
+  return count, to - #entries + 1, latest
 end
 
-local function read(below, newest, members, own, log, roster, mutes, info, seniority)
-  local chat = read_chat(newest)
-  local position = read_position(members, user)
-  local join_id = read_membership(roster, user)
+local function read(below, keys)
+  local chat = read_chat(keys.newest)
+  local position = read_position(keys.members, user)
+  local join_id = read_membership(keys.roster, user)
   if not chat or not position or not join_id then
     return -1
   end
-  if tonumber(redis.call('HGET', mutes, user) or 0) > now then
+  if tonumber(redis.call('HGET', keys.mutes, user) or 0) > now then
     return 0
   end
-  local first, stored = apply_limits(log, first_stored(log, chat.last), chat, now, limits)
+  local first, stored = apply_limits(keys.log, first_stored(keys.log, chat.last), chat, now, limits)
   first = math.max(first, position + 1, join_id + 1)
-  local from = first_after(log, stored, first, chat, since)
-  local to = first_after(log, stored, from, chat, till) - 1
+  local from = first_after(keys.log, stored, first, chat, since)
+  local to = first_after(keys.log, stored, from, chat, till) - 1
   if below > 0 then
     to = math.min(to, below - 1)
   end
   if from > to then
     return 0
   end
-  local item = {
-    chat.epoch, redis.call('HGET', info, 'title') or '', chat.ms,
-    redis.call('ZCARD', members), redis.call('ZRANGE', seniority, 0, 3), 0, 0, 0,
+  local count, lowest, latest = examine(keys.log, stored, from, to)
+  return {
+    chat.epoch, redis.call('HGET', keys.info, 'title') or '', chat.ms,
+    redis.call('ZCARD', keys.members), redis.call('ZRANGE', keys.standing, 0, 3),
+    count, lowest, count_unread_between(keys.own, from, lowest - 1), latest,
   }
-  local count, lowest = examine(log, stored, from, to, item)
-  item[6], item[7], item[8] = count, lowest, count_unread_between(own, from, lowest - 1)
-  return item
 end
 
 local items = {}
 for at = 1, #KEYS, 8 do
-  items[#items + 1] = isolated(read, tonumber(ARGV[chats + #items]), unpack(KEYS, at, at + 7))
+  items[#items + 1] = isolated(read, tonumber(ARGV[chats + #items]), chat_at({unpack(KEYS, at, at + 7)}))
 end
 return items

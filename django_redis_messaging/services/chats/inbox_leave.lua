@@ -1,12 +1,12 @@
 -- Removes chats from a user's index, each only if its entry belongs to the membership that ended. A joining in
 -- progress keeps the entry.
 --
--- uses _index.lua
 -- uses common/_live.lua
 -- uses common/_memory.lua
 -- uses common/_time.lua
+-- uses users/_user.lua
 --
--- KEYS  1 index: the user's chats
+-- KEYS  1 chats: the user's index
 -- ARGV  1 minimum age of the entries: ms. A joining writes the index before the chat, so repairs wait for a grace
 --         period; a leave does not wait (0).
 -- ARGV  2… chat id, token, chat id, token, …: the token of the membership that ended; or the whole token of an entry

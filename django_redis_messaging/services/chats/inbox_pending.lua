@@ -1,27 +1,24 @@
 -- Reads what a member has not acked in any number of chats, and acks it if requested.
 --
--- uses _isolation.lua
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
--- uses _seen.lua
 -- uses common/_live.lua
 -- uses common/_time.lua
 --
--- KEYS  1… newest, members, own, log; of each chat
+-- KEYS  1… the first 4 keys (_chat.lua) of each chat
 -- ARGV  1 user
 -- ARGV  2 ack: 1 or 0
 -- ARGV  3 maximum number of entries to read from a chat
 -- ARGV  4 maximum number of entries to read from all chats
--- ARGV  5 maximum number of entries in a chat
--- ARGV  6 maximum age of an entry: ms, 0 for none
--- ARGV  7 maximum size of a chat's entries: bytes
+-- ARGV  5-7 limits of the log (_chat.lua)
 -- ARGV  8… what the user has seen; of each chat
 -- Returns a list with an item for each chat: the value of newest if all is acked and nothing was lost, or the
 --   membership is suspended; -1 if the user is not a member (any more); {error} if the chat is broken; or {value of
---   newest, id of the first entry, stamp of the entry before it, gap, has_more, reset, entry, …}
+--   newest, id of the first entry, stamp of the entry before it, gap, has_more, reset, {entry, …}}
 local user, ack = ARGV[1], ARGV[2] == '1'
 local page_size, remaining = tonumber(ARGV[3]), tonumber(ARGV[4])
-local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6]), bytes = tonumber(ARGV[7])}
+local limits = limits_of(ARGV[5], ARGV[6], ARGV[7])
 local now = milliseconds()
 -- maximum size of the entries from all chats: bytes
 local remaining_bytes = 16 * MAX_BYTES
@@ -47,9 +44,7 @@ local function read(seen, newest, members, own, log)
   end
   local to = from + #entries - 1
   local stamp = stamp_of(chat, log, stored, from - 1)
-  local item = {chat.value, from, stamp, from - position - 1, to < last and 1 or 0, reset and 1 or 0}
   for _, entry in ipairs(entries) do
-    item[#item + 1] = entry
     remaining_bytes = remaining_bytes - #entry
   end
   remaining = remaining - #entries
@@ -59,7 +54,7 @@ local function read(seen, newest, members, own, log)
     publish_hint('a', newest, user)
     trim_acked(members, log, stored, last, chat.keep)
   end
-  return item
+  return {chat.value, from, stamp, from - position - 1, to < last and 1 or 0, reset and 1 or 0, entries}
 end
 
 local items = {}

@@ -1,9 +1,9 @@
 -- Removes a joining from a user's index after it was refused. The entry of a membership stays.
 --
--- uses _index.lua
 -- uses common/_memory.lua
+-- uses users/_user.lua
 --
--- KEYS  1 index: the user's chats
+-- KEYS  1 chats: the user's index
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- Returns 1, or 0 if the entry does not name this joining, or repeats of it

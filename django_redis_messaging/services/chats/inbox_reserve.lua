@@ -2,13 +2,10 @@
 -- user a member, nor anybody in a direct chat that the user has declined. Nor can the user open a direct chat with a
 -- person whom they have blocked.
 --
--- uses _index.lua
 -- uses common/_time.lua
+-- uses users/_user.lua
 --
--- KEYS  1 index: the user's chats
--- KEYS  2 blocks
--- KEYS  3 declined
--- KEYS  4 choices
+-- KEYS  1-4 user (users/_user.lua)
 -- ARGV  1 chat id
 -- ARGV  2 token of the joining
 -- ARGV  3 maximum number of chats of a user
@@ -16,26 +13,26 @@
 -- ARGV  5 1 if the user makes themselves a member, otherwise 0
 -- Returns 1, or 2 if the user hides what they have read; or, with nothing written, 'full', 'blocked', 'opted out', or 0:
 --   refused, but the entry names a membership, so that the user is a member already
-local index, blocks, declined, choices = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local keys = user_at(KEYS)
 local chat, new_joining, max_chats, person, is_own = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1'
 
 -- Returns why nobody, or not this person, may make the user a member.
 local function refuse_person()
-  if person ~= '' and redis.call('ZSCORE', blocks, person) then
+  if person ~= '' and redis.call('ZSCORE', keys.blocks, person) then
     return 'blocked'
   end
-  return not is_own and redis.call('ZSCORE', declined, chat) and 'opted out' or nil
+  return not is_own and redis.call('ZSCORE', keys.declined, chat) and 'opted out' or nil
 end
 
 -- Only confirmed entries count, so that joinings that were refused or interrupted cannot shut a user out. Their
 -- number is limited by the length of the index.
 local function is_full()
-  local length = redis.call('HLEN', index)
+  local length = redis.call('HLEN', keys.chats)
   if length < max_chats or length >= 2 * max_chats then
     return length >= max_chats
   end
   local confirmed = 0
-  for _, entry in ipairs(redis.call('HVALS', index)) do
+  for _, entry in ipairs(redis.call('HVALS', keys.chats)) do
     if string.sub(entry, 1, 1) ~= '?' then
       confirmed = confirmed + 1
     end
@@ -43,7 +40,7 @@ local function is_full()
   return confirmed >= max_chats
 end
 
-local token, _, seen = read_index_entry(index, chat)
+local token, _, seen = read_index_entry(keys.chats, chat)
 local membership, joining = split_index_token(token or '')
 -- A repeat of the request that made the user a member gets its first answer.
 local refusal = membership ~= new_joining and refuse_person()
@@ -63,5 +60,5 @@ elseif joining ~= new_joining .. '+' then
   -- entry that the end of the other's membership then removes, and a member would not find the chat.
   joining = ''
 end
-write_index_entry(index, chat, membership .. '?' .. joining, milliseconds(), seen or '0')
-return redis.call('HGET', choices, 'receipts') == '0' and 2 or 1
+write_index_entry(keys.chats, chat, membership .. '?' .. joining, milliseconds(), seen or '0')
+return redis.call('HGET', keys.choices, 'receipts') == '0' and 2 or 1

@@ -1,11 +1,11 @@
 -- Records in a user's index what the user has seen of chats. While a chat's newest has the recorded value, the chat
 -- need not be read.
 --
--- uses _index.lua
 -- uses common/_memory.lua
+-- uses users/_user.lua
 --
--- KEYS  1 index: the user's chats
--- ARGV  1… chat id, token, what the user has seen (_seen.lua); of each chat
+-- KEYS  1 chats: the user's index
+-- ARGV  1… chat id, token, what the user has seen (_positions.lua); of each chat
 -- Returns how many entries were updated
 local index = KEYS[1]
 

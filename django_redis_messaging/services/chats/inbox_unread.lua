@@ -1,23 +1,20 @@
 -- Counts what a member has not read in any number of chats.
 --
 -- reads only
--- uses _isolation.lua
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
--- uses _seen.lua
 -- uses common/_time.lua
 --
--- KEYS  1… newest, members, own, log; of each chat
+-- KEYS  1… the first 4 keys (_chat.lua) of each chat
 -- ARGV  1 user
--- ARGV  2 maximum number of entries in a chat
--- ARGV  3 maximum age of an entry: ms, 0 for none
+-- ARGV  2-3 limits of the log without bytes (_chat.lua)
 -- ARGV  4… what the user has seen; of each chat
 -- Returns a list with an item for each chat: the number of unread entries; the value of newest if all is acked and
 --   nothing was lost, or the membership is suspended; -1 if the user is not a member (any more); {error} if the chat is
 --   broken
 local user = ARGV[1]
--- The limit of bytes is applied when entries are written or read: it would load an entry of each chat.
-local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3]), bytes = math.huge}
+local limits = limits_of(ARGV[2], ARGV[3])
 local now = milliseconds()
 
 local function count(seen, newest, members, own, log)

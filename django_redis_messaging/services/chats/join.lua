@@ -1,22 +1,13 @@
 -- Makes users members who see the messages sent from now on: all of them, or none.
 --
--- uses _events.lua
--- uses _log.lua
+-- uses _chat.lua
+-- uses _info.lua
 -- uses _members.lua
 -- uses common/_live.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --
--- KEYS  1 newest
--- KEYS  2 members
--- KEYS  3 requests, first hash
--- KEYS  4 requests, second hash
--- KEYS  5 roster
--- KEYS  6 seniority
--- KEYS  7 info
--- KEYS  8 removed
--- KEYS  9 opted out
--- KEYS  10 hidden
+-- KEYS  1-14 chat (_chat.lua)
 -- ARGV  1 how they join: added by a member, alone, or returning (alone to a chat that need not be open)
 -- ARGV  2 member who adds the users; or the user who joins alone
 -- ARGV  3 request id, of ARGV[2]
@@ -30,8 +21,7 @@
 --   are separated by NUL, also for a repeat; the token is '' for a user who is not a member (any more). Or 'no chat',
 --   'not added' (ARGV[2] is no member), 'closed', 'full', 'damaged' (keys of the chat were lost); or, followed by NUL
 --   and a user, 'removed' or 'opted out'
-local newest, members, requests = KEYS[1], KEYS[2], {KEYS[3], KEYS[4]}
-local roster, seniority, info, removed, opted_out, hidden = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local keys = chat_at(KEYS)
 local way, asker, request, records_nothing = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local window, token, max_members = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 local last_user = 8 + tonumber(ARGV[8])
@@ -41,7 +31,7 @@ local users, hiding = {unpack(ARGV, 9, last_user)}, {unpack(ARGV, last_user + 1)
 local function read_tokens()
   local tokens, others = {}, {}
   if #users > 0 then
-    for at, line in ipairs(redis.call('HMGET', roster, unpack(users))) do
+    for at, line in ipairs(redis.call('HMGET', keys.roster, unpack(users))) do
       tokens[at] = line and token_of(line) or ''
       others[#others + 1] = not line and users[at] or nil
     end
@@ -49,11 +39,11 @@ local function read_tokens()
   return tokens, others
 end
 
--- Who was removed by an owner is added again by owners only. Who left and asked not to be added returns alone only.
+-- Only owners can add a user again whom an owner removed. A user who left and asked not to be added can only return alone.
 local function refuse_former_member(others)
-  local _, role = read_membership(roster, asker)
-  local was_removed, has_opted_out = redis.call('ZMSCORE', removed, unpack(others)),
-    redis.call('ZMSCORE', opted_out, unpack(others))
+  local _, role = read_membership(keys.roster, asker)
+  local was_removed, has_opted_out = redis.call('ZMSCORE', keys.removed, unpack(others)),
+    redis.call('ZMSCORE', keys.opted_out, unpack(others))
   for at, user in ipairs(others) do
     if was_removed[at] and role ~= 'owner' then
       return 'removed\0' .. user
@@ -71,26 +61,26 @@ local function write_members(others, chat, joins, event, now)
     order[#order + 1], order[#order + 2] = joins + at, user
     lines[#lines + 1], lines[#lines + 2] = user, membership_line(event, chat.last, now, 'member', token)
   end
-  redis.call('HSET', roster, unpack(lines))
-  redis.call('ZADD', members, unpack(positions))
-  redis.call('HSET', info, 'joins', joins + #others)
-  redis.call('ZADD', seniority, unpack(order))
-  redis.call('ZREM', removed, unpack(others))
-  redis.call('ZREM', opted_out, unpack(others))
+  redis.call('HSET', keys.roster, unpack(lines))
+  redis.call('ZADD', keys.members, unpack(positions))
+  redis.call('HSET', keys.info, 'joins', joins + #others)
+  redis.call('ZADD', keys.standing, unpack(order))
+  redis.call('ZREM', keys.removed, unpack(others))
+  redis.call('ZREM', keys.opted_out, unpack(others))
   if #hiding > 0 then
-    redis.call('SADD', hidden, unpack(hiding))
+    redis.call('SADD', keys.hidden, unpack(hiding))
   end
 end
 
-local chat = read_chat(newest)
+local chat = read_chat(keys.newest)
 if not chat then
   return 'no chat'
 end
 local now = milliseconds()
 -- No name contains a NUL, so the same request id of another user, or of another operation, is a different request.
 request = 'join\0' .. asker .. '\0' .. request
-local recorded = find_answer(request, requests, window, now)
-local is_member = is_active(members, asker)
+local recorded = find_answer(request, keys.requests, window, now)
+local is_member = is_active(keys.members, asker)
 local tokens, others = read_tokens()
 if recorded then
   return {chat.epoch, is_member and 1 or 0, recorded, unpack(tokens)}
@@ -100,34 +90,34 @@ if way == 'added' and not is_member then
 end
 if #others == 0 then
   if records_nothing then
-    record_answer_once(request, '', requests, window, now)
+    record_answer_once(request, '', keys.requests, window, now)
   end
   return {chat.epoch, 1, '', unpack(tokens)}
 end
-if way == 'alone' and redis.call('HGET', info, 'open') ~= '1' then
+if way == 'alone' and redis.call('HGET', keys.info, 'open') ~= '1' then
   return 'closed'
 end
 local refusal = refuse_former_member(others)
 if refusal then
   return refusal
 end
-local count, joins, event = redis.call('ZCARD', members), unpack(redis.call('HMGET', info, 'joins', 'event'))
+local count, joins, event = redis.call('ZCARD', keys.members), unpack(redis.call('HMGET', keys.info, 'joins', 'event'))
 if count + #others > max_members then
   return 'full'
 end
 -- The acks of a new member would remove messages that members have not read whose positions were lost.
-if not joins or count ~= redis.call('HLEN', roster) or count ~= redis.call('ZCARD', seniority) then
+if not joins or count ~= redis.call('HLEN', keys.roster) or count ~= redis.call('ZCARD', keys.standing) then
   return 'damaged'
 end
 if #hiding > 0 then
-  redis.call('SCARD', hidden)
+  redis.call('SCARD', keys.hidden)
 end
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
-record_answer_once(request, table.concat(others, '\0'), requests, window, now)
+record_answer_once(request, table.concat(others, '\0'), keys.requests, window, now)
 write_members(others, chat, tonumber(joins), (event or 0) + 1, now)
-publish_hint('m', newest)
-add_event(info, now, chat.last, way == 'added' and 'added' or 'joined', asker, others)
+publish_hint('m', keys.newest)
+add_event(keys.info, now, chat.last, way == 'added' and 'added' or 'joined', asker, others)
 for at in ipairs(tokens) do
   tokens[at] = tokens[at] == '' and token or tokens[at]
 end

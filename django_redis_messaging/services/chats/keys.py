@@ -9,7 +9,11 @@ from ...core.keys import FORMAT, UNSAFE, encoded, tag
 
 
 class ChatKeys:
-    """The keys of one chat, in one slot. The script that removes the last member deletes them."""
+    """The keys of one chat, in one slot. The script that removes the last member deletes them.
+
+    Scripts take them in one order, that of `all_keys`; most take the first ones only. They name them with
+    chat_at() of _chat.lua.
+    """
 
     def __init__(self, prefix: str, chat_id: str) -> None:
         self.tag = tag(prefix, "chat", chat_id)
@@ -24,7 +28,7 @@ class ChatKeys:
     @property
     def info(self) -> str:
         """HASH: title, open, created (ms), owners, joins (ever), edits (ever), edited (the messages edited
-        last: _edits.lua), event and events (what happened to the chat: _events.lua)."""
+        last), event and events (what happened to the chat): see _info.lua."""
         return self.tag + ":info"
 
     @property
@@ -41,7 +45,7 @@ class ChatKeys:
         return self.tag + ":roster"
 
     @property
-    def seniority(self) -> str:
+    def standing(self) -> str:
         """ZSET member → order of joining: the longest-standing member first."""
         return self.tag + ":standing"
 
@@ -81,7 +85,7 @@ class ChatKeys:
 
     @property
     def hidden(self) -> str:
-        """SET of the members who let nobody see what they have read: see Choices."""
+        """SET of the members who hide from others what they have read: see Choices."""
         return self.tag + ":hidden"
 
     @property
@@ -91,91 +95,34 @@ class ChatKeys:
         return [self.tag + ":requests:0", self.tag + ":requests:1"]
 
     @functools.cached_property
-    def reading(self) -> list[str]:
-        """The keys for acking and for reading unread messages, in the order of the scripts."""
-        return [self.newest, self.members, self.own, self.log]
+    def reading(self) -> tuple[str, ...]:
+        """The first keys, for what a member has not read."""
+        return (self.newest, self.members, self.own, self.log)
 
     @functools.cached_property
-    def following(self) -> list[str]:
-        """The keys for reading what changed, in the order of the script."""
-        return [
-            self.newest,
-            self.members,
-            self.roster,
-            self.log,
-            self.info,
-            self.seniority,
-            self.own,
-            self.typing,
-            self.mutes,
-            self.hidden,
-        ]
+    def paging(self) -> tuple[str, ...]:
+        """The first keys, for reading messages as a member."""
+        return (*self.reading, self.roster)
 
     @functools.cached_property
-    def sending(self) -> list[str]:
-        """The keys for sending, in the order of the script."""
-        return [*self.reading, *self.requests, self.typing]
+    def listing(self) -> tuple[str, ...]:
+        """The first keys, for describing the chat to a member."""
+        return (*self.paging, self.info, self.standing, self.mutes)
 
-    @property
-    def correcting(self) -> list[str]:
-        """The keys for editing and deleting a message, in the order of the scripts."""
-        return [self.newest, self.members, self.roster, self.log, self.info]
+    @functools.cached_property
+    def following(self) -> tuple[str, ...]:
+        """The first keys, for what members see of each other."""
+        return (*self.listing, self.hidden, self.typing)
 
-    @property
-    def creating(self) -> list[str]:
-        """The keys for creating, in the order of the script."""
-        return [
-            *self.reading,
-            *self.requests,
-            self.roster,
-            self.seniority,
-            self.info,
-            self.removed,
-            self.opted_out,
-            self.hidden,
-        ]
+    @functools.cached_property
+    def all_keys(self) -> tuple[str, ...]:
+        """All keys of the chat, the requests last: they outlive it."""
+        return (*self.following, self.removed, self.opted_out, *self.requests)
 
-    @property
-    def joining(self) -> list[str]:
-        """The keys for joining, in the order of the script."""
-        return [
-            self.newest,
-            self.members,
-            *self.requests,
-            self.roster,
-            self.seniority,
-            self.info,
-            self.removed,
-            self.opted_out,
-            self.hidden,
-        ]
-
-    @property
-    def repairing(self) -> list[str]:
-        """The keys for repairing, in the order of the script."""
-        return [*self.reading, self.roster, self.seniority, self.info, self.removed, self.opted_out]
-
-    @property
-    def listing(self) -> list[str]:
-        """The keys for describing a chat in a list, in the order of the script."""
-        return [*self.reading, self.roster, self.mutes, self.info, self.seniority]
-
-    @property
-    def ending(self) -> list[str]:
-        """The keys for leaving and deleting, in the order of the scripts: those of the chat itself, then the
-        requests, which outlive it."""
-        return [
-            *self.reading,
-            self.roster,
-            self.seniority,
-            self.typing,
-            self.mutes,
-            self.info,
-            self.removed,
-            self.opted_out,
-            self.hidden,
-            *self.requests,
-        ]
+    @functools.cached_property
+    def sending(self) -> tuple[str, ...]:
+        """The keys of send.lua, which has an order of its own."""
+        return (*self.reading, *self.requests, self.typing)
 
 
 def newest_keys(prefix: str, chat_ids: Iterable[bytes]) -> list[str]:

@@ -1,24 +1,16 @@
 -- Rebuilds keys of a chat that were lost, as a whole or in part, from the others. An intact chat is not changed.
 --
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _members.lua
 -- uses common/_time.lua
 --
--- KEYS  1 newest
--- KEYS  2 members
--- KEYS  3 own
--- KEYS  4 log
--- KEYS  5 roster
--- KEYS  6 seniority
--- KEYS  7 info
--- KEYS  8 removed
--- KEYS  9 opted out
+-- KEYS  1-14 chat (_chat.lua)
 -- ARGV  1 token of the memberships that are rebuilt
 -- ARGV  2 number of entries kept for scroll-back, if it was lost
 -- Returns the names of the keys that were rebuilt; or 'no chat', or 'no members' if both the members and the roster
 --   are lost: then nothing can be rebuilt
-local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local roster, seniority, info, removed, opted_out = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local keys = chat_at(KEYS)
 local new_token, keep = ARGV[1], ARGV[2]
 local FIELDS = {'created', 'title', 'open', 'owners', 'joins', 'edits'}
 
@@ -28,8 +20,9 @@ local function is_intact(chat, values)
       return false
     end
   end
-  local count = redis.call('HLEN', roster)
-  return chat and count > 0 and redis.call('ZCARD', members) == count and redis.call('ZCARD', seniority) == count
+  local count = redis.call('HLEN', keys.roster)
+  return chat and count > 0 and redis.call('ZCARD', keys.members) == count
+    and redis.call('ZCARD', keys.standing) == count
 end
 
 -- Returns a ZSET as a table member → score.
@@ -45,8 +38,8 @@ end
 -- only messages above its position: nobody may see messages from before it joined. Also returns the order, and users
 -- in the roster with a line that is not that of a member.
 local function read_members(now)
-  local list, positions, order, others = {}, read_scores(members), read_scores(seniority), {}
-  local flat = redis.call('HGETALL', roster)
+  local list, positions, order, others = {}, read_scores(keys.members), read_scores(keys.standing), {}
+  local flat = redis.call('HGETALL', keys.roster)
   for at = 1, #flat, 2 do
     local user, line = flat[at], flat[at + 1]
     local join_id, role, _, joined_at, event = parse_line(line)
@@ -87,18 +80,18 @@ end
 
 -- Other ids may belong to the entries now: the new epoch lets readers start anew.
 local function write_newest(list, epoch, now)
-  local last, entry = redis.call('LLEN', log), redis.call('LINDEX', log, -1)
+  local last, entry = redis.call('LLEN', keys.log), redis.call('LINDEX', keys.log, -1)
   for _, one in ipairs(list) do
     last = math.max(last, one.join_id, math.floor(one.position or 0))
   end
-  for _, sent in ipairs(redis.call('ZRANGE', own, 0, -1)) do
+  for _, sent in ipairs(redis.call('ZRANGE', keys.own, 0, -1)) do
     last = math.max(last, tonumber(string.sub(sent, -16)) or 0)
   end
   local ms, nonce = string.match(entry or '', '^%[(%d+),(%d+)')
-  local limits, offset, size = {age = redis.call('PTTL', log)}, read_extent(entry or '')
+  local limits, offset, size = {age = redis.call('PTTL', keys.log)}, read_extent(entry or '')
   local total = (offset or 0) + (size or 0)
-  write('newest', 'SET', newest, newest_value(last, ms or now, nonce or '0', epoch, keep, total, limits))
-  redis.call('UNLINK', own)
+  write('newest', 'SET', keys.newest, newest_value(last, ms or now, nonce or '0', epoch, keep, total, limits))
+  redis.call('UNLINK', keys.own)
 end
 
 -- Completes the first events that members see: where they were lost, only the following ones. Returns the number of the
@@ -129,7 +122,7 @@ local function write_roster(list)
       local role, token = one.role or 'member', one.token or new_token
       local line = membership_line(one.event, one.join_id, one.joined_at, role, token)
       line = one.position % 1 == 0.5 and SUSPENDED .. line or line
-      write('roster', 'HSET', roster, one.user, line)
+      write('roster', 'HSET', keys.roster, one.user, line)
     end
   end
   return owners
@@ -143,11 +136,11 @@ local function write_order(list, order)
       highest, order[one.user] = math.max(highest, one.order), nil
     else
       highest = highest + 1
-      write('seniority', 'ZADD', seniority, highest, one.user)
+      write('standing', 'ZADD', keys.standing, highest, one.user)
     end
   end
   for user in pairs(order) do
-    write('seniority', 'ZREM', seniority, user)
+    write('standing', 'ZREM', keys.standing, user)
   end
   return highest
 end
@@ -161,12 +154,12 @@ local function write_info(list, values, owners, highest, now)
   local wanted = {values[1] or created, values[2] or '', values[3] or 0, owners, joins, values[6] or 0}
   for at, field in ipairs(FIELDS) do
     if values[at] ~= tostring(wanted[at]) then
-      write('info', 'HSET', info, field, wanted[at])
+      write('info', 'HSET', keys.info, field, wanted[at])
     end
   end
 end
 
-local chat, values = read_chat(newest), redis.call('HMGET', info, unpack(FIELDS))
+local chat, values = read_chat(keys.newest), redis.call('HMGET', keys.info, unpack(FIELDS))
 chat = chat and chat.last and chat
 if is_intact(chat, values) then
   return {}
@@ -175,10 +168,12 @@ local us = microseconds()
 local now = math.floor(us / 1000)
 local list, order, others = read_members(now)
 if #list == 0 then
-  return redis.call('EXISTS', newest, own, log, seniority, info, removed, opted_out) > 0 and 'no members' or 'no chat'
+  local has_rest = redis.call('EXISTS', keys.newest, keys.own, keys.log, keys.standing, keys.info, keys.removed,
+    keys.opted_out) > 0
+  return has_rest and 'no members' or 'no chat'
 end
-redis.call('LLEN', log)
-local event = tonumber(redis.call('HGET', info, 'event') or 0)
+redis.call('LLEN', keys.log)
+local event = tonumber(redis.call('HGET', keys.info, 'event') or 0)
 -- Every key has been read by now: a key of another type has raised an error before the first write.
 
 if not chat then
@@ -187,16 +182,16 @@ end
 for _, one in ipairs(list) do
   if not one.position then
     one.position = one.join_id + (is_suspended(one.line) and 0.5 or before_block(one.line) and 0.25 or 0)
-    write('members', 'ZADD', members, one.position, one.user)
+    write('members', 'ZADD', keys.members, one.position, one.user)
   end
 end
 for _, user in ipairs(others) do
-  write('roster', 'HDEL', roster, user)
+  write('roster', 'HDEL', keys.roster, user)
 end
 local latest = complete_events(list, event)
 local owners = write_roster(list)
 write_info(list, values, owners, write_order(list, order), now)
 if latest > event then
-  write('info', 'HSET', info, 'event', latest)
+  write('info', 'HSET', keys.info, 'event', latest)
 end
 return rebuilt

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from ... import conf
 from ...core.commands import batched
-from ...core.operations import Command, Script, Steps, operation
+from ...core.keys import name
+from ...core.operations import Command, Script, Service, Steps, operation
 from ..users.keys import UserKeys
-from .chat import Membership, hiding_step
+from . import entries
+from .joining import Joining, hiding_step
+from .keys import ChatKeys
+from .refusals import checked_reply
 
 #: number of chats, greater than that of any user: restored entries were within the limit before
 _NO_LIMIT = 10**9
@@ -26,8 +30,13 @@ class Repair:
     """Number of entries in indexes of members."""
 
 
-class ChatRepair(Membership):
+class ChatRepair(Service):
     """The repair of one chat. It never changes an intact chat, and may run while the chat is used."""
+
+    def __init__(self, chat_id: str, *, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self.id = name(chat_id, "chat_id")
+        self._keys = ChatKeys(self._prefix, chat_id)
 
     @operation
     def run(self, users: Sequence[str] | None = None) -> Steps[Repair | None]:
@@ -41,12 +50,12 @@ class ChatRepair(Membership):
         keys = self._keys
         reply = yield Script(
             "chats/repair",
-            keys.repairing,
+            keys.all_keys,
             (os.urandom(8).hex(), conf.current().CHAT_KEEP_LAST),
         )
         if reply == b"no chat":
             return None
-        rebuilt = [part.decode() for part in self._checked(reply)]
+        rebuilt = [part.decode() for part in checked_reply(reply, self.id)]
         return Repair(rebuilt, (yield from self._restore_entries(users)))
 
     def _has_any(self, users: Sequence[str]) -> Steps[bool]:
@@ -63,10 +72,11 @@ class ChatRepair(Membership):
         yield from self._restore_hidden([user for user, _ in memberships])
         restored = 0
         for page in batched(memberships):
-            entries = yield [Command("HGET", self._index(user), self.id, reads=True) for user, _ in page]
+            indexes = [UserKeys(self._prefix, user).chats for user, _ in page]
+            found = yield [Command("HGET", index, self.id, reads=True) for index in indexes]
             lost = [
                 user
-                for (user, token), entry in zip(page, entries, strict=True)
+                for (user, token), entry in zip(page, found, strict=True)
                 if entry is None or _membership(entry) not in ("", token)
             ]
             if lost:
@@ -92,25 +102,18 @@ class ChatRepair(Membership):
 
     def _write_entries(self, users: Sequence[str]) -> Steps[int]:
         """Write the entries as a joining does, so that they are right even if members leave meanwhile."""
-        joining = os.urandom(8).hex()
-        yield [self._restoration(user, joining) for user in users]
+        joining = Joining(self._prefix, self.id, os.urandom(8).hex(), asker="")
+        yield [joining.reservation(user, max_chats=_NO_LIMIT, person="", is_own=True) for user in users]
         newest, lines = yield [
             Command("GET", self._keys.newest, reads=True),
             Command("HMGET", self._keys.roster, *users, reads=True),
         ]
         current = [(user, _token(line)) for user, line in zip(users, lines, strict=True) if newest and line]
         members = dict(current)
-        epoch = int(newest.split(b"-")[3]) if newest else 0
-        yield from self._confirm(current, joining, epoch, dict.fromkeys(members, False), asker="")
-        yield from self._release([user for user in users if user not in members], joining)
+        epoch = entries.epoch_of(newest) if newest else 0
+        yield from joining.confirm(current, epoch, dict.fromkeys(members, False))
+        yield from joining.release([user for user in users if user not in members])
         return len(current)
-
-    def _restoration(self, user: str, joining: str) -> Script:
-        keys = UserKeys(self._prefix, user)
-        arguments = (self.id, joining, _NO_LIMIT, "", 1)
-        return Script(
-            "chats/inbox_reserve", [keys.chats, keys.blocks, keys.declined, keys.choices], arguments
-        )
 
 
 def _token(line: bytes) -> str:

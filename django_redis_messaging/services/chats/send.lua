@@ -1,10 +1,13 @@
 -- Appends a message. Its sender no longer counts as typing.
 --
+-- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
 -- uses common/_live.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
+--
+-- It has an order of keys of its own: with all keys of a chat in a table, as in other scripts, it would take 10 % longer.
 --
 -- KEYS  1 newest
 -- KEYS  2 members
@@ -18,9 +21,7 @@
 -- ARGV  3 request window: ms
 -- ARGV  4 content of the entry: everything from the nonce to what follows the body
 -- ARGV  5 id of the message that is replied to, or 0
--- ARGV  6 maximum number of entries in a chat
--- ARGV  7 maximum age of an entry: ms, 0 for none
--- ARGV  8 maximum size of a chat's entries: bytes
+-- ARGV  6-8 limits of the log (_chat.lua)
 -- ARGV  9… mentioned users, each followed by the user as JSON: those who are members are stored
 -- Returns the value of newest, with mentions {value of newest, entry}; for a repeat, {the first answer, the entry if it
 -- is still stored}; or 'no chat', 'no member', 'no message'
@@ -28,7 +29,7 @@ local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local requests, typing = {KEYS[5], KEYS[6]}, KEYS[7]
 local sender, request_id, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local content, reply_to = ARGV[4], tonumber(ARGV[5])
-local limits = {length = tonumber(ARGV[6]), age = tonumber(ARGV[7]), bytes = tonumber(ARGV[8])}
+local limits = limits_of(ARGV[6], ARGV[7], ARGV[8])
 -- No name contains a NUL, so the same request id of another member is a different request.
 local request = sender .. '\0' .. request_id
 

@@ -72,38 +72,55 @@ def _active(newest: bytes | None) -> int:
         return _LOST
 
 
+class _Item(NamedTuple):
+    """A chat of a member: an item of the reply of chats/inbox_chats."""
+
+    epoch: bytes
+    title: bytes
+    unread: int
+    active: bytes
+    member_count: int
+    muted: int
+    last_id: int
+    excerpt: bytes
+    members: list[bytes]
+
+
 def make(chat_id: str, item: list[Any]) -> ChatSummary:
-    """The summary of a chat, from its item in the reply of chats/inbox_chats."""
-    epoch, title, unread, active, member_count, muted, last, newest, members = item
-    message = _make_newest(chat_id, epoch, last, newest)
-    shared = _shared(chat_id, title, active, member_count, members)
-    return ChatSummary(**shared, unread=unread, last_message=message, muted=bool(muted))
+    """The summary of a chat for a member."""
+    one = _Item(*item)
+    return ChatSummary(
+        **shared(chat_id, one.title, one.active, one.member_count, one.members),
+        unread=one.unread,
+        last_message=_make_newest(chat_id, one.epoch, one.last_id, one.excerpt),
+        muted=bool(one.muted),
+    )
 
 
 def make_for(chat_id: str, users: Iterable[str], reply: list[Any]) -> dict[str, ChatSummary]:
     """The summary of a chat for each of the users who are members, from the reply of chats/summarize."""
-    epoch, title, active, member_count, last, newest, members, readers = reply
-    message = _make_newest(chat_id, epoch, last, newest)
-    shared = _shared(chat_id, title, active, member_count, members)
-    return {
-        user: ChatSummary(
-            **shared, unread=reader[0], muted=bool(reader[1]), last_message=message if reader[2] else None
-        )
-        for user, reader in zip(users, readers, strict=True)
-        if reader
-    }
+    epoch, title, active, member_count, last_id, excerpt, members, readers = reply
+    message = _make_newest(chat_id, epoch, last_id, excerpt)
+    fields = shared(chat_id, title, active, member_count, members)
+    found = {}
+    for user, reader in zip(users, readers, strict=True):
+        if reader:
+            unread, muted, sees_newest = reader
+            newest = message if sees_newest else None
+            found[user] = ChatSummary(**fields, unread=unread, muted=bool(muted), last_message=newest)
+    return found
 
 
-def _make_newest(chat_id: str, epoch: bytes, last: int, newest: bytes) -> Message | None:
-    if not newest:
+def _make_newest(chat_id: str, epoch: bytes, last_id: int, excerpt: bytes) -> Message | None:
+    if not excerpt:
         return None
-    return entries.make_message(chat_id, int(epoch), last, payloads.loads_all([newest])[0])
+    return entries.make_message(chat_id, int(epoch), last_id, payloads.loads_all([excerpt])[0])
 
 
-def _shared(
+def shared(
     chat_id: str, title: bytes, active: bytes, member_count: int, members: list[bytes]
 ) -> dict[str, Any]:
-    """What is equal for all members."""
+    """The fields of a summary that are equal for all members."""
     return {
         "chat_id": chat_id,
         "title": title.decode(),

@@ -1,4 +1,4 @@
-"""The events of a chat: who joined and left, and what became of its title and its owners."""
+"""What the operations of chats and inboxes return."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from ..common.arguments import to_datetime
 
 Role = Literal["owner", "member"]
 EventKind = Literal["joined", "added", "left", "removed", "renamed", "owner", "member"]
+
+#: characters of a title in an event
+MAX_TITLE = 100
+#: values of an event: see _info.lua
+_VALUES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +250,7 @@ class ChatSummary:
     """The first few members, the longest-standing first: a label for chats without a title."""
     muted: bool
     cursor: str
-    """The chat's place in the list: `chats(after=cursor)` continues below it, also if the chat has moved or
+    """The chat's place in the list: `chats(after=cursor)` continues below it, even if the chat has moved or
     is gone."""
 
 
@@ -260,12 +265,6 @@ class Names(list[str]):
         super().__init__(names)
         #: whether the limit left out further names
         self.has_more = has_more
-
-
-#: characters of a title in an event
-MAX_TITLE = 100
-#: values of an event: see _events.lua
-_VALUES = 10
 
 
 def make_events(values: Sequence[bytes]) -> list[ChatEvent]:

@@ -2,12 +2,11 @@
 --
 -- uses _directory.lua
 --
--- KEYS  1 entries
--- KEYS  2 records
+-- KEYS  1-3 directory (_directory.lua)
 -- ARGV  1 maximum number of entries in the directory
 -- ARGV  2… id and record of each member, no id twice
 -- Returns 0, or the number of entries that the directory would have had; then nothing is written
-local entries, records = KEYS[1], KEYS[2]
+local keys = directory_at(KEYS)
 local max_entries = tonumber(ARGV[1])
 
 -- The items of `list` that `other` does not contain.
@@ -29,7 +28,7 @@ local function plan_changes()
   local changes, growth = {}, 0
   for at = 2, #ARGV, 2 do
     local id, record = ARGV[at], ARGV[at + 1]
-    local old = redis.call('HGET', records, id)
+    local old = redis.call('HGET', keys.records, id)
     if old ~= record then
       local before = old and entries_of(old, id) or {}
       local after = entries_of(record, id)
@@ -42,20 +41,20 @@ end
 
 local function write_member(change)
   -- HSET comes first: Redis refuses it for lack of memory before anything has changed.
-  redis.call('HSET', records, change.id, change.record)
+  redis.call('HSET', keys.records, change.id, change.record)
   local scored = {}
   for _, entry in ipairs(change.entries) do
     scored[#scored + 1] = 0
     scored[#scored + 1] = entry
   end
-  redis.call('ZADD', entries, unpack(scored))
+  redis.call('ZADD', keys.entries, unpack(scored))
   if #change.stale > 0 then
-    redis.call('ZREM', entries, unpack(change.stale))
+    redis.call('ZREM', keys.entries, unpack(change.stale))
   end
 end
 
 local changes, growth = plan_changes()
-local total = redis.call('ZCARD', entries) + growth
+local total = redis.call('ZCARD', keys.entries) + growth
 if growth > 0 and total > max_entries then
   return total
 end

@@ -27,6 +27,194 @@ from .keys import DirectoryKeys, directories_key
 PAGE_SIZE = 250
 #: characters of a prefix; folding makes at most 18 of each
 MAX_PREFIX = 1000
+#: COMMAND_DEADLINEs for which an empty directory stays registered: longer than an add can take
+_GRACE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """A member of a directory."""
+
+    id: str
+    """The member's id, as added."""
+    label: str
+    """The member's label, as added."""
+
+
+class Directory(Service):
+    """The names of one guild, whose members can find each other.
+
+    >>> staff = Directory("directory-example")
+    >>> staff.add("u1", "John Smith Jones", aliases=["jsj@example.org"])
+    >>> staff.add_many([("u2", "Ann Smythe"), ("u3", "Élodie-Smilla Æther")])
+    2
+    >>> [contact.label for contact in staff.suggest("SMI")]
+    ['Élodie-Smilla Æther', 'John Smith Jones']
+    >>> staff.suggest("smith j")
+    [Contact(id='u1', label='John Smith Jones')]
+
+    Texts are compared by NFKC(casefold(NFKC(·))). A prefix is compared with the label and with each alias,
+    from the start of each word. A word of the folded text starts at its beginning, after white space, and
+    after one of `-_.@`. With the extra `pinyin`, Chinese labels also match by pinyin and by initials:
+    "wangxiaoming" and "wxm" find "王小明". See folding.py.
+    """
+
+    def __init__(self, guild: str, *, using: str | None = None) -> None:
+        super().__init__(using=using)
+        self.guild = name(guild, "guild")
+        self._keys = DirectoryKeys(self._prefix, guild)
+        #: built once: each letter that a user types calls `suggest`
+        self._entries = self._keys.entries
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.guild!r})"
+
+    @operation
+    def add(self, member: str, label: str, *, aliases: Iterable[str] = ()) -> Steps[None]:
+        """Add `member` under its label and aliases, replacing its previous ones.
+
+        Label and aliases may have LABEL_MAX_BYTES of UTF-8 each, and together 128 word starts, from which
+        the folded texts may have 64 KiB. Raises LimitExceeded above that, or if the directory would exceed
+        DIRECTORY_MAX_ENTRIES. Spellings in pinyin that would exceed the first two limits are left out. One
+        round trip; concurrent readers get either all of the old entries or all of the new ones.
+        """
+        yield from self._store([pack(member, label, checked_list(aliases, "aliases"))])
+
+    aadd = asynchronous(add)
+
+    @operation
+    def add_many(self, pairs: Iterable[tuple[str, str]]) -> Steps[int]:
+        """Add any number of (member, label) pairs; returns how many were stored.
+
+        Pairs are read, checked and stored in pages of some hundreds. If a pair or a limit raises an error,
+        earlier pages stay stored, and nothing of the same page or later is. Adding all of them again is safe.
+        """
+        stored = 0
+        for page in pages(pack(*checked_pair(item), ()) for item in pairs):
+            yield from self._store(page)
+            stored += len(page)
+        return stored
+
+    aadd_many = asynchronous(add_many)
+
+    @operation
+    def remove(self, member: str) -> Steps[None]:
+        """Remove `member`; does nothing if it is absent."""
+        yield from _remove(self._prefix, [(self.guild, name(member, "member"))])
+
+    aremove = asynchronous(remove)
+
+    @operation
+    def remove_many(self, members: Iterable[str]) -> Steps[None]:
+        """Remove any number of members, some hundreds at a time; absent ones are ignored."""
+        ids = (name(member, "member") for member in checked_list(members, "members"))
+        for page in batched(ids, PAGE_SIZE):
+            yield from _remove(self._prefix, [(self.guild, member) for member in page])
+
+    aremove_many = asynchronous(remove_many)
+
+    @operation
+    def suggest(self, prefix: str, limit: int = 10) -> Steps[list[Contact]]:
+        """List the first `limit` members with a word, of label or alias, from which `prefix` matches.
+
+        Sorted by the folded suffix that begins with that word (by code point), then by id. A member that
+        matches several times is returned once, at its first position. White space counts: "smith " does not
+        match "Smithers". An empty prefix lists all members from the first. At most 1000 characters.
+
+        One round trip; a second one if members with several matching words leave too few others among the
+        first matches. Each reads the directory as of one moment. A `limit` above 16, or a raised
+        LABEL_MAX_BYTES, may take more than two, each for about 2000 matching words or 2 MiB; then a member
+        whose label is changed meanwhile may be missing.
+        """
+        count(limit, "limit")
+        folded = fold(without_nul(checked_prefix(prefix), "prefix")).encode()
+        # UTF-8 never contains byte 255: it sorts after everything that begins with the prefix
+        start, end = b"[" + folded, b"(" + folded + b"\xff"
+        # a few more than `limit`: some members match several times
+        size = limit + limit // 16 + 1
+        args = ("ZRANGE", self._entries, start, end, "BYLEX", "LIMIT", 0, size)
+        entries: list[bytes] = yield Command(*args, reads=True)
+        parts = b"\0".join(entries).decode().split("\0")  # splitting one by one takes twice as long
+        found = dict(zip(parts[1::3], parts[2::3], strict=True))
+        if len(found) < limit and len(entries) == size:
+            # from the beginning: the labels of these members may have changed meanwhile
+            found = yield from self._read_range(start, end, limit)
+        return _contacts(islice(found.items(), limit))
+
+    asuggest = asynchronous(suggest)
+
+    @operation
+    def labels(self, members: Iterable[str]) -> Steps[dict[str, str]]:
+        """Map those of `members` (at most 1000) that are in this directory to their labels.
+
+        >>> staff = Directory("labels-example")
+        >>> staff.add("u1", "John")
+        >>> staff.labels(["u1", "nobody"])
+        {'u1': 'John'}
+        """
+        ids = [name(member, "member") for member in members]
+        if not ids:
+            return {}
+        count(len(ids), "the number of members")
+        records = yield Command("HMGET", self._keys.records, *ids, reads=True)
+        return {
+            member: record.partition(b"\0")[0].decode()
+            for member, record in zip(ids, records, strict=True)
+            if record is not None
+        }
+
+    alabels = asynchronous(labels)
+
+    @operation
+    def size(self) -> Steps[int]:
+        """Count the members."""
+        return (yield from self._count())
+
+    asize = asynchronous(size)
+
+    def _count(self) -> Steps[int]:
+        members: int = yield Command("HLEN", self._keys.records, reads=True)
+        return members
+
+    def _read_range(self, start: bytes, end: bytes, limit: int) -> Steps[dict[str, str]]:
+        """Map the first `limit` members, or a few more, of a range of entries to their labels."""
+        found: dict[str, str] = {}
+        while start and len(found) < limit:
+            members, last = yield Script("directories/suggest", [self._entries], [start, end, limit])
+            parts = b"\0".join([b"", *members]).decode().split("\0")
+            found.update(zip(parts[1::2], parts[2::2], strict=True))
+            start = last and b"(" + last
+        return found
+
+    def _store(self, page: Sequence[Record]) -> Steps[None]:
+        limit = conf.current().DIRECTORY_MAX_ENTRIES
+        latest = {record.id: record.packed for record in page}
+        pairs = [part for pair in latest.items() for part in pair]
+        # Registering first ensures that forget() finds every directory with members.
+        _, total = yield [
+            Script("directories/register", [directories_key(self._prefix)], [self.guild]),
+            Script("directories/add", self._keys.all_keys, [limit, *pairs]),
+        ]
+        if total:
+            if not (yield from self._count()):
+                yield from _unregister(self._prefix, {self.guild})
+            raise LimitExceeded(
+                f"entries in directory {self.guild!r}",
+                limit=limit,
+                actual=total,
+                setting="DIRECTORY_MAX_ENTRIES",
+            )
+
+
+def _contacts(pairs: Iterable[tuple[str, str]]) -> list[Contact]:
+    """Make contacts of (id, label) pairs, without __init__: ten calls of it cost a tenth of a round trip."""
+    contacts, new, set_field = [], object.__new__, object.__setattr__
+    for member, label in pairs:
+        contact = new(Contact)
+        set_field(contact, "id", member)
+        set_field(contact, "label", label)
+        contacts.append(contact)
+    return contacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,202 +292,10 @@ def pages(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield page
 
 
-#: COMMAND_DEADLINEs for which an empty directory stays registered: longer than an add can take
-_GRACE = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """A member of a directory."""
-
-    id: str
-    """The member's id, as added."""
-    label: str
-    """The member's label, as added."""
-
-
-class Directory(Service):
-    """The names of one guild, whose members can find each other.
-
-    >>> staff = Directory("directory-example")
-    >>> staff.add("u1", "John Smith Jones", aliases=["jsj@example.org"])
-    >>> staff.add_many([("u2", "Ann Smythe"), ("u3", "Élodie-Smilla Æther")])
-    2
-    >>> [contact.label for contact in staff.suggest("SMI")]
-    ['Élodie-Smilla Æther', 'John Smith Jones']
-    >>> staff.suggest("smith j")
-    [Contact(id='u1', label='John Smith Jones')]
-
-    Texts are compared by NFKC(casefold(NFKC(·))). A prefix is compared with the label and with each alias,
-    from the start of each word. A word of the folded text starts at its beginning, after white space, and
-    after one of `-_.@`. See folding.py. With the extra `pinyin`, Chinese labels also match by pinyin and by
-    initials: "wangxiaoming" and "wxm" find "王小明". See pinyin.py.
-    """
-
-    def __init__(self, guild: str, *, using: str | None = None) -> None:
-        super().__init__(using=using)
-        self.guild = name(guild, "guild")
-        keys = DirectoryKeys(self._prefix, guild)
-        self._keys = (keys.entries, keys.records)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.guild!r})"
-
-    @operation
-    def add(self, member: str, label: str, *, aliases: Iterable[str] = ()) -> Steps[None]:
-        """Add `member` under its label and aliases, replacing its previous ones.
-
-        Label and aliases may have LABEL_MAX_BYTES of UTF-8 each, and together 128 word starts, from which
-        the folded texts may have 64 KiB. Raises LimitExceeded above that, or if the directory would exceed
-        DIRECTORY_MAX_ENTRIES. Spellings in pinyin that would exceed the first two limits are left out. One
-        round trip; concurrent readers get either all of the old entries or all of the new ones.
-        """
-        yield from self._store([pack(member, label, checked_list(aliases, "aliases"))])
-
-    aadd = asynchronous(add)
-
-    @operation
-    def add_many(self, pairs: Iterable[tuple[str, str]]) -> Steps[int]:
-        """Add any number of (member, label) pairs; returns how many were stored.
-
-        Pairs are read, checked and stored in pages of some hundreds. If a pair or a limit raises an error,
-        earlier pages stay stored, and nothing of the same page or later is. Adding all of them again is safe.
-        """
-        stored = 0
-        for page in pages(pack(*checked_pair(item), ()) for item in pairs):
-            yield from self._store(page)
-            stored += len(page)
-        return stored
-
-    aadd_many = asynchronous(add_many)
-
-    @operation
-    def remove(self, member: str) -> Steps[None]:
-        """Remove `member`; does nothing if it is absent."""
-        yield from _remove(self._prefix, [(self.guild, name(member, "member"))])
-
-    aremove = asynchronous(remove)
-
-    @operation
-    def remove_many(self, members: Iterable[str]) -> Steps[None]:
-        """Remove any number of members, some hundreds at a time; absent ones are ignored."""
-        ids = (name(member, "member") for member in checked_list(members, "members"))
-        for page in batched(ids, PAGE_SIZE):
-            yield from _remove(self._prefix, [(self.guild, member) for member in page])
-
-    aremove_many = asynchronous(remove_many)
-
-    @operation
-    def suggest(self, prefix: str, limit: int = 10) -> Steps[list[Contact]]:
-        """List the first `limit` members with a word, of label or alias, from which `prefix` matches.
-
-        Sorted by the folded suffix that begins with that word (by code point), then by id. A member that
-        matches several times is returned once, at its first position. White space counts: "smith " does not
-        match "Smithers". An empty prefix lists all members from the first. At most 1000 characters.
-
-        One round trip; a second one if members with several matching words leave too few others among the
-        first matches. Each reads the directory as of one moment. A `limit` above 16, or a raised
-        LABEL_MAX_BYTES, may take more than two, each for about 2000 matching words or 2 MiB; then a member
-        whose label is changed meanwhile may be missing.
-        """
-        count(limit, "limit")
-        folded = fold(without_nul(checked_prefix(prefix), "prefix")).encode()
-        # UTF-8 never contains byte 255: it sorts after everything that begins with the prefix
-        start, end = b"[" + folded, b"(" + folded + b"\xff"
-        # a few more than `limit`: some members match several times
-        size = limit + limit // 16 + 1
-        args = ("ZRANGE", self._keys[0], start, end, "BYLEX", "LIMIT", 0, size)
-        entries: list[bytes] = yield Command(*args, reads=True)
-        parts = b"\0".join(entries).decode().split("\0")  # splitting one by one takes twice as long
-        found = dict(zip(parts[1::3], parts[2::3], strict=True))
-        if len(found) < limit and len(entries) == size:
-            # from the beginning: the labels of these members may have changed meanwhile
-            found = yield from self._read_range(start, end, limit)
-        return _contacts(islice(found.items(), limit))
-
-    asuggest = asynchronous(suggest)
-
-    @operation
-    def labels(self, members: Iterable[str]) -> Steps[dict[str, str]]:
-        """Map those of `members` (at most 1000) that are in this directory to their labels.
-
-        >>> staff = Directory("labels-example")
-        >>> staff.add("u1", "John")
-        >>> staff.labels(["u1", "nobody"])
-        {'u1': 'John'}
-        """
-        ids = [name(member, "member") for member in members]
-        if not ids:
-            return {}
-        count(len(ids), "the number of members")
-        records = yield Command("HMGET", self._keys[1], *ids, reads=True)
-        return {
-            member: record.partition(b"\0")[0].decode()
-            for member, record in zip(ids, records, strict=True)
-            if record is not None
-        }
-
-    alabels = asynchronous(labels)
-
-    @operation
-    def size(self) -> Steps[int]:
-        """Count the members."""
-        return (yield from self._count())
-
-    asize = asynchronous(size)
-
-    def _count(self) -> Steps[int]:
-        members: int = yield Command("HLEN", self._keys[1], reads=True)
-        return members
-
-    def _read_range(self, start: bytes, end: bytes, limit: int) -> Steps[dict[str, str]]:
-        """Map the first `limit` members, or a few more, of a range of entries to their labels."""
-        found: dict[str, str] = {}
-        while start and len(found) < limit:
-            members, last = yield Script("directories/suggest", self._keys[:1], [start, end, limit])
-            parts = b"\0".join([b"", *members]).decode().split("\0")
-            found.update(zip(parts[1::2], parts[2::2], strict=True))
-            start = last and b"(" + last
-        return found
-
-    def _store(self, page: Sequence[Record]) -> Steps[None]:
-        limit = conf.current().DIRECTORY_MAX_ENTRIES
-        latest = {record.id: record.packed for record in page}
-        pairs = [part for pair in latest.items() for part in pair]
-        # Registering first ensures that forget() finds every directory with members.
-        _, total = yield [
-            Script("directories/register", [directories_key(self._prefix)], [self.guild]),
-            Script("directories/add", self._keys, [limit, *pairs]),
-        ]
-        if total:
-            if not (yield from self._count()):
-                yield from _unregister(self._prefix, {self.guild})
-            raise LimitExceeded(
-                f"entries in directory {self.guild!r}",
-                limit=limit,
-                actual=total,
-                setting="DIRECTORY_MAX_ENTRIES",
-            )
-
-
-def _contacts(pairs: Iterable[tuple[str, str]]) -> list[Contact]:
-    """Make contacts of (id, label) pairs, without __init__: ten calls of it cost a tenth of a round trip."""
-    contacts, new, set_field = [], object.__new__, object.__setattr__
-    for member, label in pairs:
-        contact = new(Contact)
-        set_field(contact, "id", member)
-        set_field(contact, "label", label)
-        contacts.append(contact)
-    return contacts
-
-
 def _remove(prefix: str, pairs: Sequence[tuple[str, str]]) -> Steps[None]:
     """Remove (guild, member) pairs."""
     targets = [(DirectoryKeys(prefix, guild), member) for guild, member in pairs]
-    remaining = yield [
-        Script("directories/remove", [keys.entries, keys.records, keys.indexed], [member])
-        for keys, member in targets
-    ]
+    remaining = yield [Script("directories/remove", keys.all_keys, [member]) for keys, member in targets]
     empty = {guild for (guild, _), existing in zip(pairs, remaining, strict=True) if not existing}
     if empty:
         yield from _unregister(prefix, empty)

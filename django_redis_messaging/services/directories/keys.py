@@ -30,6 +30,11 @@ class DirectoryKeys:
         its record."""
         return self.tag + ":indexed"
 
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """All keys of the directory, in the order of directory_at() in _directory.lua."""
+        return (self.entries, self.records, self.indexed)
+
 
 def directories_key(prefix: str) -> str:
     """ZSET guild → ms of its latest add: the registry of directories, for forget(). A guild is removed if its

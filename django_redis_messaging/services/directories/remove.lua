@@ -2,17 +2,16 @@
 --
 -- uses _directory.lua
 --
--- KEYS  1 entries
--- KEYS  2 records
--- KEYS  3 indexed
+-- KEYS  1-3 directory (_directory.lua)
 -- ARGV  1 id of the member
 -- Returns how many of the keys records and indexed remain
-local entries, records, indexed, id = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+local keys = directory_at(KEYS)
+local id = ARGV[1]
 
-local record = redis.call('HGET', records, id)
+local record = redis.call('HGET', keys.records, id)
 if record then
-  redis.call('ZREM', entries, unpack(entries_of(record, id)))
-  redis.call('HDEL', records, id)
+  redis.call('ZREM', keys.entries, unpack(entries_of(record, id)))
+  redis.call('HDEL', keys.records, id)
 end
-redis.call('ZREM', indexed, id)
-return redis.call('EXISTS', records, indexed)
+redis.call('ZREM', keys.indexed, id)
+return redis.call('EXISTS', keys.records, keys.indexed)

@@ -28,7 +28,8 @@ from ...core.operations import Command, Gather, Steps, aperform
 from ...core.outcome import backoff
 from ...core.topology import Endpoint, dial, refresh_topology
 from ...errors import ChatNotFound, InvalidArgument, MessagingError
-from ..chats.chat import HALF, MAX_READERS, Chat, is_direct
+from ..chats.chat import MAX_READERS, Chat
+from ..chats.direct import HALF, is_direct
 from ..chats.inbox import Inbox
 from ..chats.keys import ChatKeys, newest_keys
 from ..chats.values import Changes, ChatSummary

@@ -15,6 +15,6 @@ end
 if redis.call('ZCARD', blocks) >= limit then
   return 'full'
 end
--- later than the latest one, also if the clock was set back
+-- later than the latest one, even if the clock was set back
 local latest = redis.call('ZREVRANGE', blocks, 0, 0, 'WITHSCORES')[2] or 0
 return redis.call('ZADD', blocks, digits(math.max(microseconds(), latest + 1)), user)

@@ -1,14 +1,14 @@
 -- Reads whether a user has blocked another one, after the user's membership in their direct chat was suspended or
 -- resumed: the pages that show the user's chats read them again.
 --
+-- uses _user.lua
 -- uses common/_live.lua
 --
--- KEYS  1 blocks
--- KEYS  2 index: the user's chats
+-- KEYS  1-4 user (_user.lua)
 -- ARGV  1 other user
 -- Returns 1 or 0
-local blocks, index = KEYS[1], KEYS[2]
+local keys = user_at(KEYS)
 local other = ARGV[1]
 
-publish_hint('u', index)
-return redis.call('ZSCORE', blocks, other) and 1 or 0
+publish_hint('u', keys.chats)
+return redis.call('ZSCORE', keys.blocks, other) and 1 or 0

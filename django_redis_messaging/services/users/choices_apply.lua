@@ -1,7 +1,7 @@
--- Records that all chats of a user know whether the user hides what they have read.
+-- Records that all chats of a user have stored whether the user hides what they have read.
 --
 -- KEYS  1 choices: the user's choices
--- ARGV  1 number of the change that they know
+-- ARGV  1 number of the change that they have stored
 -- Returns the values of "online", "receipts", "digests", "changes" and "applied"; another number of changes if the user
 --   has chosen anew meanwhile
 local choices = KEYS[1]

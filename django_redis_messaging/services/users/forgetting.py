@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ..chats.chat import grace
 from ..chats.digests import forget_digest
+from ..chats.joining import NO_MEMBERSHIP, grace
 from ..chats.keys import ChatKeys
 from ..common.arguments import request, window
 from ..directories.directory import forget_member
@@ -19,8 +19,6 @@ from .privacy import forget_blocks, forget_choices
 
 #: chats to leave per pipeline
 _PIPELINE_SIZE = 100
-#: replies of chats/leave if no membership has ended
-_NOT_A_MEMBER = (b"no chat", b"no member")
 
 
 def forget(user: str, *, using: str | None = None) -> None:
@@ -66,7 +64,7 @@ class _UserRemoval(Service):
         ended, joinings = [], []
         for (chat, token), reply in zip(entries, replies, strict=True):
             membership, mark, joining = token.partition(b"?")
-            if reply not in _NOT_A_MEMBER:
+            if reply not in NO_MEMBERSHIP:
                 membership = reply or membership
             if membership:
                 ended.append((chat, membership))
@@ -75,7 +73,7 @@ class _UserRemoval(Service):
         yield [self._remove_entries(0, ended), self._remove_entries(grace(), joinings)]
 
     def _leave(self, chat_id: str) -> Script:
-        keys = ChatKeys(self._prefix, chat_id).ending
+        keys = ChatKeys(self._prefix, chat_id).all_keys
         return Script("chats/leave", keys, (self.user, "", request(None), window(), 1))
 
     def _remove_entries(self, min_age: int, entries: Iterable[tuple[str, bytes]]) -> Script:

@@ -17,7 +17,7 @@ class UserKeys:
     def chats(self) -> str:
         """HASH chat id → "token, written at (ms), seen": an index of the user's chats. The rosters of the
         chats are authoritative. The token names the membership, and after a "?" the joining in progress: see
-        chats/_index.lua. `seen` is what the user has seen of the chat: see chats/_seen.lua. Leaving, and a
+        _user.lua. `seen` is what the user has seen of the chat: see chats/_positions.lua. Leaving, and a
         joining that is refused, remove the entry; a read of the inbox removes it if the user is not a
         member."""
         return self.tag + ":chats"
@@ -47,8 +47,13 @@ class UserKeys:
     def choices(self) -> str:
         """HASH "online" or "receipts" → "0" if others may not see it, else "1"; "digests" → "0" if the user
         wants none, else "1"; "changes" → how often "receipts" has changed; "applied" → which of these changes
-        the user's chats know (ChatKeys.hidden). Deleted by forget()."""
+        the user's chats have stored (ChatKeys.hidden). Deleted by forget()."""
         return self.tag + ":choices"
+
+    @property
+    def joining(self) -> tuple[str, ...]:
+        """The keys for joining chats and for direct chats, in the order of user_at() in _user.lua."""
+        return (self.chats, self.blocks, self.declined, self.choices)
 
     @property
     def contacts(self) -> str:

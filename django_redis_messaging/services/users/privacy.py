@@ -10,7 +10,8 @@ from ...core.commands import batched
 from ...core.keys import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded
-from ..chats.chat import apply_block, hiding_step, read_block
+from ..chats.direct import apply_block, read_block
+from ..chats.joining import hiding_step
 from ..chats.keys import ChatKeys
 from ..common.arguments import flag, settled
 from .keys import UserKeys
@@ -150,8 +151,8 @@ class Choices(Service):
         and chats; only what the user was typing just before is still shown until `TYPING_WINDOW` has passed.
 
         Takes one round trip; if `receipts` changes, two more, and one for each 500 chats of the user. If that
-        is interrupted, some chats know the choice and others don't, and `get` returns `receipts` as True:
-        repeat the call.
+        is interrupted, the choice is stored in some chats and not in others, and `get` returns `receipts` as
+        True: repeat the call.
         """
         keys, given = self._keys(user), {"online": online, "receipts": receipts, "digests": digests}
         changed = [(what, flag(value, what)) for what, value in given.items() if value is not None]
@@ -168,8 +169,8 @@ class Choices(Service):
     achoose = asynchronous(choose)
 
     def _apply(self, user: str, keys: UserKeys, *, hides: bool) -> Steps[None]:
-        """Let all chats of the user know whether they hide what they have read. A chat that the user is
-        joining learns it at the end of that."""
+        """Store in all chats of the user whether they hide what they have read. In a chat that the user is
+        joining, the end of the joining stores it."""
         for page in batched((yield Command("HKEYS", keys.chats, reads=True))):
             chats = [ChatKeys(self._prefix, chat_id.decode()) for chat_id in page]
             yield [hiding_step(chat, user, hides=hides) for chat in chats]
@@ -195,7 +196,7 @@ class _Stored(NamedTuple):
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether some chats may not know whether the user hides what they have read."""
+        """Whether some chats may not have stored whether the user hides what they have read."""
         return self.changes != self.applied
 
     @property

@@ -22,7 +22,7 @@ from ...errors import (
     NotPermitted,
 )
 from ...services.chats import Chat, ChatSummary
-from ...services.chats.chat import direct_id
+from ...services.chats.direct import direct_id
 from ...services.directories.recent import RecentContacts
 from ...services.users.privacy import Blocks
 from ...signals import message_sent

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from ... import conf
 from ...errors import MessagingError
 from ...services.chats import Changes, Member, Message
-from ...services.chats.chat import is_direct
+from ...services.chats.direct import is_direct
 from ...services.chats.values import Role
 from ...services.directories.folding import fold, matches
 from ...services.directories.recent import RecentContacts

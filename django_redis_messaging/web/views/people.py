@@ -12,7 +12,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from ... import conf
 from ...errors import ChatNotFound, InvalidArgument, NotAMember
-from ...services.chats.chat import direct_id, is_direct
+from ...services.chats.direct import direct_id, is_direct
 from ...services.directories.recent import RecentContacts
 from ...services.users.privacy import Blocks, Choices
 from .. import problems

@@ -19,7 +19,7 @@ from django.utils.translation import ngettext
 from ... import conf
 from ...errors import ChatNotFound, InvalidArgument, NotAMember
 from ...services.chats import Changes, Message, Page
-from ...services.chats.chat import is_direct
+from ...services.chats.direct import is_direct
 from .. import problems
 from ..base import (
     INVALID_POSITION,

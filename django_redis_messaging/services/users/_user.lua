@@ -1,4 +1,11 @@
--- A user's index of chats: HASH chat id → "token, written at (ms), seen", space-separated. The token names the
+-- A user: the keys of what others do with them, and the index of their chats.
+
+-- The keys, in the order of UserKeys.joining in services/users/keys.py.
+local function user_at(keys)
+  return {chats = keys[1], blocks = keys[2], declined = keys[3], choices = keys[4]}
+end
+
+-- The index of a user's chats: HASH chat id → "token, written at (ms), seen", space-separated. The token names the
 -- membership, and the joining in progress after a "?":
 --
 --   A     the membership A
@@ -7,7 +14,7 @@
 --   A?    the membership A, and several joinings; "?" alone: several joinings
 --
 -- J may end with "+": its index entry was written more than once, by repeats of one request. `seen` is explained in
--- _seen.lua.
+-- chats/_positions.lua.
 
 -- Returns token, written at and seen; nil if the chat is not in the index.
 local function read_index_entry(index, chat)

@@ -1,0 +1,218 @@
+"""How users become members of a chat and leave it, and the entries in their indexes of chats.
+
+The chat's roster is authoritative. Each user's list of chats is an index in another slot, so joining takes
+three steps: reserve an index entry, join, confirm the entry. If joining is refused, the entry is released.
+If it is interrupted, the index of a member still contains the chat: an entry without a membership is removed
+by a later read, and a membership without an entry cannot occur.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from ... import conf
+from ...core.commands import batched
+from ...core.operations import Script, Steps
+from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
+from ..common.arguments import flag, request, window
+from ..users.keys import UserKeys
+from .direct import apply_block, refuse_blocked, refuse_to_blocker
+from .keys import ChatKeys
+from .refusals import checked_reply, raise_refusal
+
+_logger = logging.getLogger(__name__)
+
+#: how users join: see join.lua
+Way = Literal["added", "alone", "returning"]
+
+#: COMMAND_DEADLINEs: longer than a joining takes
+_GRACE = 3
+
+#: replies of leave.lua if no membership has ended
+NO_MEMBERSHIP = (b"no chat", b"no member")
+
+#: replies of inbox_reserve.lua if the entry was written; the latter: and the user hides what they have read
+_RESERVED, _RESERVED_HIDING = 1, 2
+
+#: parts of the reply of inbox_confirm.lua: the user hides what they have read; of direct chats: the user has
+#: blocked the other one, or has left for good, meanwhile
+_HIDES, _HAS_BLOCKED, _HAS_DECLINED = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """One attempt to make users members of a chat."""
+
+    prefix: str
+    chat_id: str
+    token: str
+    """Names the attempt in the index entries, and the memberships that it makes."""
+    asker: str
+    """The member who adds the users, or the user who joins alone."""
+    pair: tuple[str, str] | None = None
+    """The two users of a direct chat."""
+
+    def reserve(self, users: Sequence[str]) -> Steps[dict[str, bool]]:
+        """Write the chat into the users' indexes before they become members; into none if one is full, or if
+        one of the users has blocked the asker.
+
+        Leaves out, and doesn't return, members who have blocked the asker. Returns the others, and whether
+        they hide what they have read.
+        """
+        reserved: dict[str, bool] = {}
+        for page in batched(users):
+            replies = yield [self._reservation(user) for user in page]
+            for user, reply in zip(page, replies, strict=True):
+                if reply in (_RESERVED, _RESERVED_HIDING):
+                    reserved[user] = reply == _RESERVED_HIDING
+            for user, reply in zip(page, replies, strict=True):
+                if isinstance(reply, bytes):
+                    yield from best_effort(self.release(reserved))
+                    self._refuse(reply, user)
+        return reserved
+
+    def _reservation(self, user: str) -> Script:
+        is_own = user == self.asker
+        person = self._companion(user) if is_own else self.asker
+        limit = _max_chats(user, self.asker)
+        return self.reservation(user, max_chats=limit, person=person, is_own=is_own)
+
+    def reservation(self, user: str, *, max_chats: int, person: str, is_own: bool) -> Script:
+        """The step that writes the chat into the index of a user. `person`: who makes the user a member; if
+        the user does so (`is_own`), the other one of a direct chat."""
+        keys = UserKeys(self.prefix, user)
+        arguments = (self.chat_id, self.token, max_chats, person, int(is_own))
+        return Script("chats/inbox_reserve", keys.joining, arguments)
+
+    def _refuse(self, refusal: bytes, user: str) -> NoReturn:
+        """Raise the error for an entry that was not written."""
+        if refusal == b"blocked":
+            if user == self.asker:
+                refuse_to_blocker(user, self._companion(user))
+            refuse_blocked()
+        if refusal == b"full":
+            limit = _max_chats(user, self.asker)
+            raise LimitExceeded("chats of a user", limit=limit, actual=limit + 1, setting="USER_MAX_CHATS")
+        raise_refusal(refusal, self.chat_id, user, self.asker)
+
+    def checked(self, reply: Any, users: Iterable[str]) -> Steps[Any]:
+        """The reply of the script that makes the users members. If it refused, their entries are released
+        before the error is raised. After other errors they stay: the users may be members."""
+        refusal, _, user = reply.partition(b"\0") if isinstance(reply, bytes) else (reply, b"", b"")
+        try:
+            return checked_reply(refusal, self.chat_id, user.decode() or self.asker, self.asker)
+        except Exception:
+            yield from best_effort(self.release(users))
+            raise
+
+    def release(self, users: Iterable[str]) -> Steps[None]:
+        """Remove what `reserve` has written."""
+        for page in batched(users):
+            yield [
+                Script("chats/inbox_release", [UserKeys(self.prefix, user).chats], (self.chat_id, self.token))
+                for user in page
+            ]
+
+    def confirm(
+        self, members: Iterable[tuple[str, str | bytes]], epoch: int, hiding: Mapping[str, bool]
+    ) -> Steps[None]:
+        """Confirm the entries of users, given with the tokens of their memberships in force; empty for a user
+        who is not a member. Corrects the chat where it is wrong about who is `hiding` what they have read,
+        because the user has chosen anew since the reservation."""
+        seen = f"0-0-0-{epoch}-0"
+        known = dict(hiding)
+        for page in batched([(user, in_force) for user, in_force in members if in_force]):
+            waiting = list(page)
+            while waiting:  # or the user has chosen anew meanwhile
+                replies = yield [self._confirmation(user, in_force, seen) for user, in_force in waiting]
+                states = {user: reply for (user, _), reply in zip(waiting, replies, strict=True)}
+                hides = {user: bool(state & _HIDES) for user, state in states.items()}
+                wrong = {user: value for user, value in hides.items() if value != known.get(user)}
+                if wrong:
+                    keys = ChatKeys(self.prefix, self.chat_id)
+                    yield [hiding_step(keys, user, hides=value) for user, value in wrong.items()]
+                for user, state in states.items():
+                    yield from self._apply_later_choice(user, state)
+                known |= wrong
+                waiting = [one for one in waiting if one[0] in wrong]
+
+    def _confirmation(self, user: str, in_force: str | bytes, seen: str) -> Script:
+        keys = UserKeys(self.prefix, user)
+        is_own = int(user == self.asker)
+        arguments = (self.chat_id, self.token, in_force, seen, self._companion(user), is_own)
+        return Script("chats/inbox_confirm", keys.joining, arguments)
+
+    def _apply_later_choice(self, user: str, state: int) -> Steps[None]:
+        """End or suspend the membership of a user who has left the direct chat for good, or blocked the other
+        one, since the reservation."""
+        if state & _HAS_BLOCKED:
+            yield from apply_block(self.prefix, user, self._companion(user), is_blocked=True)
+        if state & _HAS_DECLINED:
+            yield from end_membership(self.prefix, self.chat_id, user, again=False)
+            yield from self.release([user])
+
+    def _companion(self, user: str) -> str:
+        """The other user of a direct chat; empty for other chats."""
+        first, second = self.pair or ("", "")
+        return first if user == second else second
+
+
+def end_membership(
+    prefix: str, chat_id: str, user: str, by: str | None = None, *, again: bool
+) -> Steps[bool]:
+    """End a membership in the chat, then remove it from the user's index: see Chat.leave."""
+    arguments = (user, by or "", request(None), window(), flag(again, "again"))
+    reply = yield Script("chats/leave", ChatKeys(prefix, chat_id).all_keys, arguments)
+    if reply in NO_MEMBERSHIP:
+        return False
+    token = checked_reply(reply, chat_id, user, by or "").decode()
+    yield from best_effort(remove_entries(prefix, chat_id, [(user, token)]))
+    return True
+
+
+def remove_entries(prefix: str, chat_id: str, members: Iterable[tuple[str, str]]) -> Steps[None]:
+    """Remove the chat from the indexes of former members, given as (user, token) pairs."""
+    for page in batched(members):
+        yield [
+            Script("chats/inbox_leave", [UserKeys(prefix, user).chats], (0, chat_id, token))
+            for user, token in page
+        ]
+
+
+def hiding_step(keys: ChatKeys, user: str, *, hides: bool) -> Script:
+    """The step that stores in a chat whether a member hides what they have read."""
+    return Script("chats/hide", keys.following, (user, int(hides)))
+
+
+def joining_users(reserved: Mapping[str, bool]) -> list[str | int]:
+    """Users as the scripts that make them members take them: their number, all, and those who hide what they
+    have read."""
+    return [len(reserved), *reserved, *(user for user, hides in reserved.items() if hides)]
+
+
+def best_effort(steps: Steps[None]) -> Steps[None]:
+    """Update an index after the operation itself has been applied.
+
+    A failure must not reach the caller, who would take the operation for failed. The next read of the inbox
+    repairs the index.
+    """
+    try:
+        yield from steps
+    except (Unavailable, OutcomeUnknown) as error:
+        _logger.warning("Updating an index of chats failed, repaired on the next read: %s", error)
+
+
+def grace() -> int:
+    """Minimum age in ms of an index entry that is removed because the user is not a member: a joining writes
+    the entry first."""
+    return int(conf.current().COMMAND_DEADLINE * _GRACE * 1000)
+
+
+def _max_chats(user: str, asker: str) -> int:
+    """How many chats a user may have for the asker to make the user a member of another one. Others can fill
+    nine tenths of USER_MAX_CHATS, rounded up."""
+    limit = conf.current().USER_MAX_CHATS
+    return limit if user == asker else limit - limit // 10
