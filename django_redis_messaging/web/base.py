@@ -7,6 +7,7 @@ import binascii
 import dataclasses
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -28,15 +29,17 @@ from django.views.decorators.debug import sensitive_post_parameters, sensitive_v
 from .. import conf
 from ..core.outcome import deadline
 from ..errors import InvalidArgument, MessagingError
-from ..services.chats import Chat
+from ..services.chats import Changes, Chat, Message
 from ..services.chats.inbox import Inbox
 from ..services.common.arguments import parse_cursor
 from ..services.common.rates import COUNTED_BY_PAGES, Rate
+from ..services.live.stream import END
 from . import identity as identities
 from . import problems
 from .identity import Identity
 from .people import People
 from .problems import Answer, Problem
+from .rendering import Reader
 
 
 def conditional_json(request: HttpRequest, data: dict[str, Any]) -> HttpResponse:
@@ -268,6 +271,11 @@ class MessagingView(View):
         """The people in the answer."""
         return People(self.active_identity)
 
+    @cached_property
+    def reader(self) -> Reader:
+        """The user, as the one for whom JSON is made; with `html`, messages and rows have HTML."""
+        return Reader(me=self.me, request=self.request, html=bool(self.request.GET.get("html")))
+
     def count_use(self, action: str, times: int = 1) -> None:
         """Count what the user does, up to its rate. Raises RateExceeded."""
         if action in COUNTED_BY_PAGES or not conf.current().RATES_IN_SERVICES:
@@ -368,3 +376,18 @@ class ChatMixin(MessagingView):
         except InvalidArgument:
             # No chat can have this id.
             raise Problem(problems.NOT_FOUND) from None
+
+    def state(self) -> Changes:
+        """The chat without messages, in one round trip. Raises for users who are not members."""
+        return self.chat.changes(self.me, after=END)
+
+    def quoted(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages that these reply to."""
+        return read_quoted(self.chat, self.me, messages)
+
+
+def read_quoted(chat: Chat, me: str, messages: Sequence[Message]) -> list[Message]:
+    """The messages that these reply to, that are not among them, and that the member `me` can see."""
+    known = {message.id for message in messages}
+    ids = {message.reply_to for message in messages if message.reply_to and message.reply_to not in known}
+    return chat.get_messages(me, sorted(ids)) if ids else []

@@ -21,8 +21,7 @@ from pytest_django import Settings
 from django_redis_messaging import Chat, Choices, notify
 from django_redis_messaging.services.live import Known, Presence
 from django_redis_messaging.web import identity as identities
-from django_redis_messaging.web.live import view as rendering
-from django_redis_messaging.web.live import view as sending
+from django_redis_messaging.web.live import view
 from django_redis_messaging.web.live.access import Access
 from django_redis_messaging.web.rendering import MAX_BYTES
 
@@ -222,7 +221,7 @@ class TestEvents:
     def test_ends_when_the_user_may_not_go_on(
         self, site: Site, people: tuple[User, User], chat: Chat, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
-        monkeypatch.setattr(sending, "ACCESS_INTERVAL", 0.1)
+        monkeypatch.setattr(view, "ACCESS_INTERVAL", 0.1)
         ann, bob = people
         with EventSource(site, ann) as anns, EventSource(site, bob, room=chat.id) as bobs:
             anns.until("bell")
@@ -293,7 +292,7 @@ class TestBounds:
         self, site: Site, people: tuple[User, User], monkeypatch: pytest.MonkeyPatch, streams: int
     ) -> None:
         """As long as it took, times the number of the user's streams."""
-        monkeypatch.setattr(rendering, "thread_time", count(step=0.2).__next__)  # each takes 0.2 s
+        monkeypatch.setattr(view, "thread_time", count(step=0.2).__next__)  # each takes 0.2 s
         ann, bob = (str(user.pk) for user in people)
         rooms = [Chat.create(ann, [bob], "One").id for _ in range(3)]
         begun = monotonic()

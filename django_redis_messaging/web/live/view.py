@@ -41,12 +41,11 @@ from ...services.live import (
 from ...services.live.hub import MAX_ROOMS, Hub, hub_of
 from ...services.live.stream import Stream, known_after
 from .. import bell, problems
-from ..base import INVALID_POSITION, MessagingView, check_text
+from ..base import INVALID_POSITION, MessagingView, check_text, read_quoted
+from ..people import People
 from ..problems import Problem
-from ..rendering import MAX_BYTES, NAMES_IN_TITLE, chat_rows, split_changes
+from ..rendering import MAX_BYTES, NAMES_IN_TITLE, Reader, changes_json, chat_rows, row_json, split_changes
 from ..texts import visible_text
-from ..views.chats import ChatsFeedView
-from ..views.rooms import RoomFeedView
 from .access import Access, can_stream, release_thread, watch_signals
 
 T = TypeVar("T")
@@ -56,16 +55,15 @@ class Renderer:
     """Makes JSON of events for the user of a request. What may read the database runs in a thread."""
 
     def __init__(self, view: MessagingView) -> None:
-        request = self._request = view.request
-        self._me = view.me
+        self._reader = view.reader
         self._identity = view.active_identity
-        self._html = bool(request.GET.get("html"))
+        self._service = view.service
         self._language = translation.get_language()
         self._zone = timezone.get_current_timezone()
         #: seconds of CPU that rendering has taken; what other streams have rendered doesn't count
         self.spent = 0.0
         #: what the JSON depends on besides the event
-        self._variant = (self._html, self._language, str(self._zone), _place(request))
+        self._variant = (self._reader.html, self._language, str(self._zone), _place(view.request))
 
     async def render(self, event: LiveEvent) -> tuple[str, str, RoomChanged | None]:
         """The name of an event, its JSON, and what doesn't fit into it: the next event."""
@@ -84,7 +82,7 @@ class Renderer:
 
     async def _room(self, event: RoomChanged) -> tuple[str, RoomChanged | None]:
         changes = event.changes
-        variant = (event.since, _room_variant(changes, self._me))
+        variant = (event.since, _room_variant(changes, self._reader.me))
         shared, count = await self._once(event.shared, variant, partial(self._shared_room, changes))
         part, rest = split_changes(changes, count)
         own = {
@@ -98,39 +96,32 @@ class Renderer:
         return text, replace(event, changes=rest, since=known_after(part)) if rest else None
 
     def _shared_room(self, changes: Changes) -> tuple[str, int]:
-        view = RoomFeedView()
-        self._set_up(view, chat_id=changes.chat_id)
-        data, count = view.fitting_part(changes)
+        quoted = read_quoted(
+            self._service(changes.chat_id), self._reader.me, [*changes.messages, *changes.edited]
+        )
+        data, count = changes_json(changes, quoted, people=People(self._identity), reader=self._reader)
         del data["read_id"], data["unread"]
         return _dump({"changed": [], **data}), count
 
     async def _chats(self, event: ChatsChanged) -> str:
         own = _dump({"complete": event.complete, "gone": event.gone})
         if event.complete:  # clients have the HTML already, or read the feed
-            make = partial(self._rows, event.chats, html=False)
-            return _joined(own, await self._in_thread(make))
-        rows = [
-            await self._once(event.shared, _row_variant(chat, self._me), partial(self._row, chat))
-            for chat in event.chats
-        ]
+            reader = replace(self._reader, html=False)
+            rows = await self._in_thread(partial(self._rows, event.chats, reader))
+        else:
+            rows = [
+                await self._once(event.shared, _row_variant(chat, self._reader.me), partial(self._row, chat))
+                for chat in event.chats
+            ]
         return _joined(own, f'{{"chats": [{", ".join(rows)}]}}')
 
     def _row(self, chat: ChatSummary) -> str:
-        [row] = self._list([chat], html=self._html)
-        return _dump(row)
+        [row] = self._rows([chat], self._reader)
+        return row
 
-    def _rows(self, chats: Sequence[ChatSummary], *, html: bool) -> str:
-        return _dump({"chats": self._list(chats, html=html)})
-
-    def _list(self, chats: Sequence[ChatSummary], *, html: bool) -> list[dict[str, Any]]:
-        view = ChatsFeedView()
-        self._set_up(view)
-        rows = chat_rows(chats, people=view.people, me=self._me)
-        return [view.as_json(row, html=html) for row in rows]
-
-    def _set_up(self, view: MessagingView, **kwargs: str) -> None:
-        view.setup(self._request, **kwargs)
-        view.me, view.active_identity = self._me, self._identity
+    def _rows(self, chats: Sequence[ChatSummary], reader: Reader) -> list[str]:
+        rows = chat_rows(chats, people=People(self._identity), me=reader.me)
+        return [_dump(row_json(row, reader)) for row in rows]
 
     async def _once(self, shared: dict[Any, Any], variant: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What `make` returns; it is called once for all events with the same `shared` and variant."""

@@ -1,4 +1,4 @@
-"""Choosing people, and creating a chat with them."""
+"""The list of chats, and new ones: choosing people, and creating a chat with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
-from django.template.loader import render_to_string
 from django.utils.translation import gettext_lazy as _
 
 from ... import conf
@@ -39,7 +38,7 @@ from ..people import (
     with_named,
 )
 from ..problems import Answer, Problem
-from ..rendering import ChatRow, chat_rows
+from ..rendering import ChatRow, chat_rows, row_json
 
 #: chats on a page of the list
 CHATS_PER_PAGE = 50
@@ -83,30 +82,11 @@ class ChatsFeedView(ChatListMixin):
     def get(self, request: HttpRequest) -> HttpResponse:
         rows = self.rows()
         data = {
-            "chats": [self.as_json(row, html=bool(request.GET.get("html"))) for row in rows],
+            "chats": [row_json(row, self.reader) for row in rows],
             "unread": sum(row.summary.unread for row in rows),
             "has_more": len(rows) == CHATS_PER_PAGE,
         }
         return conditional_json(request, data)
-
-    def as_json(self, row: ChatRow, *, html: bool) -> dict[str, Any]:
-        """A chat of the list; `html`: with its HTML instead of its texts."""
-        message = row.summary.last_message
-        data: dict[str, Any] = {
-            "id": row.id,
-            "version": row.version,
-            "group": row.is_group,
-            "unread": row.summary.unread,
-            "muted": row.summary.muted,
-            "members": row.summary.member_count,
-            "last_id": message.id if message else None,
-            "last_sent_at": message.sent_at.isoformat() if message else None,
-        }
-        if html:
-            name = "django_redis_messaging/_row.html"
-            return {**data, "html": render_to_string(name, {"row": row}, request=self.request)}
-        looks = row.other.looks if row.other else {}
-        return {**data, "title": row.title, **looks, "excerpt": row.excerpt}
 
 
 #: people that a link may name, and that count as one search when they are shown
