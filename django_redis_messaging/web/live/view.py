@@ -46,9 +46,199 @@ from ..people import People
 from ..problems import Problem
 from ..rendering import MAX_BYTES, NAMES_IN_TITLE, Reader, changes_json, chat_rows, row_json, split_changes
 from ..texts import visible_text
-from .access import Access, can_stream, release_thread, watch_signals
+from .access import Access, can_stream, release_thread
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+HEADERS = {
+    "Content-Type": "text/event-stream",
+    # compressed or buffered, events would be late
+    "Content-Encoding": "identity",
+    "X-Accel-Buffering": "no",
+}
+#: seconds without an event after which one is sent that says nothing: proxies close idle connections
+HEARTBEAT = 15.0
+#: seconds between two checks whether the user may still use the pages
+ACCESS_INTERVAL = 60.0
+#: seconds after which the check is repeated when the user signs out: Django sends the signal first, then
+#: deletes the session
+SIGN_OUT_TIME = 1.0
+#: seconds for which a client may take nothing of what was sent
+MAX_STALL = 60.0
+#: seconds of CPU that a stream may take for rendering without a pause
+MAX_BURST = 0.01
+#: ms after which clients reconnect, at random: many may have lost the same server
+MIN_RETRY, MAX_RETRY = 500, 3000
+
+
+@method_decorator(login_not_required, name="dispatch")
+class LiveView(MessagingView):
+    """What changes for the user, as server-sent events under ASGI. They begin with the state.
+
+    The parameters say what else the client wants:
+
+    - `room` the id of a chat to follow with its messages; repeat it for several
+    - `after` what the client knows of each, in the same order: a cursor, a message id, or the `known` of an
+      event; empty for the newest message
+    - `html` for HTML instead of texts, as in the feeds
+    - `user` the member id for which the page was made: another user gets no stream
+
+    The header `Last-Event-ID` says up to where the client has received the chats. Clients that don't accept
+    `text/event-stream` poll the feeds.
+    """
+
+    json_only = True
+    invalid_message = INVALID_POSITION
+
+    @method_decorator(sensitive_variables())
+    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
+        try:
+            await sync_to_async(self.check_access)(request)
+            check_text(request)
+            if not can_stream(request):
+                raise Problem(problems.NOT_LIVE)
+            response: HttpResponseBase = await View.dispatch(self, request, *args, **kwargs)  # type: ignore[misc]
+        except (Problem, MessagingError) as error:
+            response = self.answer_failure(error)
+        return self.finish(response)
+
+    def check_access(self, request: HttpRequest) -> None:
+        super().check_access(request)
+        self.access = Access(request, self.me, self.active_identity)
+
+    async def get(self, request: HttpRequest) -> HttpResponseBase:
+        rooms = self.checked_rooms()
+        hub = hub_of()
+        token = await hub.admit(self.me)
+        if not token:
+            raise Problem(problems.TOO_MANY_STREAMS)
+        sender = EventSender(self, self.access, hub, rooms, token)
+        return StreamingHttpResponse(sender.stream(), headers=HEADERS)
+
+    async def head(self, request: HttpRequest) -> HttpResponseBase:
+        """The headers of a stream, without one: it would be open, and count, with nobody to read it."""
+        self.checked_rooms()
+        return HttpResponse(headers=HEADERS)
+
+    def checked_rooms(self) -> dict[str, Known]:
+        """The chats to follow. Raises the Problem if the request can't be answered with a stream."""
+        if self.request.GET.get("user", self.me) != self.me:
+            raise Problem(problems.OTHER_USER)
+        rooms = self.rooms()
+        if "text/event-stream" not in self.request.headers.get("Accept", ""):
+            raise Problem(problems.STREAM_ONLY)
+        return rooms
+
+    def rooms(self) -> dict[str, Known]:
+        """The chats to follow, and what the client knows of them."""
+        query = self.request.GET
+        rooms = _parse_rooms(query.getlist("room"), query.getlist("after"))
+        received = parse_qs(self.request.headers.get("Last-Event-ID", ""), keep_blank_values=True)
+        later = _parse_rooms(received.get("room", []), received.get("after", []))
+        return rooms | {chat_id: later[chat_id] for chat_id in rooms.keys() & later.keys()}
+
+
+def _parse_rooms(ids: Sequence[str], known: Sequence[str]) -> dict[str, Known]:
+    if len(ids) > MAX_ROOMS or len(known) > len(ids):
+        raise InvalidArgument(f"There can be {MAX_ROOMS} rooms, each with one position.")
+    texts = [*known, *[""] * (len(ids) - len(known))]
+    return {name(chat_id, "room"): Known.parse(text) for chat_id, text in zip(ids, texts, strict=True)}
+
+
+class EventSender:
+    """Sends the events of one stream."""
+
+    def __init__(
+        self, view: MessagingView, access: Access, hub: Hub, rooms: Mapping[str, Known], token: str
+    ) -> None:
+        self._hub = hub
+        self._token = token
+        self._me = view.me
+        #: what the client knows of each chat that it follows
+        self._rooms = dict(rooms)
+        self._renderer = Renderer(view)
+        self._request = view.request
+        self._access = access
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The text of the stream, until its lifetime or the session ends, the client disconnects, or the
+        server cancels the request because it stops."""
+        # after middleware, which may use both after the view
+        await release_thread()
+        self._access.release(self._request)
+        try:
+            async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
+                yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311
+                ends = monotonic() + conf.current().LIVE_LIFETIME * random.uniform(0.8, 1)  # noqa: S311
+                check_at = monotonic() + ACCESS_INTERVAL
+                events: deque[LiveEvent] = deque()
+                while monotonic() < ends and not stream.is_ended:
+                    if not events:
+                        events.extend(await stream.take(min(HEARTBEAT, max(check_at - monotonic(), 0))))
+                    must_check = stream.must_check()
+                    if must_check or monotonic() >= check_at:
+                        if not await self._access.holds():
+                            return
+                        check_at = monotonic() + (SIGN_OUT_TIME if must_check else ACCESS_INTERVAL)
+                    text = await self._next_text(stream, events)
+                    with self._limited_stall(stream):
+                        yield (text or "event: ping\ndata: {}\n\n").encode()
+                    del text  # many streams wait here
+                    await self._pause()
+        except asyncio.CancelledError:
+            # The answer is complete whenever it ends: its client gets the end, and reconnects.
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+
+    async def _next_text(self, stream: Stream, events: deque[LiveEvent]) -> str:
+        """The text of the next events: of all, unless they are long, or rendering them takes long."""
+        text = ""
+        while events and len(text) < MAX_BYTES and self._renderer.spent < MAX_BURST:
+            event = events.popleft()
+            if isinstance(event, RoomChanged) and event.chat_id not in stream.rooms:
+                continue  # closed since the event was taken
+            name, data, rest = await self._renderer.render(event)
+            if isinstance(event, RoomChanged):
+                self._rooms[event.chat_id] = rest.since if rest else event.known
+            elif isinstance(event, RoomClosed):
+                self._rooms.pop(event.chat_id, None)
+            if rest:
+                events.append(rest)
+            text += f"event: {name}\nid: {urlencode(self._known)}\ndata: {data}\n\n"
+        return text
+
+    async def _pause(self) -> None:
+        """After long rendering, leave the CPU to other users for at least as long. All streams of a user
+        together get no larger share of it than one."""
+        if self._renderer.spent >= MAX_BURST:
+            await asyncio.sleep(self._renderer.spent * self._hub.count_streams(self._me))
+            self._renderer.spent = 0.0
+
+    @contextmanager
+    def _limited_stall(self, stream: Stream) -> Iterator[None]:
+        """Drop the stream, and cancel the request, if the client takes nothing of what is sent in this block
+        for too long."""
+        timer = asyncio.get_running_loop().call_later(
+            MAX_STALL, self._give_up, stream, asyncio.current_task()
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self, stream: Stream, task: asyncio.Task[Any] | None) -> None:
+        logger.warning("A client takes nothing of what it is sent: the stream of %r ends.", self._me)
+        self._hub.drop(stream)
+        if task is not None:
+            task.cancel()
+
+    @property
+    def _known(self) -> list[tuple[str, str]]:
+        """The parameters with which a later request continues."""
+        rooms = [("room", chat_id) for chat_id in self._rooms]
+        return [*rooms, *(("after", known.encode()) for known in self._rooms.values())]
 
 
 class Renderer:
@@ -188,191 +378,3 @@ def _dump(data: Any) -> str:
 def _joined(one: str, other: str) -> str:
     """The JSON of two objects, neither of which is empty, as one object."""
     return f"{one[:-1]}, {other[1:]}"
-
-
-logger = logging.getLogger(__name__)
-
-#: seconds without an event after which one is sent that says nothing: proxies close idle connections
-HEARTBEAT = 15.0
-#: seconds between two checks whether the user may still use the pages
-ACCESS_INTERVAL = 60.0
-#: seconds after which the check is repeated when the user signs out: Django sends the signal first, then
-#: deletes the session
-SIGN_OUT_TIME = 1.0
-#: seconds for which a client may take nothing of what was sent
-MAX_STALL = 60.0
-#: seconds of CPU that a stream may take for rendering without a pause
-MAX_BURST = 0.01
-#: ms after which clients reconnect, at random: many may have lost the same server
-MIN_RETRY, MAX_RETRY = 500, 3000
-
-
-class EventSender:
-    """Sends the events of one stream."""
-
-    def __init__(
-        self, view: MessagingView, access: Access, hub: Hub, rooms: Mapping[str, Known], token: str
-    ) -> None:
-        self._hub = hub
-        self._token = token
-        self._me = view.me
-        #: what the client knows of each chat that it follows
-        self._rooms = dict(rooms)
-        self._renderer = Renderer(view)
-        self._request = view.request
-        self._access = access
-
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The text of the stream, until its lifetime or the session ends, or the client disconnects."""
-        # after middleware, which may use both after the view
-        await release_thread()
-        self._access.release(self._request)
-        ends = monotonic() + conf.current().LIVE_LIFETIME * random.uniform(0.8, 1)  # noqa: S311
-        async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
-            yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311
-            check_at = monotonic() + ACCESS_INTERVAL
-            events: deque[LiveEvent] = deque()
-            while monotonic() < ends and not stream.is_ended:
-                if not events:
-                    events.extend(await stream.take(min(HEARTBEAT, max(check_at - monotonic(), 0))))
-                must_check = stream.must_check()
-                if must_check or monotonic() >= check_at:
-                    if not await self._access.holds():
-                        return
-                    check_at = monotonic() + (SIGN_OUT_TIME if must_check else ACCESS_INTERVAL)
-                text = await self._next_text(stream, events)
-                with self._limited_stall(stream):
-                    yield (text or "event: ping\ndata: {}\n\n").encode()
-                del text  # many streams wait here
-                await self._pause()
-
-    async def _next_text(self, stream: Stream, events: deque[LiveEvent]) -> str:
-        """The text of the next events: of all, unless they are long, or rendering them takes long."""
-        text = ""
-        while events and len(text) < MAX_BYTES and self._renderer.spent < MAX_BURST:
-            event = events.popleft()
-            if isinstance(event, RoomChanged) and event.chat_id not in stream.rooms:
-                continue  # closed since the event was taken
-            name, data, rest = await self._renderer.render(event)
-            if isinstance(event, RoomChanged):
-                self._rooms[event.chat_id] = rest.since if rest else event.known
-            elif isinstance(event, RoomClosed):
-                self._rooms.pop(event.chat_id, None)
-            if rest:
-                events.append(rest)
-            text += f"event: {name}\nid: {urlencode(self._known)}\ndata: {data}\n\n"
-        return text
-
-    async def _pause(self) -> None:
-        """After long rendering, leave the CPU to other users for at least as long. All streams of a user
-        together get no larger share of it than one."""
-        if self._renderer.spent >= MAX_BURST:
-            await asyncio.sleep(self._renderer.spent * self._hub.count_streams(self._me))
-            self._renderer.spent = 0.0
-
-    @contextmanager
-    def _limited_stall(self, stream: Stream) -> Iterator[None]:
-        """Drop the stream, and cancel the request, if the client takes nothing of what is sent in this block
-        for too long."""
-        timer = asyncio.get_running_loop().call_later(
-            MAX_STALL, self._give_up, stream, asyncio.current_task()
-        )
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    def _give_up(self, stream: Stream, task: asyncio.Task[Any] | None) -> None:
-        logger.warning("A client takes nothing of what it is sent: the stream of %r ends.", self._me)
-        self._hub.drop(stream)
-        if task is not None:
-            task.cancel()
-
-    @property
-    def _known(self) -> list[tuple[str, str]]:
-        """The parameters with which a later request continues."""
-        rooms = [("room", chat_id) for chat_id in self._rooms]
-        return [*rooms, *(("after", known.encode()) for known in self._rooms.values())]
-
-
-HEADERS = {
-    "Content-Type": "text/event-stream",
-    # compressed or buffered, events would be late
-    "Content-Encoding": "identity",
-    "X-Accel-Buffering": "no",
-}
-
-
-@method_decorator(login_not_required, name="dispatch")
-class LiveView(MessagingView):
-    """What changes for the user, as server-sent events under ASGI. They begin with the state.
-
-    The parameters say what else the client wants:
-
-    - `room` the id of a chat to follow with its messages; repeat it for several
-    - `after` what the client knows of each, in the same order: a cursor, a message id, or the `known` of an
-      event; empty for the newest message
-    - `html` for HTML instead of texts, as in the feeds
-    - `user` the member id for which the page was made: another user gets no stream
-
-    The header `Last-Event-ID` says up to where the client has received the chats. Clients that don't accept
-    `text/event-stream` poll the feeds.
-    """
-
-    json_only = True
-    invalid_message = INVALID_POSITION
-
-    @method_decorator(sensitive_variables())
-    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
-        try:
-            await sync_to_async(self.check_access)(request)
-            check_text(request)
-            if not can_stream(request):
-                raise Problem(problems.NOT_LIVE)
-            response: HttpResponseBase = await View.dispatch(self, request, *args, **kwargs)  # type: ignore[misc]
-        except (Problem, MessagingError) as error:
-            response = self.answer_failure(error)
-        return self.finish(response)
-
-    def check_access(self, request: HttpRequest) -> None:
-        super().check_access(request)
-        self.access = Access(request, self.me, self.active_identity)
-
-    async def get(self, request: HttpRequest) -> HttpResponseBase:
-        rooms = self.checked_rooms()
-        hub = hub_of()
-        token = await hub.admit(self.me)
-        if not token:
-            raise Problem(problems.TOO_MANY_STREAMS)
-        watch_signals()
-        sender = EventSender(self, self.access, hub, rooms, token)
-        return StreamingHttpResponse(sender.stream(), headers=HEADERS)
-
-    async def head(self, request: HttpRequest) -> HttpResponseBase:
-        """The headers of a stream, without one: it would be open, and count, with nobody to read it."""
-        self.checked_rooms()
-        return HttpResponse(headers=HEADERS)
-
-    def checked_rooms(self) -> dict[str, Known]:
-        """The chats to follow. Raises the Problem if the request can't be answered with a stream."""
-        if self.request.GET.get("user", self.me) != self.me:
-            raise Problem(problems.OTHER_USER)
-        rooms = self.rooms()
-        if "text/event-stream" not in self.request.headers.get("Accept", ""):
-            raise Problem(problems.STREAM_ONLY)
-        return rooms
-
-    def rooms(self) -> dict[str, Known]:
-        """The chats to follow, and what the client knows of them."""
-        query = self.request.GET
-        rooms = _parse_rooms(query.getlist("room"), query.getlist("after"))
-        received = parse_qs(self.request.headers.get("Last-Event-ID", ""), keep_blank_values=True)
-        later = _parse_rooms(received.get("room", []), received.get("after", []))
-        return rooms | {chat_id: later[chat_id] for chat_id in rooms.keys() & later.keys()}
-
-
-def _parse_rooms(ids: Sequence[str], known: Sequence[str]) -> dict[str, Known]:
-    if len(ids) > MAX_ROOMS or len(known) > len(ids):
-        raise InvalidArgument(f"There can be {MAX_ROOMS} rooms, each with one position.")
-    texts = [*known, *[""] * (len(ids) - len(known))]
-    return {name(chat_id, "room"): Known.parse(text) for chat_id, text in zip(ids, texts, strict=True)}
