@@ -25,11 +25,11 @@ from ...signals import message_sent
 from .. import problems
 from ..base import (
     INVALID_POSITION,
-    MAX_ID_DIGITS,
     ChatMixin,
     MessagingPage,
     MessagingView,
     get_search,
+    is_number,
     parse_id,
     parse_position,
     shown_again,
@@ -164,7 +164,7 @@ class MessagePageView(ChatMixin, MessagingPage):
 
 def parse_number(value: str) -> int:
     """The number in a URL; 0 for anything else."""
-    return int(value) if value.isascii() and value.isdigit() and len(value) <= MAX_ID_DIGITS else 0
+    return int(value) if is_number(value) else 0
 
 
 class AckView(ChatMixin):
