@@ -70,7 +70,7 @@ class LiveEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class RoomChanged(LiveEvent):
-    """An open chat has changed. The first one describes its state, also if nothing has changed."""
+    """An open chat has changed. The first one describes its state, even if nothing has changed."""
 
     changes: Changes
     since: Known
@@ -96,7 +96,7 @@ class RoomClosed(LiveEvent):
 @dataclass(frozen=True, kw_only=True)
 class PresenceChanged(LiveEvent):
     """Others are online in an open chat. Follows within some seconds of the first `RoomChanged`, and of each
-    change; not in chats with more than PRESENCE_MAX_MEMBERS members: once one grows, nobody is."""
+    change. In chats with more than PRESENCE_MAX_MEMBERS members, nobody is shown as online."""
 
     chat_id: str
     online: frozenset[str]
@@ -180,7 +180,7 @@ class Stream:
         self, user: str, rooms: Mapping[str, Known], *, read_more: Callable[[str], None], token: str = ""
     ) -> None:
         self.user = user
-        #: with which the stream counts as one of its user; empty if it doesn't
+        #: the token with which the stream counts as one of its user; empty if it doesn't count
         self.token = token
         self.rooms = {chat_id: Room(known) for chat_id, known in rooms.items()}
         #: the chats of the user's list
@@ -282,7 +282,7 @@ class Stream:
             self._wake()
 
     def put_online(self, chat_id: str, online: frozenset[str]) -> None:
-        """Who is online in an open chat. Nobody, as long as it is not known that the user is a member."""
+        """Others are online in an open chat. Ignored until it is known that the user is a member."""
         room = self.rooms[chat_id]
         if room.shown is not None and room.put_online(chat_id, online - {self.user}):
             self._wake()

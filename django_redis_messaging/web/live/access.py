@@ -1,4 +1,4 @@
-"""Who may have a stream, and what ends it before its reader does."""
+"""Access to streams: which requests may become one, what they give back then, and when the user loses it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def can_stream(request: HttpRequest) -> bool:
 
 
 class Access:
-    """Whether the user of a request may still use the pages: not after signing out, for example. To be made
-    where synchronous code runs: it reads the session."""
+    """Whether the user of a request may still use the pages: not after signing out, for example. Create it in
+    synchronous code: it reads the session."""
 
     def __init__(self, request: HttpRequest, me: str, identity: Identity) -> None:
         session: Any = getattr(request, "session", None)
@@ -46,8 +46,8 @@ class Access:
 
     def release(self, request: HttpRequest) -> None:
         """Forget what Django has read for a request that becomes a stream, and would keep as long as the
-        stream lasts: the parsed headers and parameters, the session and its user. Who uses them again reads
-        them again. A user whom the site's own middleware has set stays."""
+        stream lasts: the parsed headers and parameters, the session and its user. They are read again if
+        they are used again. A user whom the site's own middleware has set stays."""
         is_of_session = self._key is not None and request.user == request.__dict__.get("_cached_user")
         for name in ("GET", "COOKIES", "headers", "_cached_user"):
             request.__dict__.pop(name, None)
@@ -56,8 +56,8 @@ class Access:
             request.user = cast("User", SimpleLazyObject(partial(auth.get_user, request)))
 
     async def holds(self) -> bool:
-        """Whether the session still exists and belongs to the user. Who is authenticated without a session is
-        checked when the client reconnects."""
+        """Whether the session still exists and belongs to the user. A user who is authenticated without a
+        session is checked when the client reconnects."""
         return self._key is None or await asyncio.to_thread(self._check)
 
     def _check(self) -> bool:
