@@ -22,7 +22,7 @@ from ..fields import TitleForm, clean
 from ..people import Person, reachable_labels
 from ..problems import Problem
 from ..rendering import add_room, room_context
-from .chats import MAX_NEW_CONTACTS, PickerPage
+from .people import MAX_NEW_CONTACTS, PickerPage
 
 #: allowed durations of muting, in hours; 0 unmutes
 MUTE_HOURS = {"0": 0, "1": 1, "8": 8, "24": 24, "168": 168}
