@@ -404,6 +404,13 @@ def row_json(row: ChatRow, reader: Reader) -> dict[str, Any]:
     return {**data, "title": row.title, **looks, "excerpt": row.excerpt}
 
 
+def row_variant(chat: ChatSummary, me: str) -> tuple[Any, ...]:
+    """What decides whether two members get the same `row_json`, if both get HTML or neither does."""
+    message = chat.last_message
+    is_personal = me in chat.members or (message is not None and me == message.sender)
+    return (chat.chat_id, chat.unread, chat.muted, message is not None, me if is_personal else "")
+
+
 def _namesakes_in(chat: ChatSummary) -> set[str]:
     """The people from whom those whom a row names are told apart: so it doesn't depend on other rows."""
     if is_direct(chat.chat_id):
@@ -493,6 +500,20 @@ def changes_json(
     return data, len(found)
 
 
+def changes_variant(changes: Changes, me: str) -> tuple[Any, ...]:
+    """What decides whether two members get the same `changes_json`, apart from their own positions."""
+    messages = [*changes.messages, *changes.edited]
+    is_personal = (
+        me == changes.last_sender
+        or any(message.sender == me or me in message.mentions for message in messages)
+        or changes.member_count == 2  # each sees the name of the other
+        or (not visible_text(changes.title) and me in changes.members[:NAMES_IN_TITLE])
+    )
+    hidden = tuple(one.reply_to for one in messages if one.reply_to and one.reply_to < changes.oldest_id)
+    edited = tuple(message.id for message in changes.edited)
+    return (changes.role, tuple(changes.typists), edited, hidden, me if is_personal else "")
+
+
 def _besides_messages(changes: Changes, people: People, me: str) -> dict[str, Any]:
     """What changed besides the messages."""
     data = {
@@ -521,6 +542,13 @@ def _changing_json(state: Changes, people: People) -> dict[str, Any]:
         "unread": state.unread,
         "typing": _typing_text(state, people),
     }
+
+
+def presence_json(chat_id: str, online: Collection[str]) -> dict[str, Any]:
+    """Who else is online in a room."""
+    count = len(online)
+    text = ngettext("%(count)d online", "%(count)d online", count) % {"count": count} if count else ""
+    return {"chat": chat_id, "online": sorted(online), "text": text}
 
 
 def seen_text(state: Changes, *, people: People, me: str) -> str:

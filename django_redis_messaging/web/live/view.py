@@ -21,7 +21,6 @@ from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.utils import timezone, translation
 from django.utils.decorators import method_decorator
-from django.utils.translation import ngettext
 from django.views import View
 from django.views.decorators.debug import sensitive_variables
 
@@ -44,8 +43,17 @@ from .. import bell, problems
 from ..base import INVALID_POSITION, MessagingView, check_text, read_quoted
 from ..people import People
 from ..problems import Problem
-from ..rendering import MAX_BYTES, NAMES_IN_TITLE, Reader, changes_json, chat_rows, row_json, split_changes
-from ..texts import visible_text
+from ..rendering import (
+    MAX_BYTES,
+    Reader,
+    changes_json,
+    changes_variant,
+    chat_rows,
+    presence_json,
+    row_json,
+    row_variant,
+    split_changes,
+)
 from .access import Access, can_stream, release_thread
 
 T = TypeVar("T")
@@ -265,14 +273,15 @@ class Renderer:
             case MailChanged():
                 return "bell", _dump(bell.as_json(event.status)), None
             case PresenceChanged():
-                return "presence", self._localized(partial(_presence, event)), None
+                make = partial(presence_json, event.chat_id, event.online)
+                return "presence", _dump(self._localized(make)), None
             case RoomClosed():
                 return "closed", _dump({"chat": event.chat_id}), None
         raise TypeError(f"{type(event).__name__} has no JSON.")
 
     async def _room(self, event: RoomChanged) -> tuple[str, RoomChanged | None]:
         changes = event.changes
-        variant = (event.since, _room_variant(changes, self._reader.me))
+        variant = (event.since, changes_variant(changes, self._reader.me))
         shared, count = await self._once(event.shared, variant, partial(self._shared_room, changes))
         part, rest = split_changes(changes, count)
         own = {
@@ -300,7 +309,7 @@ class Renderer:
             rows = await self._in_thread(partial(self._rows, event.chats, reader))
         else:
             rows = [
-                await self._once(event.shared, _row_variant(chat, self._reader.me), partial(self._row, chat))
+                await self._once(event.shared, row_variant(chat, self._reader.me), partial(self._row, chat))
                 for chat in event.chats
             ]
         return _joined(own, f'{{"chats": [{", ".join(rows)}]}}')
@@ -338,37 +347,10 @@ class Renderer:
             return make()
 
 
-def _presence(event: PresenceChanged) -> str:
-    count = len(event.online)
-    text = ngettext("%(count)d online", "%(count)d online", count) % {"count": count} if count else ""
-    return _dump({"chat": event.chat_id, "online": sorted(event.online), "text": text})
-
-
 def _place(request: HttpRequest) -> tuple[Any, ...]:
     """What the URLs in HTML depend on."""
     match = request.resolver_match
     return (match.namespace if match else None, request.META.get("SCRIPT_NAME"), request.get_host())
-
-
-def _room_variant(changes: Changes, me: str) -> tuple[Any, ...]:
-    """What decides whether two members get the same JSON, apart from their own positions."""
-    messages = [*changes.messages, *changes.edited]
-    is_personal = (
-        me == changes.last_sender
-        or any(message.sender == me or me in message.mentions for message in messages)
-        or changes.member_count == 2  # each sees the name of the other
-        or (not visible_text(changes.title) and me in changes.members[:NAMES_IN_TITLE])
-    )
-    hidden = tuple(one.reply_to for one in messages if one.reply_to and one.reply_to < changes.oldest_id)
-    edited = tuple(message.id for message in changes.edited)
-    return (changes.role, tuple(changes.typists), edited, hidden, me if is_personal else "")
-
-
-def _row_variant(chat: ChatSummary, me: str) -> tuple[Any, ...]:
-    """What decides whether two members see the same row."""
-    message = chat.last_message
-    is_personal = me in chat.members or (message is not None and me == message.sender)
-    return (chat.chat_id, chat.unread, chat.muted, message is not None, me if is_personal else "")
 
 
 def _dump(data: Any) -> str:
