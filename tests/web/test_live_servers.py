@@ -37,7 +37,7 @@ SERVERS = {
 KILLS = "gunicorn with uvicorn"
 #: seconds in which a server must start
 START = 20
-#: seconds in which it must stop; without options, gunicorn would take 30, and the others as long as the stream
+#: seconds in which it must stop; without options, gunicorn takes 30, and the others as long as the stream
 STOP = 10
 #: seconds for which a stream lasts with hypercorn, which always waits for its end
 LIFETIME = 5
@@ -88,8 +88,8 @@ def streams_of(user: str) -> int:
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_server_that_stops_ends_its_streams(server: str) -> None:
-    """As docs/web.md says: the client gets the end of the answer, nothing is logged as an error of the site, and
-    the stream doesn't count any longer; except with the server that kills its process."""
+    """As docs/web.md says: the client gets the end of the answer, nothing is logged as an error of the site,
+    and the stream doesn't count any longer; except with the server that kills its process."""
     chat = Chat.create("1", ["2"], "Hello")
     with (
         serving_by(server) as (port, process),
