@@ -176,15 +176,16 @@ class EventSender:
         # after middleware, which may use both after the view
         await release_thread()
         self._access.release(self._request)
+        ends = monotonic() + conf.current().LIVE_LIFETIME * random.uniform(0.8, 1)  # noqa: S311
         try:
             async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
                 yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311
-                ends = monotonic() + conf.current().LIVE_LIFETIME * random.uniform(0.8, 1)  # noqa: S311
                 check_at = monotonic() + ACCESS_INTERVAL
                 events: deque[LiveEvent] = deque()
                 while monotonic() < ends and not stream.is_ended:
                     if not events:
-                        events.extend(await stream.take(min(HEARTBEAT, max(check_at - monotonic(), 0))))
+                        wait = min(HEARTBEAT, min(check_at, ends) - monotonic())
+                        events.extend(await stream.take(max(wait, 0)))
                     must_check = stream.must_check()
                     if must_check or monotonic() >= check_at:
                         if not await self._access.holds():
@@ -196,7 +197,7 @@ class EventSender:
                     del text  # many streams wait here
                     await self._pause()
         except asyncio.CancelledError:
-            # The answer is complete whenever it ends: its client gets the end, and reconnects.
+            # If the server still sends what it gets, the client receives the end of the answer.
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
 
