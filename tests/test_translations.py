@@ -13,7 +13,7 @@ import pytest
 from django.core.management import call_command
 from django.utils import translation
 
-from django_redis_messaging.web.views.rooms import divider_text, gap_text
+from django_redis_messaging.web.rendering import divider_text, gap_text
 
 ROOT = Path(__file__).parent.parent
 PACKAGE, DEMO = ROOT / "django_redis_messaging", ROOT / "testproject"

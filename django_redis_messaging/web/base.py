@@ -1,4 +1,4 @@
-"""What all views share: access control, and the answers to requests that fail."""
+"""What all views share: who may use them, answers to requests that fail, the layout, and parameters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import binascii
 import dataclasses
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -28,112 +29,17 @@ from django.views.decorators.debug import sensitive_post_parameters, sensitive_v
 from .. import conf
 from ..core.outcome import deadline
 from ..errors import InvalidArgument, MessagingError
-from ..services.chats import Chat
+from ..services.chats import Changes, Chat, Message
 from ..services.chats.inbox import Inbox
 from ..services.common.arguments import parse_cursor
 from ..services.common.rates import COUNTED_BY_PAGES, Rate
+from ..services.live.stream import END
 from . import identity as identities
 from . import problems
 from .identity import Identity
 from .people import People
 from .problems import Answer, Problem
-
-
-def conditional_json(request: HttpRequest, data: dict[str, Any]) -> HttpResponse:
-    """`data` as JSON with an ETag, or 304 without a body if the request's If-None-Match has this ETag."""
-    response = JsonResponse(data, json_dumps_params={"ensure_ascii": False})
-    response["ETag"] = f'"{hashlib.blake2b(response.content, digest_size=12).hexdigest()}"'
-    answer = get_conditional_response(request, etag=response["ETag"], response=response)
-    return answer if answer is not None else response
-
-
-def nonce(context: Context) -> str:
-    """The nonce for scripts and style sheets, or an empty string if the site has none.
-
-    It is `csp_nonce` in the context (Django's context processor `csp`), or an attribute of the request with
-    this name (django-csp).
-    """
-    # Not `or`: a lazy nonce is false until it is used.
-    value = context.get("csp_nonce")
-    if value is None:
-        value = getattr(context.get("request"), "csp_nonce", None)
-    return "" if value is None else str(value)
-
-
-ADMIN_TEMPLATE = "admin/base_site.html"
-STANDALONE_TEMPLATE = "django_redis_messaging/alone.html"
-
-
-def layout_context(request: HttpRequest) -> dict[str, Any]:
-    """The context of base.html: `drm_layout`, the template it extends, and what that template needs."""
-    # A custom user model may have no is_staff.
-    is_staff = getattr(request.user, "is_staff", False) and request.user.is_active
-    context = {"drm_sign_out": _sign_out_url(is_staff=is_staff)}
-    if not has_admin():
-        return {**context, "drm_layout": STANDALONE_TEMPLATE, "drm_alone": True}
-    from django.contrib.admin import site
-
-    if is_staff:
-        return {**context, **site.each_context(request), "drm_layout": ADMIN_TEMPLATE, "drm_staff": True}
-    return {
-        **context,
-        "drm_layout": ADMIN_TEMPLATE,
-        "site_title": site.site_title,
-        "site_header": site.site_header,
-        "has_permission": False,
-        "is_nav_sidebar_enabled": False,
-        "is_popup": False,
-        "available_apps": [],
-    }
-
-
-def has_admin() -> bool:
-    """Whether the admin is installed and its URLs are included."""
-    if not apps.is_installed("django.contrib.admin"):
-        return False
-    try:
-        reverse("admin:index")
-    except NoReverseMatch:
-        return False
-    return True
-
-
-def _sign_out_url(*, is_staff: bool) -> str:
-    """The site's own URL to sign out, as Django or django-allauth names it, else the admin's, which signs out
-    only staff; empty if there is none."""
-    for name in ("logout", "account_logout", *(["admin:logout"] if is_staff else [])):
-        try:
-            return reverse(name)
-        except NoReverseMatch:
-            pass
-    return ""
-
-
-_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
-
-
-class ChatIdConverter:
-    """Writes an id of letters, digits, "-" and "_" as it is, and any other id as "~" and base64.
-
-    "a/b", ".." or a line break would be changed on the way: browsers and servers normalize paths.
-    """
-
-    regex = r"~?[A-Za-z0-9_-]+"
-
-    def to_python(self, value: str) -> str:
-        if not value.startswith("~"):
-            return value
-        try:
-            padded = value[1:] + "=" * (-len(value[1:]) % 4)
-            return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError) as error:
-            raise ValueError("not a chat id") from error
-
-    def to_url(self, value: str) -> str:
-        if _PLAIN.fullmatch(value):
-            return value
-        return "~" + base64.urlsafe_b64encode(value.encode()).decode().rstrip("=")
-
+from .rendering import Reader
 
 #: the text for a cursor or id that the services refuse
 INVALID_POSITION = _("This is not a valid position in the chat.")
@@ -143,69 +49,9 @@ MAX_ID_DIGITS = 15
 MAX_SHOWN_AGAIN = 128 * 1024
 #: characters of a search for people
 MAX_SEARCH_LENGTH = 200
-
-
-def check_text(request: HttpRequest) -> None:
-    """Raise the Problem if a parameter can't be stored or shown: some charsets have surrogates."""
-    for query in (request.GET, request.POST):
-        for key, values in query.lists():
-            try:
-                "".join([key, *map(str, values)]).encode()
-            except UnicodeEncodeError:
-                raise Problem(problems.NOT_TEXT) from None
-
-
-def shown_again(given: QueryDict) -> QueryDict:
-    """The input for a form that shows it again, without very long texts: as HTML, they may take six times
-    their size."""
-    shown = given.copy()
-    for key, values in given.lists():
-        shown.setlist(key, [value for value in values if len(value) <= MAX_SHOWN_AGAIN])
-    return shown
-
-
-def get_search(query: QueryDict) -> str:
-    """The text to search people for. Raises the Problem if it is too long."""
-    text = query.get("q", "").replace("\0", "")
-    if len(text) > MAX_SEARCH_LENGTH:
-        raise problems.invalid(_("Search for a shorter name."))
-    return text
-
-
-def get_position(query: QueryDict, name: str) -> str | int | None:
-    """The cursor or message id in the parameter `name`, or None if it is missing or empty."""
-    value = query.get(name, "")
-    return parse_position(value) if value else None
-
-
-def get_checked_position(query: QueryDict, name: str) -> str | int | None:
-    """The same, checked before anything is sent to Redis."""
-    value = get_position(query, name)
-    if value is not None:
-        parse_cursor(value, name)
-    return value
-
-
-def get_number(query: QueryDict, name: str) -> int | None:
-    """The number in the parameter `name`, or None if it is missing or empty."""
-    value = query.get(name, "")
-    if not value:
-        return None
-    if not (value.isascii() and value.isdigit() and len(value) <= MAX_ID_DIGITS):
-        raise problems.invalid(INVALID_POSITION)
-    return int(value)
-
-
-def parse_position(value: str) -> str | int:
-    """An id as a number; anything else as it is: the services check cursors."""
-    return parse_id(value) if value.isascii() and value.isdigit() else value
-
-
-def parse_id(value: str) -> int:
-    """A message id. Raises the Problem for anything else."""
-    if not (value.isascii() and value.isdigit() and len(value) <= MAX_ID_DIGITS):
-        raise problems.invalid(_("This is not a valid message ID."))
-    return int(value)
+#: the templates of layouts, which base.html extends
+ADMIN_TEMPLATE = "admin/base_site.html"
+STANDALONE_TEMPLATE = "django_redis_messaging/alone.html"
 
 
 # The views check access themselves: LoginRequiredMiddleware would answer JSON requests with a redirect.
@@ -267,6 +113,11 @@ class MessagingView(View):
     def people(self) -> People:
         """The people in the answer."""
         return People(self.active_identity)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The user, as the one for whom JSON is made; with `html`, messages and rows have HTML."""
+        return Reader(me=self.me, request=self.request, html=bool(self.request.GET.get("html")))
 
     def count_use(self, action: str, times: int = 1) -> None:
         """Count what the user does, up to its rate. Raises RateExceeded."""
@@ -348,6 +199,64 @@ class MessagingPage(MessagingView):
         return TemplateResponse(self.request, self.template_name, everything, status=status)
 
 
+def layout_context(request: HttpRequest) -> dict[str, Any]:
+    """The context of base.html: `drm_layout`, the template it extends, and what that template needs."""
+    # A custom user model may have no is_staff.
+    is_staff = getattr(request.user, "is_staff", False) and request.user.is_active
+    context = {"drm_sign_out": _sign_out_url(is_staff=is_staff)}
+    if not has_admin():
+        return {**context, "drm_layout": STANDALONE_TEMPLATE, "drm_alone": True}
+    from django.contrib.admin import site
+
+    if is_staff:
+        return {**context, **site.each_context(request), "drm_layout": ADMIN_TEMPLATE, "drm_staff": True}
+    return {
+        **context,
+        "drm_layout": ADMIN_TEMPLATE,
+        "site_title": site.site_title,
+        "site_header": site.site_header,
+        "has_permission": False,
+        "is_nav_sidebar_enabled": False,
+        "is_popup": False,
+        "available_apps": [],
+    }
+
+
+def has_admin() -> bool:
+    """Whether the admin is installed and its URLs are included."""
+    if not apps.is_installed("django.contrib.admin"):
+        return False
+    try:
+        reverse("admin:index")
+    except NoReverseMatch:
+        return False
+    return True
+
+
+def _sign_out_url(*, is_staff: bool) -> str:
+    """The site's own URL to sign out, as Django or django-allauth names it, else the admin's, which signs out
+    only staff; empty if there is none."""
+    for name in ("logout", "account_logout", *(["admin:logout"] if is_staff else [])):
+        try:
+            return reverse(name)
+        except NoReverseMatch:
+            pass
+    return ""
+
+
+def nonce(context: Context) -> str:
+    """The nonce for scripts and style sheets, or an empty string if the site has none.
+
+    It is `csp_nonce` in the context (Django's context processor `csp`), or an attribute of the request with
+    this name (django-csp).
+    """
+    # Not `or`: a lazy nonce is false until it is used.
+    value = context.get("csp_nonce")
+    if value is None:
+        value = getattr(context.get("request"), "csp_nonce", None)
+    return "" if value is None else str(value)
+
+
 class ChatMixin(MessagingView):
     """A view of one chat, for its members: the one whose id is in the URL."""
 
@@ -368,3 +277,118 @@ class ChatMixin(MessagingView):
         except InvalidArgument:
             # No chat can have this id.
             raise Problem(problems.NOT_FOUND) from None
+
+    def state(self) -> Changes:
+        """The chat without messages, in one round trip. Raises for users who are not members."""
+        return self.chat.changes(self.me, after=END)
+
+    def quoted(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages that these reply to."""
+        return read_quoted(self.chat, self.me, messages)
+
+
+def read_quoted(chat: Chat, me: str, messages: Sequence[Message]) -> list[Message]:
+    """The messages that these reply to, that are not among them, and that the member `me` can see."""
+    known = {message.id for message in messages}
+    ids = {message.reply_to for message in messages if message.reply_to and message.reply_to not in known}
+    return chat.get_messages(me, sorted(ids)) if ids else []
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class ChatIdConverter:
+    """Writes an id of letters, digits, "-" and "_" as it is, and any other id as "~" and base64.
+
+    "a/b", ".." or a line break would be changed on the way: browsers and servers normalize paths.
+    """
+
+    regex = r"~?[A-Za-z0-9_-]+"
+
+    def to_python(self, value: str) -> str:
+        if not value.startswith("~"):
+            return value
+        try:
+            padded = value[1:] + "=" * (-len(value[1:]) % 4)
+            return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise ValueError("not a chat id") from error
+
+    def to_url(self, value: str) -> str:
+        if _PLAIN.fullmatch(value):
+            return value
+        return "~" + base64.urlsafe_b64encode(value.encode()).decode().rstrip("=")
+
+
+def check_text(request: HttpRequest) -> None:
+    """Raise the Problem if a parameter can't be stored or shown: some charsets have surrogates."""
+    for query in (request.GET, request.POST):
+        for key, values in query.lists():
+            try:
+                "".join([key, *map(str, values)]).encode()
+            except UnicodeEncodeError:
+                raise Problem(problems.NOT_TEXT) from None
+
+
+def shown_again(given: QueryDict) -> QueryDict:
+    """The input for a form that shows it again, without very long texts: as HTML, they may take six times
+    their size."""
+    shown = given.copy()
+    for key, values in given.lists():
+        shown.setlist(key, [value for value in values if len(value) <= MAX_SHOWN_AGAIN])
+    return shown
+
+
+def get_search(query: QueryDict) -> str:
+    """The text to search people for. Raises the Problem if it is too long."""
+    text = query.get("q", "").replace("\0", "")
+    if len(text) > MAX_SEARCH_LENGTH:
+        raise problems.invalid(_("Search for a shorter name."))
+    return text
+
+
+def get_position(query: QueryDict, name: str) -> str | int | None:
+    """The cursor or message id in the parameter `name`, or None if it is missing or empty."""
+    value = query.get(name, "")
+    return parse_position(value) if value else None
+
+
+def get_checked_position(query: QueryDict, name: str) -> str | int | None:
+    """The same, checked before anything is sent to Redis."""
+    value = get_position(query, name)
+    if value is not None:
+        parse_cursor(value, name)
+    return value
+
+
+def get_number(query: QueryDict, name: str) -> int | None:
+    """The number in the parameter `name`, or None if it is missing or empty."""
+    value = query.get(name, "")
+    if value and not is_number(value):
+        raise problems.invalid(INVALID_POSITION)
+    return int(value) if value else None
+
+
+def parse_position(value: str) -> str | int:
+    """An id as a number; anything else as it is: the services check cursors."""
+    return parse_id(value) if value.isascii() and value.isdigit() else value
+
+
+def parse_id(value: str) -> int:
+    """A message id. Raises the Problem for anything else."""
+    if not is_number(value):
+        raise problems.invalid(_("This is not a valid message ID."))
+    return int(value)
+
+
+def is_number(value: str) -> bool:
+    """Whether a text can be an id."""
+    return value.isascii() and value.isdigit() and len(value) <= MAX_ID_DIGITS
+
+
+def conditional_json(request: HttpRequest, data: dict[str, Any]) -> HttpResponse:
+    """`data` as JSON with an ETag, or 304 without a body if the request's If-None-Match has this ETag."""
+    response = JsonResponse(data, json_dumps_params={"ensure_ascii": False})
+    response["ETag"] = f'"{hashlib.blake2b(response.content, digest_size=12).hexdigest()}"'
+    answer = get_conditional_response(request, etag=response["ETag"], response=response)
+    return answer if answer is not None else response

@@ -1,4 +1,4 @@
-"""Notifications as the pages show them."""
+"""The bell, the number of unread messages, and notifications, as templates and JSON show them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ from .live.access import can_stream
 from .people import People, Person
 
 _logger = logging.getLogger(__name__)
+
 #: higher counts are shown as "99+"
 MAX_SHOWN_COUNT = 99
 #: seconds after which a page is rendered without the count
 COUNT_TIMEOUT = 0.25
+#: attribute of the request that keeps the number of unread messages, so that a page reads it once
+_UNREAD = "_messaging_unread"
 
 
 class Bell:
@@ -129,22 +132,18 @@ def text(unread: int | None) -> str:
     return str(unread) if unread <= MAX_SHOWN_COUNT else f"{MAX_SHOWN_COUNT}+"
 
 
-#: attribute of the request that keeps the number, so that a page reads it once
-_KEPT = "_messaging_unread"
-
-
 def unread_messages(request: HttpRequest) -> int | None:
     """The number of unread messages in the chats of the request's user, read once for each request.
 
     None if nobody is signed in, the user may not use the pages, or Redis is unavailable.
     """
-    if not hasattr(request, _KEPT):
-        setattr(request, _KEPT, _read(request))
-    unread: int | None = getattr(request, _KEPT)
+    if not hasattr(request, _UNREAD):
+        setattr(request, _UNREAD, _read_unread(request))
+    unread: int | None = getattr(request, _UNREAD)
     return unread
 
 
-def _read(request: HttpRequest) -> int | None:
+def _read_unread(request: HttpRequest) -> int | None:
     identity, user = identities.current(), getattr(request, "user", None)
     if user is None or not identity.may_use(user):
         return None

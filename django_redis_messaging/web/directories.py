@@ -32,6 +32,131 @@ logger = logging.getLogger(__name__)
 MAX_READS = 10
 
 
+def connect() -> None:
+    """Connect the receivers. They do nothing unless FOLLOW_USERS is set."""
+    model, uid = settings.AUTH_USER_MODEL, "django_redis_messaging.following"
+    post_save.connect(_user_saved, sender=model, dispatch_uid=uid)
+    post_delete.connect(_user_deleted, sender=model, dispatch_uid=uid)
+
+
+def _user_saved(instance: Any, using: str, raw: bool, update_fields: frozenset[str] | None, **_: Any) -> None:
+    if raw or update_fields == frozenset({"last_login"}):  # a fixture, or a sign-in
+        return
+    if conf.current().FOLLOW_USERS:
+        pk, member = instance.pk, current().member_id(instance)
+        _after_commit(lambda: update_user(pk, member), pk, using)
+
+
+def _user_deleted(instance: Any, using: str, **_: Any) -> None:
+    if conf.current().FOLLOW_USERS:
+        # not at the top: it loads all services, which most processes don't need
+        from ..services.users.forgetting import forget
+
+        pk, member = instance.pk, current().member_id(instance)
+        _after_commit(lambda: forget(member), pk, using)
+
+
+def _after_commit(change: Callable[[], None], pk: Any, using: str) -> None:
+    """Call `change` after the transaction. Its failure must not reach whoever saved the user."""
+
+    def attempt() -> None:
+        try:
+            change()
+        except (MessagingError, ValueError) as error:
+            logger.warning("Following a change of user %r failed; sync_directory repairs it: %s", pk, error)
+
+    transaction.on_commit(attempt, using=using, robust=True)
+
+
+def update_user(pk: Any, member: str) -> None:
+    """Put a user into their directories under their present label, and remove them from the others that are
+    filled from the user model.
+
+    Reads the user from the database, so that several calls in any order have the same result.
+    """
+    FollowedUser(member).place([pk])
+
+
+class Indexing:
+    """Indexes all users, then removes the members that no longer belong to a user."""
+
+    def __init__(
+        self,
+        *,
+        only: Collection[str] = (),
+        batch: int = 500,
+        fresh: bool = False,
+        strict: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+        report: Callable[[int], None] = lambda done: None,
+    ) -> None:
+        self._only = {Directory(guild).guild for guild in only}
+        self._batch = batch
+        self._strict = strict
+        self._stopped = stopped
+        self._report = report
+        self._users = current().users().order_by("pk")
+        self._progress = Progress()
+        self._run = self._progress.begin(self._only, fresh=fresh)
+        self._placing = Placing(self._run, only=self._only)
+        self.counts = self._placing.counts
+        #: users that were indexed before this run was resumed
+        self.begins_with = self._run.done
+
+    def total(self) -> int:
+        """The number of users."""
+        return int(self._users.count())
+
+    def run(self) -> bool:
+        """Index all users. Returns False if it was stopped before the end: the next run resumes there."""
+        while not self._stopped():
+            page = self._read_page(self._run.after)
+            if not page:
+                return self._remove_stale_members()
+            self._placing.place([user.pk for user in page], page)
+            done = self._run.done + len(page)
+            self._run = Run(self._run.number, str(page[-1].pk), done)
+            self._progress.save(self._run)
+            self._report(done)
+        return False
+
+    def _read_page(self, after: str | None) -> list[Any]:
+        if after is None:
+            return list(self._users[: self._batch])
+        try:
+            return list(self._users.filter(pk__gt=after)[: self._batch])
+        except (ValidationError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"Can't resume after {after!r}, which is no longer a key of the user model: use --fresh."
+            ) from error
+
+    def _remove_stale_members(self) -> bool:
+        """Remove the members that this run has not indexed. Returns False if it was stopped."""
+        for guild in sorted(self._only) or self._progress.guilds():
+            while members := self._progress.stale_members(self._run, guild):
+                if self._stopped():
+                    return False
+                self._remove(guild, members)
+            if self._strict and not self._remove_other_members(guild):
+                return False
+        self._progress.end(self._run)
+        return True
+
+    def _remove(self, guild: str, members: list[str]) -> None:
+        Directory(guild).remove_many(members)
+        self.counts.removed += len(members)
+
+    def _remove_other_members(self, guild: str) -> bool:
+        """Remove the members that no run has added. Returns False if it was stopped."""
+        cursor = "0"
+        while not self._stopped():
+            cursor, members = self._progress.other_members(self._run, guild, cursor)
+            self._remove(guild, members)
+            if cursor == "0":
+                return True
+        return False
+
+
 @dataclass
 class Counts:
     """What was done. A resumed run counts only its own changes."""
@@ -152,132 +277,3 @@ def _raise_if_full(error: Exception) -> None:
     """Raise `error` if the directory is full: each of the other members would be refused as well."""
     if isinstance(error, LimitExceeded) and error.setting == "DIRECTORY_MAX_ENTRIES":
         raise error
-
-
-class Indexing:
-    """Indexes all users, then removes the members that no longer belong to a user."""
-
-    def __init__(
-        self,
-        *,
-        only: Collection[str] = (),
-        batch: int = 500,
-        fresh: bool = False,
-        strict: bool = False,
-        stopped: Callable[[], bool] = lambda: False,
-        report: Callable[[int], None] = lambda done: None,
-    ) -> None:
-        self._only = {Directory(guild).guild for guild in only}
-        self._batch = batch
-        self._strict = strict
-        self._stopped = stopped
-        self._report = report
-        self._users = current().users().order_by("pk")
-        self._progress = Progress()
-        self._run = self._progress.begin(self._only, fresh=fresh)
-        self._placing = Placing(self._run, only=self._only)
-        self.counts = self._placing.counts
-        #: users that were indexed before this run was resumed
-        self.begins_with = self._run.done
-
-    def total(self) -> int:
-        """The number of users."""
-        return int(self._users.count())
-
-    def run(self) -> bool:
-        """Index all users. Returns False if it was stopped before the end: the next run resumes there."""
-        while not self._stopped():
-            page = self._read_page(self._run.after)
-            if not page:
-                return self._remove_stale_members()
-            self._placing.place([user.pk for user in page], page)
-            done = self._run.done + len(page)
-            self._run = Run(self._run.number, str(page[-1].pk), done)
-            self._progress.save(self._run)
-            self._report(done)
-        return False
-
-    def _read_page(self, after: str | None) -> list[Any]:
-        if after is None:
-            return list(self._users[: self._batch])
-        try:
-            return list(self._users.filter(pk__gt=after)[: self._batch])
-        except (ValidationError, ValueError, TypeError) as error:
-            raise ValueError(
-                f"Can't resume after {after!r}, which is no longer a key of the user model: use --fresh."
-            ) from error
-
-    def _remove_stale_members(self) -> bool:
-        """Remove the members that this run has not indexed. Returns False if it was stopped."""
-        for guild in sorted(self._only) or self._progress.guilds():
-            while members := self._progress.stale_members(self._run, guild):
-                if self._stopped():
-                    return False
-                self._remove(guild, members)
-            if self._strict and not self._remove_other_members(guild):
-                return False
-        self._progress.end(self._run)
-        return True
-
-    def _remove(self, guild: str, members: list[str]) -> None:
-        Directory(guild).remove_many(members)
-        self.counts.removed += len(members)
-
-    def _remove_other_members(self, guild: str) -> bool:
-        """Remove the members that no run has added. Returns False if it was stopped."""
-        cursor = "0"
-        while not self._stopped():
-            cursor, members = self._progress.other_members(self._run, guild, cursor)
-            self._remove(guild, members)
-            if cursor == "0":
-                return True
-        return False
-
-
-def connect() -> None:
-    """Connect the receivers. They do nothing unless FOLLOW_USERS is set."""
-    model, uid = settings.AUTH_USER_MODEL, "django_redis_messaging.following"
-    post_save.connect(_user_saved, sender=model, dispatch_uid=uid)
-    post_delete.connect(_user_deleted, sender=model, dispatch_uid=uid)
-
-
-def _user_saved(instance: Any, using: str, raw: bool, update_fields: frozenset[str] | None, **_: Any) -> None:
-    if raw or update_fields == frozenset({"last_login"}):  # a fixture, or a sign-in
-        return
-    if conf.current().FOLLOW_USERS:
-        from .identity import current
-
-        pk, member = instance.pk, current().member_id(instance)
-        _after_commit(lambda: update_user(pk, member), pk, using)
-
-
-def _user_deleted(instance: Any, using: str, **_: Any) -> None:
-    if conf.current().FOLLOW_USERS:
-        from ..services.users.forgetting import forget
-        from .identity import current
-
-        pk, member = instance.pk, current().member_id(instance)
-        _after_commit(lambda: forget(member), pk, using)
-
-
-def _after_commit(change: Callable[[], None], pk: Any, using: str) -> None:
-    """Call `change` after the transaction. Its failure must not reach whoever saved the user."""
-
-    def attempt() -> None:
-        try:
-            change()
-        except (MessagingError, ValueError) as error:
-            logger.warning("Following a change of user %r failed; sync_directory repairs it: %s", pk, error)
-
-    transaction.on_commit(attempt, using=using, robust=True)
-
-
-def update_user(pk: Any, member: str) -> None:
-    """Put a user into their directories under their present label, and remove them from the others that are
-    filled from the user model.
-
-    Reads the user from the database, so that several calls in any order have the same result.
-    """
-    # not at the top: the app imports this module before its models are loaded
-
-    FollowedUser(member).place([pk])

@@ -1,4 +1,4 @@
-"""The forms of the pages."""
+"""Forms: the field to choose people, which sites use too (forms.py), and what the pages accept."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ from .texts import is_visible
 
 #: what is appended to a field's name for the text that is typed to search, and for the ids that were found
 TYPED, FOUND = "-q", "-found"
+#: maximum characters of a request id
+REQUEST_ID_LENGTH = 64
+#: C0 controls but tab and newline: nobody types them, and JSON stores each as six bytes
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f]")
 
 
 @dataclasses.dataclass
@@ -255,12 +259,6 @@ class ContactAdminMixin:
 
 def _with_user(form: type, user: Any) -> type:
     return type(form)(form.__name__, (form,), {"contact_user": user})
-
-
-#: maximum characters of a request id
-REQUEST_ID_LENGTH = 64
-#: C0 controls but tab and newline: nobody types them, and JSON stores each as six bytes
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f]")
 
 
 class MessageForm(forms.Form):

@@ -1,153 +1,32 @@
-"""Messages and chats as the pages show them."""
+"""Messages, chats and events as one reader sees them: the same in pages, JSON, polls and streams.
+
+The functions read nothing from Redis. They take what was read, the `people` whom it names, and the reader:
+the member `me`, or a `Reader` for JSON. A function `add_…` adds the people whom the others will name; if all
+are added before the first one is named, each hook of the identity is called once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import zlib
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
+from itertools import chain
 from typing import Any
 
+from django.http import HttpRequest
+from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ..core.keys import MAX_NAME_BYTES
-from ..errors import MessagingError
-from ..services.chats import Changes, Chat, ChatEvent, ChatSummary, Message
-from ..services.chats.chat import MAX_MENTIONS
+from ..services.chats import Changes, ChatEvent, ChatSummary, Message
 from ..services.chats.direct import is_direct
-from ..services.directories.folding import fold
-from ..services.mailboxes import notify_many
-from .identity import Identity
-from .people import People, Person, hue, initials, people
-from .texts import NameSearch, body_html, has_place, is_cut, plain_texts, visible_text, without_bidi_controls
-
-#: bytes of the messages in an answer
-MAX_BYTES = 256 * 1024
-
-
-def fitting(messages: Iterable[dict[str, Any]], max_bytes: int = MAX_BYTES) -> list[dict[str, Any]]:
-    """The first messages that have at most `max_bytes` together as JSON, but at least one. Takes at most one
-    more from an iterator: what does not fit is not rendered.
-
-    >>> fitting([{"id": 1}, {"id": 2}, {"id": 3}], max_bytes=20)
-    [{'id': 1}, {'id': 2}]
-    """
-    found: list[dict[str, Any]] = []
-    size = 0
-    for message in messages:
-        size += len(json.dumps(message, ensure_ascii=False).encode())
-        if size > max_bytes and found:
-            break
-        found.append(message)
-    return found
-
-
-def count_fitting(sizes: Iterable[int], max_bytes: int) -> int:
-    """How many of the first sizes have at most this sum, but at least one.
-
-    >>> count_fitting([5, 5, 1], 9), count_fitting([10, 1], 9), count_fitting([], 9)
-    (1, 1, 0)
-    """
-    count = total = 0
-    for size in sizes:
-        total += size
-        if total > max_bytes and count:
-            break
-        count += 1
-    return count
-
-
-def split_changes(changes: Changes, count: int) -> tuple[Changes, Changes | None]:
-    """The changes with the first `count` of the new and then of the edited messages, and those with the rest,
-    as the next call would return them; None if there is no rest."""
-    size, cut = len(changes.messages), max(count - len(changes.messages), 0)
-    if count >= size + len(changes.edited):
-        return changes, None
-    messages = changes.messages[:count]
-    left_out = changes.edit_numbers[cut:]
-    first = dataclasses.replace(
-        changes,
-        messages=messages,
-        cursor=messages[-1].cursor if messages else changes.cursor,
-        edited=changes.edited[:cut],
-        edit_numbers=changes.edit_numbers[:cut],
-        # directly before the first one that is left out
-        edits=left_out[0] - 1 if left_out else changes.edits,
-        has_more=True,
-    )
-    rest = dataclasses.replace(
-        changes,
-        messages=changes.messages[count:],
-        edited=changes.edited[cut:],
-        edit_numbers=left_out,
-        gap=0, reset=False, edits_missed=False, events=[],
-    )  # fmt: skip
-    return first, rest
-
-
-_logger = logging.getLogger(__name__)
-
-#: the members who joined first, who can be mentioned
-MENTIONABLE = 200
-
-
-def find_mentions(
-    identity: Identity, chat: Chat, sender: str, body: str, chosen: Collection[str] = ()
-) -> list[str]:
-    """The ids of the members whose name follows an @ in the body, without the sender.
-
-    Of several members with one name, those whom the sender has `chosen`, else all. Reads the members only if
-    there is an @ outside of code.
-    """
-    texts = [text for text in plain_texts(body) if has_place(text)]
-    if not texts:
-        return []
-    ids = [member.user for member in chat.members(limit=MENTIONABLE) if member.user != sender]
-    by_name = defaultdict(list)
-    for person in people(identity, ids):
-        by_name[fold(person.label)].append(person.id)
-    names = NameSearch(by_name)
-    wanted = set(chosen)
-    found: dict[str, None] = {}
-    for text in texts:
-        for place in names.find(text):
-            namesakes = by_name[place.name]
-            found |= dict.fromkeys([one for one in namesakes if one in wanted] or namesakes)
-    return list(found)[:MAX_MENTIONS]
-
-
-def notify_mentioned(message: Message, *, label: str, title: str, url: str) -> None:
-    """Notify the mentioned members, except those who have blocked the sender.
-
-    `label` is the name of the sender, `title` that of the chat or "", `url` that of the message. The message
-    has been sent already: a failure is logged.
-    """
-    if is_direct(message.chat_id):
-        text = _("%(name)s mentioned you.")
-    elif title:
-        text = _("%(name)s mentioned you in the group “%(chat)s”.")
-    else:
-        text = _("%(name)s mentioned you in a group.")
-    group = f"mention {message.chat_id}"
-    try:
-        notify_many(
-            message.mentions,
-            text % {"name": label, "chat": title},
-            url=url,
-            group=group if len(group.encode()) <= MAX_NAME_BYTES else None,
-            sender=message.sender,
-            request_id=message.cursor,
-        )
-    except (MessagingError, ValueError) as error:
-        _logger.warning("Notifying of mentions in chat %r failed: %s", message.chat_id, error)
-
+from .people import People, Person, hue, initials
+from .texts import body_html, is_cut, visible_text, without_bidi_controls
 
 #: messages by one sender that are closer than this are grouped under one name
 GROUPING_INTERVAL = timedelta(minutes=5)
@@ -155,6 +34,22 @@ GROUPING_INTERVAL = timedelta(minutes=5)
 NAMES_IN_TITLE = 3
 #: characters of the newest message in the list of chats
 EXCERPT_LENGTH = 120
+#: bytes of the messages in an answer
+MAX_BYTES = 256 * 1024
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Reader:
+    """The member who gets an answer in JSON."""
+
+    me: str
+    request: HttpRequest
+    #: whether messages and rows have HTML instead of their texts
+    html: bool
+
+    def render(self, template: str, **context: Any) -> SafeString:
+        """The HTML of a template of the pages, with the URLs and the context processors of the request."""
+        return render_to_string(f"django_redis_messaging/{template}", context, request=self.request)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,6 +153,37 @@ def message_views(
         previous = message
 
 
+def messages_json(
+    messages: Sequence[Message], *, people: People, reader: Reader, owner: bool, quoted: Sequence[Message]
+) -> Iterator[dict[str, Any]]:
+    """The messages in the format of all JSON answers, rendered one by one: see `message_views`."""
+    for view in message_views(messages, people=people, me=reader.me, owner=owner, quoted=quoted):
+        yield message_json(view, reader)
+
+
+def message_json(view: MessageView, reader: Reader) -> dict[str, Any]:
+    """A message in the format of all JSON answers."""
+    message = view.message
+    data = {
+        "id": message.id,
+        "cursor": message.cursor,
+        "nonce": message.nonce,
+        "sender": message.sender,
+        "label": view.author.label,
+        **({} if view.mine else view.author.looks),
+        "mine": view.mine,
+        "data": message.data,
+        "reply_to": message.reply_to,
+        "mentions": message.mentions,
+        "sent_at": message.sent_at.isoformat(),
+        "edited_at": message.edited_at.isoformat() if message.edited_at else None,
+        "deleted": message.deleted,
+    }
+    if reader.html:
+        return {**data, "html": reader.render("_message.html", item=view, chat={"chat_id": message.chat_id})}
+    return {**data, "body": message.body}
+
+
 def add_authors(people: People, messages: Collection[Message], *, me: str) -> None:
     """Add the people whom the messages show to the member `me`, whose own ones have no name and no avatar."""
     quoted = {message.reply_to for message in messages}
@@ -287,6 +213,101 @@ def _quote(message: Message | None, people: People) -> Quote | None:
 def local_day(moment: datetime) -> date:
     """The day of `moment` in the current time zone."""
     return timezone.localtime(moment).date()
+
+
+def one_line(message: Message) -> str:
+    """The beginning of a message's text in one line."""
+    if message.deleted:
+        return _("Message deleted")
+    body = without_bidi_controls(message.body[: EXCERPT_LENGTH * 2])
+    return Truncator(" ".join(body.split())).chars(EXCERPT_LENGTH)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Face:
+    """The avatar of a chat: that of the other member of a direct chat, or the sign of a group."""
+
+    hue: int
+    initials: str
+    is_group: bool
+    picture: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Heading:
+    """What a chat is called, and how it looks."""
+
+    chat_id: str
+    member_count: int
+    title: str
+    #: in a group of two that has a title: the name of the other member, whom the title can't hide
+    companion: str
+    #: the other member of a direct chat
+    other: Person | None
+    face: Face
+
+    @property
+    def members(self) -> str:
+        """What the chat is, in words: a title alone can look like a person's name."""
+        if is_direct(self.chat_id):
+            return _("Direct chat")
+        text = ngettext("Group · %(count)s member", "Group · %(count)s members", self.member_count)
+        return text % {"count": self.member_count}
+
+    @property
+    def as_json(self) -> dict[str, str]:
+        """What the head of a room shows."""
+        looks = self.other.looks if self.other else {}
+        return {"title": self.title, "companion": self.companion, "members": self.members, **looks}
+
+
+def heading(chat: Changes | ChatSummary, *, people: People, me: str, among: Collection[str]) -> Heading:
+    """What the member `me` calls a chat. Members whom it names are told apart from those `among`."""
+    title, others = shown_title(chat.chat_id, chat.title), other_members(chat.members, me)
+    other = people[others[0]] if others and is_direct(chat.chat_id) else None
+    shows_names = not title or chat.member_count == 2
+    labels = [other.label] if other else people.names(others if shows_names else (), among=among)
+    names = join_names(labels, chat.member_count - 1)
+    return Heading(
+        chat_id=chat.chat_id,
+        member_count=chat.member_count,
+        title=title or names,
+        companion=names if title and chat.member_count == 2 and others else "",
+        other=other,
+        face=_face(chat.chat_id, names, other),
+    )
+
+
+def shown_title(chat_id: str, title: str) -> str:
+    """The title of a group, if it has one. A direct chat is shown under the name of the other member only."""
+    return "" if is_direct(chat_id) else visible_text(title)
+
+
+def other_members(members: Sequence[str], me: str) -> list[str]:
+    """The first of the other members, whose names can make a title."""
+    return [member for member in members if member != me][:NAMES_IN_TITLE]
+
+
+def join_names(labels: Iterable[str], total: int) -> str:
+    """A list of people in words: `labels`, and the number of others if `total` is greater."""
+    shown = list(labels)
+    if not shown:
+        return _("Only you")
+    names = ", ".join(shown)
+    rest = total - len(shown)
+    if rest <= 0:
+        return names
+    text = ngettext("%(names)s and %(rest)s other", "%(names)s and %(rest)s others", rest)
+    return text % {"names": names, "rest": rest}
+
+
+def _face(chat_id: str, names: str, other: Person | None) -> Face:
+    """The avatar of a chat. `names`: of the other members; `other`: that of a direct chat."""
+    if other is not None:
+        return Face(other.hue, other.initials, False, other.picture)
+    if is_direct(chat_id):
+        return Face(hue(chat_id), initials(names), False)
+    return Face(hue(chat_id), "", True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -348,24 +369,46 @@ def chat_rows(summaries: Sequence[ChatSummary], *, people: People, me: str) -> l
 def add_rows(people: People, summaries: Iterable[ChatSummary], me: str) -> None:
     """Add the people whom the rows of the chats show."""
     for chat in summaries:
-        (people.show if is_direct(chat.chat_id) else people.add)(_other_members(chat, me))
+        (people.show if is_direct(chat.chat_id) else people.add)(other_members(chat.members, me))
         people.add(_namesakes_in(chat))
 
 
 def _chat_row(chat: ChatSummary, people: People, me: str) -> ChatRow:
-    others, title = _other_members(chat, me), shown_title(chat.chat_id, chat.title)
-    other = people[others[0]] if others and is_direct(chat.chat_id) else None
-    shows_names = chat.member_count == 2 or not title
-    named = [other.label] if other else people.names(others if shows_names else (), among=_namesakes_in(chat))
-    names = join_names(named, chat.member_count - 1)
+    shown = heading(chat, people=people, me=me, among=_namesakes_in(chat))
     return ChatRow(
         summary=chat,
-        title=title or names,
-        other=other,
-        companion=names if title and chat.member_count == 2 and others else "",
+        title=shown.title,
+        other=shown.other,
+        companion=shown.companion,
         excerpt=_excerpt(chat, people, me),
-        face=chat_face(chat.chat_id, names, other),
+        face=shown.face,
     )
+
+
+def row_json(row: ChatRow, reader: Reader) -> dict[str, Any]:
+    """A chat of the list in the format of all JSON answers."""
+    message = row.summary.last_message
+    data: dict[str, Any] = {
+        "id": row.id,
+        "version": row.version,
+        "group": row.is_group,
+        "unread": row.summary.unread,
+        "muted": row.summary.muted,
+        "members": row.summary.member_count,
+        "last_id": message.id if message else None,
+        "last_sent_at": message.sent_at.isoformat() if message else None,
+    }
+    if reader.html:
+        return {**data, "html": reader.render("_row.html", row=row)}
+    looks = row.other.looks if row.other else {}
+    return {**data, "title": row.title, **looks, "excerpt": row.excerpt}
+
+
+def row_variant(chat: ChatSummary, me: str) -> tuple[Any, ...]:
+    """What decides whether two members get the same `row_json`, if both get HTML or neither does."""
+    message = chat.last_message
+    is_personal = me in chat.members or (message is not None and me == message.sender)
+    return (chat.chat_id, chat.unread, chat.muted, message is not None, me if is_personal else "")
 
 
 def _namesakes_in(chat: ChatSummary) -> set[str]:
@@ -373,60 +416,6 @@ def _namesakes_in(chat: ChatSummary) -> set[str]:
     if is_direct(chat.chat_id):
         return set()
     return {*chat.members, *([chat.last_message.sender] if chat.last_message else [])}
-
-
-def shown_title(chat_id: str, title: str) -> str:
-    """The title of a group, if it has one. A direct chat is shown under the name of the other member only."""
-    return "" if is_direct(chat_id) else visible_text(title)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Face:
-    """The avatar of a chat: that of the other member of a direct chat, or the sign of a group."""
-
-    hue: int
-    initials: str
-    is_group: bool
-    picture: str = ""
-
-
-def chat_face(chat_id: str, names: str, other: Person | None) -> Face:
-    """The avatar of a chat. `names`: of the other members; `other`: that of a direct chat."""
-    if other is not None:
-        return Face(other.hue, other.initials, False, other.picture)
-    if is_direct(chat_id):
-        return Face(hue(chat_id), initials(names), False)
-    return Face(hue(chat_id), "", True)
-
-
-def kind_text(chat_id: str, member_count: int) -> str:
-    """What a chat is, in words: a title alone can look like a person's name."""
-    if is_direct(chat_id):
-        return _("Direct chat")
-    text = ngettext("Group · %(count)s member", "Group · %(count)s members", member_count)
-    return text % {"count": member_count}
-
-
-def page_title(chat_id: str, title: str) -> str:
-    """The name of a chat for the title of its pages, where nothing else says what it is."""
-    return title if is_direct(chat_id) else _("Group: %(title)s") % {"title": title}
-
-
-def _other_members(chat: ChatSummary, me: str) -> list[str]:
-    return [member for member in chat.members if member != me][:NAMES_IN_TITLE]
-
-
-def join_names(labels: Iterable[str], total: int) -> str:
-    """A list of people in words: `labels`, and the number of others if `total` is greater."""
-    shown = list(labels)
-    if not shown:
-        return _("Only you")
-    names = ", ".join(shown)
-    rest = total - len(shown)
-    if rest <= 0:
-        return names
-    text = ngettext("%(names)s and %(rest)s other", "%(names)s and %(rest)s others", rest)
-    return text % {"names": names, "rest": rest}
 
 
 def _excerpt(chat: ChatSummary, people: People, me: str) -> str:
@@ -444,29 +433,164 @@ def _excerpt(chat: ChatSummary, people: People, me: str) -> str:
     return _("%(name)s: %(text)s") % {"name": name, "text": text}
 
 
-def one_line(message: Message) -> str:
-    """The beginning of a message's text in one line."""
-    if message.deleted:
-        return _("Message deleted")
-    body = without_bidi_controls(message.body[: EXCERPT_LENGTH * 2])
-    return Truncator(" ".join(body.split())).chars(EXCERPT_LENGTH)
+def add_room(people: People, state: Changes, me: str) -> None:
+    """Add the people whom the head and the texts of a room name, and those from whom they are told apart."""
+    others = other_members(state.members, me)
+    if is_direct(state.chat_id):
+        people.show(others)
+    shows_names = state.member_count == 2 or not shown_title(state.chat_id, state.title)
+    named = {*state.typists, *_people_of_events(state.events), *_readers(state, me)}
+    if named or (shows_names and others):
+        people.add({*named, *state.members})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class EventView:
-    """A quiet entry between the messages: who joined or left, or what was changed."""
+def room_context(state: Changes, *, people: People, me: str) -> dict[str, Any]:
+    """What the templates of the pages about a chat show of the chat itself."""
+    add_room(people, state, me)
+    shown = room_heading(state, people=people, me=me)
+    name = shown.other.name if shown.other else shown.title
+    return {
+        "chat": state,
+        "heading": shown,
+        "other": shown.other,
+        # Nothing else says there what it is.
+        "page_title": name if is_direct(state.chat_id) else _("Group: %(title)s") % {"title": name},
+        "face": shown.face,
+    }
 
-    event: ChatEvent
-    text: str
 
-    def as_json(self) -> dict[str, Any]:
-        event = self.event
-        return {
-            "number": event.number,
-            "after": event.after_id,
-            "at": event.at.isoformat(),
-            "text": self.text,
-        }
+def room_heading(state: Changes, *, people: People, me: str) -> Heading:
+    """The head of a room."""
+    return heading(state, people=people, me=me, among=state.members)
+
+
+def room_json(state: Changes, *, people: People, older: bool, newer: bool) -> dict[str, Any]:
+    """What the browser needs to know to show some messages of a room, and to keep them up to date. `older`,
+    `newer`: whether the room has others before and after them."""
+    return {
+        "newest": state.last_id,
+        "older": older,
+        "newer": newer,
+        "gap_text": gap_text(state.removed),
+        "divider": divider_text(state.unread),
+        **_changing_json(state, people),
+        "events": _events_json(state, people),
+    }
+
+
+def changes_json(
+    changes: Changes, quoted: Sequence[Message], *, people: People, reader: Reader
+) -> tuple[dict[str, Any], int]:
+    """As much of the changes as fits into an answer, and how many of the messages that are. `quoted`: the
+    messages that these reply to."""
+    add_room(people, changes, reader.me)
+    known = [*quoted, *changes.messages, *changes.edited]
+    add_authors(people, known, me=reader.me)
+    owner = changes.role == "owner"
+    new, edited = (
+        messages_json(messages, people=people, reader=reader, owner=owner, quoted=known)
+        for messages in (changes.messages, changes.edited)
+    )
+    found = fitting(chain(new, edited))
+    part, _ = split_changes(changes, len(found))
+    size = len(part.messages)
+    data = {**_besides_messages(part, people, reader.me), "messages": found[:size], "has_more": part.has_more}
+    if len(found) > size:
+        data["changed"] = sorted(found[size:], key=lambda message: message["id"])
+    return data, len(found)
+
+
+def changes_variant(changes: Changes, me: str) -> tuple[Any, ...]:
+    """What decides whether two members get the same `changes_json`, apart from their own positions."""
+    messages = [*changes.messages, *changes.edited]
+    is_personal = (
+        me == changes.last_sender
+        or any(message.sender == me or me in message.mentions for message in messages)
+        or changes.member_count == 2  # each sees the name of the other
+        or (not visible_text(changes.title) and me in changes.members[:NAMES_IN_TITLE])
+    )
+    hidden = tuple(one.reply_to for one in messages if one.reply_to and one.reply_to < changes.oldest_id)
+    edited = tuple(message.id for message in changes.edited)
+    return (changes.role, tuple(changes.typists), edited, hidden, me if is_personal else "")
+
+
+def _besides_messages(changes: Changes, people: People, me: str) -> dict[str, Any]:
+    """What changed besides the messages."""
+    data = {
+        **_changing_json(changes, people),
+        "gap": changes.gap,
+        "gap_text": gap_text(changes.gap),
+        "reset": changes.reset,
+        "edits_missed": changes.edits_missed,
+        "events": _events_json(changes, people),
+    }
+    if changes.members:
+        data |= room_heading(changes, people=people, me=me).as_json
+        data["read"] = changes.positions
+        data["seen"] = seen_text(changes, people=people, me=me)
+    return data
+
+
+def _changing_json(state: Changes, people: People) -> dict[str, Any]:
+    """The part of the state that each answer to a poll has."""
+    return {
+        "cursor": state.cursor,
+        "edits": state.edits,
+        "moved": state.moved,
+        "event": state.event,
+        "read_id": state.read_id,
+        "unread": state.unread,
+        "typing": _typing_text(state, people),
+    }
+
+
+def presence_json(chat_id: str, online: Collection[str]) -> dict[str, Any]:
+    """Who else is online in a room."""
+    count = len(online)
+    text = ngettext("%(count)d online", "%(count)d online", count) % {"count": count} if count else ""
+    return {"chat": chat_id, "online": sorted(online), "text": text}
+
+
+def seen_text(state: Changes, *, people: People, me: str) -> str:
+    """The text that says who has read the newest message, if it is of the member `me`."""
+    readers = _readers(state, me)
+    if not readers:
+        return ""
+    names = people.names(readers[:NAMES_IN_TITLE], among=state.members)
+    return _("Seen by %(names)s") % {"names": join_names(names, len(readers))}
+
+
+def _readers(state: Changes, me: str) -> list[str]:
+    """The members who have read the newest message, and let others see it, if it is the member's own."""
+    if state.last_sender != me:
+        return []
+    return [
+        member
+        for member, read_id in state.positions.items()
+        if member != me and read_id >= state.last_id and member not in state.newcomers
+    ]
+
+
+def _typing_text(state: Changes, people: People) -> str:
+    """The text that says who is typing."""
+    typists = state.typists
+    if not typists:
+        return ""
+    names = join_names(people.names(typists[:NAMES_IN_TITLE], among=state.members), len(typists))
+    return ngettext("%(names)s is typing…", "%(names)s are typing…", len(typists)) % {"names": names}
+
+
+def divider_text(unread: int) -> str:
+    """The text above the first of `unread` messages."""
+    return ngettext("%(count)s new message", "%(count)s new messages", unread) % {"count": unread}
+
+
+def gap_text(gap: int) -> str:
+    """The text that is shown where `gap` messages are missing."""
+    if not gap:
+        return ""
+    text = ngettext("%(count)s older message was removed.", "%(count)s older messages were removed.", gap)
+    return text % {"count": gap}
 
 
 #: kind of event → its text
@@ -482,15 +606,23 @@ _EVENT_TEXTS = {
 }
 
 
-def event_views(events: Sequence[ChatEvent], *, people: People, members: Iterable[str]) -> list[EventView]:
-    """The quiet entries as members see them; those whom they name are told apart from the `members`, too."""
-    ids = people_of_events(events)
-    among = {*ids, *members} if ids else set()
-    return [EventView(event=event, text=_event_text(event, people, among)) for event in events]
+def _events_json(state: Changes, people: People) -> list[dict[str, Any]]:
+    """The quiet entries between the messages: who joined or left, and what was changed. Those whom they name
+    are told apart from the members, too."""
+    ids = _people_of_events(state.events)
+    among = {*ids, *state.members} if ids else set()
+    return [
+        {
+            "number": event.number,
+            "after": event.after_id,
+            "at": event.at.isoformat(),
+            "text": _event_text(event, people, among),
+        }
+        for event in state.events
+    ]
 
 
-def people_of_events(events: Iterable[ChatEvent]) -> set[str]:
-    """The people whom the quiet entries name."""
+def _people_of_events(events: Iterable[ChatEvent]) -> set[str]:
     return {user for event in events for user in (*event.users, event.actor) if user}
 
 
@@ -500,3 +632,63 @@ def _event_text(event: ChatEvent, people: People, among: Collection[str]) -> str
     users = join_names(people.names(event.users, among=among), event.count) if event.users else ""
     actor = "".join(people.names([event.actor] if event.actor else [], among=among))
     return str(_EVENT_TEXTS[kind]) % {"actor": actor, "users": users, "title": title}
+
+
+def fitting(messages: Iterable[dict[str, Any]], max_bytes: int = MAX_BYTES) -> list[dict[str, Any]]:
+    """The first messages that have at most `max_bytes` together as JSON, but at least one. Takes at most one
+    more from an iterator: what does not fit is not rendered.
+
+    >>> fitting([{"id": 1}, {"id": 2}, {"id": 3}], max_bytes=20)
+    [{'id': 1}, {'id': 2}]
+    """
+    found: list[dict[str, Any]] = []
+    size = 0
+    for message in messages:
+        size += len(json.dumps(message, ensure_ascii=False).encode())
+        if size > max_bytes and found:
+            break
+        found.append(message)
+    return found
+
+
+def count_fitting(sizes: Iterable[int], max_bytes: int) -> int:
+    """How many of the first sizes have at most this sum, but at least one.
+
+    >>> count_fitting([5, 5, 1], 9), count_fitting([10, 1], 9), count_fitting([], 9)
+    (1, 1, 0)
+    """
+    count = total = 0
+    for size in sizes:
+        total += size
+        if total > max_bytes and count:
+            break
+        count += 1
+    return count
+
+
+def split_changes(changes: Changes, count: int) -> tuple[Changes, Changes | None]:
+    """The changes with the first `count` of the new and then of the edited messages, and those with the rest,
+    as the next call would return them; None if there is no rest."""
+    size, cut = len(changes.messages), max(count - len(changes.messages), 0)
+    if count >= size + len(changes.edited):
+        return changes, None
+    messages = changes.messages[:count]
+    left_out = changes.edit_numbers[cut:]
+    first = dataclasses.replace(
+        changes,
+        messages=messages,
+        cursor=messages[-1].cursor if messages else changes.cursor,
+        edited=changes.edited[:cut],
+        edit_numbers=changes.edit_numbers[:cut],
+        # directly before the first one that is left out
+        edits=left_out[0] - 1 if left_out else changes.edits,
+        has_more=True,
+    )
+    rest = dataclasses.replace(
+        changes,
+        messages=changes.messages[count:],
+        edited=changes.edited[cut:],
+        edit_numbers=left_out,
+        gap=0, reset=False, edits_missed=False, events=[],
+    )  # fmt: skip
+    return first, rest

@@ -18,64 +18,6 @@ from django.utils.translation import gettext as _
 
 from ..services.directories.folding import fold
 
-#: places with an @ in a message that are looked at
-MAX_PLACES = 100
-#: characters after an @ that a name can have
-MAX_NAME = 200
-_AT = re.compile(r"(?<!\w)@(?=\S)")
-
-
-class Place(NamedTuple):
-    """Where a text has an @ and a name."""
-
-    start: int
-    end: int
-    name: str
-    """Folded, as names are compared."""
-
-
-class NameSearch:
-    """The search for names in the texts of a message, compared as in searches.
-
-    >>> [place.name for place in NameSearch(["Bob", "Bob Straße"]).find("@BOB, @bob strasse, @Bobby")]
-    ['bob', 'bob strasse']
-    """
-
-    def __init__(self, labels: Iterable[str]) -> None:
-        #: "Ann" must not be found in "@Ann Lee" if that is a name, too
-        self._longest_first = sorted({*map(fold, labels)} - {""}, key=len, reverse=True)
-        self._places_left = MAX_PLACES
-
-    def find(self, text: str) -> Iterator[Place]:
-        """The places with one of the names as a whole word, which don't overlap."""
-        end = 0
-        for match in islice(_AT.finditer(text), self._places_left):
-            self._places_left -= 1
-            rest = text[match.end() : match.end() + MAX_NAME]
-            name = self._beginning(fold(rest)) if match.start() >= end else ""
-            if name:
-                end = match.end() + _length(rest, name)
-                yield Place(match.start(), end, name)
-
-    def _beginning(self, rest: str) -> str:
-        """The longest name with which a folded text begins, or ""."""
-        return next((name for name in self._longest_first if _begins_with(rest, name)), "")
-
-
-def has_place(text: str) -> bool:
-    """Whether a name can follow an @ anywhere."""
-    return _AT.search(text) is not None
-
-
-def _begins_with(rest: str, name: str) -> bool:
-    return rest.startswith(name) and not re.match(r"\w", rest[len(name) :])
-
-
-def _length(rest: str, name: str) -> int:
-    """How many characters of `rest` are the name: folding changes their number."""
-    return bisect_right(range(len(rest) + 1), len(name), key=lambda end: len(fold(rest[:end]))) - 1
-
-
 #: characters of a message's text in one piece of HTML; longer texts have a page of their own
 MAX_SHOWN_LENGTH = 20_000
 #: bytes of such a text as HTML, not counting links
@@ -124,49 +66,11 @@ _JOINERS = "\u200c\u200d"
 _BLANK_CATEGORIES = {*_INVISIBLE, "Zs", "Zl", "Zp", "Mn", "Mc", "Me"}
 #: quotation marks with which a text could seem to end
 _QUOTATION_MARKS = dict.fromkeys(map(ord, '"“”„‟«»「」『』〝〞\uff02'), "'")
-
-
-def without_bidi_controls(text: str) -> str:
-    """The text without the invisible characters that change its direction.
-
-    A name with such a character can look like another name, and can reverse the text that follows it.
-
-    >>> without_bidi_controls("Ann\\u202e gpj")
-    'Ann gpj'
-    """
-    return _BIDI_CONTROLS.sub("", text)
-
-
-def visible_text(text: str) -> str:
-    """A name or title without direction controls; empty if nothing of it can be seen.
-
-    >>> visible_text("\\u202eAnn"), visible_text("\\u200b \\u2800")
-    ('Ann', '')
-    """
-    return without_bidi_controls(text) if is_visible(text) else ""
-
-
-def is_visible(text: str) -> bool:
-    """Whether anything of the text can be seen: not if it is made of spaces, marks, and characters that are
-    displayed as nothing.
-
-    >>> is_visible("a\u200b"), is_visible("\u200b \u2800\u3164")
-    (True, False)
-    """
-    return any(category(each) not in _BLANK_CATEGORIES for each in _BLANKS.sub("", text))
-
-
-def unlinked(text: str, length: int) -> str:
-    """A user's text for a mail, where it is quoted: one line of at most `length` characters, without
-    invisible ones, and without anything that a mail program shows as a link.
-
-    >>> unlinked('Pay at\\nhttps://evil.example/x or evil.example: "now"', 60)
-    "Pay at [link] or evil. example: 'now'"
-    """
-    shown = [each for each in text if each.isspace() or each in _JOINERS or category(each) not in _INVISIBLE]
-    line = " ".join("".join(shown).split())[: 4 * length]  # more may only be a link
-    line = _MAIL_LINK.sub(lambda match: _("[link]"), line)
-    return Truncator(_INNER_DOT.sub(r"\g<0> ", line).translate(_QUOTATION_MARKS)).chars(length)
+#: places with an @ in a message that are looked at
+MAX_PLACES = 100
+#: characters after an @ that a name can have
+MAX_NAME = 200
+_AT = re.compile(r"(?<!\w)@(?=\S)")
 
 
 def body_html(body: str, *, mentions: Sequence[str] = (), own: str = "") -> SafeString:
@@ -309,6 +213,21 @@ def _without_trailing(address: str) -> str:
     return address[:end]
 
 
+def _escape(text: str) -> str:
+    return escape(text, quote=False)
+
+
+def _is_link(address: str) -> bool:
+    return len(address) <= MAX_ADDRESS_LENGTH and not address.endswith("//")
+
+
+def _link(address: str) -> str:
+    # An address has no quotes: see _TOKEN. `dir` isolates it from controls in the text around it.
+    shown = escape(address, quote=False)
+    target = shown if shown.startswith("http") else f"https://{shown}"
+    return f'<a href="{target}" dir="ltr" rel="noopener noreferrer nofollow ugc" target="_blank">{shown}</a>'
+
+
 class _Marker:
     """Escapes texts, and marks up the first mention of each member in them."""
 
@@ -332,16 +251,95 @@ class _Marker:
         return "".join([*parts, _escape(text[end:])])
 
 
-def _escape(text: str) -> str:
-    return escape(text, quote=False)
+class Place(NamedTuple):
+    """Where a text has an @ and a name."""
+
+    start: int
+    end: int
+    name: str
+    """Folded, as names are compared."""
 
 
-def _is_link(address: str) -> bool:
-    return len(address) <= MAX_ADDRESS_LENGTH and not address.endswith("//")
+class NameSearch:
+    """The search for names in the texts of a message, compared as in searches.
+
+    >>> [place.name for place in NameSearch(["Bob", "Bob Straße"]).find("@BOB, @bob strasse, @Bobby")]
+    ['bob', 'bob strasse']
+    """
+
+    def __init__(self, labels: Iterable[str]) -> None:
+        #: "Ann" must not be found in "@Ann Lee" if that is a name, too
+        self._longest_first = sorted({*map(fold, labels)} - {""}, key=len, reverse=True)
+        self._places_left = MAX_PLACES
+
+    def find(self, text: str) -> Iterator[Place]:
+        """The places with one of the names as a whole word, which don't overlap."""
+        end = 0
+        for match in islice(_AT.finditer(text), self._places_left):
+            self._places_left -= 1
+            rest = text[match.end() : match.end() + MAX_NAME]
+            name = self._beginning(fold(rest)) if match.start() >= end else ""
+            if name:
+                end = match.end() + _length(rest, name)
+                yield Place(match.start(), end, name)
+
+    def _beginning(self, rest: str) -> str:
+        """The longest name with which a folded text begins, or ""."""
+        return next((name for name in self._longest_first if _begins_with(rest, name)), "")
 
 
-def _link(address: str) -> str:
-    # An address has no quotes: see _TOKEN. `dir` isolates it from controls in the text around it.
-    shown = escape(address, quote=False)
-    target = shown if shown.startswith("http") else f"https://{shown}"
-    return f'<a href="{target}" dir="ltr" rel="noopener noreferrer nofollow ugc" target="_blank">{shown}</a>'
+def has_place(text: str) -> bool:
+    """Whether a name can follow an @ anywhere."""
+    return _AT.search(text) is not None
+
+
+def _begins_with(rest: str, name: str) -> bool:
+    return rest.startswith(name) and not re.match(r"\w", rest[len(name) :])
+
+
+def _length(rest: str, name: str) -> int:
+    """How many characters of `rest` are the name: folding changes their number."""
+    return bisect_right(range(len(rest) + 1), len(name), key=lambda end: len(fold(rest[:end]))) - 1
+
+
+def without_bidi_controls(text: str) -> str:
+    """The text without the invisible characters that change its direction.
+
+    A name with such a character can look like another name, and can reverse the text that follows it.
+
+    >>> without_bidi_controls("Ann\\u202e gpj")
+    'Ann gpj'
+    """
+    return _BIDI_CONTROLS.sub("", text)
+
+
+def visible_text(text: str) -> str:
+    """A name or title without direction controls; empty if nothing of it can be seen.
+
+    >>> visible_text("\\u202eAnn"), visible_text("\\u200b \\u2800")
+    ('Ann', '')
+    """
+    return without_bidi_controls(text) if is_visible(text) else ""
+
+
+def is_visible(text: str) -> bool:
+    """Whether anything of the text can be seen: not if it is made of spaces, marks, and characters that are
+    displayed as nothing.
+
+    >>> is_visible("a\u200b"), is_visible("\u200b \u2800\u3164")
+    (True, False)
+    """
+    return any(category(each) not in _BLANK_CATEGORIES for each in _BLANKS.sub("", text))
+
+
+def unlinked(text: str, length: int) -> str:
+    """A user's text for a mail, where it is quoted: one line of at most `length` characters, without
+    invisible ones, and without anything that a mail program shows as a link.
+
+    >>> unlinked('Pay at\\nhttps://evil.example/x or evil.example: "now"', 60)
+    "Pay at [link] or evil. example: 'now'"
+    """
+    shown = [each for each in text if each.isspace() or each in _JOINERS or category(each) not in _INVISIBLE]
+    line = " ".join("".join(shown).split())[: 4 * length]  # more may only be a link
+    line = _MAIL_LINK.sub(lambda match: _("[link]"), line)
+    return Truncator(_INNER_DOT.sub(r"\g<0> ", line).translate(_QUOTATION_MARKS)).chars(length)

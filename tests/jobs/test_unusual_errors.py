@@ -17,7 +17,7 @@ from django_redis_messaging.services.common.loops import LoopGroup, Poller, defa
 from django_redis_messaging.services.jobs import queue as jobs
 from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.running import Heartbeat, RunningJobs
-from django_redis_messaging.services.live.stream import Marks
+from django_redis_messaging.services.live.reading import Reading, Registry
 
 from ..support.server import DEADLINE, until
 from ..support.unusual_errors import TextExits
@@ -110,12 +110,12 @@ def test_renewals_by_a_call_go_on(error: Exception) -> None:
     renewal.end()
 
 
-async def test_live_streams_read_other_resources(error: Exception) -> None:
-    reading = FailsOnce(error)
-    marks = Marks(reading.awaited)
-    marks.user("ann")
-    await asyncio.to_thread(until, lambda: reading.calls == 2)
-    assert all(not task.cancelled() for task in marks._tasks.values())
+async def test_live_streams_read_other_resources(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, reading = FailsOnce(error), Reading(conf.alias(), Registry())
+    monkeypatch.setattr(reading, "_read", read.awaited)
+    reading.mark_user("ann")
+    await asyncio.to_thread(until, lambda: read.calls == 2)
+    assert all(not task.cancelled() for task in reading._tasks.values())
 
 
 @pytest.mark.usefixtures("closing")

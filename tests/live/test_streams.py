@@ -14,8 +14,9 @@ from pytest_django import Settings
 
 from django_redis_messaging import Blocks, Chat, Choices, Inbox, Mailbox, live
 from django_redis_messaging.core.connection import AsyncConnection
-from django_redis_messaging.services.live import hub as looking
-from django_redis_messaging.services.live.hub import Hint, Hints, hub_of
+from django_redis_messaging.services.live import hub as polling
+from django_redis_messaging.services.live.hints import ChangeHint, HintSubscription
+from django_redis_messaging.services.live.hub import hub_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -117,7 +118,7 @@ async def test_a_hub_that_closes_as_something_changes_reads_it_for_the_next_stre
     chat, hub = await Chat.acreate("ann", ["bob"], "One"), hub_of()
     async with following("bob") as reader:
         await reader.until(live.ChatsChanged)
-        hub.receive(Hint("m", chat.id))
+        hub.receive(ChangeHint("m", chat.id))
         hub.close()  # before the task that reads has begun
     async with following("bob", rooms=[chat.id]) as reader:
         assert await reader.until(live.RoomChanged)
@@ -214,7 +215,7 @@ async def test_positions_wake_those_who_see_them(
         return await read(self, users, **known)  # type: ignore[arg-type]
 
     async with (
-        never_looking(monkeypatch),
+        never_polling(monkeypatch),
         following("ann", rooms=[chat.id]) as ann,
         following("bob", rooms=[chat.id]) as bob,
     ):
@@ -238,9 +239,9 @@ async def test_positions_wake_those_who_see_them(
 
 
 @asynccontextmanager
-async def never_looking(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """The hub looks at the beginning, then never again by itself."""
-    monkeypatch.setattr(looking, "INTERVAL", 60)
+async def never_polling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """The hub polls at the beginning, then never again by itself."""
+    monkeypatch.setattr(polling, "INTERVAL", 60)
     async with following("somebody else") as reader:
         await reader.until(live.MailChanged)
         yield
@@ -248,15 +249,15 @@ async def never_looking(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 async def test_what_changes_before_hints_come(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream begins while the hub has no subscription, and what changes before it has one is not lost."""
-    may_subscribe, subscribe = asyncio.Event(), Hints._subscribe
+    may_subscribe, subscribe = asyncio.Event(), HintSubscription._subscribe
 
-    async def fail(self: Hints, connection: AsyncConnection) -> None:
+    async def fail(self: HintSubscription, connection: AsyncConnection) -> None:
         if not may_subscribe.is_set():
             raise OSError("no connection")
         await subscribe(self, connection)
 
-    monkeypatch.setattr(Hints, "_subscribe", fail)
-    async with never_looking(monkeypatch), following("bob") as reader:
+    monkeypatch.setattr(HintSubscription, "_subscribe", fail)
+    async with never_polling(monkeypatch), following("bob") as reader:
         await reader.until(live.ChatsChanged)
         await reader.until(live.MailChanged)
         await Chat.acreate("ann", ["bob"], "Hi")
@@ -270,7 +271,7 @@ async def test_everything_is_read_again_after_hints_were_lost(
     closing: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = await Chat.acreate("ann", ["bob"], "One")
-    async with never_looking(monkeypatch), following("bob", rooms=[chat.id]) as reader:
+    async with never_polling(monkeypatch), following("bob", rooms=[chat.id]) as reader:
         await reader.until(live.RoomChanged)
         await reader.until(live.ChatsChanged, lambda event: event.chats[0].unread == 1)
         await reader.until(live.MailChanged)
@@ -279,7 +280,7 @@ async def test_everything_is_read_again_after_hints_were_lost(
             await chat.aack("bob", 1)
             with pytest.raises(TimeoutError):
                 await reader.until(live.RoomChanged, lambda event: event.changes.read_id == 1, 0.2)
-        hub_of()._looking.hints_lost()
+        hub_of()._polling.hints_lost()
         await reader.until(live.RoomChanged, lambda event: event.changes.read_id == 1)
         await reader.until(live.ChatsChanged, lambda event: event.chats[0].unread == 0)
 
@@ -301,7 +302,7 @@ async def test_without_hints_changes_are_found(closing: None, monkeypatch: pytes
 
 
 async def test_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
-    monkeypatch.setattr(looking, "INTERVAL", 0.1)
+    monkeypatch.setattr(polling, "INTERVAL", 0.1)
     chat = await Chat.acreate("ann", ["bob"], "One")
     presence = live.Presence()
     async with following("ann", rooms=[chat.id]) as ann:
@@ -326,15 +327,15 @@ async def test_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch, set
 
 async def test_non_members_do_not_learn_who_is_online(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even between the beginning of a stream and the reading of the chat."""
-    monkeypatch.setattr(looking, "INTERVAL", 0.1)
+    monkeypatch.setattr(polling, "INTERVAL", 0.1)
     chat, hub = await Chat.acreate("ann", ["bob"], "One"), hub_of()
     await live.Presence().aenter("bob", "one")
     async with following("ann", rooms=[chat.id]) as ann:
         await ann.until(live.PresenceChanged, lambda event: event.online == {"bob"})
         await until_all_is_read("ann")
-        monkeypatch.setattr(hub._reading.marks, "chat", lambda *args: None)  # the reading is late
+        monkeypatch.setattr(hub._reading, "mark_chat", lambda *args: None)  # the reading is late
         async with hub.stream("mallory", {chat.id: live.Known()}) as stream:
-            await hub._looking._look_who_is_online()
+            await hub._polling._poll_who_is_online()
             found = await stream.take(0.1)
             assert not [event for event in found if isinstance(event, live.PresenceChanged)]
 
@@ -342,7 +343,7 @@ async def test_non_members_do_not_learn_who_is_online(closing: None, monkeypatch
 async def test_a_chat_that_grows_shows_nobody_online(
     closing: None, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    monkeypatch.setattr(looking, "INTERVAL", 0.1)
+    monkeypatch.setattr(polling, "INTERVAL", 0.1)
     settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "PRESENCE_MAX_MEMBERS": 2}
     chat = await Chat.acreate("ann", ["bob"], "One")
     await live.Presence().aenter("bob", "one")
@@ -378,10 +379,10 @@ async def test_members_who_see_less_share_nothing_with_the_others(closing: None)
 
 
 async def test_what_changes_while_the_list_is_read(closing: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No stream follows the chat yet, and no look will find the change."""
+    """No stream follows the chat yet, and no poll will find the change."""
     chat = await Chat.acreate("ann", ["bob"], "One")
     read, came = Inbox.achats, asyncio.Event()
-    async with never_looking(monkeypatch):
+    async with never_polling(monkeypatch):
         receive = hub_of().receive
         monkeypatch.setattr(hub_of()._hints, "_receive", lambda hint: (receive(hint), came.set()))
 
@@ -399,11 +400,11 @@ async def test_what_changes_while_the_list_is_read(closing: None, monkeypatch: p
 
 
 async def until_all_is_read(user: str) -> None:
-    """Wait until no look will find more about the user's chats."""
+    """Wait until no poll will find more about the user's chats."""
     inbox, hub = Inbox(user), hub_of()
     await inbox.achats()
     async with asyncio.timeout(30):
-        while hub._reading.marks._tasks or any(  # noqa: ASYNC110
+        while hub._reading._tasks or any(  # noqa: ASYNC110
             hub._registry.chats[chat_id].newest != newest for chat_id, newest in inbox.newest.items()
         ):
             await asyncio.sleep(0.01)
@@ -413,7 +414,7 @@ async def test_blocking_ends_the_direct_chat_for_the_blocker_alone(
     closing: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The blocked person gets no event, but that the other one is offline."""
-    monkeypatch.setattr(looking, "INTERVAL", 0.1)
+    monkeypatch.setattr(polling, "INTERVAL", 0.1)
     chat = await Chat.adirect("ann", "bob")
     await chat.asend("bob", "One")
     other = await Chat.acreate("zoe", ["ann", "bob"])

@@ -36,7 +36,11 @@ def make_application() -> Any:
         CACHES={
             "messaging": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["REDIS_URL"]}
         },
-        REDIS_MESSAGING={"PREFIX": os.environ["PREFIX"], "IDENTITY": f"{__name__}.Plain"},
+        REDIS_MESSAGING={
+            "PREFIX": os.environ["PREFIX"],
+            "IDENTITY": f"{__name__}.Plain",
+            "LIVE_LIFETIME": float(os.environ["LIVE_LIFETIME"]),
+        },
     )
     django.setup(set_prefix=False)
     return get_asgi_application()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -19,7 +20,12 @@ from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
 from django.test import Client
 
-from django_redis_messaging.services.live.hub import open_hubs
+from django_redis_messaging.services.live import hub
+
+
+def open_hubs() -> list[tuple[asyncio.AbstractEventLoop, hub.Hub]]:
+    """The hubs of this process, with their event loops."""
+    return [(loop, one) for loop, one in hub._hubs.values() if not loop.is_closed()]
 
 
 class Site:
@@ -46,7 +52,7 @@ class Site:
 
     def streams(self) -> int:
         """The number of open streams."""
-        return sum(hub.number_of_streams for _, hub in open_hubs())
+        return sum(one.number_of_streams for _, one in open_hubs())
 
     def stop(self) -> None:
         self._server.should_exit = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from itertools import count
@@ -12,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.http import HttpRequest
@@ -21,9 +24,8 @@ from pytest_django import Settings
 from django_redis_messaging import Chat, Choices, notify
 from django_redis_messaging.services.live import Known, Presence
 from django_redis_messaging.web import identity as identities
-from django_redis_messaging.web.live import view as rendering
-from django_redis_messaging.web.live import view as sending
-from django_redis_messaging.web.live.access import Access
+from django_redis_messaging.web.live import view
+from django_redis_messaging.web.live.access import Access, release_thread
 from django_redis_messaging.web.rendering import MAX_BYTES
 
 from ..support.serving import EventSource, Site
@@ -222,7 +224,7 @@ class TestEvents:
     def test_ends_when_the_user_may_not_go_on(
         self, site: Site, people: tuple[User, User], chat: Chat, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
-        monkeypatch.setattr(sending, "ACCESS_INTERVAL", 0.1)
+        monkeypatch.setattr(view, "ACCESS_INTERVAL", 0.1)
         ann, bob = people
         with EventSource(site, ann) as anns, EventSource(site, bob, room=chat.id) as bobs:
             anns.until("bell")
@@ -293,7 +295,7 @@ class TestBounds:
         self, site: Site, people: tuple[User, User], monkeypatch: pytest.MonkeyPatch, streams: int
     ) -> None:
         """As long as it took, times the number of the user's streams."""
-        monkeypatch.setattr(rendering, "thread_time", count(step=0.2).__next__)  # each takes 0.2 s
+        monkeypatch.setattr(view, "thread_time", count(step=0.2).__next__)  # each takes 0.2 s
         ann, bob = (str(user.pk) for user in people)
         rooms = [Chat.create(ann, [bob], "One").id for _ in range(3)]
         begun = monotonic()
@@ -320,6 +322,23 @@ class TestAccess:
         request.user, request._cached_user = bob, ann  # type: ignore[attr-defined]
         Access(request, str(bob.pk), identities.current()).release(request)
         assert request.user is bob
+
+    @pytest.mark.parametrize("in_task", [False, True], ids=["Django 6.1", "Django 5.2"])
+    async def test_the_thread_of_synchronous_code_ends(self, in_task: bool) -> None:
+        """Whether Django runs the view in the task that has entered the context, or in another one."""
+
+        async def stream() -> tuple[threading.Thread, threading.Thread]:
+            before = await sync_to_async(threading.current_thread)()
+            await release_thread()
+            await asyncio.to_thread(before.join, 30)
+            assert not before.is_alive()
+            return before, await sync_to_async(threading.current_thread)()
+
+        async with ThreadSensitiveContext():
+            before, after = await (asyncio.create_task(stream()) if in_task else stream())
+        await asyncio.to_thread(after.join, 30)
+        assert before is not after
+        assert not after.is_alive()
 
     def request(self, user: User) -> HttpRequest:
         request = HttpRequest()

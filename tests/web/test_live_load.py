@@ -18,12 +18,11 @@ from django.contrib.auth.models import User
 from django.core.handlers.asgi import ASGIRequest
 
 from django_redis_messaging import Chat, notify
-from django_redis_messaging.services.live.hub import open_hubs
 from django_redis_messaging.services.live.stream import Stream
 from django_redis_messaging.web.live import view
 from tests.support.server import server, until
 
-from ..support.serving import EventSource, Site
+from ..support.serving import EventSource, Site, open_hubs
 from .conftest import client_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timing]

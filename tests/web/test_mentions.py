@@ -13,10 +13,10 @@ from django.urls import reverse
 
 from django_redis_messaging import Chat, Mailbox, Unavailable
 from django_redis_messaging.services.users.privacy import Blocks
-from django_redis_messaging.web import rendering
 from django_redis_messaging.web.identity import Identity
-from django_redis_messaging.web.rendering import find_mentions
 from django_redis_messaging.web.texts import MAX_PLACES, markup
+from django_redis_messaging.web.views import messages
+from django_redis_messaging.web.views.messages import find_mentions
 
 from .conftest import client_of
 
@@ -195,7 +195,7 @@ def test_a_failing_notification_does_not_fail_the_message(
     def fail(*_: object, **__: object) -> None:
         raise Unavailable("gone")
 
-    monkeypatch.setattr(rendering, "notify_many", fail)
+    monkeypatch.setattr(messages, "notify_many", fail)
     with caplog.at_level(logging.WARNING):
         send(chat, people["ann"], "Hi @Bob")
     assert "Notifying" in caplog.text and "Hi" not in caplog.text

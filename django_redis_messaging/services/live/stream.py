@@ -1,17 +1,13 @@
-"""One user's live stream: what the hub has read for it and its reader has not taken yet."""
+"""One user's live stream: what was read for it and its reader has not taken yet, as events."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from ...core.operations import log_exception
-from ...core.outcome import without_deadline
-from ...errors import InvalidArgument, MessagingError
+from ...errors import InvalidArgument
 from ..chats.values import Changes, ChatSummary
 from ..common.arguments import parse_cursor
 from ..mailboxes.mailbox import MailboxStatus
@@ -74,7 +70,7 @@ class LiveEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class RoomChanged(LiveEvent):
-    """An open chat has changed. The first one describes its state, also if nothing has changed."""
+    """An open chat has changed. The first one describes its state, even if nothing has changed."""
 
     changes: Changes
     since: Known
@@ -100,7 +96,7 @@ class RoomClosed(LiveEvent):
 @dataclass(frozen=True, kw_only=True)
 class PresenceChanged(LiveEvent):
     """Others are online in an open chat. Follows within some seconds of the first `RoomChanged`, and of each
-    change; not in chats with more than PRESENCE_MAX_MEMBERS members: once one grows, nobody is."""
+    change. In chats with more than PRESENCE_MAX_MEMBERS members, nobody is shown as online."""
 
     chat_id: str
     online: frozenset[str]
@@ -129,93 +125,6 @@ class MailChanged(LiveEvent):
 def known_after(changes: Changes) -> Known:
     """What a reader knows after these changes."""
     return Known(changes.cursor, changes.edits, changes.moved, changes.event)
-
-
-logger = logging.getLogger(__name__)
-
-#: seconds between two readings of the same resource
-READ_INTERVAL = 0.02
-#: number of resources that are read at the same time
-MAX_READS = 8
-#: seconds after a failed reading
-RETRY_PAUSE = 1.0
-
-#: what has changed in a chat: everything, who is typing, or nothing, but a stream is behind
-EVERYTHING, TYPING, BEHIND = "m", "t", "behind"
-#: what has changed in the index of a user: they joined or left chats, or it must be read as a whole
-JOINED, WHOLE = "joined", "whole"
-#: the beginning of a change of a member's position; the name follows
-POSITION = "a"
-
-
-class Resource(NamedTuple):
-    """Something that can be read: the chat, the index, or the mailbox with this name."""
-
-    kind: Literal["chat", "index", "mailbox"]
-    name: str
-
-
-class Marks:
-    """Marked resources are read, each by one task at a time. While it is read, a resource is only marked
-    again: a busy chat is read as fast as it can be, and no faster."""
-
-    def __init__(self, read: Callable[[Resource, set[str]], Awaitable[None]]) -> None:
-        self._read = read
-        #: resource → what has changed in it
-        self._marked: defaultdict[Resource, set[str]] = defaultdict(set)
-        #: resource → the task that reads it
-        self._tasks: dict[Resource, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(MAX_READS)
-        self._context = without_deadline()
-
-    def chat(self, chat_id: str, what: str = EVERYTHING) -> None:
-        """Mark a chat."""
-        self.add(Resource("chat", chat_id), what)
-
-    def user(self, user: str) -> None:
-        """Mark all that belongs to a user."""
-        self.add(Resource("index", user), WHOLE)
-        self.add(Resource("mailbox", user), EVERYTHING)
-
-    def add(self, resource: Resource, *what: str) -> None:
-        """Mark a resource, and begin to read it, unless that is being done."""
-        self._marked[resource].update(what)
-        if resource not in self._tasks:
-            self._tasks[resource] = self.start(self._read_while_marked(resource))
-
-    def later(self, seconds: float, resource: Resource, *what: str) -> None:
-        """Mark a resource after a pause."""
-        asyncio.get_running_loop().call_later(seconds, self.add, resource, *what)
-
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task in the context of the hub: it outlives the request that needs it first."""
-        return asyncio.get_running_loop().create_task(coroutine, context=self._context.copy())
-
-    def clear(self) -> None:
-        """Stop reading."""
-        for task in self._tasks.values():
-            task.cancel()
-        self._tasks.clear()  # a task that is cancelled before it has begun would not remove itself
-        self._marked.clear()
-
-    async def _read_while_marked(self, resource: Resource) -> None:
-        try:
-            while resource in self._marked:
-                async with self._slots:
-                    await self._attempt(resource, self._marked.pop(resource))
-                await asyncio.sleep(READ_INTERVAL)
-        finally:
-            if self._tasks.get(resource) is asyncio.current_task():
-                del self._tasks[resource]
-
-    async def _attempt(self, resource: Resource, what: set[str]) -> None:
-        try:
-            await self._read(resource, what)
-        except MessagingError as error:
-            logger.warning("Reading %s %r for live streams failed, retrying: %s", *resource, error)
-            self.later(RETRY_PAUSE, resource, *what)
-        except Exception as error:  # the other resources must be read
-            log_exception(logger, error, "Reading %s %r for live streams failed.", *resource)
 
 
 class Room:
@@ -263,18 +172,21 @@ class Stream:
     the mailbox, so a slow reader takes no more memory than a fast one and delays nobody."""
 
     __slots__ = (
-        "_chats", "_closed", "_complete", "_gone", "_has_news", "_mail", "_marks", "_must_check", "_shared",
-        "_waiter", "chat_ids", "is_ended", "rooms", "token", "user",
+        "_chats", "_closed", "_complete", "_gone", "_has_news", "_mail", "_must_check", "_read_more",
+        "_shared", "_waiter", "chat_ids", "is_ended", "rooms", "token", "user",
     )  # fmt: skip
 
-    def __init__(self, marks: Marks, user: str, rooms: Mapping[str, Known], token: str = "") -> None:
+    def __init__(
+        self, user: str, rooms: Mapping[str, Known], *, read_more: Callable[[str], None], token: str = ""
+    ) -> None:
         self.user = user
-        #: with which the stream counts as one of its user; empty if it doesn't
+        #: the token with which the stream counts as one of its user; empty if it doesn't count
         self.token = token
         self.rooms = {chat_id: Room(known) for chat_id, known in rooms.items()}
         #: the chats of the user's list
         self.chat_ids: tuple[str, ...] = ()
-        self._marks = marks
+        #: called with the id of a chat of which there is more to read, once its event is taken
+        self._read_more = read_more
         #: whether `take` has something to return; the future for which it waits. An asyncio.Event would take
         #: seven times the memory: it has a deque.
         self._has_news = False
@@ -290,7 +202,7 @@ class Stream:
         self.is_ended = False
 
     def end(self) -> None:
-        """Let `take` return at once: the process stops."""
+        """Let `take` return at once: nothing more will come."""
         self.is_ended = True
         self._wake()
 
@@ -327,7 +239,7 @@ class Stream:
                 found.append(room.event)
                 room.event = None
                 if room.is_behind:
-                    self._marks.chat(chat_id, BEHIND)
+                    self._read_more(chat_id)
             if room.online_event is not None:
                 found.append(room.online_event)
                 room.online_event = None
@@ -370,7 +282,7 @@ class Stream:
             self._wake()
 
     def put_online(self, chat_id: str, online: frozenset[str]) -> None:
-        """Who is online in an open chat. Nobody, as long as it is not known that the user is a member."""
+        """Others are online in an open chat. Ignored until it is known that the user is a member."""
         room = self.rooms[chat_id]
         if room.shown is not None and room.put_online(chat_id, online - {self.user}):
             self._wake()

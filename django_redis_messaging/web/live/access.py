@@ -1,13 +1,11 @@
-"""Who may have a stream, and what ends it before its reader does."""
+"""Access to streams: which requests may become one, what they give back then, and when the user loses it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import threading
-from functools import cache, partial
-from types import FrameType
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import SyncToAsync, sync_to_async
@@ -19,11 +17,15 @@ from django.utils.functional import SimpleLazyObject
 
 from ... import conf
 from ...errors import MessagingError
-from ...services.live.hub import open_hubs
-from ..identity import Identity
+from ..identity import Identity, current
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
+
+logger = logging.getLogger(__name__)
+
+#: seconds that signing out may be delayed
+SIGN_OUT_TIMEOUT = 0.25
 
 
 def can_stream(request: HttpRequest) -> bool:
@@ -32,8 +34,8 @@ def can_stream(request: HttpRequest) -> bool:
 
 
 class Access:
-    """Whether the user of a request may still use the pages: not after signing out, for example. To be made
-    where synchronous code runs: it reads the session."""
+    """Whether the user of a request may still use the pages: not after signing out, for example. Create it in
+    synchronous code: it reads the session."""
 
     def __init__(self, request: HttpRequest, me: str, identity: Identity) -> None:
         session: Any = getattr(request, "session", None)
@@ -44,8 +46,8 @@ class Access:
 
     def release(self, request: HttpRequest) -> None:
         """Forget what Django has read for a request that becomes a stream, and would keep as long as the
-        stream lasts: the parsed headers and parameters, the session and its user. Who uses them again reads
-        them again. A user whom the site's own middleware has set stays."""
+        stream lasts: the parsed headers and parameters, the session and its user. They are read again if
+        they are used again. A user whom the site's own middleware has set stays."""
         is_of_session = self._key is not None and request.user == request.__dict__.get("_cached_user")
         for name in ("GET", "COOKIES", "headers", "_cached_user"):
             request.__dict__.pop(name, None)
@@ -54,8 +56,8 @@ class Access:
             request.user = cast("User", SimpleLazyObject(partial(auth.get_user, request)))
 
     async def holds(self) -> bool:
-        """Whether the session still exists and belongs to the user. Who is authenticated without a session is
-        checked when the client reconnects."""
+        """Whether the session still exists and belongs to the user. A user who is authenticated without a
+        session is checked when the client reconnects."""
         return self._key is None or await asyncio.to_thread(self._check)
 
     def _check(self) -> bool:
@@ -73,41 +75,20 @@ async def release_thread() -> None:
     """Close the database connections of a request that becomes a stream, and end the thread in which its
     synchronous code has run: it would be idle as long as the stream lasts."""
     await sync_to_async(_close_connections)()
-    context = SyncToAsync.thread_sensitive_context.get(None)
-    executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
-    if executor is not None:
-        executor.shutdown(wait=False)
+    context: Any = SyncToAsync.thread_sensitive_context.get(None)
+    if context is not None:
+        # To leave the context that Django has entered for the request ends its thread. Entered again, it has
+        # none until synchronous code runs in it. Django 5.2 has entered it in another task, where alone the
+        # variable can be reset: here, it keeps its value, and entering changes nothing.
+        with suppress(ValueError):
+            await context.__aexit__(None, None, None)
+        await context.__aenter__()
 
 
 def _close_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()
-
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-@cache
-def watch_signals() -> None:
-    """End all streams before the server handles a signal to stop. A server that handles none doesn't wait."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    for number in _SIGNALS:
-        handle = signal.getsignal(number)
-        if callable(handle):
-            signal.signal(number, partial(_end_streams, handle))
-
-
-def _end_streams(handle: Any, number: int, frame: FrameType | None) -> None:
-    for loop, hub in open_hubs():
-        loop.call_soon_threadsafe(hub.end_streams)
-    handle(number, frame)
-
-
-logger = logging.getLogger(__name__)
-#: seconds that signing out may be delayed
-TIMEOUT = 0.25
 
 
 def connect() -> None:
@@ -118,15 +99,14 @@ def connect() -> None:
 def _signed_out(user: Any, **_: Any) -> None:
     if user is None or not conf.current().LIVE:
         return
-    # not at the top: the app imports this module before its models are loaded
+    # not at the top: they load all services, which most processes don't need
     from ...core import clients, keys
     from ...core.outcome import deadline
-    from ...services.live.hub import signing_out
-    from ..identity import current
+    from ...services.live.hints import signing_out
 
     member = current().member_id(user)
     try:
-        with deadline(TIMEOUT):
+        with deadline(SIGN_OUT_TIMEOUT):
             clients.execute(conf.alias(), signing_out(keys.current_prefix(), member))
     except MessagingError as error:
         logger.warning("Ending the streams of a user who has signed out is delayed: %s", error)

@@ -21,7 +21,6 @@ from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.utils import timezone, translation
 from django.utils.decorators import method_decorator
-from django.utils.translation import ngettext
 from django.views import View
 from django.views.decorators.debug import sensitive_variables
 
@@ -41,166 +40,32 @@ from ...services.live import (
 from ...services.live.hub import MAX_ROOMS, Hub, hub_of
 from ...services.live.stream import Stream, known_after
 from .. import bell, problems
-from ..base import INVALID_POSITION, MessagingView, check_text
+from ..base import INVALID_POSITION, MessagingView, check_text, read_quoted
+from ..people import People
 from ..problems import Problem
-from ..rendering import MAX_BYTES, NAMES_IN_TITLE, chat_rows, split_changes
-from ..texts import visible_text
-from ..views.chats import ChatsFeedView
-from ..views.rooms import RoomFeedView
-from .access import Access, can_stream, release_thread, watch_signals
+from ..rendering import (
+    MAX_BYTES,
+    Reader,
+    changes_json,
+    changes_variant,
+    chat_rows,
+    presence_json,
+    row_json,
+    row_variant,
+    split_changes,
+)
+from .access import Access, can_stream, release_thread
 
 T = TypeVar("T")
 
-
-class Renderer:
-    """Makes JSON of events for the user of a request. What may read the database runs in a thread."""
-
-    def __init__(self, view: MessagingView) -> None:
-        request = self._request = view.request
-        self._me = view.me
-        self._identity = view.active_identity
-        self._html = bool(request.GET.get("html"))
-        self._language = translation.get_language()
-        self._zone = timezone.get_current_timezone()
-        #: seconds of CPU that rendering has taken; what other streams have rendered doesn't count
-        self.spent = 0.0
-        #: what the JSON depends on besides the event
-        self._variant = (self._html, self._language, str(self._zone), _place(request))
-
-    async def render(self, event: LiveEvent) -> tuple[str, str, RoomChanged | None]:
-        """The name of an event, its JSON, and what doesn't fit into it: the next event."""
-        match event:
-            case RoomChanged():
-                return "room", *await self._room(event)
-            case ChatsChanged():
-                return "chats", await self._chats(event), None
-            case MailChanged():
-                return "bell", _dump(bell.as_json(event.status)), None
-            case PresenceChanged():
-                return "presence", self._localized(partial(_presence, event)), None
-            case RoomClosed():
-                return "closed", _dump({"chat": event.chat_id}), None
-        raise TypeError(f"{type(event).__name__} has no JSON.")
-
-    async def _room(self, event: RoomChanged) -> tuple[str, RoomChanged | None]:
-        changes = event.changes
-        variant = (event.since, _room_variant(changes, self._me))
-        shared, count = await self._once(event.shared, variant, partial(self._shared_room, changes))
-        part, rest = split_changes(changes, count)
-        own = {
-            "chat": part.chat_id,
-            "known": known_after(part).encode(),
-            "since": event.since.numbers(),
-            "read_id": part.read_id,
-            "unread": part.unread,
-        }
-        text = _joined(_dump(own), shared)
-        return text, replace(event, changes=rest, since=known_after(part)) if rest else None
-
-    def _shared_room(self, changes: Changes) -> tuple[str, int]:
-        view = RoomFeedView()
-        self._set_up(view, chat_id=changes.chat_id)
-        data, count = view.fitting_part(changes)
-        del data["read_id"], data["unread"]
-        return _dump({"changed": [], **data}), count
-
-    async def _chats(self, event: ChatsChanged) -> str:
-        own = _dump({"complete": event.complete, "gone": event.gone})
-        if event.complete:  # clients have the HTML already, or read the feed
-            make = partial(self._rows, event.chats, html=False)
-            return _joined(own, await self._in_thread(make))
-        rows = [
-            await self._once(event.shared, _row_variant(chat, self._me), partial(self._row, chat))
-            for chat in event.chats
-        ]
-        return _joined(own, f'{{"chats": [{", ".join(rows)}]}}')
-
-    def _row(self, chat: ChatSummary) -> str:
-        [row] = self._list([chat], html=self._html)
-        return _dump(row)
-
-    def _rows(self, chats: Sequence[ChatSummary], *, html: bool) -> str:
-        return _dump({"chats": self._list(chats, html=html)})
-
-    def _list(self, chats: Sequence[ChatSummary], *, html: bool) -> list[dict[str, Any]]:
-        view = ChatsFeedView()
-        self._set_up(view)
-        rows = chat_rows(chats, people=view.people, me=self._me)
-        return [view.as_json(row, html=html) for row in rows]
-
-    def _set_up(self, view: MessagingView, **kwargs: str) -> None:
-        view.setup(self._request, **kwargs)
-        view.me, view.active_identity = self._me, self._identity
-
-    async def _once(self, shared: dict[Any, Any], variant: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """What `make` returns; it is called once for all events with the same `shared` and variant."""
-        key = (self._variant, variant)
-        if key not in shared:
-            shared[key] = asyncio.ensure_future(self._in_thread(make))
-        made: T = await asyncio.shield(shared[key])  # a stream that ends must not take it from the others
-        return made
-
-    async def _in_thread(self, make: Callable[[], T]) -> T:
-        return await asyncio.to_thread(self._with_fresh_connections, make)
-
-    def _with_fresh_connections(self, make: Callable[[], T]) -> T:
-        begun = thread_time()
-        close_old_connections()
-        try:
-            return self._localized(make)
-        finally:
-            close_old_connections()
-            self.spent += thread_time() - begun
-
-    def _localized(self, make: Callable[[], T]) -> T:
-        with translation.override(self._language), timezone.override(self._zone):
-            return make()
-
-
-def _presence(event: PresenceChanged) -> str:
-    count = len(event.online)
-    text = ngettext("%(count)d online", "%(count)d online", count) % {"count": count} if count else ""
-    return _dump({"chat": event.chat_id, "online": sorted(event.online), "text": text})
-
-
-def _place(request: HttpRequest) -> tuple[Any, ...]:
-    """What the URLs in HTML depend on."""
-    match = request.resolver_match
-    return (match.namespace if match else None, request.META.get("SCRIPT_NAME"), request.get_host())
-
-
-def _room_variant(changes: Changes, me: str) -> tuple[Any, ...]:
-    """What decides whether two members get the same JSON, apart from their own positions."""
-    messages = [*changes.messages, *changes.edited]
-    is_personal = (
-        me == changes.last_sender
-        or any(message.sender == me or me in message.mentions for message in messages)
-        or changes.member_count == 2  # each sees the name of the other
-        or (not visible_text(changes.title) and me in changes.members[:NAMES_IN_TITLE])
-    )
-    hidden = tuple(one.reply_to for one in messages if one.reply_to and one.reply_to < changes.oldest_id)
-    edited = tuple(message.id for message in changes.edited)
-    return (changes.role, tuple(changes.typists), edited, hidden, me if is_personal else "")
-
-
-def _row_variant(chat: ChatSummary, me: str) -> tuple[Any, ...]:
-    """What decides whether two members see the same row."""
-    message = chat.last_message
-    is_personal = me in chat.members or (message is not None and me == message.sender)
-    return (chat.chat_id, chat.unread, chat.muted, message is not None, me if is_personal else "")
-
-
-def _dump(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False)
-
-
-def _joined(one: str, other: str) -> str:
-    """The JSON of two objects, neither of which is empty, as one object."""
-    return f"{one[:-1]}, {other[1:]}"
-
-
 logger = logging.getLogger(__name__)
 
+HEADERS = {
+    "Content-Type": "text/event-stream",
+    # compressed or buffered, events would be late
+    "Content-Encoding": "identity",
+    "X-Accel-Buffering": "no",
+}
 #: seconds without an event after which one is sent that says nothing: proxies close idle connections
 HEARTBEAT = 15.0
 #: seconds between two checks whether the user may still use the pages
@@ -214,6 +79,80 @@ MAX_STALL = 60.0
 MAX_BURST = 0.01
 #: ms after which clients reconnect, at random: many may have lost the same server
 MIN_RETRY, MAX_RETRY = 500, 3000
+
+
+@method_decorator(login_not_required, name="dispatch")
+class LiveView(MessagingView):
+    """What changes for the user, as server-sent events under ASGI. They begin with the state.
+
+    The parameters say what else the client wants:
+
+    - `room` the id of a chat to follow with its messages; repeat it for several
+    - `after` what the client knows of each, in the same order: a cursor, a message id, or the `known` of an
+      event; empty for the newest message
+    - `html` for HTML instead of texts, as in the feeds
+    - `user` the member id for which the page was made: another user gets no stream
+
+    The header `Last-Event-ID` says up to where the client has received the chats. Clients that don't accept
+    `text/event-stream` poll the feeds.
+    """
+
+    json_only = True
+    invalid_message = INVALID_POSITION
+
+    @method_decorator(sensitive_variables())
+    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
+        try:
+            await sync_to_async(self.check_access)(request)
+            check_text(request)
+            if not can_stream(request):
+                raise Problem(problems.NOT_LIVE)
+            response: HttpResponseBase = await View.dispatch(self, request, *args, **kwargs)  # type: ignore[misc]
+        except (Problem, MessagingError) as error:
+            response = self.answer_failure(error)
+        return self.finish(response)
+
+    def check_access(self, request: HttpRequest) -> None:
+        super().check_access(request)
+        self.access = Access(request, self.me, self.active_identity)
+
+    async def get(self, request: HttpRequest) -> HttpResponseBase:
+        rooms = self.checked_rooms()
+        hub = hub_of()
+        token = await hub.admit(self.me)
+        if not token:
+            raise Problem(problems.TOO_MANY_STREAMS)
+        sender = EventSender(self, self.access, hub, rooms, token)
+        return StreamingHttpResponse(sender.stream(), headers=HEADERS)
+
+    async def head(self, request: HttpRequest) -> HttpResponseBase:
+        """The headers of a stream, without one: it would be open, and count, with nobody to read it."""
+        self.checked_rooms()
+        return HttpResponse(headers=HEADERS)
+
+    def checked_rooms(self) -> dict[str, Known]:
+        """The chats to follow. Raises the Problem if the request can't be answered with a stream."""
+        if self.request.GET.get("user", self.me) != self.me:
+            raise Problem(problems.OTHER_USER)
+        rooms = self.rooms()
+        if "text/event-stream" not in self.request.headers.get("Accept", ""):
+            raise Problem(problems.STREAM_ONLY)
+        return rooms
+
+    def rooms(self) -> dict[str, Known]:
+        """The chats to follow, and what the client knows of them."""
+        query = self.request.GET
+        rooms = _parse_rooms(query.getlist("room"), query.getlist("after"))
+        received = parse_qs(self.request.headers.get("Last-Event-ID", ""), keep_blank_values=True)
+        later = _parse_rooms(received.get("room", []), received.get("after", []))
+        return rooms | {chat_id: later[chat_id] for chat_id in rooms.keys() & later.keys()}
+
+
+def _parse_rooms(ids: Sequence[str], known: Sequence[str]) -> dict[str, Known]:
+    if len(ids) > MAX_ROOMS or len(known) > len(ids):
+        raise InvalidArgument(f"There can be {MAX_ROOMS} rooms, each with one position.")
+    texts = [*known, *[""] * (len(ids) - len(known))]
+    return {name(chat_id, "room"): Known.parse(text) for chat_id, text in zip(ids, texts, strict=True)}
 
 
 class EventSender:
@@ -232,28 +171,35 @@ class EventSender:
         self._access = access
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The text of the stream, until its lifetime or the session ends, or the client disconnects."""
+        """The text of the stream, until its lifetime or the session ends, the client disconnects, or the
+        server cancels the request because it stops."""
         # after middleware, which may use both after the view
         await release_thread()
         self._access.release(self._request)
         ends = monotonic() + conf.current().LIVE_LIFETIME * random.uniform(0.8, 1)  # noqa: S311
-        async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
-            yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311
-            check_at = monotonic() + ACCESS_INTERVAL
-            events: deque[LiveEvent] = deque()
-            while monotonic() < ends and not stream.is_ended:
-                if not events:
-                    events.extend(await stream.take(min(HEARTBEAT, max(check_at - monotonic(), 0))))
-                must_check = stream.must_check()
-                if must_check or monotonic() >= check_at:
-                    if not await self._access.holds():
-                        return
-                    check_at = monotonic() + (SIGN_OUT_TIME if must_check else ACCESS_INTERVAL)
-                text = await self._next_text(stream, events)
-                with self._limited_stall(stream):
-                    yield (text or "event: ping\ndata: {}\n\n").encode()
-                del text  # many streams wait here
-                await self._pause()
+        try:
+            async with self._hub.stream(self._me, self._rooms, token=self._token) as stream:
+                yield f"retry: {random.randint(MIN_RETRY, MAX_RETRY)}\n\n".encode()  # noqa: S311
+                check_at = monotonic() + ACCESS_INTERVAL
+                events: deque[LiveEvent] = deque()
+                while monotonic() < ends and not stream.is_ended:
+                    if not events:
+                        wait = min(HEARTBEAT, min(check_at, ends) - monotonic())
+                        events.extend(await stream.take(max(wait, 0)))
+                    must_check = stream.must_check()
+                    if must_check or monotonic() >= check_at:
+                        if not await self._access.holds():
+                            return
+                        check_at = monotonic() + (SIGN_OUT_TIME if must_check else ACCESS_INTERVAL)
+                    text = await self._next_text(stream, events)
+                    with self._limited_stall(stream):
+                        yield (text or "event: ping\ndata: {}\n\n").encode()
+                    del text  # many streams wait here
+                    await self._pause()
+        except asyncio.CancelledError:
+            # If the server still sends what it gets, the client receives the end of the answer.
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
 
     async def _next_text(self, stream: Stream, events: deque[LiveEvent]) -> str:
         """The text of the next events: of all, unless they are long, or rendering them takes long."""
@@ -304,84 +250,114 @@ class EventSender:
         return [*rooms, *(("after", known.encode()) for known in self._rooms.values())]
 
 
-HEADERS = {
-    "Content-Type": "text/event-stream",
-    # compressed or buffered, events would be late
-    "Content-Encoding": "identity",
-    "X-Accel-Buffering": "no",
-}
+class Renderer:
+    """Makes JSON of events for the user of a request. What may read the database runs in a thread."""
 
+    def __init__(self, view: MessagingView) -> None:
+        self._reader = view.reader
+        self._identity = view.active_identity
+        self._service = view.service
+        self._language = translation.get_language()
+        self._zone = timezone.get_current_timezone()
+        #: seconds of CPU that rendering has taken; what other streams have rendered doesn't count
+        self.spent = 0.0
+        #: what the JSON depends on besides the event
+        self._variant = (self._reader.html, self._language, str(self._zone), _place(view.request))
 
-@method_decorator(login_not_required, name="dispatch")
-class LiveView(MessagingView):
-    """What changes for the user, as server-sent events under ASGI. They begin with the state.
+    async def render(self, event: LiveEvent) -> tuple[str, str, RoomChanged | None]:
+        """The name of an event, its JSON, and what doesn't fit into it: the next event."""
+        match event:
+            case RoomChanged():
+                return "room", *await self._room(event)
+            case ChatsChanged():
+                return "chats", await self._chats(event), None
+            case MailChanged():
+                return "bell", _dump(bell.as_json(event.status)), None
+            case PresenceChanged():
+                make = partial(presence_json, event.chat_id, event.online)
+                return "presence", _dump(self._localized(make)), None
+            case RoomClosed():
+                return "closed", _dump({"chat": event.chat_id}), None
+        raise TypeError(f"{type(event).__name__} has no JSON.")
 
-    The parameters say what else the client wants:
+    async def _room(self, event: RoomChanged) -> tuple[str, RoomChanged | None]:
+        changes = event.changes
+        variant = (event.since, changes_variant(changes, self._reader.me))
+        shared, count = await self._once(event.shared, variant, partial(self._shared_room, changes))
+        part, rest = split_changes(changes, count)
+        own = {
+            "chat": part.chat_id,
+            "known": known_after(part).encode(),
+            "since": event.since.numbers(),
+            "read_id": part.read_id,
+            "unread": part.unread,
+        }
+        text = _joined(_dump(own), shared)
+        return text, replace(event, changes=rest, since=known_after(part)) if rest else None
 
-    - `room` the id of a chat to follow with its messages; repeat it for several
-    - `after` what the client knows of each, in the same order: a cursor, a message id, or the `known` of an
-      event; empty for the newest message
-    - `html` for HTML instead of texts, as in the feeds
-    - `user` the member id for which the page was made: another user gets no stream
+    def _shared_room(self, changes: Changes) -> tuple[str, int]:
+        quoted = read_quoted(
+            self._service(changes.chat_id), self._reader.me, [*changes.messages, *changes.edited]
+        )
+        data, count = changes_json(changes, quoted, people=People(self._identity), reader=self._reader)
+        del data["read_id"], data["unread"]
+        return _dump({"changed": [], **data}), count
 
-    The header `Last-Event-ID` says up to where the client has received the chats. Clients that don't accept
-    `text/event-stream` poll the feeds.
-    """
+    async def _chats(self, event: ChatsChanged) -> str:
+        own = _dump({"complete": event.complete, "gone": event.gone})
+        if event.complete:  # clients have the HTML already, or read the feed
+            reader = replace(self._reader, html=False)
+            rows = await self._in_thread(partial(self._rows, event.chats, reader))
+        else:
+            rows = [
+                await self._once(event.shared, row_variant(chat, self._reader.me), partial(self._row, chat))
+                for chat in event.chats
+            ]
+        return _joined(own, f'{{"chats": [{", ".join(rows)}]}}')
 
-    json_only = True
-    invalid_message = INVALID_POSITION
+    def _row(self, chat: ChatSummary) -> str:
+        [row] = self._rows([chat], self._reader)
+        return row
 
-    @method_decorator(sensitive_variables())
-    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
+    def _rows(self, chats: Sequence[ChatSummary], reader: Reader) -> list[str]:
+        rows = chat_rows(chats, people=People(self._identity), me=reader.me)
+        return [_dump(row_json(row, reader)) for row in rows]
+
+    async def _once(self, shared: dict[Any, Any], variant: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What `make` returns; it is called once for all events with the same `shared` and variant."""
+        key = (self._variant, variant)
+        if key not in shared:
+            shared[key] = asyncio.ensure_future(self._in_thread(make))
+        made: T = await asyncio.shield(shared[key])  # a stream that ends must not take it from the others
+        return made
+
+    async def _in_thread(self, make: Callable[[], T]) -> T:
+        return await asyncio.to_thread(self._with_fresh_connections, make)
+
+    def _with_fresh_connections(self, make: Callable[[], T]) -> T:
+        begun = thread_time()
+        close_old_connections()
         try:
-            await sync_to_async(self.check_access)(request)
-            check_text(request)
-            if not can_stream(request):
-                raise Problem(problems.NOT_LIVE)
-            response: HttpResponseBase = await View.dispatch(self, request, *args, **kwargs)  # type: ignore[misc]
-        except (Problem, MessagingError) as error:
-            response = self.answer_failure(error)
-        return self.finish(response)
+            return self._localized(make)
+        finally:
+            close_old_connections()
+            self.spent += thread_time() - begun
 
-    def check_access(self, request: HttpRequest) -> None:
-        super().check_access(request)
-        self.access = Access(request, self.me, self.active_identity)
-
-    async def get(self, request: HttpRequest) -> HttpResponseBase:
-        rooms = self.checked_rooms()
-        hub = hub_of()
-        token = await hub.admit(self.me)
-        if not token:
-            raise Problem(problems.TOO_MANY_STREAMS)
-        watch_signals()
-        sender = EventSender(self, self.access, hub, rooms, token)
-        return StreamingHttpResponse(sender.stream(), headers=HEADERS)
-
-    async def head(self, request: HttpRequest) -> HttpResponseBase:
-        """The headers of a stream, without one: it would be open, and count, with nobody to read it."""
-        self.checked_rooms()
-        return HttpResponse(headers=HEADERS)
-
-    def checked_rooms(self) -> dict[str, Known]:
-        """The chats to follow. Raises the Problem if the request can't be answered with a stream."""
-        if self.request.GET.get("user", self.me) != self.me:
-            raise Problem(problems.OTHER_USER)
-        rooms = self.rooms()
-        if "text/event-stream" not in self.request.headers.get("Accept", ""):
-            raise Problem(problems.STREAM_ONLY)
-        return rooms
-
-    def rooms(self) -> dict[str, Known]:
-        """The chats to follow, and what the client knows of them."""
-        query = self.request.GET
-        rooms = _parse_rooms(query.getlist("room"), query.getlist("after"))
-        received = parse_qs(self.request.headers.get("Last-Event-ID", ""), keep_blank_values=True)
-        later = _parse_rooms(received.get("room", []), received.get("after", []))
-        return rooms | {chat_id: later[chat_id] for chat_id in rooms.keys() & later.keys()}
+    def _localized(self, make: Callable[[], T]) -> T:
+        with translation.override(self._language), timezone.override(self._zone):
+            return make()
 
 
-def _parse_rooms(ids: Sequence[str], known: Sequence[str]) -> dict[str, Known]:
-    if len(ids) > MAX_ROOMS or len(known) > len(ids):
-        raise InvalidArgument(f"There can be {MAX_ROOMS} rooms, each with one position.")
-    texts = [*known, *[""] * (len(ids) - len(known))]
-    return {name(chat_id, "room"): Known.parse(text) for chat_id, text in zip(ids, texts, strict=True)}
+def _place(request: HttpRequest) -> tuple[Any, ...]:
+    """What the URLs in HTML depend on."""
+    match = request.resolver_match
+    return (match.namespace if match else None, request.META.get("SCRIPT_NAME"), request.get_host())
+
+
+def _dump(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False)
+
+
+def _joined(one: str, other: str) -> str:
+    """The JSON of two objects, neither of which is empty, as one object."""
+    return f"{one[:-1]}, {other[1:]}"

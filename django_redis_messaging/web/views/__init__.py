@@ -2,18 +2,21 @@
 
 from .chats import ChatsFeedView, ChatsView, NewChatView
 from .details import (
-    AckView,
     AddView,
     DeleteChatView,
-    DeleteMessageView,
     DetailsView,
-    EditView,
     LeaveView,
-    MemberSuggestView,
     MuteView,
     RemoveView,
     RenameView,
     RoleView,
+)
+from .messages import (
+    AckView,
+    DeleteMessageView,
+    EditView,
+    MemberSuggestView,
+    MessagePageView,
     SendView,
     SessionView,
     TypingView,
@@ -36,7 +39,7 @@ from .people import (
     UnblockView,
     UnsubscribeView,
 )
-from .rooms import MessagePageView, RoomFeedView, RoomView, SearchView
+from .rooms import RoomFeedView, RoomView, SearchView
 
 __all__ = [
     "AckView",

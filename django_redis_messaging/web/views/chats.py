@@ -1,45 +1,26 @@
-"""Choosing people, and creating a chat with them."""
+"""The list of chats, and new ones."""
 
 from __future__ import annotations
 
-import math
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
-from django.template.loader import render_to_string
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.translation import gettext_lazy as _
 
-from ... import conf
-from ...errors import (
-    ChatExists,
-    ChatNotFound,
-    InvalidArgument,
-    LimitExceeded,
-    MessagingError,
-    NotAMember,
-    NotPermitted,
-)
+from ...errors import ChatExists, ChatNotFound, InvalidArgument, NotAMember, NotPermitted
 from ...services.chats import Chat, ChatSummary
 from ...services.chats.direct import direct_id
 from ...services.directories.recent import RecentContacts
 from ...services.users.privacy import Blocks
 from ...signals import message_sent
 from .. import problems
-from ..base import MessagingPage, MessagingView, conditional_json, get_search, shown_again
+from ..base import MessagingPage, MessagingView, conditional_json
 from ..fields import NewChatForm, clean
-from ..people import (
-    Person,
-    must_fill_directory,
-    people_named,
-    reachable_labels,
-    recent_contacts,
-    suggest,
-    with_named,
-)
-from ..problems import Answer, Problem
-from ..rendering import ChatRow, chat_rows
+from ..people import reachable_labels
+from ..problems import Problem
+from ..rendering import ChatRow, chat_rows, row_json
+from .people import MAX_NEW_CONTACTS, PickerPage
 
 #: chats on a page of the list
 CHATS_PER_PAGE = 50
@@ -83,136 +64,11 @@ class ChatsFeedView(ChatListMixin):
     def get(self, request: HttpRequest) -> HttpResponse:
         rows = self.rows()
         data = {
-            "chats": [self.as_json(row, html=bool(request.GET.get("html"))) for row in rows],
+            "chats": [row_json(row, self.reader) for row in rows],
             "unread": sum(row.summary.unread for row in rows),
             "has_more": len(rows) == CHATS_PER_PAGE,
         }
         return conditional_json(request, data)
-
-    def as_json(self, row: ChatRow, *, html: bool) -> dict[str, Any]:
-        """A chat of the list; `html`: with its HTML instead of its texts."""
-        message = row.summary.last_message
-        data: dict[str, Any] = {
-            "id": row.id,
-            "version": row.version,
-            "group": row.is_group,
-            "unread": row.summary.unread,
-            "muted": row.summary.muted,
-            "members": row.summary.member_count,
-            "last_id": message.id if message else None,
-            "last_sent_at": message.sent_at.isoformat() if message else None,
-        }
-        if html:
-            name = "django_redis_messaging/_row.html"
-            return {**data, "html": render_to_string(name, {"row": row}, request=self.request)}
-        looks = row.other.looks if row.other else {}
-        return {**data, "title": row.title, **looks, "excerpt": row.excerpt}
-
-
-#: people that a link may name, and that count as one search when they are shown
-MAX_LINKED = 20
-#: the problems with a typed name
-_SEVERAL = _("Several people match “%(name)s”. Choose one of them.")
-_UNKNOWN = _("Nobody whom you can choose is called “%(name)s”.")
-#: maximum number of recipients that become recent contacts: a mailing must not push out the others
-MAX_NEW_CONTACTS = 20
-
-
-class PickerPage(MessagingPage):
-    """A page with a form to choose people: in `to`, a parameter that may be repeated.
-
-    Without JavaScript, the form's search button posts the form, and the page shows it again with the
-    same input and with the people found.
-    """
-
-    @property
-    def given(self) -> QueryDict:
-        return self.request.POST if self.request.method == "POST" else self.request.GET
-
-    def given_ids(self) -> list[str]:
-        """The people chosen so far, without duplicates and without the user."""
-        return [one for one in dict.fromkeys(self.given.getlist("to")) if one and one != self.me]
-
-    def chosen_ids(self) -> list[str]:
-        """The same. Raises the Problem if they are too many."""
-        chosen = self.given_ids()
-        if len(chosen) >= conf.current().CHAT_MAX_MEMBERS:
-            raise Problem(problems.TOO_MANY_MEMBERS)
-        if self.request.method == "GET" and len(chosen) > MAX_LINKED:
-            raise problems.invalid(_("A link can't name this many people."))
-        return chosen
-
-    def recipients(self) -> list[str]:
-        """The people chosen, and the one whose name is in the search field. Raises the Problem if it isn't
-        clear who that is: a typed name must not be left out."""
-        chosen, typed = self.chosen_ids(), get_search(self.given).strip()
-        if not typed:
-            return chosen
-        self.count_use("search")
-        named = people_named(self.active_identity, self.request.user, typed)
-        everyone = with_named(named, chosen, self.given.getlist("to-found"))
-        if everyone is None:
-            text = _SEVERAL if named else _UNKNOWN
-            raise problems.invalid(text % {"name": typed}, field="to")
-        return everyone
-
-    def show_form(self, *, problem: Answer | None = None) -> HttpResponse:
-        """The form with the user's input and the people found."""
-        given = self.given
-        query = get_search(given)
-        # Too many can be sent, but a link must not name as many.
-        chosen_ids = self.given_ids() if self.request.method == "POST" else self.chosen_ids()
-        # Showing people by their ids must not reveal more names than searching does.
-        searches = bool(query) + math.ceil(len(chosen_ids) / MAX_LINKED)
-        if searches:
-            self.count_use("search", searches)
-        # Only labels from the user's directories: a URL with `?to=` must not reveal other names.
-        labels = reachable_labels(self.active_identity, self.request.user, chosen_ids)
-        chosen = [Person(member, label) for member, label in labels.items()]
-        self.add_others()
-        recents = recent_contacts(self.active_identity, self.request.user, self.people)
-        found, more = suggest(self.active_identity, self.request.user, query, recents)
-        self.people.show_all([*chosen, *found])
-        ids = [person.id for person in chosen]
-        context = {
-            "chosen": [self.people[member] for member in ids],
-            "found": [self.people[person.id] for person in found if person.id not in ids],
-            "found_more": more,
-            "must_fill_directory": not found and must_fill_directory(self.active_identity, self.request.user),
-            **self.extra_context(),
-        }
-        return self.form_page(given, context, problem)
-
-    def form_page(self, given: QueryDict, context: dict[str, Any], problem: Answer | None) -> HttpResponse:
-        """The form with this input."""
-        everything: dict[str, Any] = {
-            "given": shown_again(given),
-            "request_id": given.get("request_id") or uuid.uuid4().hex,
-            "problem": problem,
-            **context,
-        }
-        return self.page(everything, status=problem.status if problem else 200)
-
-    def add_others(self) -> None:
-        """Add the people whom the template shows besides those to choose from."""
-
-    def extra_context(self) -> dict[str, Any]:
-        """More context for the template."""
-        return {}
-
-    def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
-        """The form again with the problem, if the user can correct the input."""
-        correctable = problem.status not in (401, 404)
-        if self.request.method == "POST" and correctable and self.me:
-            try:
-                return self.show_form(problem=problem)
-            except LimitExceeded:  # no search is left: what was typed must not be lost
-                # Nor what else is known of them: a browser may have made up the ids.
-                chosen = [Person(member, member) for member in self.given_ids()]
-                return self.form_page(self.request.POST, {"chosen": chosen, **self.extra_context()}, problem)
-            except (MessagingError, Problem):
-                pass  # Redis has become unavailable, the chat was deleted, or the input can't be shown.
-        return super().problem_page(problem, **context)
 
 
 class NewChatView(PickerPage):

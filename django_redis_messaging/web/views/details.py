@@ -1,56 +1,36 @@
-"""What users do in a room: POST only, answered with a redirect, or with JSON if the request accepts it."""
+"""A chat's members and settings: the page with the details, and the changes that it offers, POST only."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.middleware.csrf import get_token
-from django.shortcuts import redirect
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from ... import conf
-from ...errors import MessagingError
-from ...services.chats import Changes, Member, Message
+from ...services.chats import Changes, Member
 from ...services.chats.direct import is_direct
 from ...services.chats.values import Role
-from ...services.directories.folding import fold, matches
 from ...services.directories.recent import RecentContacts
 from ...services.live import Presence
-from ...signals import message_sent
 from .. import problems
-from ..base import (
-    INVALID_POSITION,
-    ChatMixin,
-    MessagingPage,
-    MessagingView,
-    get_search,
-    parse_id,
-    parse_position,
-    shown_again,
-)
-from ..fields import MessageForm, PositionForm, TitleForm, clean
-from ..people import Person, people, reachable_labels
-from ..problems import Answer, Problem
-from ..rendering import MENTIONABLE, add_authors, find_mentions, notify_mentioned
-from ..texts import visible_text
-from .chats import MAX_NEW_CONTACTS, PickerPage
-from .rooms import RoomMixin, message_json
+from ..base import ChatMixin, MessagingPage
+from ..fields import TitleForm, clean
+from ..people import Person, reachable_labels
+from ..problems import Problem
+from ..rendering import add_room, room_context
+from .people import MAX_NEW_CONTACTS, PickerPage
 
 #: allowed durations of muting, in hours; 0 unmutes
 MUTE_HOURS = {"0": 0, "1": 1, "8": 8, "24": 24, "168": 168}
 #: members on a page of the details
 MEMBERS_PER_PAGE = 100
-#: members that are suggested for a mention
-SUGGESTED_MEMBERS = 8
 
 
-class DetailsView(RoomMixin, MessagingPage):
+class DetailsView(ChatMixin, MessagingPage):
     """The members with their roles, a page at a time, and the settings of a chat."""
 
     checks_membership_first = False
@@ -63,7 +43,7 @@ class DetailsView(RoomMixin, MessagingPage):
         self.people.show(member.user for member in shown)
         return self.page(
             {
-                **self.chat_context(state),
+                **room_context(state, people=self.people, me=self.me),
                 "roster": self.roster(shown),
                 "more": shown[-1].user if len(members) > len(shown) else None,
                 "online": self.online(state, shown),
@@ -84,20 +64,6 @@ class DetailsView(RoomMixin, MessagingPage):
     def roster(self, members: Sequence[Member]) -> list[tuple[Person, Member]]:
         """The members as persons, too."""
         return [(self.people[member.user], member) for member in members]
-
-
-class MemberSuggestView(ChatMixin):
-    """Members whose name begins with `q`, as JSON: for mentions. Searches the first MENTIONABLE members."""
-
-    json_only = True
-
-    def get(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        prefix = fold(get_search(request.GET))
-        ids = [member.user for member in self.chat.members(limit=MENTIONABLE) if member.user != self.me]
-        found = [person for person in people(self.active_identity, ids) if matches(prefix, person.label)]
-        self.people.show_all(found[: 2 * SUGGESTED_MEMBERS])
-        results = [self.people[person.id].as_json for person in found[:SUGGESTED_MEMBERS]]
-        return JsonResponse({"results": results}, json_dumps_params={"ensure_ascii": False})
 
 
 class RenameView(ChatMixin):
@@ -165,7 +131,7 @@ class RemoveView(ChatMixin):
         return self.done({"removed": removed}, "details", chat_id)
 
 
-class AddView(PickerPage, RoomMixin):
+class AddView(PickerPage, ChatMixin):
     """Adds people to a chat: the page to choose them on, and the change itself."""
 
     template_name = "django_redis_messaging/add.html"
@@ -199,109 +165,7 @@ class AddView(PickerPage, RoomMixin):
         return self.state()
 
     def add_others(self) -> None:
-        self.add_people(self.read_state)
+        add_room(self.people, self.read_state, self.me)
 
     def extra_context(self) -> dict[str, object]:
-        return self.chat_context(self.read_state)
-
-
-_logger = logging.getLogger(__name__)
-
-
-class MessageMixin(RoomMixin):
-    """Sends or changes a message. If that fails, the page shows the text again."""
-
-    invalid_message = _("This message can't be sent.")
-
-    def message_done(self, message: Message | None) -> HttpResponse:
-        if message is None:
-            raise Problem(problems.GONE)
-        if not self.wants_json:
-            return redirect(f"{self.url('room', self.chat.id)}?at={message.id}#m{message.id}")
-        # The message is the user's own or has just been deleted: being an owner allows nothing more.
-        (view,) = self.message_views([message], owner=False)
-        data = {"message": message_json(self, view)}
-        return JsonResponse(data, json_dumps_params={"ensure_ascii": False})
-
-    def problem_page(self, problem: Answer, **context: Any) -> HttpResponse:
-        """The page that shows the problem, with a form to send the same text again."""
-        if self.request.POST.get("body") and problem.status not in (401, 404):
-            context["draft"] = shown_again(self.request.POST)
-        return super().problem_page(problem, **context)
-
-
-class SendView(MessageMixin):
-    """Sends a message. A repeated request with the same `request_id` returns the first message."""
-
-    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        data = clean(MessageForm(request.POST))
-        self.count_use("send")
-        chosen = request.POST.getlist("mentions")
-        message = self.chat.send(
-            self.me,
-            data["body"],
-            reply_to=data["reply_to"],
-            mentions=find_mentions(self.active_identity, self.chat, self.me, data["body"], chosen),
-            request_id=data["request_id"] or None,
-        )
-        if message.mentions:
-            self.notify(message)
-        message_sent.send_robust(type(self), request=request, message=message)
-        return self.message_done(message)
-
-    def notify(self, message: Message) -> None:
-        """Notify the members whom the message mentions. It has been sent: a failure is logged."""
-        try:
-            title = visible_text(self.state().title)
-        except MessagingError as error:
-            _logger.warning("Notifying of mentions in %r failed: %s", message.chat_id, error)
-            return
-        url = f"{self.url('room', self.chat.id)}?at={message.id}"
-        add_authors(self.people, [message], me=self.me)
-        notify_mentioned(message, label=self.people[self.me].label, title=title, url=url)
-
-
-class EditView(MessageMixin):
-    """Replaces the body of one of the user's own messages."""
-
-    def post(self, request: HttpRequest, chat_id: str, message_id: str) -> HttpResponse:
-        number, body = parse_id(message_id), clean(MessageForm(request.POST))["body"]
-        self.count_use("edit")
-        return self.message_done(self.chat.edit(self.me, number, body))
-
-
-class DeleteMessageView(MessageMixin):
-    """Deletes a message, leaving a tombstone."""
-
-    def post(self, request: HttpRequest, chat_id: str, message_id: str) -> HttpResponse:
-        number = parse_id(message_id)
-        self.count_use("edit")
-        return self.message_done(self.chat.delete_message(self.me, number))
-
-
-class AckView(ChatMixin):
-    """Stores the position up to which the user has read."""
-
-    invalid_message = INVALID_POSITION
-
-    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        up_to = parse_position(clean(PositionForm(request.POST))["up_to"])
-        return self.done({"read_id": self.chat.ack(self.me, up_to)}, "room", chat_id)
-
-
-class TypingView(ChatMixin):
-    """Records that the user is typing. A chat stores at most one entry for each member."""
-
-    def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        self.count_use("typing")
-        self.chat.typing(self.me)
-        return self.done({}, "room", chat_id)
-
-
-class SessionView(MessagingView):
-    """The user, and a CSRF token: for a page that was loaded before the user signed in again."""
-
-    json_only = True
-
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return JsonResponse({"user": self.me, "csrf": get_token(request)})
+        return room_context(self.read_state, people=self.people, me=self.me)
