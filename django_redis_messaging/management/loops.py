@@ -1,4 +1,4 @@
-"""Shared by the commands that run loops: their options, the loops made of them, signals."""
+"""What commands that run loops share: the command itself, signals, options, and the loops."""
 
 from __future__ import annotations
 
@@ -33,49 +33,23 @@ from ..services.listening import Listener
 if TYPE_CHECKING:
     from ..tasks.backend import RedisBackend
 
-
 logger = logging.getLogger(__name__)
 
 #: seconds that the process gets to end after its loop has ended
 EXIT_TIMEOUT = 2.0
 #: seconds that an option may be at most
 MAX_SECONDS = 86_400
-
-#: a weight as it is written in --queue
-_WEIGHT = re.compile(r"[0-9]{1,4}")
-
 NO_HANDLERS = "No handlers found: define some in expiries.py of an installed app."
 NO_TASKS = "Tasks need Django 6.0 or the backport: pip install 'django-redis-messaging[tasks]'."
-
-
-class Stopping:
-    """Set by the first signal, which also calls `on_stop`; the second signal ends the process."""
-
-    def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
-        self._is_set = False
-        self._on_stop = on_stop
-
-    def is_set(self) -> bool:
-        """Whether the loop has to end."""
-        return self._is_set
-
-    def listen(self) -> None:
-        """From now on, be set by a signal."""
-        at_signals(self._stop)
-
-    def _stop(self) -> None:
-        self._is_set = True
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        if self._on_stop is not None:
-            self._on_stop()
+#: a weight as it is written in --queue
+_WEIGHT = re.compile(r"[0-9]{1,4}")
 
 
 class LoopCommand(BaseCommand, ABC):
     """A command that runs a loop until a signal ends it; with --reload, until its code changes."""
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command, then end the process, also if threads of tasks or handlers still run."""
+        """Run the command, then end the process, even if threads of tasks or handlers still run."""
         code: Any = 1  # of an unexpected error
         try:
             super().run_from_argv(argv)
@@ -130,9 +104,33 @@ def _is_joined(thread: threading.Thread) -> bool:
     return not thread.daemon or thread in concurrent.futures.thread._threads_queues
 
 
-def add_reload(parser: ArgumentParser) -> None:
-    """Add --reload."""
-    parser.add_argument("--reload", action="store_true", help="restart when code changes (development)")
+def at_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` at every SIGINT and SIGTERM."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop())
+
+
+class Stopping:
+    """Set by the first signal, which also calls `on_stop`; the second signal ends the process."""
+
+    def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
+        self._is_set = False
+        self._on_stop = on_stop
+
+    def is_set(self) -> bool:
+        """Whether the loop has to end."""
+        return self._is_set
+
+    def listen(self) -> None:
+        """From now on, be set by a signal."""
+        at_signals(self._stop)
+
+    def _stop(self) -> None:
+        self._is_set = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        if self._on_stop is not None:
+            self._on_stop()
 
 
 def add_queues(parser: ArgumentParser) -> None:
@@ -145,25 +143,8 @@ def add_queues(parser: ArgumentParser) -> None:
     )
 
 
-def at_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` at every SIGINT and SIGTERM."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop())
-
-
-def imported_function(path: str, what: str) -> Callable[..., Any]:
-    """The function at a dotted path, or a CommandError that names the option."""
-    try:
-        found = import_string(path)
-    except ImportError as error:
-        raise CommandError(f"{what} {path!r} can't be imported: {error}") from error
-    if not callable(found):
-        raise CommandError(f"{what} {path!r} is not a function.")
-    return found  # type: ignore[no-any-return]
-
-
 def add_limits(parser: ArgumentParser, what: str) -> None:
-    """Add the options of a worker or listener."""
+    """Add the options of a worker or listener: how many run at a time, lease, drain."""
     parser.add_argument("--concurrency", type=int, default=4, help=f"{what}s that run at a time (default: 4)")
     parser.add_argument(
         "--lease",
@@ -180,7 +161,7 @@ def add_limits(parser: ArgumentParser, what: str) -> None:
 
 
 def limits(options: dict[str, Any], **more: Any) -> Limits:
-    """The limits of these options; raises CommandError for values out of range."""
+    """The limits that the options set; raises CommandError for values out of range."""
     if options["concurrency"] < 1 or not 1 <= options["lease"] <= MAX_SECONDS:
         raise CommandError(f"--concurrency must be at least 1, --lease between 1 and {MAX_SECONDS} seconds.")
     if not 0 <= options["drain"] <= MAX_SECONDS:
@@ -189,6 +170,22 @@ def limits(options: dict[str, Any], **more: Any) -> Limits:
         if more[name] is not None and not more[name] >= 1:
             raise CommandError(f"--{name.replace('_', '-')} must be at least 1.")
     return Limits(concurrency=options["concurrency"], lease=options["lease"], drain=options["drain"], **more)
+
+
+def add_reload(parser: ArgumentParser) -> None:
+    """Add --reload."""
+    parser.add_argument("--reload", action="store_true", help="restart when code changes (development)")
+
+
+def imported_function(path: str, what: str) -> Callable[..., Any]:
+    """The function at a dotted path, or a CommandError that names the option."""
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise CommandError(f"{what} {path!r} can't be imported: {error}") from error
+    if not callable(found):
+        raise CommandError(f"{what} {path!r} is not a function.")
+    return found  # type: ignore[no-any-return]
 
 
 def tasks_installed() -> bool:
@@ -235,7 +232,7 @@ def chosen_queues(backend: RedisBackend, named: Sequence[str] | None) -> list[st
 
 
 def _weighted(backend: RedisBackend, text: str) -> tuple[str, int]:
-    """A queue and its weight, 0 if none was given. A queue's name may contain the sign, too."""
+    """A queue and its weight; 0 if none was given. The name of a queue may itself contain a "="."""
     queue, sign, weight = text.rpartition("=")
     if not sign or text in backend.queues:
         queue, weight = text, ""
