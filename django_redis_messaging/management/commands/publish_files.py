@@ -225,11 +225,12 @@ class PublishingDisplay(Display):
         if progress is None:
             self._state = State("waiting for files")
             return
-        parts = [f"{progress.files} of {progress.total_files} files"]
-        parts += (
-            ["waiting for consumers"] if progress.waiting else [repr(progress.name)] * bool(progress.name)
-        )
-        self._state = State(", ".join(parts), progress.bytes, progress.total_bytes)
+        text = f"{progress.files} of {progress.total_files} files"
+        if progress.waiting:
+            text += ", waiting for consumers"
+        elif progress.name:
+            text += f", {progress.name!r}"
+        self._state = State(text, progress.bytes, progress.total_bytes)
 
     def state(self) -> State:
         """How far the publisher is."""
