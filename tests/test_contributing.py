@@ -17,10 +17,10 @@ from django_redis_messaging.core import runs
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SECTION = re.compile(r"^## How to add a service\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-#: the text before a block, up to the block before it; the block
+#: a block: its language and its text
 BLOCK = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
-#: the place of a block: a file, and the line that it follows if the file exists
-PLACE = re.compile(r"`([\w/]+\.\w+)`(?:, after the line\s+`([^`]+)`)?")
+#: the file of a block, in the text before it
+PLACE = re.compile(r"`([\w/]+\.\w+)`")
 #: seconds that the tests of the example may take
 PATIENCE = 110
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
@@ -31,10 +31,10 @@ MAX_PLACES = 7
 
 
 class Block(NamedTuple):
-    """A block of the example: the file that it is typed into, and the line that it follows there."""
+    """A block of the example, and the file that it is typed into."""
 
     path: str
-    after: str
+    language: str
     text: str
 
 
@@ -52,23 +52,29 @@ def example() -> tuple[str, list[Block]]:
             paragraph = text[end : block.start()].rstrip().rpartition("\n\n")[2]
             place = PLACE.search(paragraph)
             assert place is not None, f"the text before a block names no file: {paragraph!r}"
-            blocks.append(Block(place[1], place[2] or "", block[3]))
+            blocks.append(Block(place[1], block[2], block[3]))
         end = block.end()
     return commands, blocks
 
 
 def type_in(block: Block, root: Path) -> None:
-    """Write a block where the text before it says."""
+    """Write a new file, or add the lines of a diff to an existing one."""
     path = root / block.path
-    if not block.after:
-        assert not path.exists(), f"{block.path} exists: name the line that the block follows"
+    if block.language != "diff":
+        assert not path.exists(), f"{block.path} exists: show a diff"
         path.write_text(block.text, encoding="utf-8")
         return
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    found = [number for number, line in enumerate(lines, 1) if line.strip() == block.after]
-    assert len(found) == 1, f"{block.path} has {len(found)} lines {block.after!r}"
-    lines.insert(found[0], block.text)
-    path.write_text("".join(lines), encoding="utf-8")
+    lines, at = path.read_text(encoding="utf-8").splitlines(), -1
+    for line in filter(None, block.text.splitlines()):
+        if line.startswith("+"):
+            assert at >= 0, "a diff begins with a line of the file"
+            at += 1
+            lines.insert(at, line[1:])
+        else:
+            found = lines.count(line[1:])
+            assert found == 1, f"{block.path} has {found} lines {line[1:]!r}"
+            at = lines.index(line[1:])
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +109,7 @@ def run(root: Path, *words: str) -> str:
     return output
 
 
+@pytest.mark.timeout(2 * PATIENCE + 20)
 def test_example_works(repository: Path) -> None:
     """Its own tests, and those of the package that concern it."""
     output = run(repository, *PYTEST, "tests/signups")
@@ -143,9 +150,10 @@ def test_numbers_of_blocks_are_those_of_the_table() -> None:
 @pytest.mark.parametrize(
     ("block", "problem"),
     [
-        (Block("taken.py", "", "x = 1\n"), "exists"),
-        (Block("taken.py", "y = 2", "x = 1\n"), "has 0 lines"),
-        (Block("taken.py", "z = 3", "x = 1\n"), "has 2 lines"),
+        (Block("taken.py", "python", "x = 1\n"), "exists"),
+        (Block("taken.py", "diff", "+x = 1\n"), "begins with a line of the file"),
+        (Block("taken.py", "diff", " y = 2\n+x = 1\n"), "has 0 lines"),
+        (Block("taken.py", "diff", " z = 3\n+x = 1\n"), "has 2 lines"),
     ],
 )
 def test_blocks_without_a_definite_place_are_refused(block: Block, problem: str, tmp_path: Path) -> None:
