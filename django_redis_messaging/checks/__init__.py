@@ -11,7 +11,7 @@
 
                                                        messaging.W017  LOGIN_URL leads nowhere
 
-(*) in tasks/schedules.py, since this package imports nothing of the layers above.
+(*) in tasks/schedules.py, because this package imports nothing of the layers above.
 
 Only in `check --deploy`:
 

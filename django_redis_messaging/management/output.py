@@ -131,7 +131,7 @@ class State(NamedTuple):
 
 class Display(ABC):
     """Shows the progress of a command while its `with` block runs. A thread reads the state, so that the
-    command does not have to look at the clock after each line.
+    command does not have to check the time after each line.
 
     On a terminal, a bar of tqdm. Without tqdm or a terminal, a line every LINE_INTERVAL seconds, if anything
     has changed: logged (INFO) if the site logs this level, otherwise written to `stream`.

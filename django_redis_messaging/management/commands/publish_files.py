@@ -23,7 +23,7 @@ from ..output import Display, State, format_count, format_size, parse_size
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two looks at the directories
+#: seconds between two listings of the directories
 WATCH_INTERVAL = 2.0
 #: seconds; a pause checks this often whether the command must end
 POLL_INTERVAL = 0.1
