@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -265,10 +265,10 @@ class TestAsyncVersions:
         assert inspect.signature(kind).parameters["using"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
-def imported(dotted: str, path: Path) -> Iterator[str]:
-    """The dotted names of all imports of a module, at any level."""
+def imported(dotted: str, path: Path, within: ast.AST | None = None) -> Iterator[str]:
+    """The dotted names of all imports of a module, or of a part of it, at any level."""
     package = dotted if path.name == "__init__.py" else dotted.rpartition(".")[0]
-    for node in ast.walk(tree(path)):
+    for node in ast.walk(within or tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -277,14 +277,88 @@ def imported(dotted: str, path: Path) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def imported_modules(dotted: str, path: Path) -> set[str]:
+def imported_modules(dotted: str, path: Path, within: ast.AST | None = None) -> set[str]:
     """The modules of the package that a module imports: `from .a import b` is `a.b` if that is a module."""
     known = modules()
     found: set[str] = set()
-    for name in imported(dotted, path):
+    for name in imported(dotted, path, within):
         module = name if name in known else name.rpartition(".")[0]
         found |= {module} & set(known) - {dotted}
     return found
+
+
+def run_by_import(dotted: str, path: Path) -> set[str]:
+    """The modules that Python runs for the imports of a module: for `a.b.c`, also `a` and `a.b`."""
+    found = imported_modules(dotted, path)
+    packages = {name[:at] for name in found for at, sign in enumerate(name) if sign == "."}
+    return found | {one for one in packages - {NAME} if not f"{dotted}.".startswith(f"{one}.")}
+
+
+def imported_by_functions(dotted: str, path: Path) -> set[str]:
+    """The modules of the package that the functions of a module import when they are called."""
+    functions = (
+        one for one in ast.walk(tree(path)) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return {name for one in functions for name in imported_modules(dotted, path, one)}
+
+
+def part_of(dotted: str) -> str:
+    """The module or folder of the package that contains a module; of the package itself, `__init__`."""
+    return [*dotted.split("."), "__init__"][1]
+
+
+#: parts of the package, lowest first: a module imports only its own part and lower layers
+LAYERS = (
+    ("errors",),
+    ("cluster", "conf", "signals"),
+    ("core",),
+    ("devserver", "handlers"),
+    ("checks", "services"),
+    ("api",),
+    ("__init__",),
+    ("tasks", "web"),
+    ("admin", "context_processors", "forms", "isolation", "templatetags", "urls"),
+    ("management", "pytest_plugin", "testing"),
+    ("apps",),
+)
+#: modules of core, lowest first: a module imports only lower floors
+FLOORS = (
+    ("commands", "keys", "keyspace", "payloads", "runs"),
+    ("connection", "outcome"),
+    ("topology",),
+    ("pool",),
+    ("execution",),
+    ("clients",),
+    ("operations",),
+)
+#: imports from above, with the reason
+UPWARDS = {("core.runs", "devserver.server"): "a run of tests starts a server; other processes never do"}
+#: modules whose functions import modules of the package, with the reason
+LAZY = {
+    "apps": "Django loads the app before the models; most processes run no checks",
+    "core.runs": "only runs of tests start a server",
+    "management.commands.messaging_check": "Django's Tasks may not be installed",
+    "management.commands.periodic_tasks": "Django's Tasks may not be installed",
+    "management.commands.run_messaging": "Django's Tasks may not be installed",
+    "management.commands.run_worker": "Django's Tasks may not be installed",
+    "management.loops": "Django's Tasks may not be installed",
+    "pytest_plugin": "pytest loads it at each start, in other projects too",
+    "web.directories": "the app imports it before the models are loaded",
+    "web.live.access": "the app imports it before the models are loaded",
+}
+
+
+def upward_imports(
+    imports: dict[str, set[str]], floors: tuple[tuple[str, ...], ...], place: Callable[[str], str]
+) -> list[tuple[str, str]]:
+    """The pairs of modules of which the first one imports the second one, which is not below it."""
+    level = {name: at for at, names in enumerate(floors) for name in names}
+    return [
+        (importing, name)
+        for importing, names in imports.items()
+        for name in sorted(names)
+        if place(importing) != place(name) and level[place(importing)] <= level[place(name)]
+    ]
 
 
 def import_circles(imports: dict[str, set[str]]) -> list[list[str]]:
@@ -304,22 +378,36 @@ def import_circles(imports: dict[str, set[str]]) -> list[list[str]]:
     return [list(circle) for circle in sorted(circles)]
 
 
+def short(dotted: str) -> str:
+    return dotted.removeprefix(f"{NAME}.")
+
+
 class TestLayers:
     """Imports point downwards only: commands, web and tasks use services, services use core."""
 
-    above: dict[str, tuple[str, ...]] = {  # noqa: RUF012
-        "core": ("services", "web", "tasks", "management", "templatetags", "checks", "urls", *TESTING),
-        "services": ("web", "tasks", "management", "templatetags", "checks", "urls", *TESTING),
-        "checks": ("services", "web", "tasks", "management", "templatetags", "urls", *TESTING),
-    }
+    def test_each_part_has_a_layer(self) -> None:
+        listed = [name for names in LAYERS for name in names]
+        assert sorted(listed) == sorted({part_of(dotted) for dotted in modules()})
 
-    @pytest.mark.parametrize("layer", above)
-    def test_no_layer_imports_from_above(self, layer: str) -> None:
-        for dotted, path in modules(layer).items():
-            for name in imported(dotted, path):
-                parts = name.split(".")
-                if parts[0] == NAME:
-                    assert parts[1] not in self.above[layer], f"{dotted} imports {name}"
+    def test_no_layer_imports_from_above(self) -> None:
+        imports = {dotted: imported_modules(dotted, path) for dotted, path in modules().items()}
+        found = {(short(one), short(other)) for one, other in upward_imports(imports, LAYERS, part_of)}
+        assert found == set(UPWARDS)
+
+    def test_core_has_floors(self) -> None:
+        core = {f"{NAME}.core.{name}" for names in FLOORS for name in names}
+        assert core == set(modules("core")) - {f"{NAME}.core"}
+        imports = {dotted: imported_modules(dotted, modules()[dotted]) & core for dotted in core}
+        assert upward_imports(imports, FLOORS, lambda dotted: dotted.rpartition(".")[2]) == []
+
+    def test_functions_import_only_for_a_reason(self) -> None:
+        found = {short(dotted) for dotted, path in modules().items() if imported_by_functions(dotted, path)}
+        assert found == set(LAZY)
+
+    def test_checker_finds_imports_from_above(self) -> None:
+        floors = (("a",), ("b", "c"), ("d",))
+        imports = {"a": {"b"}, "b": {"a"}, "c": {"a", "b"}, "d": {"a", "b", "d"}}
+        assert upward_imports(imports, floors, str) == [("a", "b"), ("c", "b")]
 
     @pytest.mark.parametrize("layer", ["core", "services"])
     def test_services_do_not_import_djangos_web_modules(self, layer: str) -> None:
@@ -337,8 +425,9 @@ class TestLayers:
                     assert not name.startswith(web), f"{dotted} imports {name}"
 
     def test_no_module_imports_itself_through_others(self) -> None:
-        """Type checking counts too: each module can be understood after those that it imports."""
-        assert import_circles({name: imported_modules(name, path) for name, path in modules().items()}) == []
+        """Imports of functions and for type checking count too: each module can be understood after those
+        that it imports. So do the packages of a module, which Python runs before it."""
+        assert import_circles({name: run_by_import(name, path) for name, path in modules().items()}) == []
 
     def test_checker_finds_circles(self) -> None:
         assert import_circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
@@ -350,6 +439,17 @@ class TestLayers:
             f"{NAME}.web.views",
             f"{NAME}.core.clients",
             "redis.client",
+        }
+
+    def test_checker_finds_imports_of_functions_and_packages(self, tmp_path: Path) -> None:
+        path, dotted = tmp_path / "sample.py", f"{NAME}.core.sample"
+        path.write_text("from . import clients\ndef f():\n    from ..web.live import view\n")
+        assert imported_by_functions(dotted, path) == {f"{NAME}.web.live.view"}
+        assert run_by_import(dotted, path) == {
+            f"{NAME}.core.clients",
+            f"{NAME}.web",
+            f"{NAME}.web.live",
+            f"{NAME}.web.live.view",
         }
 
 
@@ -662,14 +762,38 @@ READING = {
 
 
 @functools.cache
-def constants() -> set[str]:
-    """All string constants in the package's Python code."""
+def constants(*paths: Path) -> set[str]:
+    """All string constants in these files, or in the package's Python code."""
     return {
         node.value
-        for path in modules().values()
+        for path in paths or modules().values()
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
+
+
+#: scripts that only other folders call, with the reason
+CALLED_FROM_ELSEWHERE = {
+    "jobs/workers_list": "only operators ask who takes jobs",
+    "users/blocks_check": "chats check whom a user may add",
+}
+#: folders whose scripts use pieces of another one, with the reason
+BUILT_ON = {
+    ("expiries", "jobs"): "a timer is a job",
+    ("tasks", "jobs"): "a periodic task is pushed as a job",
+}
+
+
+class TestFolders:
+    """A capability is one folder, with its scripts in it."""
+
+    def test_each_script_stands_beside_its_caller(self) -> None:
+        beside = {name for name in SCRIPTS if name in constants(*LUA[name].parent.glob("*.py"))}
+        assert set(SCRIPTS) - beside == set(CALLED_FROM_ELSEWHERE)
+
+    def test_scripts_use_pieces_of_their_folder_or_common_ones(self) -> None:
+        folders = {(name.partition("/")[0], used.partition("/")[0]) for name in LUA for used in uses(name)}
+        assert {(own, other) for own, other in folders if other not in (own, "common")} == set(BUILT_ON)
 
 
 class TestHeaderChecker:

@@ -1,4 +1,4 @@
-"""System checks of the settings, the cache alias, the handlers, the periodic tasks and the server.
+"""System checks: settings.py reads only what the site has configured, servers.py queries the servers.
 
     messaging.E001  REDIS_MESSAGING is not a dict      messaging.W001  it has an unknown key
     messaging.E002  a setting has an invalid value     messaging.W002  the site's default cache is used
@@ -11,7 +11,7 @@
 
                                                        messaging.W017  LOGIN_URL leads nowhere
 
-(*) in tasks/schedules.py, since this package imports nothing of the layers above.
+(*) in tasks/schedules.py, because this package imports nothing of the layers above.
 
 Only in `check --deploy`:
 
@@ -36,15 +36,16 @@ Only `check --deploy` queries the server:
 
 from django.core.checks import register
 
-from .servers import begin_run, check_server, check_topology, check_variable
+from .servers import check_flags, check_server, check_topology
 from .settings import (
+    begin_run,
     check_alias,
-    check_flags,
     check_handlers,
     check_login_url,
     check_middleware,
     check_settings,
     check_transport,
+    check_variable,
 )
 
 TAG = "messaging"

@@ -1,8 +1,6 @@
-"""Checks of the servers behind the alias: version, data, memory, failover. They send commands.
+"""Checks of the servers behind the alias: version, data, memory, failover, events.
 
-Only in `check --deploy`, since it queries the server.
-
-Only in `check --deploy`, since it queries the servers; those that don't reply are reported by check_server.
+Only `check --deploy` runs them, because they query the servers.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 from django.core.checks import CheckMessage, Error, Info, Warning
 from redis.exceptions import RedisError
 
-from .. import conf
-from ..core import clients, outcome, runs
+from .. import conf, handlers
+from ..core import clients, keyspace, outcome
 from ..core.commands import Command, Words
 from ..core.connection import BLOCKING, Address, Target, run
 from ..core.topology import (
@@ -31,12 +29,18 @@ from ..core.topology import (
     first_reply,
 )
 from ..errors import MessagingError, Unavailable
-from .settings import check_alias, chosen_alias
+from .settings import check_handlers, usable_alias
 
-T = TypeVar("T")
-ServerInfo = dict[str, str]
-#: settings that are read if the user may
+#: the oldest versions with all commands that the scripts use
+MIN_VERSIONS = {"redis": (6, 2), "valkey": (7, 2)}
+#: minimum number of Sentinels: two of them can't agree if one is lost
+MIN_SENTINELS = 3
+#: minimum number of Sentinels that must agree that a primary is down
+MIN_QUORUM = 2
+#: settings of a server that are read, if the user may
 SETTINGS = ("save", "lazyfree-lazy-expire", "cluster-node-timeout")
+ServerInfo = dict[str, str]
+T = TypeVar("T")
 
 
 class Server(NamedTuple):
@@ -70,97 +74,13 @@ class Watch(NamedTuple):
     down_after: int
 
 
-def read_servers(alias: str) -> list[Server]:
-    """The primaries of an alias; raises MessagingError."""
-    name, info = f"CACHES[{alias!r}]", parse_info(clients.execute(alias, Command("INFO", reads=True)))
-    found = endpoint(alias)
-    if not isinstance(found.router, Cluster):
-        return [Server(name, info, {setting: _read_setting(alias, setting) for setting in SETTINGS})]
-    try:
-        with closing(Primaries(found)) as primaries:
-            return [_read_primary(name, found, primary) for primary in primaries.discover()]
-    except RedisError as error:
-        raise Unavailable(f"A primary of the Cluster could not be queried: {error}") from error
-
-
-def read_watch(alias: str) -> Watch | None:
-    """How the Sentinels watch the service of an alias; None without Sentinels, or if none may be asked."""
-    found = endpoint(alias)
-    if not isinstance(found.router, Sentinel):
-        return None
-    return _first_reply(found.sentinels, ("SENTINEL", "MASTER", found.router.service), _parse_watch)
-
-
-def replica_versions(alias: str, servers: list[Server]) -> list[str]:
-    """The versions of the replicas; "unknown" for those that can't be reached from here."""
-    found = endpoint(alias)
-    replicas = [found.target(address) for server in servers for address in server.replicas]
-
-    def parse(reply: bytes, _: object) -> str:
-        return version(parse_info(reply))
-
-    return [_first_reply([replica], ("INFO", "server"), parse) or "unknown" for replica in replicas]
-
-
-def parse_info(reply: bytes) -> ServerInfo:
-    """The fields of a reply to INFO."""
-    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
-    return {name: value for name, colon, value in lines if colon}
-
-
-def version(info: ServerInfo) -> str:
-    """Such as `redis 7.0.15`, or "unknown"."""
-    kind = "valkey" if "valkey_version" in info else "redis"
-    number = info.get(f"{kind}_version", "")
-    return f"{kind} {number}" if number else "unknown"
-
-
-def _read_primary(name: str, endpoint: Endpoint, primary: Primary) -> Server:
-    with primary.connected(endpoint) as connection:
-        where = name if primary.address is None else f"{name} ({primary.address[0]}:{primary.address[1]})"
-        calls: list[Words] = [("INFO",), *(("CONFIG", "GET", setting) for setting in SETTINGS)]
-        info, *settings = connection.exchange(calls, endpoint.default_reply_timeout)
-        if isinstance(info, RedisError):
-            raise info
-        values = [None if isinstance(one, RedisError) else _value(one) for one in settings]
-        return Server(where, parse_info(info), dict(zip(SETTINGS, values, strict=True)))
-
-
-def _read_setting(alias: str, name: str) -> str | None:
-    try:
-        return _value(clients.execute(alias, Command("CONFIG", "GET", name, reads=True)))
-    except MessagingError:
-        return None
-
-
-def _value(reply: list[bytes]) -> str:
-    return reply[1].decode() if len(reply) == 2 else ""
-
-
-def _first_reply(targets: list[Target], command: Words, parse: Callable[[Any, object], T]) -> T | None:
-    async def ask(seconds: float) -> T | None:
-        return await first_reply(BLOCKING, targets, command, parse, seconds)
-
-    return run(ask, QUERY_TIMEOUT * len(targets))
-
-
-def _parse_watch(reply: list[bytes], _: object) -> Watch:
-    fields = {name.decode(): value.decode() for name, value in zip(reply[::2], reply[1::2], strict=True)}
-    others, quorum = int(fields["num-other-sentinels"]), int(fields["quorum"])
-    return Watch(others + 1, quorum, int(fields["down-after-milliseconds"]))
-
-
-#: the oldest versions with all commands that the scripts use
-MIN_VERSIONS = {"redis": (6, 2), "valkey": (7, 2)}
-
-
 def check_server(**_: object) -> list[CheckMessage]:
     """Check the server's version, eviction policy, persistence and lazy expiry."""
-    alias = chosen_alias()
-    if alias is None or any(message.is_serious() for message in check_alias()):
+    alias = usable_alias()
+    if alias is None:
         return []
     try:
-        return [message for server in read_servers(alias) for message in _check(server)]
+        return [message for server in read_servers(alias) for message in _check_one(server)]
     except Unavailable as error:
         return [_unreachable(alias, error, "Start it, or correct LOCATION; then repeat the check.")]
     except MessagingError as error:
@@ -174,7 +94,7 @@ def _unreachable(alias: str, error: MessagingError, hint: str) -> CheckMessage:
     )
 
 
-def _check(server: Server) -> list[CheckMessage]:
+def _check_one(server: Server) -> list[CheckMessage]:
     found = (_check_version(server), _check_eviction(server), _check_disk(server), _check_lazy_expiry(server))
     return [message for message in found if message is not None]
 
@@ -250,16 +170,10 @@ def _unknown(server: Server, what: str, hint: str) -> CheckMessage:
     )
 
 
-#: minimum number of Sentinels: two of them can't agree if one is lost
-MIN_SENTINELS = 3
-#: minimum number of Sentinels that must agree that a primary is down
-MIN_QUORUM = 2
-
-
 def check_topology(**_: object) -> list[CheckMessage]:
     """Describe the servers; check replicas, Sentinels, versions, and how long a failover takes."""
-    alias = chosen_alias()
-    if alias is None or any(message.is_serious() for message in check_alias()):
+    alias = usable_alias()
+    if alias is None:
         return []
     try:
         servers, watch = read_servers(alias), read_watch(alias)
@@ -374,23 +288,110 @@ def _check_durability(servers: list[Server]) -> Iterator[CheckMessage]:
         )
 
 
-def begin_run(**_: object) -> list[CheckMessage]:
-    """Report nothing. `manage.py test` runs the checks before the tests: begin their run, so that processes
-    that they start take part in it."""
-    runs.notice()
-    return []
-
-
-def check_variable(**_: object) -> list[CheckMessage]:
-    """Check that no run of tests has started this process."""
-    run = runs.current()
-    if run is None or run.is_own:
+def check_flags(**_: object) -> list[CheckMessage]:
+    """Check that the server's notify-keyspace-events enables the events of all handlers."""
+    alias = usable_alias()
+    if any(message.is_serious() for message in check_handlers()):
         return []
+    if alias is None or not handlers.key_events:
+        return []
+    try:
+        found = clients.execute(alias, Command("CONFIG", "GET", "notify-keyspace-events", reads=True))
+    except MessagingError:
+        return []  # another check reports that the server can't be queried
+    enabled = found[1].decode() if len(found) == 2 else ""
     return [
-        Warning(
-            f"The environment variable {runs.VARIABLE} is set: this process uses the server or the prefix of "
-            "a run of tests, not those of the site.",
-            hint="Unset it. Only runs of tests set it, for processes that they start.",
-            id="messaging.W022",
-        )
+        _missing_flags(alias, one, enabled)
+        for one in handlers.key_events
+        if keyspace.missing(enabled, one.flags)
     ]
+
+
+def _missing_flags(alias: str, one: handlers.KeyHandler, enabled: str) -> CheckMessage:
+    return Warning(
+        f"notify-keyspace-events of CACHES[{alias!r}] is {enabled!r}: {handlers.title(one.function)} "
+        f"({one.pattern}) misses events without {keyspace.missing(enabled, one.flags)!r}.",
+        hint="Run the listener with --configure, or set it to "
+        f"{keyspace.merged(enabled, one.flags)!r} in the server's configuration.",
+        id="messaging.W011",
+    )
+
+
+def read_servers(alias: str) -> list[Server]:
+    """The primaries of an alias; raises MessagingError."""
+    name, info = f"CACHES[{alias!r}]", parse_info(clients.execute(alias, Command("INFO", reads=True)))
+    found = endpoint(alias)
+    if not isinstance(found.router, Cluster):
+        return [Server(name, info, {setting: _read_setting(alias, setting) for setting in SETTINGS})]
+    try:
+        with closing(Primaries(found)) as primaries:
+            return [_read_primary(name, found, primary) for primary in primaries.discover()]
+    except RedisError as error:
+        raise Unavailable(f"A primary of the Cluster could not be queried: {error}") from error
+
+
+def _read_primary(name: str, endpoint: Endpoint, primary: Primary) -> Server:
+    with primary.connected(endpoint) as connection:
+        where = name if primary.address is None else f"{name} ({primary.address[0]}:{primary.address[1]})"
+        calls: list[Words] = [("INFO",), *(("CONFIG", "GET", setting) for setting in SETTINGS)]
+        info, *settings = connection.exchange(calls, endpoint.default_reply_timeout)
+        if isinstance(info, RedisError):
+            raise info
+        values = [None if isinstance(one, RedisError) else _value(one) for one in settings]
+        return Server(where, parse_info(info), dict(zip(SETTINGS, values, strict=True)))
+
+
+def _read_setting(alias: str, name: str) -> str | None:
+    try:
+        return _value(clients.execute(alias, Command("CONFIG", "GET", name, reads=True)))
+    except MessagingError:
+        return None
+
+
+def _value(reply: list[bytes]) -> str:
+    return reply[1].decode() if len(reply) == 2 else ""
+
+
+def parse_info(reply: bytes) -> ServerInfo:
+    """The fields of a reply to INFO."""
+    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}
+
+
+def version(info: ServerInfo) -> str:
+    """Such as `redis 7.0.15`, or "unknown"."""
+    kind = "valkey" if "valkey_version" in info else "redis"
+    number = info.get(f"{kind}_version", "")
+    return f"{kind} {number}" if number else "unknown"
+
+
+def read_watch(alias: str) -> Watch | None:
+    """How the Sentinels watch the service of an alias; None without Sentinels, or if none may be asked."""
+    found = endpoint(alias)
+    if not isinstance(found.router, Sentinel):
+        return None
+    return _first_reply(found.sentinels, ("SENTINEL", "MASTER", found.router.service), _parse_watch)
+
+
+def _parse_watch(reply: list[bytes], _: object) -> Watch:
+    fields = {name.decode(): value.decode() for name, value in zip(reply[::2], reply[1::2], strict=True)}
+    others, quorum = int(fields["num-other-sentinels"]), int(fields["quorum"])
+    return Watch(others + 1, quorum, int(fields["down-after-milliseconds"]))
+
+
+def replica_versions(alias: str, servers: list[Server]) -> list[str]:
+    """The versions of the replicas; "unknown" for those that can't be reached from here."""
+    found = endpoint(alias)
+    replicas = [found.target(address) for server in servers for address in server.replicas]
+
+    def parse(reply: bytes, _: object) -> str:
+        return version(parse_info(reply))
+
+    return [_first_reply([replica], ("INFO", "server"), parse) or "unknown" for replica in replicas]
+
+
+def _first_reply(targets: list[Target], command: Words, parse: Callable[[Any, object], T]) -> T | None:
+    async def ask(seconds: float) -> T | None:
+        return await first_reply(BLOCKING, targets, command, parse, seconds)
+
+    return run(ask, QUERY_TIMEOUT * len(targets))

@@ -1,7 +1,4 @@
-"""Checks of the settings. They send nothing.
-
-The valid types follow from the annotations of `conf.Settings`, so a new setting needs no change here.
-"""
+"""Checks of what the site has configured: REDIS_MESSAGING, CACHES, handlers, the pages. They send nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, get_script_prefix, is_valid_path, reverse
@@ -25,8 +21,7 @@ from django.utils.translation import get_language
 from redis.connection import SSLConnection
 
 from .. import conf, handlers
-from ..core import clients, keys, keyspace, outcome, runs
-from ..core.commands import Command
+from ..core import keys, keyspace, outcome, runs
 from ..core.connection import Target
 from ..core.runs import BACKEND, Entry, connections, databases, is_kind_of, mapping, urls_of
 from ..core.topology import endpoint
@@ -38,7 +33,16 @@ MAY_BE_ZERO = {"CHAT_KEEP_LAST", "PRESENCE_MAX_MEMBERS", "TYPING_MAX_MEMBERS"}
 MAXIMA = {"CHAT_MAX_MEMBERS": 10_000}
 #: settings that are dotted paths of Python objects
 PATHS = {"OBSERVE", "IDENTITY"}
-
+#: seconds; an attempt that exceeds the alias's socket timeout is repeated
+MIN_SOCKET_TIMEOUT = 1.0
+#: number of databases of a Redis server by default
+DATABASES = 16
+#: middleware of Django that the pages rely on, with what is missing without it
+MIDDLEWARE = {
+    "django.middleware.security.SecurityMiddleware": "headers against sniffing and referrers, and HTTPS",
+    "django.middleware.csrf.CsrfViewMiddleware": "other sites could post forms for a user who is signed in",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware": "other sites could show the pages in a frame",
+}
 _TYPE_NAMES: dict[Any, str] = {
     bool: "True or False",
     int: "an integer",
@@ -52,8 +56,11 @@ _TYPE_NAMES: dict[Any, str] = {
 
 
 def check_settings(**_: object) -> list[CheckMessage]:
-    """Check the type, keys and values of REDIS_MESSAGING."""
-    given = getattr(django_settings, conf.NAME, {})
+    """Check the type, keys and values of REDIS_MESSAGING.
+
+    The valid types follow from the annotations of `conf.Settings`, so a new setting needs no change here.
+    """
+    given = getattr(settings, conf.NAME, {})
     if not isinstance(given, dict):
         return [
             Error(
@@ -153,29 +160,14 @@ def _expected_prefix(value: str) -> str | None:
     return None
 
 
-#: seconds; an attempt that exceeds the alias's socket timeout is repeated
-MIN_SOCKET_TIMEOUT = 1.0
-#: number of databases of a Redis server by default
-DATABASES = 16
-
-
-def chosen_alias() -> str | None:
-    """The alias in use; None if the settings are invalid, which another check reports."""
-    try:
-        alias = conf.alias()
-    except ConfigurationError:
-        return None
-    return alias if isinstance(alias, str) else None
-
-
 def check_alias(**_: object) -> list[CheckMessage]:
     """Check that the alias exists, uses django-redis without sharding, and has its own database."""
-    alias = chosen_alias()
+    alias = _chosen_alias()
     if alias is None:
         return []
-    caches: Mapping[str, object] = django_settings.CACHES
+    caches: Mapping[str, object] = settings.CACHES
     if alias not in caches:
-        return [_missing(alias)]
+        return [_missing_entry(alias)]
     entry = mapping(caches[alias])
     unusable = _check_backend(alias, entry) or _check_client(alias, entry)
     if unusable:
@@ -184,7 +176,22 @@ def check_alias(**_: object) -> list[CheckMessage]:
     return [message for message in found if message is not None]
 
 
-def _missing(alias: str) -> CheckMessage:
+def usable_alias() -> str | None:
+    """The alias in use; None if the app can't use it, which check_alias or check_settings reports."""
+    found = check_alias()
+    return None if any(message.is_serious() for message in found) else _chosen_alias()
+
+
+def _chosen_alias() -> str | None:
+    """The alias in use; None if the settings are invalid, which check_settings reports."""
+    try:
+        alias = conf.alias()
+    except ConfigurationError:
+        return None
+    return alias if isinstance(alias, str) else None
+
+
+def _missing_entry(alias: str) -> CheckMessage:
     return Error(
         f"CACHES has no entry {alias!r}, which {conf.NAME} names as its ALIAS.",
         hint=f"Add it to CACHES:\n{entry_to_paste(alias)}",
@@ -227,7 +234,7 @@ def _check_default(alias: str) -> CheckMessage | None:
 
 
 def _check_sharing(alias: str) -> CheckMessage | None:
-    caches: Mapping[str, object] = django_settings.CACHES
+    caches: Mapping[str, object] = settings.CACHES
     ours = set(databases(caches[alias]))
     others = [other for other in caches if other != alias and ours & set(databases(caches[other]))]
     if not others:
@@ -259,7 +266,7 @@ def entry_to_paste(alias: str) -> str:
 
 
 def _free_location() -> str:
-    caches: Mapping[str, object] = django_settings.CACHES
+    caches: Mapping[str, object] = settings.CACHES
     used = {number for entry in caches.values() for _, _, number in databases(entry)} | {0}
     number = next((free for free in range(DATABASES) if free not in used), DATABASES)
     urls = [url for entry in caches.values() for url, _ in urls_of(entry)]
@@ -306,137 +313,14 @@ def _prefix() -> object:
         return None
 
 
-def check_flags(**_: object) -> list[CheckMessage]:
-    """Check that the server's notify-keyspace-events enables the events of all handlers."""
-    alias = chosen_alias()
-    if any(message.is_serious() for message in [*check_handlers(), *check_alias()]):
-        return []
-    if alias is None or not handlers.key_events:
-        return []
-    try:
-        found = clients.execute(alias, Command("CONFIG", "GET", "notify-keyspace-events", reads=True))
-    except MessagingError:
-        return []  # another check reports that the server can't be queried
-    enabled = found[1].decode() if len(found) == 2 else ""
-    return [
-        _missing_flags(alias, one, enabled)
-        for one in handlers.key_events
-        if keyspace.missing(enabled, one.flags)
-    ]
-
-
-def _missing_flags(alias: str, one: handlers.KeyHandler, enabled: str) -> CheckMessage:
-    return Warning(
-        f"notify-keyspace-events of CACHES[{alias!r}] is {enabled!r}: {handlers.title(one.function)} "
-        f"({one.pattern}) misses events without {keyspace.missing(enabled, one.flags)!r}.",
-        hint="Run the listener with --configure, or set it to "
-        f"{keyspace.merged(enabled, one.flags)!r} in the server's configuration.",
-        id="messaging.W011",
-    )
-
-
-#: middleware of Django that the pages rely on, with what is missing without it
-MIDDLEWARE = {
-    "django.middleware.security.SecurityMiddleware": "headers against sniffing and referrers, and HTTPS",
-    "django.middleware.csrf.CsrfViewMiddleware": "other sites could post forms for a user who is signed in",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware": "other sites could show the pages in a frame",
-}
-
-
-def check_middleware(**_: object) -> list[CheckMessage]:
-    """Check that the middleware that protects the pages is installed, if the pages are."""
-    installed = django_settings.MIDDLEWARE or []
-    missing = [one for one in MIDDLEWARE if not any(is_kind_of(path, one) for path in installed)]
-    if not missing or not has_pages():
-        return []
-    effects = "; ".join(f"{path.rpartition('.')[2]} ({MIDDLEWARE[path]})" for path in missing)
-    lines = "".join(f'\n    "{path}",' for path in missing)
-    return [
-        Warning(
-            f"The site has the pages of this app, but MIDDLEWARE lacks {effects}.",
-            hint=f"Add to MIDDLEWARE:{lines}",
-            id="messaging.W014",
-        )
-    ]
-
-
-def check_transport(**_: object) -> list[CheckMessage]:
-    """Check that a Redis on another machine is reached by TLS and asks for a password."""
-    alias = chosen_alias()
-    if alias is None or any(message.is_serious() for message in check_alias()):
-        return []
-    try:
-        targets = list(endpoint(alias).configured())
-    except MessagingError:
-        return []  # another check reports it
-    remote = [target for target in targets if _is_remote(target)]
-    found = (
-        _plain(alias, _names(remote, lambda target: not _has_tls(target))),
-        _open(alias, _names(remote, lambda target: not _has_password(target))),
-    )
-    return [message for message in found if message is not None]
-
-
-def _plain(alias: str, names: str) -> CheckMessage | None:
-    if not names:
-        return None
-    return Warning(
-        f"CACHES[{alias!r}] connects to {names} without TLS: whoever can read this network can read and "
-        "change all messages.",
-        hint="Write rediss:// instead of redis:// in LOCATION. With Sentinels, add to OPTIONS: "
-        '"CONNECTION_POOL_KWARGS": {"ssl": True}, "SENTINEL_KWARGS": {"ssl": True}. See docs/security.md.',
-        id="messaging.W015",
-    )
-
-
-def _open(alias: str, names: str) -> CheckMessage | None:
-    if not names:
-        return None
-    return Warning(
-        f"CACHES[{alias!r}] connects to {names} without a password: whoever can reach it can read and delete "
-        "all messages.",
-        hint="Create a user with the ACL line of docs/security.md, and write its name and password into "
-        "LOCATION: rediss://messaging:…@host:6379/1. With Sentinels, give them a password too: "
-        '"SENTINEL_KWARGS": {"password": "…"} in OPTIONS.',
-        id="messaging.W016",
-    )
-
-
 def has_pages() -> bool:
     """Whether the site includes the pages of this app."""
-    if not hasattr(django_settings, "ROOT_URLCONF"):  # a process of a site without pages
+    if not hasattr(settings, "ROOT_URLCONF"):  # a process of a site without pages
         return False
     try:
         return bool(reverse("messaging:chats"))
     except NoReverseMatch:
         return False
-
-
-def _names(targets: list[Target], is_affected: Callable[[Target], bool]) -> str:
-    return ", ".join(_name(target.parameters) for target in targets if is_affected(target))
-
-
-def _name(parameters: dict[str, Any]) -> str:
-    return f"{parameters['host']}:{parameters.get('port', 6379)}"
-
-
-def _is_remote(target: Target) -> bool:
-    """Whether it is on another machine. The host of a primary behind Sentinels is the name of the service."""
-    if target.parameters.get("path"):
-        return False
-    host = str(target.parameters.get("host", "localhost"))
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
-
-
-def _has_tls(target: Target) -> bool:
-    return issubclass(target.kind, SSLConnection)
-
-
-def _has_password(target: Target) -> bool:
-    return bool(target.parameters.get("password") or target.parameters.get("credential_provider"))
 
 
 def check_login_url(**_: object) -> list[CheckMessage]:
@@ -476,3 +360,111 @@ def _reversed(name: str) -> str:
         return reverse(name)
     except NoReverseMatch:
         return "/" + name
+
+
+def check_middleware(**_: object) -> list[CheckMessage]:
+    """Check that the middleware that protects the pages is installed, if the pages are."""
+    installed = settings.MIDDLEWARE or []
+    missing = [one for one in MIDDLEWARE if not any(is_kind_of(path, one) for path in installed)]
+    if not missing or not has_pages():
+        return []
+    effects = "; ".join(f"{path.rpartition('.')[2]} ({MIDDLEWARE[path]})" for path in missing)
+    lines = "".join(f'\n    "{path}",' for path in missing)
+    return [
+        Warning(
+            f"The site has the pages of this app, but MIDDLEWARE lacks {effects}.",
+            hint=f"Add to MIDDLEWARE:{lines}",
+            id="messaging.W014",
+        )
+    ]
+
+
+def check_transport(**_: object) -> list[CheckMessage]:
+    """Check that a Redis on another machine is reached by TLS and asks for a password."""
+    alias = usable_alias()
+    if alias is None:
+        return []
+    try:
+        targets = list(endpoint(alias).configured())
+    except MessagingError:
+        return []  # another check reports it
+    remote = [target for target in targets if _is_remote(target)]
+    found = (
+        _without_tls(alias, _names(remote, lambda target: not _has_tls(target))),
+        _without_password(alias, _names(remote, lambda target: not _has_password(target))),
+    )
+    return [message for message in found if message is not None]
+
+
+def _without_tls(alias: str, names: str) -> CheckMessage | None:
+    if not names:
+        return None
+    return Warning(
+        f"CACHES[{alias!r}] connects to {names} without TLS: whoever can read this network can read and "
+        "change all messages.",
+        hint="Write rediss:// instead of redis:// in LOCATION. With Sentinels, add to OPTIONS: "
+        '"CONNECTION_POOL_KWARGS": {"ssl": True}, "SENTINEL_KWARGS": {"ssl": True}. See docs/security.md.',
+        id="messaging.W015",
+    )
+
+
+def _without_password(alias: str, names: str) -> CheckMessage | None:
+    if not names:
+        return None
+    return Warning(
+        f"CACHES[{alias!r}] connects to {names} without a password: whoever can reach it can read and delete "
+        "all messages.",
+        hint="Create a user with the ACL line of docs/security.md, and write its name and password into "
+        "LOCATION: rediss://messaging:…@host:6379/1. With Sentinels, give them a password too: "
+        '"SENTINEL_KWARGS": {"password": "…"} in OPTIONS.',
+        id="messaging.W016",
+    )
+
+
+def _names(targets: list[Target], is_affected: Callable[[Target], bool]) -> str:
+    return ", ".join(_name(target.parameters) for target in targets if is_affected(target))
+
+
+def _name(parameters: dict[str, Any]) -> str:
+    return f"{parameters['host']}:{parameters.get('port', 6379)}"
+
+
+def _is_remote(target: Target) -> bool:
+    """Whether it is on another machine. The host of a primary behind Sentinels is the name of the service."""
+    if target.parameters.get("path"):
+        return False
+    host = str(target.parameters.get("host", "localhost"))
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def _has_tls(target: Target) -> bool:
+    return issubclass(target.kind, SSLConnection)
+
+
+def _has_password(target: Target) -> bool:
+    return bool(target.parameters.get("password") or target.parameters.get("credential_provider"))
+
+
+def begin_run(**_: object) -> list[CheckMessage]:
+    """Report nothing. `manage.py test` runs the checks before the tests: begin their run, so that processes
+    that they start take part in it."""
+    runs.notice()
+    return []
+
+
+def check_variable(**_: object) -> list[CheckMessage]:
+    """Check that no run of tests has started this process."""
+    run = runs.current()
+    if run is None or run.is_own:
+        return []
+    return [
+        Warning(
+            f"The environment variable {runs.VARIABLE} is set: this process uses the server or the prefix of "
+            "a run of tests, not those of the site.",
+            hint="Unset it. Only runs of tests set it, for processes that they start.",
+            id="messaging.W022",
+        )
+    ]

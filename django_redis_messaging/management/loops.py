@@ -1,4 +1,4 @@
-"""Shared by the commands that run loops: their options, the loops made of them, signals."""
+"""What commands that run loops share: the command itself, signals, options, and the loops."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import logging
 import os
 import re
 import signal
-import stat
 import sys
 import threading
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -27,101 +26,29 @@ from ..core import keys
 from ..errors import InvalidArgument, MessagingError
 from ..services.common.loops import Poller
 from ..services.expiries import timers as _expiries  # noqa: F401  (registers its round)
-from ..services.files.publishing import Source, expand
 from ..services.jobs.worker import MAX_WEIGHT, Limits
 from ..services.listening import Listener
 
 if TYPE_CHECKING:
     from ..tasks.backend import RedisBackend
 
-
 logger = logging.getLogger(__name__)
-
-
-class Watch:
-    """Watches files and directories by listing them; a directory stands for the files that
-    `FileChannel.publish` takes of it.
-
-    A file has settled when its size and modification time have not changed for `settle` seconds while they
-    were watched. The modification time is not compared with the clock: that of a file server may differ.
-    """
-
-    def __init__(self, paths: Sequence[str], settle: float) -> None:
-        self._paths = paths
-        self._settle = settle
-        #: when each file was found first as it is now
-        self._since: dict[Source, float] = {}
-        self._done: dict[str, Source] = {}
-
-    def settled(self, now: float) -> list[Source]:
-        """The files that have settled and are not published, in order. Raises OSError."""
-        present = list(self._find())
-        paths = {file.path for file in present}
-        self._done = {path: file for path, file in self._done.items() if path in paths}
-        found = [file for file in present if self._done.get(file.path) != file]
-        self._since = {file: self._since.get(file, now) for file in found}
-        return [file for file, since in self._since.items() if now - since >= self._settle]
-
-    def mark_done(self, file: Source) -> None:
-        """Leave this file out from now on, until it changes."""
-        if file.path in self._done:
-            logger.warning("%r had changed since it was published: published again.", file.path)
-        self._done[file.path] = file
-
-    def forget(self, file: Source) -> None:
-        """Let this file settle again."""
-        self._since.pop(file, None)
-
-    def _find(self) -> Iterator[Source]:
-        for path in [path for given in self._paths for path in expand(os.path.abspath(given))]:
-            try:
-                found = os.stat(path)
-            except FileNotFoundError:  # deleted since it was listed
-                continue
-            if stat.S_ISREG(found.st_mode):
-                yield Source(path, found.st_size, found.st_mtime_ns)
-
 
 #: seconds that the process gets to end after its loop has ended
 EXIT_TIMEOUT = 2.0
 #: seconds that an option may be at most
 MAX_SECONDS = 86_400
-
-#: a weight as it is written in --queue
-_WEIGHT = re.compile(r"[0-9]{1,4}")
-
 NO_HANDLERS = "No handlers found: define some in expiries.py of an installed app."
 NO_TASKS = "Tasks need Django 6.0 or the backport: pip install 'django-redis-messaging[tasks]'."
-
-
-class Stopping:
-    """Set by the first signal, which also calls `on_stop`; the second signal ends the process."""
-
-    def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
-        self._is_set = False
-        self._on_stop = on_stop
-
-    def is_set(self) -> bool:
-        """Whether the loop has to end."""
-        return self._is_set
-
-    def listen(self) -> None:
-        """From now on, be set by a signal."""
-        at_signals(self._stop)
-
-    def _stop(self) -> None:
-        self._is_set = True
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        if self._on_stop is not None:
-            self._on_stop()
+#: a weight as it is written in --queue
+_WEIGHT = re.compile(r"[0-9]{1,4}")
 
 
 class LoopCommand(BaseCommand, ABC):
     """A command that runs a loop until a signal ends it; with --reload, until its code changes."""
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command, then end the process, also if threads of tasks or handlers still run."""
+        """Run the command, then end the process, even if threads of tasks or handlers still run."""
         code: Any = 1  # of an unexpected error
         try:
             super().run_from_argv(argv)
@@ -176,9 +103,33 @@ def _is_joined(thread: threading.Thread) -> bool:
     return not thread.daemon or thread in concurrent.futures.thread._threads_queues
 
 
-def add_reload(parser: ArgumentParser) -> None:
-    """Add --reload."""
-    parser.add_argument("--reload", action="store_true", help="restart when code changes (development)")
+def at_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` at every SIGINT and SIGTERM."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop())
+
+
+class Stopping:
+    """Set by the first signal, which also calls `on_stop`; the second signal ends the process."""
+
+    def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
+        self._is_set = False
+        self._on_stop = on_stop
+
+    def is_set(self) -> bool:
+        """Whether the loop has to end."""
+        return self._is_set
+
+    def listen(self) -> None:
+        """From now on, be set by a signal."""
+        at_signals(self._stop)
+
+    def _stop(self) -> None:
+        self._is_set = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        if self._on_stop is not None:
+            self._on_stop()
 
 
 def add_queues(parser: ArgumentParser) -> None:
@@ -191,25 +142,8 @@ def add_queues(parser: ArgumentParser) -> None:
     )
 
 
-def at_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` at every SIGINT and SIGTERM."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop())
-
-
-def imported_function(path: str, what: str) -> Callable[..., Any]:
-    """The function at a dotted path, or a CommandError that names the option."""
-    try:
-        found = import_string(path)
-    except ImportError as error:
-        raise CommandError(f"{what} {path!r} can't be imported: {error}") from error
-    if not callable(found):
-        raise CommandError(f"{what} {path!r} is not a function.")
-    return found  # type: ignore[no-any-return]
-
-
 def add_limits(parser: ArgumentParser, what: str) -> None:
-    """Add the options of a worker or listener."""
+    """Add the options of a worker or listener: how many run at a time, lease, drain."""
     parser.add_argument("--concurrency", type=int, default=4, help=f"{what}s that run at a time (default: 4)")
     parser.add_argument(
         "--lease",
@@ -226,7 +160,7 @@ def add_limits(parser: ArgumentParser, what: str) -> None:
 
 
 def limits(options: dict[str, Any], **more: Any) -> Limits:
-    """The limits of these options; raises CommandError for values out of range."""
+    """The limits that the options set; raises CommandError for values out of range."""
     if options["concurrency"] < 1 or not 1 <= options["lease"] <= MAX_SECONDS:
         raise CommandError(f"--concurrency must be at least 1, --lease between 1 and {MAX_SECONDS} seconds.")
     if not 0 <= options["drain"] <= MAX_SECONDS:
@@ -235,6 +169,22 @@ def limits(options: dict[str, Any], **more: Any) -> Limits:
         if more[name] is not None and not more[name] >= 1:
             raise CommandError(f"--{name.replace('_', '-')} must be at least 1.")
     return Limits(concurrency=options["concurrency"], lease=options["lease"], drain=options["drain"], **more)
+
+
+def add_reload(parser: ArgumentParser) -> None:
+    """Add --reload."""
+    parser.add_argument("--reload", action="store_true", help="restart when code changes (development)")
+
+
+def imported_function(path: str, what: str) -> Callable[..., Any]:
+    """The function at a dotted path, or a CommandError that names the option."""
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise CommandError(f"{what} {path!r} can't be imported: {error}") from error
+    if not callable(found):
+        raise CommandError(f"{what} {path!r} is not a function.")
+    return found  # type: ignore[no-any-return]
 
 
 def tasks_installed() -> bool:
@@ -281,7 +231,7 @@ def chosen_queues(backend: RedisBackend, named: Sequence[str] | None) -> list[st
 
 
 def _weighted(backend: RedisBackend, text: str) -> tuple[str, int]:
-    """A queue and its weight, 0 if none was given. A queue's name may contain the sign, too."""
+    """A queue and its weight; 0 if none was given. The name of a queue may itself contain a "="."""
     queue, sign, weight = text.rpartition("=")
     if not sign or text in backend.queues:
         queue, weight = text, ""

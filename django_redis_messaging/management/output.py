@@ -1,25 +1,22 @@
-"""What commands print: sizes, tables, progress."""
+"""What commands print: sizes, durations, tables, progress."""
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import re
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, redirect_stderr, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
-
-from ..services.files import File, Progress
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+logger = logging.getLogger(__name__)
 
 #: bytes of a unit
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -113,78 +110,71 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-logger = logging.getLogger(__name__)
-
 #: seconds between two updates of the bar
-TICK = 0.25
+BAR_INTERVAL = 0.25
 #: seconds between two lines
 LINE_INTERVAL = 10.0
-#: ticks over which rates are measured
-RATE_TICKS = 40
-#: what the bar shows; tqdm replaces the fields
-BAR_FORMAT = "{percentage:3.0f}%|{bar:15}| {desc}"
 #: written over the bar at the first signal
-ENDING = b"\r\x1b[KEnding after the current file. Press Ctrl-C again to end at once.\n"
+ENDING = "\r\x1b[KEnding after the current {}. Press Ctrl-C again to end at once.\n"
 
 
-class Snapshot(NamedTuple):
-    """What a display shows at a moment."""
+class State(NamedTuple):
+    """How far a command is."""
 
-    #: bytes that are done
-    done: int
-    #: bytes in total; 0: unknown
-    total: int
+    #: what it does now
     text: str
-
-
-class Rate:
-    """How fast a number grows, per second over the last ticks.
-
-    >>> rate = Rate()
-    >>> [rate.measure(total, now) for total, now in ((10, 0.0), (30, 1.0), (30, 2.0))]
-    [0.0, 20.0, 10.0]
-    """
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_TICKS)
-
-    def measure(self, total: int, now: float) -> float:
-        """Add a sample; returns the rate."""
-        self._samples.append((now, total))
-        then, before = self._samples[0]
-        return (total - before) / (now - then) if now > then else 0.0
+    #: what is done, in the unit of the display
+    done: int = 0
+    #: what there is to do; 0: unknown
+    total: int = 0
 
 
 class Display(ABC):
-    """Shows the progress of a command while its `with` block runs. A thread draws, so that the command does
-    not have to look at the clock after each line.
+    """Shows the progress of a command while its `with` block runs. A thread reads the state, so that the
+    command does not have to check the time after each line.
 
-    On a terminal, a bar. Without tqdm, or if `stream` is not a terminal, a line every LINE_INTERVAL seconds,
-    if anything has changed: logged (INFO) if the site logs this level, otherwise written to `stream`.
+    On a terminal, a bar of tqdm. Without tqdm or a terminal, a line every LINE_INTERVAL seconds, if anything
+    has changed: logged (INFO) if the site logs this level, otherwise written to `stream`.
     """
 
+    #: what is counted
+    unit = "B"
+    #: what the command completes after the first signal
+    step = "file"
+
     def __init__(self, stream: TextIO, title: str, *, silent: bool = False) -> None:
-        self._stream = stream
-        self._title = title
-        self._silent = silent
+        self._stream, self._title, self._silent = stream, title, silent
         self._bar: tqdm[Any] | None = None
-        # also the lock of the bar; reentrant, because a signal handler may run while its thread holds it
+        # of the bar; reentrant, because a signal handler may run while its thread holds it
         self._lock = threading.RLock()
+        self._cleanup = ExitStack()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-        self._cleanup = ExitStack()
-        self._line = ""
+        self._last_line, self._last_state, self._last_time = "", State(""), 0.0
 
     @abstractmethod
-    def snapshot(self, now: float) -> Snapshot:
-        """What to show at this moment of the monotonic clock."""
+    def state(self) -> State:
+        """How far the command is at this moment."""
+
+    def line(self) -> str:
+        """The progress as text; of bytes, with their rate since the last line."""
+        state, now = self.state(), monotonic()
+        last, seconds = self._last_state, now - self._last_time
+        self._last_state, self._last_time = state, now
+        if not state.total:
+            return state.text
+        if self.unit != "B":
+            return f"{state.done:,} of {format_count(state.total, self.unit)}, {state.text}"
+        parts = [state.text, format_share(state.done, state.total)]
+        if last.total == state.total and state.done > last.done and seconds:  # else it is another file
+            rate = (state.done - last.done) / seconds
+            left = (state.total - state.done) / rate
+            parts += [f"{format_size(rate)}/s", f"{format_duration(left)} left"]
+        return ", ".join(parts)
 
     def __enter__(self) -> Self:
         if not self._silent:
-            if self._is_terminal():
-                self._bar = open_bar(self._stream, self._lock)
-            if self._bar is not None:
-                self._cleanup.enter_context(console_logs_to(_AboveBar(self)))
+            self._bar = open_bar(self._stream, self.unit, self._lock, self._cleanup)
             self._thread.start()
         return self
 
@@ -193,183 +183,71 @@ class Display(ABC):
         if not self._silent:
             self._thread.join()
         self._cleanup.close()
-        with self._lock:
-            if self._bar is not None:
-                self._bar.close()
 
     def interrupt(self) -> None:
         """Remove the bar for good, in a signal handler: the next signal ends the process at once."""
-        with self._lock:
-            if self._bar is not None:
-                self._bar.disable = True
-                self._bar = None
-            if not self._silent and self._is_terminal():
-                # not by the stream: the signal may have interrupted one of its writes
-                os.write(self._stream.fileno(), ENDING)
-
-    def write_above(self, text: str) -> None:
-        """Write text, without disturbing the bar."""
-        with self._lock:
-            if self._bar is not None:
-                self._bar.clear(nolock=True)
-            self._stream.write(text)
-            self._stream.flush()
-
-    def _is_terminal(self) -> bool:
-        return self._stream.isatty()
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            with self._lock:
+                bar.disable = True
+        if not self._silent and self._stream.isatty():
+            # not by the stream: the signal may have interrupted one of its writes
+            os.write(self._stream.fileno(), ENDING.format(self.step).encode())
 
     def _run(self) -> None:
-        line_at = monotonic() + LINE_INTERVAL
-        while not self._ended.wait(TICK):
-            now = monotonic()
-            snapshot = self.snapshot(now)
-            try:
-                if not self._draw(snapshot) and now >= line_at:
-                    line_at = now + LINE_INTERVAL
-                    self._report(snapshot.text)
-            except (OSError, ValueError):  # the stream was closed: nobody reads
-                return
+        with suppress(OSError, ValueError):  # the stream was closed: nobody reads
+            while not self._ended.wait(LINE_INTERVAL if self._bar is None else BAR_INTERVAL):
+                bar = self._bar
+                if bar is None:
+                    self._report(self.line())
+                else:
+                    self._draw(bar)
 
-    def _draw(self, snapshot: Snapshot) -> bool:
-        """Draw the bar; returns whether there is one."""
-        with self._lock:
-            if self._bar is None:
-                return False
-            self._bar.n, self._bar.total = min(snapshot.done, snapshot.total), snapshot.total
-            self._bar.set_description_str(snapshot.text, refresh=False)
-            self._bar.refresh(nolock=True)
-            return True
+    def _draw(self, bar: tqdm[Any]) -> None:
+        state = self.state()
+        with self._lock:  # tqdm doesn't draw a bar that was disabled before
+            bar.set_description(state.text, refresh=False)
+            if state.total != bar.total or state.done < bar.n:  # of another file
+                bar.reset(state.total)
+            bar.update(state.done - bar.n)
 
-    def _report(self, text: str) -> None:
+    def _report(self, line: str) -> None:
         """Log or write a line, unless it is the same as the last one."""
-        if text == self._line:
+        if line == self._last_line:
             return
-        self._line = text
+        self._last_line = line
         if logger.isEnabledFor(logging.INFO):
-            logger.info("%s: %s", self._title, text)
+            logger.info("%s: %s", self._title, line)
         else:
-            self._stream.write(f"{self._title}: {text}\n")
+            self._stream.write(f"{self._title}: {line}\n")
             self._stream.flush()
 
 
-class PublishingDisplay(Display):
-    """Files done and in total, bytes, rate, time left; or that the publisher waits for consumers."""
-
-    def __init__(self, stream: TextIO, channel: str, *, silent: bool = False) -> None:
-        super().__init__(stream, f"Publishing to {channel!r}", silent=silent)
-        self._progress: Progress | None = None
-        self._idle = "starting"
-        self._rate = Rate()
-
-    def update(self, progress: Progress | None) -> None:
-        """Show this progress from now on; None: no files are known that have to be published."""
-        self._progress, self._idle = progress, "waiting for files"
-
-    def snapshot(self, now: float) -> Snapshot:
-        """What to show at this moment."""
-        progress = self._progress
-        if progress is None:
-            self._rate = Rate()
-            return Snapshot(0, 0, self._idle)
-        rate = self._rate.measure(progress.bytes, now)
-        parts = [
-            f"{progress.files} of {progress.total_files} files",
-            format_share(progress.bytes, progress.total_bytes),
-        ]
-        if progress.waiting:
-            parts.append("waiting for consumers")
-        else:
-            parts += _speed(f"{format_size(rate)}/s", progress.total_bytes - progress.bytes, rate)
-            parts += [repr(progress.name)] if progress.name else []
-        return Snapshot(progress.bytes, progress.total_bytes, ", ".join(parts))
-
-
-class ConsumingDisplay(Display):
-    """The position in the current file, lines per second, time left in it, and the files that are done."""
-
-    def __init__(self, stream: TextIO, channel: str, consumer: str, *, silent: bool = False) -> None:
-        super().__init__(stream, f"Consuming {channel!r} as {consumer!r}", silent=silent)
-        #: lines that were passed to the handler, and malformed ones of an aggregate: the command counts them
-        self.lines = self.malformed = 0
-        self._file: File | None = None
-        self._files = 0
-        self._bytes = 0
-        self._line_rate = Rate()
-        #: when the consumer began with the file
-        self._began = 0.0
-
-    def begin(self, file: File) -> None:
-        """The consumer begins with a file."""
-        self._file, self._began = file, monotonic()
-
-    def end(self) -> None:
-        """The file has been processed."""
-        if self._file is not None:
-            self._files, self._bytes = self._files + 1, self._bytes + self._file.size
-            self._file = None
-
-    def summary(self) -> str:
-        """What was processed, as text."""
-        malformed = f", {self.malformed} of them malformed" if self.malformed else ""
-        lines = f"{format_count(self.lines, 'line')}{malformed}"
-        return f"Processed {format_count(self._files, 'file')} ({format_size(self._bytes)}, {lines})."
-
-    def snapshot(self, now: float) -> Snapshot:
-        """What to show at this moment."""
-        file = self._file
-        done = f"{format_count(self._files, 'file')} done"
-        if file is None:
-            self._line_rate = Rate()
-            return Snapshot(0, 0, f"waiting for files, {done}")
-        read = file.bytes_read
-        lines = self._line_rate.measure(self.lines, now)
-        parts = [f"{file.name!r}: {format_share(read, file.size)}"]
-        parts += _speed(f"{lines:,.0f} lines/s", file.size - read, read / max(now - self._began, TICK))
-        return Snapshot(read, file.size, ", ".join([*parts, done]))
-
-
-def _speed(rate_text: str, left: int, rate: float) -> list[str]:
-    """A rate, and the time that so many bytes will take; nothing if the rate is not known."""
-    return [rate_text, f"{format_duration(left / rate)} left"] if rate > 0 else []
-
-
-def open_bar(stream: TextIO, lock: threading.RLock) -> tqdm[Any] | None:
-    """A bar on the terminal; None without tqdm."""
+def open_bar(stream: TextIO, unit: str, lock: threading.RLock, cleanup: ExitStack) -> tqdm[Any] | None:
+    """A bar on the terminal, and log lines above it, until the cleanup. None without tqdm or a terminal."""
+    if not stream.isatty():
+        return None
     try:
         from tqdm import tqdm
+        from tqdm.contrib import DummyTqdmFile
     except ImportError:
         return None
     tqdm.set_lock(lock)  # otherwise tqdm makes a lock for several processes
-    return tqdm(total=0, file=stream, dynamic_ncols=True, leave=False, miniters=0, bar_format=BAR_FORMAT)
+    bar = tqdm(
+        total=0, unit=unit, unit_scale=unit == "B", unit_divisor=1024,
+        file=stream, dynamic_ncols=True, leave=False, miniters=0,
+    )  # fmt: skip
+    cleanup.enter_context(bar)
+    # not tqdm's logging_redirect_tqdm: it replaces only one handler of a logger, by one without its level
+    for handler in _handlers_of_the_terminal():
+        cleanup.callback(handler.setStream, handler.setStream(DummyTqdmFile(handler.stream)))
+    above: Any = DummyTqdmFile(sys.stderr)
+    cleanup.enter_context(redirect_stderr(above))  # for records without a handler
+    return bar
 
 
-class _AboveBar(io.TextIOBase):
-    """A stream for log handlers that writes above the bar."""
-
-    def __init__(self, display: Display) -> None:
-        self._display = display
-
-    def write(self, text: str) -> int:
-        self._display.write_above(text)
-        return len(text)
-
-
-@contextmanager
-def console_logs_to(stream: Any) -> Iterator[None]:
-    """Let log handlers that write to the terminal write to this stream."""
+def _handlers_of_the_terminal() -> set[logging.StreamHandler[Any]]:
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    handlers = {handler for one in loggers if isinstance(one, logging.Logger) for handler in one.handlers}
-    consoles = [one for one in handlers if isinstance(one, logging.StreamHandler) and _is_console(one.stream)]
-    streams = [handler.setStream(stream) for handler in consoles]
-    last_resort, logging.lastResort = logging.lastResort, logging.StreamHandler(stream)
-    logging.lastResort.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.lastResort = last_resort
-        for handler, old in zip(consoles, streams, strict=True):
-            handler.setStream(old)
-
-
-def _is_console(stream: Any) -> bool:
-    return stream in (sys.stdout, sys.stderr) and stream.isatty()
+    handlers = [handler for one in loggers if isinstance(one, logging.Logger) for handler in one.handlers]
+    streams = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+    return {one for one in handlers if isinstance(one, logging.StreamHandler) and one.stream in streams}

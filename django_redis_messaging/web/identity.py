@@ -52,7 +52,7 @@ class Identity:
         return ("everyone",)
 
     def users(self) -> Any:
-        """All users, as a QuerySet, for `manage.py index_contacts`.
+        """All users, as a QuerySet, for `manage.py sync_directory`.
 
         Override it with prefetch_related() if `directories` or `may_use` read related objects.
         """

@@ -1,4 +1,4 @@
-"""Progress of files: texts, lines and log records. For the bar see the tests of the commands."""
+"""Progress of commands: texts, lines, log records, and the bar."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import logging
 import os
 import re
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from tqdm import tqdm
 
 from django_redis_messaging import Progress
 from django_redis_messaging.management import output
-from django_redis_messaging.management.output import (
-    ENDING,
-    ConsumingDisplay,
-    PublishingDisplay,
-    console_logs_to,
-)
+from django_redis_messaging.management.commands import consume_files
+from django_redis_messaging.management.commands.consume_files import ConsumingDisplay
+from django_redis_messaging.management.commands.publish_files import PublishingDisplay
+from django_redis_messaging.management.output import open_bar
 from tests.support.server import DEADLINE, until
 
 
@@ -35,49 +37,76 @@ def publishing(**changes: Any) -> Progress:
     return Progress(**{**values, **changes})
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the monotonic clock of the displays."""
+
+    def set_to(seconds: float) -> None:
+        for module in (output, consume_files):
+            monkeypatch.setattr(module, "monotonic", lambda: seconds)
+
+    return set_to
+
+
 class TestPublishing:
-    def test_files_bytes_rate_and_time_left(self) -> None:
+    def test_files_bytes_rate_and_time_left(self, clock: Callable[[float], None]) -> None:
         display = PublishingDisplay(io.StringIO(), "logs")
         display.update(publishing())
-        assert display.snapshot(10.0) == (0, 3 << 20, "1 of 3 files, 0.0 of 3.0 MiB, 'a.log'")
+        clock(10.0)
+        assert display.state() == ("1 of 3 files, 'a.log'", 0, 3 << 20)
+        assert display.line() == "1 of 3 files, 'a.log', 0.0 of 3.0 MiB"
         display.update(publishing(bytes=1 << 20))
-        assert display.snapshot(12.0) == (
-            1 << 20, 3 << 20, "1 of 3 files, 1.0 of 3.0 MiB, 512.0 KiB/s, 0:04 left, 'a.log'",
-        )  # fmt: skip
+        clock(12.0)
+        assert display.state() == ("1 of 3 files, 'a.log'", 1 << 20, 3 << 20)
+        assert display.line() == "1 of 3 files, 'a.log', 1.0 of 3.0 MiB, 512.0 KiB/s, 0:04 left"
 
     def test_waiting(self) -> None:
         display = PublishingDisplay(io.StringIO(), "logs")
-        assert display.snapshot(0.0) == (0, 0, "starting")
+        assert display.state() == ("starting", 0, 0)
         display.update(publishing(waiting=True))
-        assert display.snapshot(0.0).text == "1 of 3 files, 0.0 of 3.0 MiB, waiting for consumers"
+        assert display.line() == "1 of 3 files, waiting for consumers, 0.0 of 3.0 MiB"
         display.update(None)
-        assert display.snapshot(1.0) == (0, 0, "waiting for files")
+        assert display.state() == ("waiting for files", 0, 0)
+        assert display.line() == "waiting for files"
 
 
 class TestConsuming:
-    def test_position_lines_and_time_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(output, "monotonic", lambda: 10.0)
+    def test_position_lines_and_time_left(self, clock: Callable[[float], None]) -> None:
         display, file = ConsumingDisplay(io.StringIO(), "logs", "a"), OpenFile()
-        assert display.snapshot(10.0) == (0, 0, "waiting for files, 0 files done")
+        assert display.state() == ("waiting for files, 0 files done", 0, 0)
+        clock(10.0)
         display.begin(file)  # type: ignore[arg-type]
-        assert display.snapshot(10.0).text == r"'a\x1b.log': 0.0 of 3.8 MiB, 0 files done"
+        assert display.line() == r"0 files done, 'a\x1b.log', 0.0 of 3.8 MiB"
         file.bytes_read, display.lines = 1_000_000, 30_000
-        assert display.snapshot(12.0) == (
-            1_000_000, 4_000_000,
-            r"'a\x1b.log': 1.0 of 3.8 MiB, 15,000 lines/s, 0:06 left, 0 files done",
-        )  # fmt: skip
+        clock(12.0)
+        assert display.state() == (r"0 files done, 'a\x1b.log', 15,000 lines/s", 1_000_000, 4_000_000)
+        assert display.line() == (
+            r"0 files done, 'a\x1b.log', 15,000 lines/s, 1.0 of 3.8 MiB, 488.3 KiB/s, 0:06 left"
+        )
         display.end()
-        assert display.snapshot(13.0).text == "waiting for files, 1 file done"
+        assert display.line() == "waiting for files, 1 file done"
         assert display.summary() == "Processed 1 file (3.8 MiB, 30,000 lines)."
         display.malformed = 2
         assert display.summary() == "Processed 1 file (3.8 MiB, 30,000 lines, 2 of them malformed)."
+
+    def test_the_rate_of_a_file_does_not_count_an_earlier_one(self, clock: Callable[[float], None]) -> None:
+        display, file = ConsumingDisplay(io.StringIO(), "logs", "a"), OpenFile()
+        clock(10.0)
+        display.begin(file)  # type: ignore[arg-type]
+        display.line()
+        display.lines = 30_000
+        display.end()
+        file.size, file.bytes_read = 8_000_000, 2_000_000
+        display.begin(file)  # type: ignore[arg-type]
+        clock(12.0)
+        assert display.line() == r"1 file done, 'a\x1b.log', 1.9 of 7.6 MiB"
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines without an interval."""
-    monkeypatch.setattr(output, "TICK", 0.002)
-    monkeypatch.setattr(output, "LINE_INTERVAL", 0.0)
+    monkeypatch.setattr(output, "BAR_INTERVAL", 0.002)
+    monkeypatch.setattr(output, "LINE_INTERVAL", 0.002)
 
 
 class Closed(io.StringIO):
@@ -88,7 +117,7 @@ class Closed(io.StringIO):
 
 
 class TestLines:
-    TEXT = "Publishing to 'logs': 1 of 3 files, 0.0 of 3.0 MiB, waiting for consumers"
+    TEXT = "Publishing to 'logs': 1 of 3 files, waiting for consumers, 0.0 of 3.0 MiB"
 
     def test_a_line_is_written_when_something_has_changed(self, often: None) -> None:
         stream = io.StringIO()
@@ -120,12 +149,18 @@ class TestLines:
         assert stream.getvalue() == ""
 
     def test_lines_have_an_interval(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(output, "TICK", 0.002)
-        shown: list[float] = []
-        stream = io.StringIO()
-        with PublishingDisplay(stream, "logs") as display:
-            monkeypatch.setattr(display, "snapshot", lambda now: shown.append(now) or (0, 0, "x"))
-            until(lambda: len(shown) > 20)
+        monkeypatch.setattr(output, "BAR_INTERVAL", 0.002)
+        stream, waits = io.StringIO(), []
+        display = PublishingDisplay(stream, "logs")
+
+        def wait(seconds: float) -> bool:
+            waits.append(seconds)
+            return True
+
+        monkeypatch.setattr(display._ended, "wait", wait)
+        with display:
+            until(lambda: waits)
+        assert waits == [output.LINE_INTERVAL] and output.LINE_INTERVAL == 10.0
         assert stream.getvalue() == ""
 
     def test_a_closed_stream_does_no_harm(self, often: None) -> None:
@@ -155,16 +190,17 @@ class Screen(io.StringIO):
 
 
 class TestBar:
-    TEXT = "| 1 of 3 files, 1.5 of 3.0 MiB, waiting for consumers"
+    #: of the bar; tqdm adds the time that has passed, and the rate
+    TEXT = "\r1 of 3 files, waiting for consumers:  50%|"
 
     def test_the_bar_is_removed_at_the_end(self, often: None) -> None:
         screen = Screen()
         with PublishingDisplay(screen, "logs") as display:
             display.update(publishing(bytes=3 << 19, waiting=True))
             until(lambda: self.TEXT in screen.getvalue())
-            display.write_above("a line\n")
-            until(lambda: screen.getvalue().endswith("consumers"))
-        assert "\r 50%|" in screen.getvalue()
+            tqdm.write("a line", file=screen)
+            until(lambda: screen.getvalue().rpartition("a line\n")[2].startswith(self.TEXT))
+        assert "| 1.50M/3.00M [00:0" in screen.getvalue()
         assert re.search(r"\r +\ra line\n", screen.getvalue())
         assert re.search(r"\r +\r$", screen.getvalue())
 
@@ -176,6 +212,18 @@ class TestBar:
             _ = 1 / 0
         assert re.search(r"\r +\r$", screen.getvalue())
 
+    def test_each_file_has_a_bar_from_its_beginning(self, often: None) -> None:
+        screen, file = Screen(), OpenFile()
+        with ConsumingDisplay(screen, "logs", "a") as display:
+            until(lambda: "waiting for files, 0 files done: 0.00B [" in screen.getvalue())
+            file.bytes_read = 2_000_000
+            display.begin(file)  # type: ignore[arg-type]
+            until(lambda: "| 1.91M/3.81M [" in screen.getvalue())
+            display.end()
+            file.bytes_read = 1_000_000
+            display.begin(file)  # type: ignore[arg-type]
+            until(lambda: "1 file done, 'a\\x1b.log':  25%|" in screen.getvalue())
+
     def test_a_signal_removes_the_bar_for_good(self, often: None) -> None:
         reading, writing = os.pipe()
         screen = Screen(writing)
@@ -186,7 +234,9 @@ class TestBar:
             screen.truncate(0)
             until(lambda: "Publishing to 'logs': 1 of 3 files" in screen.getvalue())
         assert "|" not in screen.getvalue()
-        assert os.read(reading, 100) == ENDING
+        assert os.read(reading, 100) == (
+            b"\r\x1b[KEnding after the current file. Press Ctrl-C again to end at once.\n"
+        )
         os.close(reading)
         os.close(writing)
 
@@ -197,22 +247,30 @@ class TestBar:
             until(screen.getvalue)
         assert screen.getvalue() == "Publishing to 'logs': starting\n"
 
+    def test_a_pipe_has_no_bar(self, often: None) -> None:
+        stream = io.StringIO()
+        with PublishingDisplay(stream, "logs"):
+            until(stream.getvalue)
+        assert stream.getvalue() == "Publishing to 'logs': starting\n"
 
-def test_log_handlers_of_the_terminal_are_redirected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", Screen())
-    above, file = io.StringIO(), io.StringIO()
+
+def test_log_handlers_of_the_terminal_write_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, file = Screen(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
     console, other = logging.StreamHandler(), logging.StreamHandler(file)
+    console.setLevel(logging.WARNING)
     logger = logging.getLogger("tests.progress")
+    monkeypatch.setattr(logger, "level", logging.DEBUG)
     monkeypatch.setattr(logger, "handlers", [console, other])
     monkeypatch.setattr(logger, "propagate", False)
-    last_resort = logging.lastResort
-    with console_logs_to(above):
+    with ExitStack() as cleanup:
+        assert open_bar(screen, "B", threading.RLock(), cleanup) is not None
         logger.warning("first")
+        logger.info("not on the console")
         monkeypatch.setattr(logger, "handlers", [])
         logger.warning("second")
         monkeypatch.setattr(logger, "handlers", [console, other])
     logger.warning("third")
-    assert above.getvalue() == "first\nsecond\n"
-    assert file.getvalue() == "first\nthird\n"
-    assert sys.stderr.getvalue() == "third\n"  # type: ignore[attr-defined]
-    assert logging.lastResort is last_resort
+    assert re.search(r"\r +\rfirst\n\r0.00B .*\r +\rsecond\n\r0.00B .*\r +\rthird\n$", screen.getvalue())
+    assert file.getvalue() == "first\nnot on the console\nthird\n"
+    assert sys.stderr is screen and console.stream is screen

@@ -17,7 +17,7 @@ from django.core.management import CommandError
 
 from django_redis_messaging import FileChannel, FileStats
 from django_redis_messaging.management.commands import publish_files
-from django_redis_messaging.management.loops import Watch
+from django_redis_messaging.management.commands.publish_files import Watch
 from django_redis_messaging.services.files.publishing import Source
 from tests.support.terminal import on_terminal, output_of
 
@@ -258,7 +258,7 @@ def test_final_waits_until_all_consumers_are_done(folder: Path) -> None:
 
 @pytest.mark.timing
 def test_a_signal_ends_waiting_for_space_and_removes_the_bar(folder: Path) -> None:
-    bar = r"\r100%\|[^|]+\| 1 of 2 files, 2\.9 of 2\.9 KiB, waiting for consumers"
+    bar = r"\r1 of 2 files, waiting for consumers: 100%\|[^|]+\| 2\.93k/2\.94k \["
     with on_terminal("publish_files", str(folder), *ARGUMENTS, "--max-bytes", "3000") as terminal:
         terminal.read_until(lambda text: re.search(bar, text))
         terminal.process.send_signal(signal.SIGTERM)

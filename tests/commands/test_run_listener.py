@@ -17,7 +17,8 @@ from django.core.management import CommandError, call_command
 from pytest_django import Settings
 
 from django_redis_messaging import ConfigurationError, Expiry, conf, handlers, on_expiry, on_key_event
-from django_redis_messaging.checks.settings import check_flags, check_handlers
+from django_redis_messaging.checks.servers import check_flags
+from django_redis_messaging.checks.settings import check_handlers
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.jobs.engine import Outcome
 from tests.support.engines import timers

@@ -10,7 +10,8 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 from contextlib import aclosing, closing
-from typing import Any
+from time import monotonic
+from typing import Any, TextIO
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -25,7 +26,7 @@ from ... import (
 )
 from ...services.files import File
 from ..loops import Stopping, imported_function
-from ..output import ConsumingDisplay
+from ..output import Display, State, format_count, format_size
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,44 @@ class Command(BaseCommand):
         if not self._silent:
             self.stderr.write(text, str)
             self.stderr.flush()
+
+
+class ConsumingDisplay(Display):
+    """The position in the current file, lines per second, time left in it, and the files that are done."""
+
+    def __init__(self, stream: TextIO, channel: str, consumer: str, *, silent: bool = False) -> None:
+        super().__init__(stream, f"Consuming {channel!r} as {consumer!r}", silent=silent)
+        #: lines that were passed to the handler, and malformed ones of an aggregate: the command counts them
+        self.lines = self.malformed = 0
+        self._file: File | None = None
+        self._files = self._bytes = 0
+        #: when the consumer began with the file, and with which line
+        self._began, self._first_line = 0.0, 0
+
+    def begin(self, file: File) -> None:
+        """The consumer begins with a file."""
+        self._file, self._began, self._first_line = file, monotonic(), self.lines
+
+    def end(self) -> None:
+        """The file has been processed."""
+        if self._file is not None:
+            self._files, self._bytes = self._files + 1, self._bytes + self._file.size
+            self._file = None
+
+    def state(self) -> State:
+        """How far the consumer is."""
+        file, done = self._file, f"{format_count(self._files, 'file')} done"
+        if file is None:
+            return State(f"waiting for files, {done}")
+        lines, seconds = self.lines - self._first_line, monotonic() - self._began
+        speed = f", {lines / seconds:,.0f} lines/s" if lines and seconds else ""
+        return State(f"{done}, {file.name!r}{speed}", file.bytes_read, file.size)
+
+    def summary(self) -> str:
+        """What was processed, as text."""
+        malformed = f", {self.malformed} of them malformed" if self.malformed else ""
+        lines = f"{format_count(self.lines, 'line')}{malformed}"
+        return f"Processed {format_count(self._files, 'file')} ({format_size(self._bytes)}, {lines})."
 
 
 class FileConsumer:

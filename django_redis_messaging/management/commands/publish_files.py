@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import stat
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import FileChanged, FileChannel, LimitExceeded, MessagingError
 from ...services.files import Progress, Report
-from ...services.files.publishing import Source
-from ..loops import MAX_SECONDS, Stopping, Watch
-from ..output import PublishingDisplay, format_count, format_size, parse_size
+from ...services.files.publishing import Source, expand
+from ..loops import MAX_SECONDS, Stopping
+from ..output import Display, State, format_count, format_size, parse_size
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two looks at the directories
+#: seconds between two listings of the directories
 WATCH_INTERVAL = 2.0
 #: seconds; a pause checks this often whether the command must end
 POLL_INTERVAL = 0.1
@@ -166,6 +167,74 @@ class PublishRun:
             f"Published {format_count(self._files, 'file')} ({format_size(self._bytes)}); "
             f"skipped {self._skipped} that {'was' if self._skipped == 1 else 'were'} published before."
         )
+
+
+class Watch:
+    """Watches files and directories by listing them; a directory stands for the files that
+    `FileChannel.publish` takes of it.
+
+    A file has settled when its size and modification time have not changed for `settle` seconds while they
+    were watched. The modification time is not compared with the clock: that of a file server may differ.
+    """
+
+    def __init__(self, paths: Sequence[str], settle: float) -> None:
+        self._paths = paths
+        self._settle = settle
+        #: when each file was found first as it is now
+        self._since: dict[Source, float] = {}
+        self._done: dict[str, Source] = {}
+
+    def settled(self, now: float) -> list[Source]:
+        """The files that have settled and are not published, in order. Raises OSError."""
+        present = list(self._find())
+        paths = {file.path for file in present}
+        self._done = {path: file for path, file in self._done.items() if path in paths}
+        found = [file for file in present if self._done.get(file.path) != file]
+        self._since = {file: self._since.get(file, now) for file in found}
+        return [file for file, since in self._since.items() if now - since >= self._settle]
+
+    def mark_done(self, file: Source) -> None:
+        """Leave this file out from now on, until it changes."""
+        if file.path in self._done:
+            logger.warning("%r had changed since it was published: published again.", file.path)
+        self._done[file.path] = file
+
+    def forget(self, file: Source) -> None:
+        """Let this file settle again."""
+        self._since.pop(file, None)
+
+    def _find(self) -> Iterator[Source]:
+        for path in [path for given in self._paths for path in expand(os.path.abspath(given))]:
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:  # deleted since it was listed
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield Source(path, found.st_size, found.st_mtime_ns)
+
+
+class PublishingDisplay(Display):
+    """Files done and in total, bytes, rate, time left; or that the publisher waits for consumers."""
+
+    def __init__(self, stream: TextIO, channel: str, *, silent: bool = False) -> None:
+        super().__init__(stream, f"Publishing to {channel!r}", silent=silent)
+        self._state = State("starting")
+
+    def update(self, progress: Progress | None) -> None:
+        """Show this progress from now on; None: no files are known that have to be published."""
+        if progress is None:
+            self._state = State("waiting for files")
+            return
+        text = f"{progress.files} of {progress.total_files} files"
+        if progress.waiting:
+            text += ", waiting for consumers"
+        elif progress.name:
+            text += f", {progress.name!r}"
+        self._state = State(text, progress.bytes, progress.total_bytes)
+
+    def state(self) -> State:
+        """How far the publisher is."""
+        return self._state
 
 
 class Round(NamedTuple):

@@ -12,7 +12,7 @@ from ...errors import LockError, MessagingError
 from ...web.digest_mailing import Mailing, MailingFailed
 from ...web.digests import Digest
 from ..loops import Stopping
-from ..output import Display, Snapshot, format_count
+from ..output import Display, State, format_count
 
 #: exit code of a run that was stopped by a signal
 EXIT_STOPPED = 3
@@ -81,17 +81,13 @@ class Command(BaseCommand):
 class MailingDisplay(Display):
     """Users done and in total, and the digests that were mailed."""
 
-    _mailing: Mailing | None = None
-    _total = 0
+    unit = "user"
+    step = "user"
 
     def begin(self, mailing: Mailing) -> None:
         """Show the progress of this run."""
-        self._mailing, self._total = mailing, mailing.total()
+        self._counts, self._total = mailing.counts, mailing.total()
 
-    def snapshot(self, now: float) -> Snapshot:
-        """What to show at this moment."""
-        if self._mailing is None:
-            return Snapshot(0, 0, "starting")
-        counts = self._mailing.counts
-        text = f"{counts.users:,} of {format_count(self._total, 'user')}, {counts.mailed:,} mailed"
-        return Snapshot(counts.users, self._total, text)
+    def state(self) -> State:
+        """How far the run is."""
+        return State(f"{self._counts.mailed:,} mailed", self._counts.users, self._total)

@@ -1,4 +1,4 @@
-"""Progress of filling directories, and the members that were added: for `manage.py index_contacts`.
+"""Progress of filling directories, and the members that were added: for `manage.py sync_directory`.
 
 Each run has a number greater than those of earlier runs. A run marks every member that it adds to a directory
 with its number. After all users have been processed, members whose mark has a lower number are removed. So a
@@ -33,7 +33,7 @@ class Run(NamedTuple):
 
 
 class Progress(Service):
-    """The state of `index_contacts`."""
+    """The state of `sync_directory`."""
 
     @operation
     def begin(self, only: Iterable[str] = (), *, fresh: bool = False) -> Steps[Run]:
@@ -60,7 +60,7 @@ class Progress(Service):
         args = (run.number, after, run.done)
         if not (yield Script("directories/indexing_save", [indexing_key(self._prefix)], args)):
             raise MessagingError(
-                "Another index_contacts has ended or replaced this run: do not run two at the same time."
+                "Another sync_directory has ended or replaced this run: do not run two at the same time."
             )
 
     asave = asynchronous(save)

@@ -1,4 +1,4 @@
--- Begins a run of index_contacts, or resumes the latest run if it was interrupted.
+-- Begins a run of sync_directory, or resumes the latest run if it was interrupted.
 --
 -- uses common/_time.lua
 --

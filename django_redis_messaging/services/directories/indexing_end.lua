@@ -1,4 +1,4 @@
--- Ends a run of index_contacts: the next call begins a new one.
+-- Ends a run of sync_directory: the next call begins a new one.
 --
 -- KEYS  1 indexing
 -- ARGV  1 number of the run

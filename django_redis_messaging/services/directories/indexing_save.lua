@@ -1,4 +1,4 @@
--- Saves the progress of a run of index_contacts, unless the run was ended or replaced by another.
+-- Saves the progress of a run of sync_directory, unless the run was ended or replaced by another.
 --
 -- uses common/_time.lua
 --

@@ -26,7 +26,7 @@ class DirectoryKeys:
 
     @property
     def indexed(self) -> str:
-        """ZSET id → number of the latest run of index_contacts that added it. An id is removed together with
+        """ZSET id → number of the latest run of sync_directory that added it. An id is removed together with
         its record."""
         return self.tag + ":indexed"
 
@@ -44,7 +44,7 @@ def directories_key(prefix: str) -> str:
 
 
 def indexing_key(prefix: str) -> str:
-    """HASH with the progress of index_contacts: "run" (its number), and during a run "only" (the requested
+    """HASH with the progress of sync_directory: "run" (its number), and during a run "only" (the requested
     directories), "after" ("=" plus the last primary key that is done), "done" (users), "at" (ms). Never
     expires; of constant size between runs."""
     return f"{directories_key(prefix)}:indexing"

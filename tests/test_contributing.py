@@ -1,0 +1,162 @@
+"""The worked example of CONTRIBUTING.md: typed into a copy of the repository as it is shown, it works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from django_redis_messaging.core import runs
+
+ROOT = Path(__file__).parent.parent
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SECTION = re.compile(r"^## How to add a service\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+#: a block: its language and its text
+BLOCK = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+#: the file of a block, in the text before it
+PLACE = re.compile(r"`([\w/]+\.\w+)`")
+#: seconds that the tests of the example may take
+PATIENCE = 110
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+#: beginnings of the names of tests, or of their parameters, that concern a new service
+CONCERNED = ("signup", "test_all_keys_differ", "TestPublicNames", "TestLayers", "TestFolders")
+#: most places that a new service may touch
+MAX_PLACES = 7
+
+
+class Block(NamedTuple):
+    """A block of the example, and the file that it is typed into."""
+
+    path: str
+    language: str
+    text: str
+
+
+def example() -> tuple[str, list[Block]]:
+    """The commands that prepare the folders, and the blocks of files."""
+    section = SECTION.search(GUIDE)
+    assert section is not None
+    text = section[1].partition("### A complete example")[2]
+    blocks: list[Block] = []
+    commands, end = "", 0
+    for block in BLOCK.finditer(text):
+        if block[2] == "sh":
+            commands += block[3]
+        else:
+            paragraph = text[end : block.start()].rstrip().rpartition("\n\n")[2]
+            place = PLACE.search(paragraph)
+            assert place is not None, f"the text before a block names no file: {paragraph!r}"
+            blocks.append(Block(place[1], block[2], block[3]))
+        end = block.end()
+    return commands, blocks
+
+
+def type_in(block: Block, root: Path) -> None:
+    """Write a new file, or add the lines of a diff to an existing one."""
+    path = root / block.path
+    if block.language != "diff":
+        assert not path.exists(), f"{block.path} exists: show a diff"
+        path.write_text(block.text, encoding="utf-8")
+        return
+    lines, at = path.read_text(encoding="utf-8").splitlines(), -1
+    for line in filter(None, block.text.splitlines()):
+        if line.startswith("+"):
+            assert at >= 0, "a diff begins with a line of the file"
+            at += 1
+            lines.insert(at, line[1:])
+        else:
+            found = lines.count(line[1:])
+            assert found == 1, f"{block.path} has {found} lines {line[1:]!r}"
+            at = lines.index(line[1:])
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository with the example."""
+    root = tmp_path_factory.mktemp("example") / "repository"
+    ignored = shutil.ignore_patterns("__pycache__", "*.po", "*.png")
+    for folder in ("django_redis_messaging", "tests", "docs"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
+    for path in [ROOT / "pyproject.toml", *ROOT.glob("*.md")]:
+        shutil.copy(path, root)
+    commands, blocks = example()
+    subprocess.run(["sh", "-ec", commands], cwd=root, check=True)
+    for block in blocks:
+        type_in(block, root)
+    return root
+
+
+def run(root: Path, *words: str) -> str:
+    """Run Python in the copy, outside of this run of tests; returns the output."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name != runs.VARIABLE and not name.startswith(("PYTEST_", "COV_", "COVERAGE_"))
+    }
+    done = subprocess.run(
+        [sys.executable, *words], cwd=root, env={**inherited, "PYTHONPATH": str(root)},
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    return output
+
+
+@pytest.mark.timeout(2 * PATIENCE + 20)
+def test_example_works(repository: Path) -> None:
+    """Its own tests, and those of the package that concern it."""
+    output = run(repository, *PYTEST, "tests/signups")
+    assert re.search(r"^\d+ passed", output, re.MULTILINE), output
+    general = ("tests/test_package.py", "tests/test_docs.py", "tests/core/test_keys.py")
+    output = run(repository, *PYTEST, *general, "-k", " or ".join(CONCERNED))
+    assert re.search(r"^\d+ passed", output, re.MULTILINE), output
+
+
+def test_example_has_the_style_of_the_house(repository: Path) -> None:
+    paths = [str(repository / block.path) for block in example()[1] if block.path.endswith(".py")]
+    ruff = shutil.which("ruff")
+    if ruff is None:
+        pytest.skip("ruff is not installed")
+    for words in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
+        done = subprocess.run(
+            [ruff, *words, *paths], cwd=repository, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_service_touches_few_places() -> None:
+    places = re.findall(r"^\| (\d+) \| `", GUIDE, re.MULTILINE)
+    assert places == [str(number) for number in range(1, len(places) + 1)]
+    assert 3 < len(places) <= MAX_PLACES
+    assert len({block.path for block in example()[1]}) <= MAX_PLACES
+
+
+def test_numbers_of_blocks_are_those_of_the_table() -> None:
+    """The place of each numbered block is the one of its row."""
+    rows = dict(re.findall(r"^\| (\d+) \| `([\w./]+)`", GUIDE, re.MULTILINE))
+    numbered = re.findall(r"^(\d+): `([\w./]+)`", GUIDE, re.MULTILINE)
+    assert len(numbered) == len(rows) - 1
+    for number, path in numbered:
+        assert path.endswith(rows[number])
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        (Block("taken.py", "python", "x = 1\n"), "exists"),
+        (Block("taken.py", "diff", "+x = 1\n"), "begins with a line of the file"),
+        (Block("taken.py", "diff", " y = 2\n+x = 1\n"), "has 0 lines"),
+        (Block("taken.py", "diff", " z = 3\n+x = 1\n"), "has 2 lines"),
+    ],
+)
+def test_blocks_without_a_definite_place_are_refused(block: Block, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "taken.py").write_text("z = 3\nz = 3\n")
+    with pytest.raises(AssertionError, match=problem):
+        type_in(block, tmp_path)
