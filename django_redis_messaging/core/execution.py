@@ -113,7 +113,7 @@ class Client:
         return await self._retry(batch or Batch(step, split=router.splits), began, router, error)
 
     async def _call(self, call: Command | Script, began: float) -> Any:
-        """Make the first attempt at a single call."""
+        """Make the first attempt at a single call. It calls as few functions as possible."""
         connections, address = self.connections, self.endpoint.route(call)
         allowed = seconds_allowed(began)
         seconds = reply_timeout = self.endpoint.reply_timeout(allowed)
