@@ -67,11 +67,11 @@ class TestOneListenerOfSeveral:
         other = DispatchLock(node_id())
         with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
             until(lambda: is_dispatcher(listener))
-            [channel] = listener.events.subscriptions.values()
-            fence, ends = channel.fence, time.monotonic() + 1.5  # several leases
+            [subscription] = listener.events.subscriptions.values()
+            fence, ends = subscription.fence, time.monotonic() + 1.5  # several leases
             while time.monotonic() < ends:
                 assert not other.acquire(blocking=False)
-            assert channel.fence == fence > 0
+            assert subscription.fence == fence > 0
         assert other.acquire(blocking=False)
         assert other.fence > fence
 
@@ -79,10 +79,10 @@ class TestOneListenerOfSeveral:
         """The listener could not extend it for a moment."""
         with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
             until(lambda: is_dispatcher(listener))
-            [channel] = listener.events.subscriptions.values()
-            fence, channel.fence = channel.fence, 0
-            until(lambda: channel.fence)
-            assert channel.fence == fence
+            [subscription] = listener.events.subscriptions.values()
+            fence, subscription.fence = subscription.fence, 0
+            until(lambda: subscription.fence)
+            assert subscription.fence == fence
 
     def test_lost_lease_is_noticed(self, site: str) -> None:
         received, other = Received(), DispatchLock(node_id())
@@ -147,10 +147,10 @@ class TestReconnecting:
         monkeypatch.setattr(listener_module, "PING_INTERVAL", 0.3)
         monkeypatch.setattr(listener_module, "CHECK_INTERVAL", 0.1)
         with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:
-            [channel] = listener.events.subscriptions.values()
+            [subscription] = listener.events.subscriptions.values()
             pause = threading.Event()
             pause.wait(1.2)  # several times the allowed silence
-            assert channel.subscribed.is_set()
+            assert subscription.subscribed.is_set()
             assert "reconnecting" not in caplog.text
 
             def disconnected() -> bool:

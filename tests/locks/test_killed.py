@@ -178,8 +178,8 @@ MISTAKES: dict[str, Plant] = {
     ),
     "a release of any holder's lock": (
         "locks/release",
-        "if redis.call('GET', lock.key) ~= token then",
-        "if not redis.call('GET', lock.key) then",
+        "if redis.call('GET', key) ~= token then",
+        "if not redis.call('GET', key) then",
     ),
     "newcomers that overtake": (
         "locks/acquire",

@@ -492,30 +492,26 @@ PLANTS: dict[str, Plant] = {
     "polls do not expire": ("locks/acquire", "redis.call('PEXPIRE', seen, 2 * TICKET)\n", ""),
     "waiting for longer than the lease": ("locks/acquire", "if remaining >= 0 then", "if false then"),
     "other programs are not polled": ("locks/acquire", "  wait = wait / 5\n", ""),
-    "anybody releases": (
-        "locks/release",
-        "redis.call('GET', lock.key) ~= token",
-        "not redis.call('GET', lock.key)",
-    ),
+    "anybody releases": ("locks/release", "redis.call('GET', key) ~= token", "not redis.call('GET', key)"),
     "a release hands nothing over": ("locks/release", "if first then", "if false then"),
     "a release is not remembered": (
         "locks/release",
-        "redis.call('LPUSH', lock.releases, token)",
-        "redis.call('LLEN', lock.releases)",
+        "redis.call('LPUSH', releases, token)",
+        "redis.call('LLEN', releases)",
     ),
     "only the latest release is remembered": (
         "locks/release",
-        "redis.call('LPUSH', lock.releases, token)",
-        "redis.call('LPUSH', lock.releases, redis.call('DEL', lock.releases), token)",
+        "redis.call('LPUSH', releases, token)",
+        "redis.call('LPUSH', releases, redis.call('DEL', releases), token)",
     ),
     "a release is remembered for ever": (
         "locks/release",
-        "redis.call('PEXPIRE', lock.releases, memory)\n",
+        "redis.call('PEXPIRE', releases, memory)\n",
         "",
     ),
     "an interrupted client stays in the queue": (
         "locks/release",
-        "  leave_queue(lock.line, lock.seen, token)\n",
+        "  leave_queue(line, seen, token)\n",
         "",
     ),
     "anybody extends": (

@@ -288,7 +288,7 @@ PLANTS: dict[str, Plant] = {
         "redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')",
         "{}",
     ),
-    "a release wakes nobody": ("semaphores/release", "permits - count_active(semaphore.holders, now)", "0"),
+    "a release wakes nobody": ("semaphores/release", "permits - count_active(holders, now)", "0"),
     "a release gives nothing back": ("semaphores/release", "now + RELEASED", "now - RELEASED"),
     "a late release succeeds": ("semaphores/release", "return expires > now and 1 or 0", "return 1"),
     "a repeated release fails": (

@@ -853,16 +853,16 @@ async def test_the_async_versions_reject_them_too() -> None:
 
 #: the keys that each operation uses, whose types it must check
 TAKES: dict[str, tuple[Callable[[Semaphore], object], str]] = {
-    "acquire": (lambda one: printer().acquire(), "holders limit queue waiting gate"),
-    "wait": (lambda one: printer().acquire(True, 0.01), "holders limit queue waiting gate"),
-    "release": (lambda one: one.release(), "holders limit queue waiting gate"),
+    "acquire": (lambda one: printer().acquire(), "holders limit line waiting gate"),
+    "wait": (lambda one: printer().acquire(True, 0.01), "holders limit line waiting gate"),
+    "release": (lambda one: one.release(), "holders limit line waiting gate"),
     "refresh": (lambda one: one.refresh(), "holders"),
-    "set_limit": (lambda one: one.set_limit(9), "holders limit queue waiting gate"),
+    "set_limit": (lambda one: one.set_limit(9), "holders limit line waiting gate"),
     "info": (lambda one: one.info(), "holders limit waiting"),
 }
 
 
-@pytest.mark.parametrize("part", ["holders", "limit", "queue", "waiting", "gate"])
+@pytest.mark.parametrize("part", ["holders", "limit", "line", "waiting", "gate"])
 @pytest.mark.parametrize("operation", TAKES)
 def test_a_key_that_holds_another_type(operation: str, part: str, without_polling: None) -> None:
     act, takes = TAKES[operation]

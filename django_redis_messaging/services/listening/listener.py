@@ -375,10 +375,11 @@ class Subscription:
                 logger.error("A handler of key events hangs; another listener may take over.")
                 self._release()
             return
-        before, self.fence = self.fence, 0
+        before = self.fence
         try:
             self.fence = self._extend_or_acquire(before)
         except MessagingError as error:
+            self.fence = 0
             logger.warning("Renewing the lease of primary %s failed, retrying: %s", self.primary.id, error)
         if self.fence and self.fence != before:
             logger.info("Dispatching the events of primary %s.", self.primary.id)

@@ -6,7 +6,8 @@ local TICKET = 2000 -- ms after the client's last poll at which its ticket expir
 local MAX_TICKETS = 1000 -- tickets that one script examines
 local DAY = 86400000 -- ms
 
--- The keys of a lock, in the order of all its scripts. Those that wake clients have the ring of wake-up keys behind them.
+-- The keys of a lock, in the order of all its scripts. Those that wake clients have the ring of wake-up keys behind them;
+-- they name the keys themselves, since the table would take 2 % of their time.
 local RING = 6 -- place of the first wake-up key
 local function lock_at(keys)
   return {key = keys[1], fence = keys[2], line = keys[3], seen = keys[4], releases = keys[5]}

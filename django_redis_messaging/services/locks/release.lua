@@ -3,33 +3,37 @@
 -- uses _locks.lua
 -- uses common/_time.lua
 --
--- KEYS  1-5 lock (_locks.lua)
+-- KEYS  1 key
+-- KEYS  2 fence
+-- KEYS  3 line
+-- KEYS  4 seen
+-- KEYS  5 releases
 -- KEYS  6… ring of wake-up keys
 -- ARGV  1 token
 -- ARGV  2 how long the release is remembered: ms; 0: not at all, so the holder's own release reports a loss
 -- Returns 1, also to a repeat; or 0 if the caller doesn't hold the lock: it leaves the queue then
-local lock = lock_at(KEYS)
+local key, line, seen, releases = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local token, memory = ARGV[1], ARGV[2]
 local REMEMBERED = 500 -- releases that are remembered at least
 
-if redis.call('GET', lock.key) ~= token then
-  leave_queue(lock.line, lock.seen, token)
-  return redis.call('LPOS', lock.releases, token) and 1 or 0
+if redis.call('GET', key) ~= token then
+  leave_queue(line, seen, token)
+  return redis.call('LPOS', releases, token) and 1 or 0
 end
-local remembered = redis.call('LLEN', lock.releases) -- fails, before anything is written, if the key has another type
+local remembered = redis.call('LLEN', releases) -- fails, before anything is written, if the key has another type
 local us, first, ticket
-if redis.call('EXISTS', lock.line) == 1 then
+if redis.call('EXISTS', line) == 1 then
   us = microseconds()
-  first, ticket = pop_waiter(lock.line, lock.seen, math.floor(us / 1000))
+  first, ticket = pop_waiter(line, seen, math.floor(us / 1000))
 end
 -- DEL comes first: Redis never rejects it at maxmemory, nor the writes after it in the script.
-redis.call('DEL', lock.key)
+redis.call('DEL', key)
 if memory ~= '0' then
-  redis.call('LPUSH', lock.releases, token)
+  redis.call('LPUSH', releases, token)
   if remembered >= 2 * REMEMBERED then
-    redis.call('LTRIM', lock.releases, 0, REMEMBERED - 1)
+    redis.call('LTRIM', releases, 0, REMEMBERED - 1)
   end
-  redis.call('PEXPIRE', lock.releases, memory)
+  redis.call('PEXPIRE', releases, memory)
 end
 if first then
   hand_over(KEYS, first, ticket, us)

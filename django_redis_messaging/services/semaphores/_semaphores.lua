@@ -12,7 +12,8 @@
 --
 -- uses common/_time.lua
 
--- The keys of a semaphore, in the order of all its scripts.
+-- The keys of a semaphore, in the order of all its scripts. To acquire and release it, they name the keys themselves,
+-- since the table would take 2 % of their time.
 local function semaphore_at(keys)
   return {holders = keys[1], limit = keys[2], line = keys[3], waiting = keys[4], gate = keys[5]}
 end
