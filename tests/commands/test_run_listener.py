@@ -238,7 +238,7 @@ class TestOtherCommands:
         Expiry("order").start("18", 60)
 
     def dead_letter(self, leased: Any) -> bool:
-        return timers().settle(leased.lease.settled(Outcome.DEAD, line='F"no"'))
+        return timers().settle(leased.lease.settlement(Outcome.DEAD, line='F"no"'))
 
     def test_stats(self) -> None:
         self.add_timers()
