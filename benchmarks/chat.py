@@ -174,7 +174,7 @@ def storing(size: int = 270, count: int = 1000) -> str:
     from django_redis_messaging.services.chats import entries
 
     chat = Chat.create("ann", ["bob"], chat_id="storing")
-    frame = len("[1763000000000,0,") + len(entries.encode_content("ann", "", None, None))
+    frame = len("[1763000000000,0,") + len(entries.encode_content("ann", "", None, None, "request"))
     for _ in range(count):
         chat.send("ann", "x" * (size - frame))
     client, log = driver(), chat._keys.log

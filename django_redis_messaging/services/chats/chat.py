@@ -739,6 +739,8 @@ class Chat(Service):
             yield Script("chats/inbox_decline", [UserKeys(self._prefix, user).declined], [self.id])
         return (yield from end_membership(self._prefix, self.id, user, by, again=again))
 
+    aleave = asynchronous(leave)
+
     @operation
     def members(self, *, limit: int = 500, after: str | None = None) -> Steps[list[Member]]:
         """List members, the longest-standing first; `after` is the last member of the previous page.
