@@ -154,7 +154,7 @@ class EventSource:
         headers = {"Accept": "text/event-stream", "Cookie": cookies, **(headers or {})}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        self._connection = http.client.HTTPConnection("127.0.0.1", getattr(site, "port", site), timeout=10)
+        self._connection = http.client.HTTPConnection("127.0.0.1", getattr(site, "port", site), timeout=30)
         self._connection.request(
             "GET", f"/messages/live/?{urlencode(parameters, doseq=True)}", headers=headers
         )

@@ -32,11 +32,11 @@ SERVERS = {
     "hypercorn": ["hypercorn", APPLICATION, "--workers", "0", "-b"],
 }  # fmt: skip
 #: seconds in which a server must start
-START = 20
+START = 60
 #: seconds in which it must stop; without options, gunicorn takes 30, and the others as long as the stream
-STOP = 10
+STOP = 25
 #: seconds for which a stream lasts with hypercorn, which always waits for its end
-LIFETIME = 3
+LIFETIME = 10
 
 
 def free_port() -> int:
