@@ -23,11 +23,11 @@ BLOCK = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 PLACE = re.compile(r"`([\w/]+\.\w+)`")
 #: seconds that the tests of the example may take, even on a busy machine
 PATIENCE = 300
-#: least number of tests that concern the example: its own, and those of script, keys, page and layers
+#: least number of tests that concern the example: its own, and those of script, keys and page
 MIN_TESTS = 20
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 #: parts of the names of tests, or of their parameters, that concern the example
-CONCERNED = ("signup", "test_all_keys_differ", "every_imported_name", "no_layer_imports", "TestFolders")
+CONCERNED = ("signup", "test_all_keys_differ", "every_imported_name", "TestFolders")
 #: most places that a new service may touch
 MAX_PLACES = 7
 
