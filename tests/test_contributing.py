@@ -21,11 +21,13 @@ SECTION = re.compile(r"^## How to add a service\n(.*?)(?=^## |\Z)", re.MULTILINE
 BLOCK = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 #: the file of a block, in the text before it
 PLACE = re.compile(r"`([\w/]+\.\w+)`")
-#: seconds that the tests of the example may take
-PATIENCE = 110
+#: seconds that the tests of the example may take, even on a busy machine
+PATIENCE = 300
+#: least number of tests that concern the example: its own, and those of script, keys and page
+MIN_TESTS = 20
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
-#: beginnings of the names of tests, or of their parameters, that concern a new service
-CONCERNED = ("signup", "test_all_keys_differ", "TestPublicNames", "TestLayers", "TestFolders")
+#: parts of the names of tests, or of their parameters, that concern the example
+CONCERNED = ("signup", "test_all_keys_differ", "every_imported_name", "TestFolders")
 #: most places that a new service may touch
 MAX_PLACES = 7
 
@@ -109,14 +111,13 @@ def run(root: Path, *words: str) -> str:
     return output
 
 
-@pytest.mark.timeout(2 * PATIENCE + 20)
+@pytest.mark.timeout(PATIENCE + 20)
 def test_example_works(repository: Path) -> None:
     """Its own tests, and those of the package that concern it."""
-    output = run(repository, *PYTEST, "tests/signups")
-    assert re.search(r"^\d+ passed", output, re.MULTILINE), output
-    general = ("tests/test_package.py", "tests/test_docs.py", "tests/core/test_keys.py")
-    output = run(repository, *PYTEST, *general, "-k", " or ".join(CONCERNED))
-    assert re.search(r"^\d+ passed", output, re.MULTILINE), output
+    chosen = ("tests/signups", "tests/test_package.py", "tests/test_docs.py", "tests/core/test_keys.py")
+    output = run(repository, *PYTEST, *chosen, "-k", " or ".join(CONCERNED))
+    passed = re.search(r"^(\d+) passed", output, re.MULTILINE)
+    assert passed and int(passed[1]) > MIN_TESTS, output
 
 
 def test_example_has_the_style_of_the_house(repository: Path) -> None:

@@ -36,6 +36,7 @@ NAME = PACKAGE.name
 PUBLIC: list[str] = django_redis_messaging.__all__
 
 
+@functools.cache
 def modules(*folders: str) -> dict[str, Path]:
     """Dotted name → file of the modules of the package, or of some of its folders."""
     places = [PACKAGE / folder for folder in folders] or [PACKAGE]

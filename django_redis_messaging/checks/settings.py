@@ -43,6 +43,7 @@ MIDDLEWARE = {
     "django.middleware.csrf.CsrfViewMiddleware": "other sites could post forms for a user who is signed in",
     "django.middleware.clickjacking.XFrameOptionsMiddleware": "other sites could show the pages in a frame",
 }
+#: how messages name the types of settings
 _TYPE_NAMES: dict[Any, str] = {
     bool: "True or False",
     int: "an integer",

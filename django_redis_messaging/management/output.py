@@ -206,7 +206,7 @@ class Display(ABC):
     def _draw(self, bar: tqdm[Any]) -> None:
         state = self.state()
         with self._lock:  # tqdm doesn't draw a bar that was disabled before
-            bar.set_description(state.text, refresh=False)
+            bar.set_description_str(state.text, refresh=False)
             if state.total != bar.total or state.done < bar.n:  # of another file
                 bar.reset(state.total)
             bar.update(state.done - bar.n)

@@ -305,7 +305,7 @@ def test_the_first_signal_completes_the_current_file(tmp_path: Path, handlers: P
     """Log lines appear above the bar, which is removed at the signal."""
     publish(tmp_path, b"bad\n", b"one\ntwo\n", b"three\n")
     with on_terminal(*SHOW, "--skip-failed", path=str(handlers)) as terminal:
-        terminal.read_until(lambda text: "'1.log': 8 of 8 B" in text)
+        terminal.read_until(lambda text: re.search(r"'1\.log'.*\| 8\.00/8\.00 \[", text))
         terminal.process.send_signal(signal.SIGTERM)
         terminal.read_until(lambda text: "again to end at once.\r\n" in text)
         (handlers / "go").touch()
@@ -320,7 +320,7 @@ def test_the_second_signal_ends_the_command_at_once(tmp_path: Path, handlers: Pa
     """The bar is removed at the first signal. A successor gets the same file when the lease has ended."""
     [path] = publish(tmp_path, b"one\ntwo\n")
     with on_terminal(*SHOW, "--lease", "1", path=str(handlers)) as terminal:
-        terminal.read_until(lambda text: "'0.log': 8 of 8 B" in text)
+        terminal.read_until(lambda text: re.search(r"'0\.log'.*\| 8\.00/8\.00 \[", text))
         terminal.process.send_signal(signal.SIGINT)
         terminal.read_until(lambda text: "again to end at once.\r\n" in text)
         terminal.process.send_signal(signal.SIGINT)
