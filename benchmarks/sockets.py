@@ -2,7 +2,8 @@
 
 Every contender makes the same call, the EVALSHA of a `Chat.send`, and only the processor time of the client
 counts, so what the server does with the call makes no difference. It has the same request id each time: the
-script finds it and sends nothing. The contenders take turns; a ratio is computed within a round.
+script finds it and sends nothing. The contenders take turns; a ratio is computed within a round. Client and
+server are pinned to a processor each: whether they share one doubles the time of a call.
 
 - this app: `clients.execute`, or its async version: pool, deadline, repeats
 - redis-py's client: `execute_command`, with the connection pool of django-redis
@@ -145,6 +146,8 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=2000, help="calls of a contender in a round")
     chosen = parser.parse_args()
     with server() as running_server:
+        os.sched_setaffinity(0, {1})
+        os.sched_setaffinity(running_server.pid, {0})
         step = script()
         print(f"A PING takes {ping():.0f} µs; load {os.getloadavg()[0]:.1f}.\n")
         loop = asyncio.new_event_loop()
