@@ -780,6 +780,7 @@ CALLED_FROM_ELSEWHERE = {
 }
 #: folders whose scripts use pieces of another one, with the reason
 BUILT_ON = {
+    ("chats", "users"): "joining a chat writes the user's index of chats",
     ("expiries", "jobs"): "a timer is a job",
     ("tasks", "jobs"): "a periodic task is pushed as a job",
 }
