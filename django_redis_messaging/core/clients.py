@@ -29,7 +29,6 @@ __all__ = [
     "Client",
     "aclose",
     "aperform",
-    "aperform_renewal",
     "blocking",
     "close",
     "execute",
@@ -46,10 +45,8 @@ T = TypeVar("T")
 _blocking: dict[str, Client] = {}
 #: blocking clients that only renew leases
 _renewing: dict[str, Client] = {}
-#: clients of event loops, by alias, id of the loop, and whether they only renew leases
-_running: dict[
-    tuple[str, int, bool], tuple[asyncio.AbstractEventLoop, Client, AsyncGenerator[None, None]]
-] = {}
+#: clients of event loops, by alias and id of the loop
+_running: dict[tuple[str, int], tuple[asyncio.AbstractEventLoop, Client, AsyncGenerator[None, None]]] = {}
 #: what a forked child has of its parent's event loops, see `_discard_inherited`
 _inherited: list[object] = []
 
@@ -78,11 +75,6 @@ def perform_renewal(using: str, steps: Generator[Step, Any, T]) -> T:
     return run(client.perform, steps)
 
 
-async def aperform_renewal(using: str, steps: Generator[Step, Any, T]) -> T:
-    """`aperform` for the renewal of a lease, on a connection that other operations don't use."""
-    return await running(using, renews=True).perform(steps)
-
-
 def server_of(using: str, step: Command | Script) -> Address | None:
     """The server to which the blocking client sends a step now; None: the alias's server."""
     return blocking(using).endpoint.route(step)
@@ -98,12 +90,12 @@ def blocking(alias: str) -> Client:
         return _blocking.setdefault(alias, Client(alias, BLOCKING))
 
 
-def running(alias: str, *, renews: bool = False) -> Client:
-    """The client of an alias for the running event loop. `renews`: the one that only renews leases."""
+def running(alias: str) -> Client:
+    """The client of an alias for the running event loop."""
     if runs.UTILS in modules:
         runs.current()
     loop = asyncio.get_running_loop()
-    found = _running.get((alias, id(loop), renews))
+    found = _running.get((alias, id(loop)))
     if found is not None and found[0] is loop:
         return found[1]
     for key, (other, *_) in list(_running.items()):
@@ -113,7 +105,7 @@ def running(alias: str, *, renews: bool = False) -> Client:
     closing = _closing(client)
     with suppress(StopIteration):
         closing.asend(None).send(None)  # runs to its yield, without a suspension
-    _running[alias, id(loop), renews] = (loop, client, closing)
+    _running[alias, id(loop)] = (loop, client, closing)
     return client
 
 

@@ -62,7 +62,6 @@ __all__ = [
     "Service",
     "Steps",
     "aperform",
-    "aperform_renewal",
     "asynchronous",
     "describe",
     "format_traceback",
@@ -163,14 +162,6 @@ def perform_renewal(using: str, steps: Steps[T]) -> T:
         return clients.perform_renewal(using, steps)
     with timed(_name_of(steps)):
         return clients.perform_renewal(using, steps)
-
-
-async def aperform_renewal(using: str, steps: Steps[T]) -> T:
-    """The async version of `perform_renewal`."""
-    if not are_observed():
-        return await clients.aperform_renewal(using, steps)
-    with timed(_name_of(steps)):
-        return await clients.aperform_renewal(using, steps)
 
 
 def _name_of(steps: Steps[Any]) -> str:
