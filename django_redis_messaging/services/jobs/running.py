@@ -312,16 +312,17 @@ class Heartbeat:
         """Store the state of the worker, unless it is ending."""
         if self._ending:
             return
+        done = self._done()  # read first: what has run was claimed before
+        consumed, self.consumed = self.consumed, False  # a claim may be answered during the call
         beat = self._engine.beat(
-            self._worker,
-            consumed=self.consumed,
-            started=self._started,
-            running=len(self._running),
-            done=self._done(),
+            self._worker, consumed=consumed, started=self._started, running=len(self._running), done=done
         )
-        now = perform_renewal(self._using, beat)
+        try:
+            now = perform_renewal(self._using, beat)
+        except BaseException:
+            self.consumed |= consumed
+            raise
         self._started = self._started or now
-        self.consumed = False
 
 
 @dataclass(slots=True)
