@@ -287,6 +287,7 @@ class TestLostWorkers:
         first = jobs.wait.using(priority=10).enqueue()
         with at_work(concurrency=3, lease=1.0) as runner:
             until(lambda: state(lost).status == "h" and runner._admission._lone and jobs.notes)
+            until(lambda: runner._admission._inside == 1)  # the claim of the third lane may be under way
             after = [jobs.note.enqueue("after") for _ in range(3)]
             lease_ends = server().zscore(keys().queue("default").leased, lost.id)
             # its lease is extended while it waits
