@@ -171,10 +171,10 @@ class Stock:
 def storing(size: int = 270, count: int = 1000) -> str:
     """Bytes in Redis for a stored entry of `size` bytes."""
     from django_redis_messaging import Chat
-    from django_redis_messaging.services.chats import entries
+    from django_redis_messaging.services.chats import values
 
     chat = Chat.create("ann", ["bob"], chat_id="storing")
-    frame = len("[1763000000000,0,") + len(entries.encode_content("ann", "", None, None, "request"))
+    frame = len("[1763000000000,0,") + len(values.encode_content("ann", "", None, None, "request"))
     for _ in range(count):
         chat.send("ann", "x" * (size - frame))
     client, log = driver(), chat._keys.log

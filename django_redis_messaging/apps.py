@@ -16,15 +16,14 @@ class MessagingConfig(AppConfig):
     def ready(self) -> None:
         from . import checks
         from .core import runs
-        from .web import directories
-        from .web.live import access
+        from .web import directories, stream_access
 
         register(_check_tasks, checks.TAG)
         # most tests begin with a database connection: processes that they start then take part in the run
         connection_created.connect(runs.notice, dispatch_uid="django_redis_messaging.runs")
         if apps.is_installed("django.contrib.auth"):
             directories.connect()
-            access.connect()
+            stream_access.connect()
 
 
 def _check_tasks(**_: object) -> list[CheckMessage]:

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from .core.runs import Prefix
     from .devserver.server import EmbeddedServer
-    from .isolation import Prefix, Redirection
+    from .testing import Redirection
 
 
 #: the ini option: private, configured, or empty: what the setting TEST says
@@ -86,7 +87,7 @@ def messaging_run(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def messaging_server(messaging_run: None) -> EmbeddedServer | None:
     """The private server of this test run, or None if the configured one is used."""
-    from .isolation import current_run
+    from .testing import current_run
 
     return current_run().server
 
@@ -94,7 +95,7 @@ def messaging_server(messaging_run: None) -> EmbeddedServer | None:
 @pytest.fixture(scope="session")
 def messaging_redirection(messaging_server: EmbeddedServer | None) -> Iterator[Redirection | None]:
     """The redirection of CACHES to the private server, or None if the configured one is used."""
-    from .isolation import redirected
+    from .testing import redirected
 
     with redirected() as redirection:
         yield redirection
@@ -103,7 +104,7 @@ def messaging_redirection(messaging_server: EmbeddedServer | None) -> Iterator[R
 @pytest.fixture(scope="session")
 def messaging_settings(messaging_redirection: Redirection | None) -> Prefix:
     """Let CACHES and the prefix be those of this test run, whatever a test changes in the settings."""
-    from .isolation import current_run
+    from .testing import current_run
 
     return current_run().prefix
 
@@ -122,7 +123,7 @@ def messaging_prefix(
 ) -> Iterator[str]:
     """The beginning of all keys of this test, which are removed afterwards. The test fails if it ends without
     this prefix or if an alias leads to the server of the site."""
-    from .isolation import current_run, remove_all
+    from .testing import current_run, remove_all
 
     prefix = current_run().new_prefix()
     with messaging_settings.instead(prefix):
@@ -134,7 +135,7 @@ def messaging_prefix(
 
 def _check(prefix: Prefix, redirection: Redirection | None) -> None:
     """Fail if the isolation of tests has been lost."""
-    from .isolation import problems
+    from .testing import problems
 
     if lost := problems(prefix, redirection):
         pytest.fail(lost, pytrace=False)

@@ -4,7 +4,7 @@ from django.urls import path, register_converter
 
 from .web import views
 from .web.base import ChatIdConverter
-from .web.live.view import LiveView
+from .web.live import LiveView
 
 app_name = "messaging"
 

@@ -13,9 +13,10 @@ from playwright.sync_api import Playwright, expect
 
 from django_redis_messaging import handlers
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.runs import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.isolation import Prefix, close_connections
 from django_redis_messaging.tasks import schedules
+from django_redis_messaging.testing import close_connections
 
 from .support import gate, postgresql
 from .support.faults import all_at_once, connect, fill, fragile, lasting, lossy, messaging, proxy, until

@@ -23,12 +23,12 @@ from django.core.management import call_command
 import django_redis_messaging
 from django_redis_messaging.core import commands
 from django_redis_messaging.core.operations import Service
-from django_redis_messaging.services.aggregates.keys import AggregateKeys
-from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
+from django_redis_messaging.services.aggregates.aggregator import AggregateKeys
+from django_redis_messaging.services.broadcasts.broadcast import BroadcastKeys
 from django_redis_messaging.services.chats.keys import ChatKeys
-from django_redis_messaging.services.directories.keys import DirectoryKeys
+from django_redis_messaging.services.directories.directory import DirectoryKeys
 from django_redis_messaging.services.files.keys import FileChannelKeys
-from django_redis_messaging.services.mailboxes.keys import MailboxKeys
+from django_redis_messaging.services.mailboxes.mailbox import MailboxKeys
 from django_redis_messaging.services.users.keys import UserKeys
 
 PACKAGE = Path(str(django_redis_messaging.__file__)).parent
@@ -53,15 +53,15 @@ def tree(path: Path) -> ast.Module:
 #: run synchronous code of Django in the thread where asgiref runs it, as its database connections need
 RUN_CODE_OF_DJANGO = {
     "django_redis_messaging.services.jobs.threads",
-    "django_redis_messaging.web.live.access",
-    "django_redis_messaging.web.live.view",
+    "django_redis_messaging.web.stream_access",
+    "django_redis_messaging.web.live",
 }
 
 
 #: modules of Python that other systems than POSIX don't have
 POSIX_MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty")
 #: modules for the tests of sites
-TESTING = ("isolation", "pytest_plugin", "testing")
+TESTING = ("pytest_plugin", "testing")
 
 
 @pytest.mark.versions
@@ -318,17 +318,16 @@ LAYERS = (
     ("api",),
     ("__init__",),
     ("tasks", "web"),
-    ("admin", "context_processors", "forms", "isolation", "templatetags", "urls"),
+    ("admin", "context_processors", "forms", "templatetags", "urls"),
     ("management", "pytest_plugin", "testing"),
     ("apps",),
 )
 #: modules of core, lowest first: a module imports only lower floors
 FLOORS = (
-    ("commands", "keys", "keyspace", "payloads", "runs"),
+    ("commands", "encoding", "runs"),
     ("connection", "outcome"),
     ("topology",),
     ("pool",),
-    ("execution",),
     ("clients",),
     ("operations",),
 )
@@ -345,7 +344,7 @@ LAZY = {
     "management.loops": "Django's Tasks may not be installed",
     "pytest_plugin": "pytest loads it at each start, in other projects too",
     "web.directories": "the app imports it before the models are loaded",
-    "web.live.access": "the app imports it before the models are loaded",
+    "web.stream_access": "the app imports it before the models are loaded",
 }
 
 
@@ -444,13 +443,13 @@ class TestLayers:
 
     def test_checker_finds_imports_of_functions_and_packages(self, tmp_path: Path) -> None:
         path, dotted = tmp_path / "sample.py", f"{NAME}.core.sample"
-        path.write_text("from . import clients\ndef f():\n    from ..web.live import view\n")
-        assert imported_by_functions(dotted, path) == {f"{NAME}.web.live.view"}
+        path.write_text("from . import clients\ndef f():\n    from ..web.views import chats\n")
+        assert imported_by_functions(dotted, path) == {f"{NAME}.web.views.chats"}
         assert run_by_import(dotted, path) == {
             f"{NAME}.core.clients",
             f"{NAME}.web",
-            f"{NAME}.web.live",
-            f"{NAME}.web.live.view",
+            f"{NAME}.web.views",
+            f"{NAME}.web.views.chats",
         }
 
 

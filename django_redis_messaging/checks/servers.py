@@ -15,7 +15,7 @@ from django.core.checks import CheckMessage, Error, Info, Warning
 from redis.exceptions import RedisError
 
 from .. import conf, handlers
-from ..core import clients, keyspace, outcome
+from ..core import clients, outcome
 from ..core.commands import Command, Words
 from ..core.connection import BLOCKING, Address, Target, run
 from ..core.topology import (
@@ -303,16 +303,16 @@ def check_flags(**_: object) -> list[CheckMessage]:
     return [
         _missing_flags(alias, one, enabled)
         for one in handlers.key_events
-        if keyspace.missing(enabled, one.flags)
+        if handlers.missing(enabled, one.flags)
     ]
 
 
 def _missing_flags(alias: str, one: handlers.KeyHandler, enabled: str) -> CheckMessage:
     return Warning(
         f"notify-keyspace-events of CACHES[{alias!r}] is {enabled!r}: {handlers.title(one.function)} "
-        f"({one.pattern}) misses events without {keyspace.missing(enabled, one.flags)!r}.",
+        f"({one.pattern}) misses events without {handlers.missing(enabled, one.flags)!r}.",
         hint="Run the listener with --configure, or set it to "
-        f"{keyspace.merged(enabled, one.flags)!r} in the server's configuration.",
+        f"{handlers.merged(enabled, one.flags)!r} in the server's configuration.",
         id="messaging.W011",
     )
 

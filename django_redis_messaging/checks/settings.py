@@ -21,7 +21,7 @@ from django.utils.translation import get_language
 from redis.connection import SSLConnection
 
 from .. import conf, handlers
-from ..core import keys, keyspace, outcome, runs
+from ..core import encoding, outcome, runs
 from ..core.connection import Target
 from ..core.runs import BACKEND, Entry, connections, databases, is_kind_of, mapping, urls_of
 from ..core.topology import endpoint
@@ -155,7 +155,7 @@ def _expected_number(key: str, value: float) -> str | None:
 
 def _expected_prefix(value: str) -> str | None:
     try:
-        keys.checked_prefix(value)
+        encoding.checked_prefix(value)
     except ValueError as error:
         return f"a valid beginning of keys ({error})"
     return None
@@ -289,16 +289,16 @@ def check_handlers(**_: object) -> list[CheckMessage]:
 
 
 def _check_handler(one: handlers.KeyHandler) -> Iterator[CheckMessage]:
-    ours = f"{_prefix()}:{keys.FORMAT}:{{"
-    if keyspace.literal_prefix(one.pattern).startswith(ours):
+    ours = f"{_prefix()}:{encoding.FORMAT}:{{"
+    if handlers.literal_prefix(one.pattern).startswith(ours):
         yield Warning(
             f"{handlers.title(one.function)} is never called: its pattern {one.pattern!r} matches this app's "
             "own keys, whose events are not delivered.",
             hint="Use on_expiry for timers, or a pattern of the site's own keys.",
             id="messaging.W009",
         )
-    for event in sorted(one.events - keyspace.FLAGS.keys()):
-        near = difflib.get_close_matches(event, keyspace.FLAGS, n=1)
+    for event in sorted(one.events - handlers.FLAGS.keys()):
+        near = difflib.get_close_matches(event, handlers.FLAGS, n=1)
         yield Warning(
             f"{handlers.title(one.function)} waits for the event {event!r}, which Redis doesn't publish. "
             "A Redis module may publish it; its flags are not checked.",

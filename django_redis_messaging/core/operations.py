@@ -47,7 +47,7 @@ from django.utils.module_loading import import_string
 
 from .. import conf
 from ..errors import ConfigurationError
-from . import clients, keys
+from . import clients, encoding
 from .commands import BulkCommand, Command, Fan, Gather, Listen, PopHint, Script, Step
 
 __all__ = [
@@ -99,7 +99,7 @@ class Service:
 
     def __init__(self, *, using: str | None = None) -> None:
         self._using = using if using is not None else conf.alias()
-        self._prefix = keys.current_prefix()
+        self._prefix = encoding.current_prefix()
 
 
 def operation(body: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[S, P], T]:

@@ -47,7 +47,7 @@ from .connection import (
     run,
     unusable_alias,
 )
-from .keys import FORMAT
+from .encoding import FORMAT
 from .outcome import MIN_READING_TIME, is_temporary, seconds_allowed, topology_may_have_changed
 
 T = TypeVar("T")

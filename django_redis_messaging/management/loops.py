@@ -22,7 +22,7 @@ from django.utils import autoreload
 from django.utils.module_loading import import_string
 
 from .. import handlers
-from ..core import keys
+from ..core import encoding
 from ..errors import InvalidArgument, MessagingError
 from ..services.common.loops import Poller
 from ..services.expiries import timers as _expiries  # noqa: F401  (registers its round)
@@ -238,7 +238,7 @@ def _weighted(backend: RedisBackend, text: str) -> tuple[str, int]:
     elif not _WEIGHT.fullmatch(weight) or not 1 <= int(weight) <= MAX_WEIGHT:
         raise CommandError(f"--queue {text[:300]}: the weight must be a number between 1 and {MAX_WEIGHT}.")
     try:
-        keys.name(queue, "--queue: the name of a queue")
+        encoding.name(queue, "--queue: the name of a queue")
     except InvalidArgument as error:
         raise CommandError(str(error)) from error
     return queue, int(weight or 0)

@@ -17,7 +17,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
 from .. import conf
-from ..core.keys import checked_prefix
+from ..core.encoding import checked_prefix
 from ..core.operations import Listen, Steps, aperform, perform
 from ..errors import InvalidArgument
 from ..services.common.arguments import Duration, integer, milliseconds, request, timestamp, window

@@ -27,7 +27,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from .. import conf
-from ..core import payloads
+from ..core import encoding
 from ..core.operations import format_traceback, name_of
 from ..errors import LimitExceeded
 from ..services.jobs.engine import LONE, JobRecord, State
@@ -79,7 +79,7 @@ def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], needs: N
         with suppress(InvalidTask):  # a worker can't find the task either
             options |= _changed(task, ("concurrency",))
         value.append(list(needs))
-    return _limited(payloads.dumps(value, "arguments"), "a task's arguments (bytes)")
+    return _limited(encoding.dumps(value, "arguments"), "a task's arguments (bytes)")
 
 
 def _options(task: Task) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _limited(encoded: str, what: str) -> str:
 
 def queue_name(payload: bytes) -> str:
     """The queue of a stored call."""
-    return str(payloads.loads_all([payload])[0][1])
+    return str(encoding.loads_all([payload])[0][1])
 
 
 def result(backend: str, record: JobRecord) -> TaskResult:
@@ -142,12 +142,12 @@ def result(backend: str, record: JobRecord) -> TaskResult:
 
 def call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | None]:
     """The current result of a job, and what its call has to acquire before it runs."""
-    path, queue, after, args, kwargs, options, *more = payloads.loads_all([record.payload])[0]
+    path, queue, after, args, kwargs, options, *more = encoding.loads_all([record.payload])[0]
     needs = Needs(*more[0]) if more else None
     state, lines = record.state, record.log.decode().split("\n")
     for line in lines:
         if line.startswith("A"):
-            [after] = payloads.loads_all([line[1:].encode()])
+            [after] = encoding.loads_all([line[1:].encode()])
     task = _as_enqueued(find_task(path), options, backend, queue, state.priority, after)
     ended = state.status in "sdc"
     found = RedisTaskResult(
@@ -218,7 +218,7 @@ def _from_timestamp(seconds: float) -> datetime:
 
 def returned(value: Any) -> str:
     """The log line of a return value."""
-    return "R" + _limited(payloads.dumps(value, "return value"), "a task's return value (bytes)")
+    return "R" + _limited(encoding.dumps(value, "return value"), "a task's return value (bytes)")
 
 
 def failed(error: BaseException) -> str:
@@ -228,7 +228,7 @@ def failed(error: BaseException) -> str:
 
 def failure_line(error: TaskError) -> str:
     """The log line of an exception, from what results show of it."""
-    return "E" + payloads.dumps([error.exception_class_path, error.traceback])
+    return "E" + encoding.dumps([error.exception_class_path, error.traceback])
 
 
 def task_error(error: BaseException) -> TaskError:
@@ -240,16 +240,16 @@ def task_error(error: BaseException) -> TaskError:
 
 def rescheduled(run_after: datetime) -> str:
     """The log line of a new run_after."""
-    return "A" + payloads.dumps(run_after.timestamp())
+    return "A" + encoding.dumps(run_after.timestamp())
 
 
 def _apply(line: str, found: TaskResult, state: State) -> None:
     """Add a line of the log to a result."""
     kind, rest = line[:1], line[1:]
     if kind == "R" and state.status == "s":
-        object.__setattr__(found, "_return_value", payloads.loads_all([rest.encode()])[0])
+        object.__setattr__(found, "_return_value", encoding.loads_all([rest.encode()])[0])
     elif kind == "E":
-        path, trace = payloads.loads_all([rest.encode()])[0]
+        path, trace = encoding.loads_all([rest.encode()])[0]
         found.errors.append(TaskError(exception_class_path=path, traceback=trace))
     elif kind == "L":
         text = f"The lease expired in attempt {rest}: the worker was lost, or could not extend it."

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol, Self, cast, overload
 
 from django.db import DEFAULT_DB_ALIAS
 
-from ..core import payloads
-from ..core.keys import name as checked
+from ..core import encoding
+from ..core.encoding import name as checked
 from ..errors import InvalidArgument
 from ..services.common.arguments import count, milliseconds
 from ..services.jobs.engine import check_attempts
@@ -173,7 +173,7 @@ class RedisTask(Task):
             chosen: Any = [list(positional), sorted(named.items())]
         else:
             chosen = self.unique if isinstance(self.unique, str) else self.unique(*args, **kwargs)
-        key = payloads.dumps([self.module_path, chosen], "unique key", sort_keys=True)
+        key = encoding.dumps([self.module_path, chosen], "unique key", sort_keys=True)
         return hashlib.sha256(key.encode()).hexdigest()[:32]
 
     def needs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Needs | None:

@@ -6,6 +6,7 @@ is released with a delay, and the lane claims another job.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import sys
@@ -21,8 +22,8 @@ from django.db import close_old_connections
 from django.dispatch import Signal
 from django.utils import timezone
 
-from ..core import payloads
-from ..core.keys import current_prefix
+from ..core import encoding
+from ..core.encoding import current_prefix
 from ..core.operations import Script, Steps, log_exception, perform
 from ..errors import LeaseLost, MessagingError
 from ..services.jobs import running as jobs_running
@@ -35,7 +36,7 @@ from ..services.jobs.threads import EventLoopEnded
 from ..services.jobs.worker import DEFAULT_LIMITS, Limits
 from ..services.locks import Lock
 from ..services.semaphores import Semaphore
-from ..services.semaphores.semaphore import LIMIT_TTL
+from ..services.semaphores.semaphore import LIMIT_TTL, SemaphoreKeys
 from . import records
 from .backend import RedisBackend, prepare_follow_up
 from .compat import (
@@ -47,7 +48,6 @@ from .compat import (
     task_finished,
     task_started,
 )
-from .keys import ConcurrencyKeys
 from .records import UNKNOWN, UnknownTask, failed
 from .task import Needs, RedisTask
 
@@ -76,6 +76,16 @@ Attempt = Callable[[int], Settlement | None]
 
 #: modules whose frames stand between the worker and a task
 _OWN_MODULES = (__name__, jobs_running.__name__, threads.__name__)
+
+
+class ConcurrencyKeys(SemaphoreKeys):
+    """The keys of the semaphore of a `concurrency_key`, in one slot."""
+
+    @functools.cached_property
+    def declared(self) -> str:
+        """STRING: the limit that the code of a worker declared last. Expires when the semaphore has not been
+        used for a month."""
+        return self.tag + ":declared"
 
 
 class Worker(jobs_worker.Worker):
@@ -201,7 +211,7 @@ class Context(TaskContext):
 def _is_imported(payload: bytes) -> bool:
     """Whether the module of a job's task is imported; True for an unreadable payload."""
     try:
-        path: str = payloads.loads_all([payload])[0][0]
+        path: str = encoding.loads_all([payload])[0][0]
         return path.rpartition(".")[0] in sys.modules
     except Exception:
         return True

@@ -19,8 +19,8 @@ from ..services.mailboxes import Mailbox
 from ..services.mailboxes.mailbox import Mail, MailboxStatus
 from ..services.mailboxes.notifications import Notification, notification
 from . import identity as identities
-from .live.access import can_stream
 from .people import People, Person
+from .stream_access import can_stream
 
 _logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from django.db.models.signals import post_delete, post_save
 from .. import conf
 from ..errors import InvalidArgument, LimitExceeded, MessagingError
 from ..services.directories import Directory
-from ..services.directories.indexing import Progress, Run
+from ..services.directories.directory import Progress, Run
 from .identity import current
 
 logger = logging.getLogger(__name__)

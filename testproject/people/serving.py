@@ -23,7 +23,7 @@ from traffic import counting
 
 from django_redis_messaging import ConfigurationError, handlers
 from django_redis_messaging.core import clients, topology
-from django_redis_messaging.core.keys import FORMAT, current_prefix
+from django_redis_messaging.core.encoding import FORMAT, current_prefix
 from django_redis_messaging.core.topology import endpoint, scan
 from django_redis_messaging.devserver.cluster import EmbeddedCluster
 from django_redis_messaging.devserver.server import EmbeddedServer, make_private, open_private

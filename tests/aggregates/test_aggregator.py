@@ -27,8 +27,7 @@ from django_redis_messaging import (
 )
 from django_redis_messaging.services.aggregates import aggregator
 from django_redis_messaging.services.aggregates import aggregator as counting
-from django_redis_messaging.services.aggregates.aggregator import Parse
-from django_redis_messaging.services.aggregates.keys import AggregateKeys
+from django_redis_messaging.services.aggregates.aggregator import AggregateKeys, Parse
 
 from ..conftest import Call
 from ..support.lines import Lines, counted, parse

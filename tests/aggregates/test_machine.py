@@ -26,8 +26,7 @@ from django_redis_messaging import Aggregator, LeaseLost, MessagingError, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.aggregates import aggregator
 from django_redis_messaging.services.aggregates import aggregator as counting
-from django_redis_messaging.services.aggregates.aggregator import Flush
-from django_redis_messaging.services.aggregates.keys import AggregateKeys
+from django_redis_messaging.services.aggregates.aggregator import AggregateKeys, Flush
 
 from ..support.lines import Lines, counted, parse
 from ..support.planted_bugs import PROFILE, Plant, PlantedBugs, finds_a_mistake

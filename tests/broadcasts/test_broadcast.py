@@ -30,7 +30,7 @@ from django_redis_messaging import (
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.broadcasts import broadcast
 from django_redis_messaging.services.broadcasts import broadcast as base
-from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
+from django_redis_messaging.services.broadcasts.broadcast import BroadcastKeys
 from django_redis_messaging.services.common import consuming
 
 from ..support.server import all_keys, change, server, server_ms, snapshot, until

@@ -20,7 +20,7 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management import loops
 from django_redis_messaging.services.common import operators
 from django_redis_messaging.services.common.operators import PROBES, Consumer, Health, probe_key
-from django_redis_messaging.services.expiries.keys import TIMERS
+from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.jobs.engine import HEARTBEAT_TIMEOUT
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.tasks import periodic

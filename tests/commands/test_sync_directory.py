@@ -18,9 +18,8 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_redis_messaging import Directory, MessagingError, Unavailable, conf, forget
 from django_redis_messaging.management import output
-from django_redis_messaging.services.directories import indexing
-from django_redis_messaging.services.directories.indexing import Progress, Run
-from django_redis_messaging.services.directories.keys import indexing_key
+from django_redis_messaging.services.directories import directory
+from django_redis_messaging.services.directories.directory import Progress, Run, indexing_key
 from django_redis_messaging.web import identity
 from django_redis_messaging.web.identity import Identity
 from tests.support.planted_bugs import without_pypinyin
@@ -197,7 +196,7 @@ class TestRemoving:
         assert labels() == []
 
     def test_deleted_users_are_removed_page_by_page(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(indexing, "PAGE_SIZE", 2)
+        monkeypatch.setattr(directory, "PAGE_SIZE", 2)
         people = [user(f"user{number}") for number in range(7)]
         sync_and_keep()
         for one in people[1:6]:
@@ -331,7 +330,7 @@ class TestResuming:
     def test_signal_during_removal(
         self, method: str, guilds: Guilds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(indexing, "PAGE_SIZE", 2)
+        monkeypatch.setattr(directory, "PAGE_SIZE", 2)
         people = [user(f"user{at}", "red") for at in range(6)]
         sync_and_keep()
         for one in people[:5]:
@@ -363,7 +362,7 @@ class TestResuming:
             sync_and_keep("--batch", "2")
         guilds.seen.clear()
         if why == "too old":
-            monkeypatch.setattr(indexing, "MAX_AGE", -1)
+            monkeypatch.setattr(directory, "MAX_AGE", -1)
         words = {"fresh": ["--fresh"], "another directory": ["--directory", "red"]}
         assert "continuing" not in sync_and_keep(*words.get(why, []))
         assert guilds.seen == [str(one.pk) for one in people]

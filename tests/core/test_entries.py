@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timing
 PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
 #: heading → the code of its entry
 ENTRIES = dict(re.findall(r"^### ([\w ]+)\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-#: prefixes of tests, as isolation.py makes them
+#: prefixes of tests, as testing.py makes them
 PREFIX = "test:????????????"
 VALUES = {f"key-{number}": number for number in range(20)}
 

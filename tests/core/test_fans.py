@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from django_redis_messaging import ConfigurationError, OutcomeUnknown, Unavailable
-from django_redis_messaging.core.execution import Batch, Pipeline
+from django_redis_messaging.core.clients import Batch, Pipeline
 from django_redis_messaging.core.operations import Fan
 from django_redis_messaging.core.outcome import Attempts
 from django_redis_messaging.devserver.server import EmbeddedServer

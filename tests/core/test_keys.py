@@ -14,24 +14,24 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from django_redis_messaging import services
-from django_redis_messaging.core import keys
+from django_redis_messaging.core import encoding
 from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys
-from django_redis_messaging.services.locks.keys import LockKeys, checked_lock_key, lock_key
+from django_redis_messaging.services.locks.lock import LockKeys, checked_lock_key, lock_key
 
 #: any valid name, preferably with characters that are special in keys
 names = st.text(
     st.one_of(st.sampled_from("{}%:\\ \t\n*?[]`a1é☃"), st.characters(exclude_categories=["Cs"])), min_size=1
-).filter(lambda text: "\0" not in text and len(text.encode()) <= keys.MAX_NAME_BYTES)
+).filter(lambda text: "\0" not in text and len(text.encode()) <= encoding.MAX_NAME_BYTES)
 
 
 class TestNames:
     @given(names)
     def test_valid_names_are_returned_unchanged(self, value: str) -> None:
-        assert keys.name(value, "user") == value
+        assert encoding.name(value, "user") == value
 
     @pytest.mark.parametrize("value", ["a" * 255, "é" * 127, "☃" * 85, "😀" * 63])
     def test_up_to_255_bytes(self, value: str) -> None:
-        assert keys.name(value, "user") == value
+        assert encoding.name(value, "user") == value
 
     @pytest.mark.parametrize(
         ("value", "problem"),
@@ -46,32 +46,32 @@ class TestNames:
     )
     def test_invalid_names_are_rejected(self, value: str, problem: str) -> None:
         with pytest.raises(ValueError, match=f"chat_id .*{problem}"):
-            keys.name(value, "chat_id")
+            encoding.name(value, "chat_id")
 
     @pytest.mark.parametrize("value", [None, 1, b"ann", ["ann"]])
     def test_another_type_is_a_type_error(self, value: object) -> None:
         with pytest.raises(TypeError, match="user must be a str"):
-            keys.name(value, "user")  # type: ignore[arg-type]
+            encoding.name(value, "user")  # type: ignore[arg-type]
 
 
 class TestEncoding:
     @given(names)
     def test_encoding_is_reversible(self, value: str) -> None:
-        assert unquote(keys.encoded(value), errors="strict") == value
+        assert unquote(encoding.encoded(value), errors="strict") == value
 
     @given(names)
     def test_no_special_character_is_left(self, value: str) -> None:
-        encoded = keys.encoded(value)
+        encoded = encoding.encoded(value)
         assert not set(encoded) & set("{}: \t\n\r\x85\xa0\u2028")
         assert encoded.isprintable() or not value.isprintable()
 
     @given(names, names)
     def test_two_names_have_different_encodings(self, one: str, other: str) -> None:
-        assert (keys.encoded(one) == keys.encoded(other)) == (one == other)
+        assert (encoding.encoded(one) == encoding.encoded(other)) == (one == other)
 
     def test_encoded_names_have_different_encodings(self) -> None:
         lookalikes = ["%", "%25", "%2525", "a:b", "a%3Ab", "{", "%7B", " ", "%20"]
-        assert len({keys.encoded(name) for name in lookalikes}) == len(lookalikes)
+        assert len({encoding.encoded(name) for name in lookalikes}) == len(lookalikes)
 
 
 def builders() -> list[type]:
@@ -153,9 +153,9 @@ class TestLocksOfOthers:
 class TestPrefixes:
     @pytest.mark.parametrize("value", ["messaging", "site:shop-7", "a.b_c", "été"])
     def test_valid(self, value: str) -> None:
-        assert keys.checked_prefix(value) == value
+        assert encoding.checked_prefix(value) == value
 
     @pytest.mark.parametrize("value", ["", "a{", "}", "a b", "a\n", "\x7f", "a*", "a?", "[a]", "a\\b", "\0"])
     def test_invalid(self, value: str) -> None:
         with pytest.raises(ValueError, match="PREFIX"):
-            keys.checked_prefix(value)
+            encoding.checked_prefix(value)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_redis_messaging.core import payloads
+from django_redis_messaging.core import encoding
 from django_redis_messaging.errors import LimitExceeded
 
 pytestmark = pytest.mark.versions
@@ -25,23 +25,23 @@ values: st.SearchStrategy[Any] = st.recursive(
 @settings(max_examples=30)
 @given(st.lists(values))
 def test_payloads_are_decoded_unchanged(given_values: list[Any]) -> None:
-    raw = [payloads.dumps(value).encode() for value in given_values]
-    assert payloads.loads_all(raw) == given_values
+    raw = [encoding.dumps(value).encode() for value in given_values]
+    assert encoding.loads_all(raw) == given_values
 
 
 def test_numbers_beyond_53_bits_and_empty_lists_are_kept() -> None:
     value = {"n": 2**53 + 1, "big": 10**30, "list": [], "dict": {}}
-    assert payloads.loads_all([payloads.dumps(value).encode()]) == [value]
+    assert encoding.loads_all([encoding.dumps(value).encode()]) == [value]
 
 
 def test_it_is_compact_and_readable() -> None:
-    assert payloads.dumps({"a": [1, "é"]}) == '{"a":[1,"é"]}'
+    assert encoding.dumps({"a": [1, "é"]}) == '{"a":[1,"é"]}'
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", {(1, 2): 3}, [print]])
 def test_types_that_json_does_not_have_raise_type_error(value: object) -> None:
     with pytest.raises(TypeError, match="data must be made of"):
-        payloads.dumps(value, "data")
+        encoding.dumps(value, "data")
 
 
 def circle() -> list[Any]:
@@ -59,44 +59,44 @@ def deep(levels: int) -> list[Any]:
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, [-math.inf], circle(), deep(100_000), deep(payloads.MAX_DEPTH + 1)],
+    [math.nan, math.inf, [-math.inf], circle(), deep(100_000), deep(encoding.MAX_DEPTH + 1)],
     ids=["nan", "inf", "nested", "circle", "deep", "a little too deep"],
 )
 def test_values_that_json_cannot_encode_raise_value_error(value: object) -> None:
     with pytest.raises(ValueError, match="data"):
-        payloads.dumps(value, "data")
+        encoding.dumps(value, "data")
 
 
 def test_keys_that_json_would_change_are_rejected() -> None:
     """A number as a key would be decoded as a str."""
     with pytest.raises(TypeError, match="data"):
-        payloads.dumps({1: "a"}, "data")
+        encoding.dumps({1: "a"}, "data")
 
 
 def test_a_lone_surrogate_is_rejected() -> None:
     with pytest.raises(ValueError, match="surrogate"):
-        payloads.dumps({"a": "\ud800"}, "data")
+        encoding.dumps({"a": "\ud800"}, "data")
 
 
 class TestTexts:
     def test_valid_texts(self) -> None:
-        assert payloads.text("", "body") == ""
-        assert payloads.text("é" * 5, "body", limit=10) == "é" * 5
+        assert encoding.text("", "body") == ""
+        assert encoding.text("é" * 5, "body", limit=10) == "é" * 5
 
     def test_too_long(self) -> None:
         with pytest.raises(LimitExceeded, match="body") as caught:
-            payloads.text("é" * 6, "body", limit=10)
+            encoding.text("é" * 6, "body", limit=10)
         assert (caught.value.limit, caught.value.actual) == (10, 12)
 
     def test_not_utf8(self) -> None:
         with pytest.raises(ValueError, match="surrogate"):
-            payloads.text("\ud800", "body")
+            encoding.text("\ud800", "body")
 
     @pytest.mark.parametrize("value", [None, 1, b"x"])
     def test_not_a_str(self, value: object) -> None:
         with pytest.raises(TypeError, match="body must be a str"):
-            payloads.text(value, "body")  # type: ignore[arg-type]
+            encoding.text(value, "body")  # type: ignore[arg-type]
 
 
 def test_any_parser_reads_our_json() -> None:
-    assert json.loads(payloads.dumps({"a": None})) == {"a": None}
+    assert json.loads(encoding.dumps({"a": None})) == {"a": None}

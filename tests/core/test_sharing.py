@@ -139,7 +139,7 @@ async def test_the_others_are_woken_after_the_leader_was_cancelled(streams: Stre
 async def test_more_streams_than_one_read_has(
     streams: Streams, admin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_redis_messaging.core.execution.MAX_STREAMS", 3)
+    monkeypatch.setattr("django_redis_messaging.core.clients.MAX_STREAMS", 3)
     tasks = [asyncio.create_task(streams.alisten(number)) for number in range(10)]
     await shared(10 - own())
     for number in range(10):

@@ -15,8 +15,13 @@ from django_redis_messaging import conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.commands import Script
 from django_redis_messaging.errors import ConfigurationError, LimitExceeded, Unavailable
-from django_redis_messaging.services.directories.directory import Contact, Directory, forget_member
-from django_redis_messaging.services.directories.keys import DirectoryKeys, directories_key
+from django_redis_messaging.services.directories.directory import (
+    Contact,
+    Directory,
+    DirectoryKeys,
+    directories_key,
+    forget_member,
+)
 from tests.support.planted_bugs import server_clock, without_pypinyin
 from tests.support.server import reply_to
 

@@ -14,9 +14,8 @@ from pytest_django import Settings
 
 from django_redis_messaging import RecentContacts, conf
 from django_redis_messaging.errors import LimitExceeded
-from django_redis_messaging.services.directories.directory import Contact, Directory
+from django_redis_messaging.services.directories.directory import Contact, Directory, DirectoryKeys
 from django_redis_messaging.services.directories.folding import all_suffixes
-from django_redis_messaging.services.directories.keys import DirectoryKeys
 
 from ..support.planted_bugs import without_pypinyin
 from ..support.server import change, get_redis_connection

@@ -22,8 +22,7 @@ from django_redis_messaging import (
     on_expiry,
 )
 from django_redis_messaging.core.operations import aperform, perform
-from django_redis_messaging.services.expiries.keys import namespaces_key
-from django_redis_messaging.services.expiries.timers import TimerEngine
+from django_redis_messaging.services.expiries.timers import TimerEngine, namespaces_key
 from django_redis_messaging.services.expiries.timers import timers as timers_round
 from django_redis_messaging.services.jobs.keys import request_shard
 from tests.support.engines import timers

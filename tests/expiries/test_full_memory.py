@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from django_redis_messaging import Expiry, Unavailable, conf
-from django_redis_messaging.services.expiries.keys import timer_key
+from django_redis_messaging.services.expiries.timers import timer_key
 from django_redis_messaging.services.listening.listener import DispatchLock
 from tests.support.engines import timers
 from tests.support.listeners import Received, jobs, listening

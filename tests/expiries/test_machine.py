@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from django_redis_messaging import Expiry, conf
-from django_redis_messaging.services.expiries.keys import timer_name
+from django_redis_messaging.services.expiries.timers import timer_name
 from django_redis_messaging.services.jobs.engine import Outcome
 from tests.support.engines import timers
 

@@ -19,10 +19,10 @@ from pytest_django import Settings
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError
-from django_redis_messaging.isolation import close_connections
 from django_redis_messaging.services.common import consuming, leases
 from django_redis_messaging.services.jobs import DelayQueue
 from django_redis_messaging.services.jobs import queue as jobs
+from django_redis_messaging.testing import close_connections
 
 from ..support.server import DEADLINE, change, server
 

@@ -13,8 +13,8 @@ from redis.crc import key_slot
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.runs import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer, free_port
-from django_redis_messaging.isolation import Prefix
 from tests.support.sentinels import NAME, Sentinels
 
 from ..support.listeners import ALL, NOTIFY, Received, is_dispatcher, key_handler, listening

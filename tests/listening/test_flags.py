@@ -9,10 +9,10 @@ import pytest
 from pytest_django import Settings
 from redis.exceptions import ResponseError, TimeoutError
 
-from django_redis_messaging import Expiry, conf
-from django_redis_messaging.core import clients, keyspace
+from django_redis_messaging import Expiry, conf, handlers
+from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.listening import flags, listener
+from django_redis_messaging.services.listening import listener
 
 from ..support.listeners import NOTIFY, Received, is_dispatcher, key_handler, listening
 from ..support.server import server, until
@@ -88,14 +88,14 @@ class TestConfigure:
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
-        lost, original = [1], flags._call
+        lost, original = [1], listener._call
 
         def call(connection: Any, *words: str) -> Any:
             if words[1] == "SET" and lost and lost.pop():
                 raise TimeoutError("no reply in time")
             return original(connection, *words)
 
-        monkeypatch.setattr(flags, "_call", call)
+        monkeypatch.setattr(listener, "_call", call)
         server().config_set(NOTIFY, "")
         received = Received()
         with listening(key_events=[key_handler(f"{site}*", received, "set")], configure=True):
@@ -108,14 +108,14 @@ class TestConfigure:
         self, site: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(listener, "FLAGS_INTERVAL", 0.1)
-        busy, original = [1], flags._call
+        busy, original = [1], listener._call
 
         def call(connection: Any, *words: str) -> Any:
             if busy and busy.pop():
                 raise ResponseError("BUSY Redis is busy running a script.")
             return original(connection, *words)
 
-        monkeypatch.setattr(flags, "_call", call)
+        monkeypatch.setattr(listener, "_call", call)
         server().config_set(NOTIFY, "")
         with listening(key_events=[key_handler(f"{site}*", Received(), "set")], configure=True):
             until(lambda: set("K$") <= set(server().config_get(NOTIFY)[NOTIFY]))
@@ -195,7 +195,7 @@ class TestConfigure:
         plain.execute_command("ACL", "DELUSER", "reader")
 
     def test_server_accepts_the_flag_of_each_event(self) -> None:
-        for event, flag in keyspace.FLAGS.items():
+        for event, flag in handlers.FLAGS.items():
             server().config_set(NOTIFY, f"K{flag}")
             assert set(server().config_get(NOTIFY)[NOTIFY]) == {"K", flag}, event
-            assert set(keyspace.required_flags("a", {event})) == {"K", flag}
+            assert set(handlers.required_flags("a", {event})) == {"K", flag}

@@ -12,8 +12,7 @@ import pytest
 from django_redis_messaging import Expiry, conf, handlers, on_key_event
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.listening import Listener, listener
-from django_redis_messaging.services.listening.keys import dispatch_key
-from django_redis_messaging.services.listening.listener import Dispatcher
+from django_redis_messaging.services.listening.listener import Dispatcher, dispatch_key
 from tests.core.test_failures import UNUSUAL
 from tests.tasks.jobs import break_event_loop
 

@@ -14,11 +14,11 @@ from redis.exceptions import RedisError
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.runs import Prefix
 from django_redis_messaging.core.topology import STANDALONE, Endpoint, Primaries, Primary, parse_primaries
 from django_redis_messaging.devserver.server import EmbeddedServer, free_port
-from django_redis_messaging.isolation import Prefix
 from django_redis_messaging.services.listening import listener as listener_module
-from django_redis_messaging.services.listening.keys import dispatch_key
+from django_redis_messaging.services.listening.listener import dispatch_key
 
 from ..support.listeners import ALL, NOTIFY, Received, is_dispatcher, key_handler, listening
 from ..support.server import server, until

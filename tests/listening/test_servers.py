@@ -11,9 +11,9 @@ from pytest_django import Settings
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.connection import BlockingConnection
+from django_redis_messaging.core.runs import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.handlers import TimerHandler
-from django_redis_messaging.isolation import Prefix
 from django_redis_messaging.services.expiries.timers import Firing
 from django_redis_messaging.services.jobs.engine import Outcome
 from django_redis_messaging.services.jobs.running import RunningJob

@@ -13,8 +13,8 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, MessagingError, conf, live
 from django_redis_messaging.core import clients
+from django_redis_messaging.core.runs import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.isolation import Prefix
 from tests.support.clusters import Cluster
 from tests.support.sentinels import Sentinels
 

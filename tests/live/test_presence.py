@@ -6,7 +6,7 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Choices, Inbox, InvalidArgument, NotAMember, forget, live
-from django_redis_messaging.core.keys import current_prefix
+from django_redis_messaging.core.encoding import current_prefix
 from django_redis_messaging.services.chats.repairing import ChatRepair
 from django_redis_messaging.services.live.presence import GRACE, LIFETIME
 from django_redis_messaging.services.users.keys import UserKeys

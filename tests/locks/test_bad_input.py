@@ -21,8 +21,8 @@ from django_redis_messaging import (
     SemaphoreError,
     conf,
 )
-from django_redis_messaging.services.locks.keys import LockKeys
-from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
+from django_redis_messaging.services.locks.lock import LockKeys
+from django_redis_messaging.services.semaphores.semaphore import SemaphoreKeys
 
 from ..conftest import Call
 from ..support.server import DEADLINE, all_keys, reply_to, server, snapshot, steps

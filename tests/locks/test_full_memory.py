@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from django_redis_messaging import Lock, Unavailable, conf
-from django_redis_messaging.services.locks.keys import LockKeys
+from django_redis_messaging.services.locks.lock import LockKeys
 
 from ..support.own_servers import limited_user, messaging_alias
 

@@ -18,7 +18,7 @@ from django.conf import settings
 from django_redis_messaging import Lock, LockNotOwnedError, conf
 from django_redis_messaging.core import clients, commands
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.locks.keys import LockKeys
+from django_redis_messaging.services.locks.lock import LockKeys
 from tests.support.gate import LONG
 from tests.support.planted_bugs import Plant, planted
 

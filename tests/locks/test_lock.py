@@ -39,7 +39,7 @@ from django_redis_messaging.services.common import leases as lease_renewer
 from django_redis_messaging.services.common import waiters
 from django_redis_messaging.services.common.leases import RenewedLease
 from django_redis_messaging.services.locks import lock as steps
-from django_redis_messaging.services.locks.keys import LockKeys
+from django_redis_messaging.services.locks.lock import LockKeys
 
 from ..conftest import Call
 from ..support.planted_bugs import Planting

@@ -24,7 +24,7 @@ from django_redis_messaging import LimitExceeded, Lock, LockError, LockNotOwnedE
 from django_redis_messaging.core.operations import Listen, Script
 from django_redis_messaging.services.common import waiters
 from django_redis_messaging.services.locks import lock as locks
-from django_redis_messaging.services.locks.keys import LockKeys
+from django_redis_messaging.services.locks.lock import LockKeys
 
 from ..support.planted_bugs import PROFILE, Plant, PlantedBugs, Planting
 from ..support.server import get_redis_connection, reply_to, steps

@@ -15,7 +15,7 @@ import redis
 
 from django_redis_messaging import Lock, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.locks.keys import LockKeys
+from django_redis_messaging.services.locks.lock import LockKeys
 from tests.support.gate import LONG
 from tests.support.planted_bugs import Plant
 

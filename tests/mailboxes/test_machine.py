@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from django_redis_messaging import Mail, Mailbox, MailPage, MessagingError, conf, forget
-from django_redis_messaging.services.mailboxes.keys import MailboxKeys
+from django_redis_messaging.services.mailboxes.mailbox import MailboxKeys
 
 from ..support.planted_bugs import PROFILE, Plant, PlantedBugs
 from ..support.server import get_redis_connection, server_ms, until

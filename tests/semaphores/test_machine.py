@@ -18,8 +18,7 @@ from hypothesis.stateful import (
 
 from django_redis_messaging import MessagingError, Semaphore, SemaphoreInfo, conf
 from django_redis_messaging.services.semaphores import semaphore as semaphores
-from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
-from django_redis_messaging.services.semaphores.semaphore import Permit
+from django_redis_messaging.services.semaphores.semaphore import Permit, SemaphoreKeys
 
 from ..support.planted_bugs import PROFILE, Plant, PlantedBugs
 from ..support.server import get_redis_connection, reply_to, steps

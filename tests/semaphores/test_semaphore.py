@@ -31,8 +31,7 @@ from django_redis_messaging import (
 from django_redis_messaging.core import clients
 from django_redis_messaging.services.common import leases
 from django_redis_messaging.services.semaphores import semaphore as semaphores
-from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
-from django_redis_messaging.services.semaphores.semaphore import Permit
+from django_redis_messaging.services.semaphores.semaphore import Permit, SemaphoreKeys
 
 from ..conftest import Call
 from ..support.server import DEADLINE, all_keys, reply_to, server, snapshot, steps, until

@@ -17,10 +17,10 @@ from django_redis import get_redis_connection
 
 from django_redis_messaging import Chat, Inbox, conf
 from django_redis_messaging.core import runs
-from django_redis_messaging.core.runs import layers
+from django_redis_messaging.core.runs import Prefix, Run, layers
 from django_redis_messaging.core.topology import endpoint, remove_keys
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.isolation import Prefix, Redirection, Run
+from django_redis_messaging.testing import Redirection
 
 SETTINGS = """
     import os

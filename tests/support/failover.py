@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from django_redis_messaging import Lock, conf
-from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
+from django_redis_messaging.services.broadcasts.broadcast import BroadcastKeys
 from django_redis_messaging.services.chats.keys import ChatKeys
-from django_redis_messaging.services.expiries.keys import TIMERS
+from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.jobs.keys import JobKeys
 
 from .load import Load

@@ -9,7 +9,7 @@ from typing import Any
 
 from django_redis_messaging import Expired, KeyEvent, conf
 from django_redis_messaging.handlers import Handler, KeyHandler, TimerHandler
-from django_redis_messaging.services.expiries.keys import TIMERS, timer_key
+from django_redis_messaging.services.expiries.timers import TIMERS, timer_key
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_redis_messaging import conf
-from django_redis_messaging.isolation import Prefix
+from django_redis_messaging.core.runs import Prefix
 
 
 @pytest.fixture

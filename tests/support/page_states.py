@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Route, expect
 from django_redis_messaging import Chat, notify
 from django_redis_messaging.services.directories.recent import RecentContacts
 from django_redis_messaging.services.users.privacy import Blocks
-from django_redis_messaging.web.digests import unsubscribe_token
+from django_redis_messaging.web.digest_mailing import unsubscribe_token
 
 #: resolves once all modules of the page have run
 MODULES = (

@@ -28,17 +28,17 @@ from django_redis_messaging import (
     conf,
 )
 from django_redis_messaging.handlers import TimerHandler
-from django_redis_messaging.services.aggregates.keys import AggregateKeys
-from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
+from django_redis_messaging.services.aggregates.aggregator import AggregateKeys
+from django_redis_messaging.services.broadcasts.broadcast import BroadcastKeys
 from django_redis_messaging.services.chats.keys import ChatKeys
 from django_redis_messaging.services.common.rates import Rate, rate_key
-from django_redis_messaging.services.directories.keys import DirectoryKeys
-from django_redis_messaging.services.expiries.keys import TIMERS
+from django_redis_messaging.services.directories.directory import DirectoryKeys
+from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys, file_name
 from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener
-from django_redis_messaging.services.semaphores.keys import SemaphoreKeys
+from django_redis_messaging.services.semaphores.semaphore import SemaphoreKeys
 from tests.support.lines import Lines, parse
 
 #: seconds between two operations of a thread

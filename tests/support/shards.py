@@ -14,7 +14,7 @@ from redis.crc import key_slot
 
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.expiries.keys import TIMERS
+from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.support.clusters import NODE_TIMEOUT, PATIENCE, SLOTS, Cluster, until
 from tests.support.sentinels import DOWN_AFTER, NAME, Sentinels

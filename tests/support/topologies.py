@@ -20,7 +20,7 @@ from tests.support.clusters import Cluster
 from tests.support.network import Network
 from tests.support.sentinels import Sentinels
 
-#: prefixes of tests, as isolation.py makes them
+#: prefixes of tests, as testing.py makes them
 PREFIXES = "test:????????????"
 #: removes the keys of a test; the services don't need it
 CLEARING = "+scan"

@@ -19,7 +19,7 @@ from django.utils import timezone
 from django_redis_messaging import Lock, Semaphore, Unavailable, conf, observe, unobserve
 from django_redis_messaging.tasks import RedisTask, worker
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultStatus
-from django_redis_messaging.tasks.keys import ConcurrencyKeys
+from django_redis_messaging.tasks.worker import ConcurrencyKeys
 from tests.support.worlds import messaging_alias
 
 from ..support.workers import PATIENCE, at_work, backend, burst, ended, keys, server, server_ms, state, until

@@ -17,7 +17,7 @@ from django_redis_messaging import Lock, Semaphore, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.tasks import worker
 from django_redis_messaging.tasks.compat import TaskResultStatus
-from django_redis_messaging.tasks.keys import ConcurrencyKeys
+from django_redis_messaging.tasks.worker import ConcurrencyKeys
 from tests.support.processes import Start, commands
 
 from ..support.workers import at_work, burst, ended, server, state, until

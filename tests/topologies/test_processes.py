@@ -19,9 +19,9 @@ from redis.crc import key_slot
 from django_redis_messaging import DelayQueue, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.devserver.server import EmbeddedServer
-from django_redis_messaging.services.broadcasts.keys import BroadcastKeys
+from django_redis_messaging.services.broadcasts.broadcast import BroadcastKeys
 from django_redis_messaging.services.chats.keys import ChatKeys
-from django_redis_messaging.services.expiries.keys import TIMERS
+from django_redis_messaging.services.expiries.timers import TIMERS
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.support.clusters import NODE_TIMEOUT, Cluster
 from tests.support.gate import LONG

@@ -43,7 +43,7 @@ from django_redis_messaging import (
 from django_redis_messaging.management.commands.send_digests import MailingDisplay
 from django_redis_messaging.services.chats import digests as services_digests
 from django_redis_messaging.services.chats.digests import MAX_AGE, DigestInbox, DigestRecord, DigestRun
-from django_redis_messaging.web import digest_mailing, digests
+from django_redis_messaging.web import digest_mailing
 from django_redis_messaging.web.digest_mailing import Mailing, MailingFailed, send_digests
 from django_redis_messaging.web.identity import Identity
 from tests.conftest import Call
@@ -192,7 +192,7 @@ def test_times_are_those_of_the_recipient(
 def test_a_digest_shows_some_chats_and_counts_the_others(
     people: dict[str, User], mailoutbox: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "MAX_SHOWN_CHATS", 2)
+    monkeypatch.setattr(digest_mailing, "MAX_SHOWN_CHATS", 2)
     for number in range(4):
         ids = id_of(people, "ann"), [id_of(people, "bob")]
         chat = Chat.create(*ids, title=f"Chat {number}", chat_id=f"chat-{number}")  # the order of equal times
@@ -390,9 +390,9 @@ class TestUnsubscribing:
         self, people: dict[str, User], settings: Settings, client: Client
     ) -> None:
         bob = id_of(people, "bob")
-        good = digests.unsubscribe_token(bob)
+        good = digest_mailing.unsubscribe_token(bob)
         change(settings, PREFIX=conf.prefix() + ":tenant")
-        other_tenant = digests.unsubscribe_token(bob)
+        other_tenant = digest_mailing.unsubscribe_token(bob)
         change(settings, PREFIX=conf.prefix().removesuffix(":tenant"))
         other_salt = Signer().sign_object(bob)
         for token in (good[:-1], "x" + good, bob, other_tenant, other_salt):
@@ -401,7 +401,9 @@ class TestUnsubscribing:
         assert Choices().get(bob).digests
 
     def test_the_link_opens_nothing_else(self, room: Room, client: Client) -> None:
-        client.post(reverse("messaging:unsubscribe", args=[digests.unsubscribe_token(room.id("member"))]))
+        client.post(
+            reverse("messaging:unsubscribe", args=[digest_mailing.unsubscribe_token(room.id("member"))])
+        )
         assert client.get(reverse("messaging:chats")).status_code == 302
 
     def test_redis_unavailable(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +411,7 @@ class TestUnsubscribing:
             raise Unavailable("gone")
 
         monkeypatch.setattr(Choices, "choose", fail)
-        answer = client.post(reverse("messaging:unsubscribe", args=[digests.unsubscribe_token("bob")]))
+        answer = client.post(reverse("messaging:unsubscribe", args=[digest_mailing.unsubscribe_token("bob")]))
         assert answer.status_code == 503, "the mail program repeats it"
 
 

@@ -24,9 +24,9 @@ from pytest_django import Settings
 from django_redis_messaging import Chat, Choices, notify
 from django_redis_messaging.services.live import Known, Presence
 from django_redis_messaging.web import identity as identities
-from django_redis_messaging.web.live import view
-from django_redis_messaging.web.live.access import Access, release_thread
+from django_redis_messaging.web import live
 from django_redis_messaging.web.rendering import MAX_BYTES
+from django_redis_messaging.web.stream_access import Access, release_thread
 
 from ..support.serving import EventSource, Site
 from .conftest import client_of
@@ -224,7 +224,7 @@ class TestEvents:
     def test_ends_when_the_user_may_not_go_on(
         self, site: Site, people: tuple[User, User], chat: Chat, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
-        monkeypatch.setattr(view, "ACCESS_INTERVAL", 0.1)
+        monkeypatch.setattr(live, "ACCESS_INTERVAL", 0.1)
         ann, bob = people
         with EventSource(site, ann) as anns, EventSource(site, bob, room=chat.id) as bobs:
             anns.until("bell")
@@ -295,7 +295,7 @@ class TestBounds:
         self, site: Site, people: tuple[User, User], monkeypatch: pytest.MonkeyPatch, streams: int
     ) -> None:
         """As long as it took, times the number of the user's streams."""
-        monkeypatch.setattr(view, "thread_time", count(step=0.2).__next__)  # each takes 0.2 s
+        monkeypatch.setattr(live, "thread_time", count(step=0.2).__next__)  # each takes 0.2 s
         ann, bob = (str(user.pk) for user in people)
         rooms = [Chat.create(ann, [bob], "One").id for _ in range(3)]
         begun = monotonic()

@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, notify
 from django_redis_messaging.services.live import presence
-from django_redis_messaging.web.live import view
+from django_redis_messaging.web import live
 
 from ..support import policies
 from ..support.serving import CuttingProxy, Site
@@ -311,7 +311,7 @@ class TestTabs:
         site: Site,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(view, "HEARTBEAT", 0.5)
+        monkeypatch.setattr(live, "HEARTBEAT", 0.5)
         ann, bob = people
         impatient = (
             "const wait = setTimeout; window.setTimeout = (act, ms, ...rest) => wait(act, ms / 20, ...rest);"

@@ -19,7 +19,7 @@ from django.core.handlers.asgi import ASGIRequest
 
 from django_redis_messaging import Chat, notify
 from django_redis_messaging.services.live.stream import Stream
-from django_redis_messaging.web.live import view
+from django_redis_messaging.web import live
 from tests.support.server import server, until
 
 from ..support.serving import EventSource, Site, open_hubs
@@ -68,7 +68,7 @@ class Left(NamedTuple):
 
 def left() -> Left:
     gc.collect()
-    objects = [one for one in gc.get_objects() if isinstance(one, (Stream, ASGIRequest, view.EventSender))]
+    objects = [one for one in gc.get_objects() if isinstance(one, (Stream, ASGIRequest, live.EventSender))]
     [(loop, _)] = open_hubs()
     # the event loop has some threads for all streams together
     threads = [one for one in threading.enumerate() if not one.name.startswith("asyncio_")]
@@ -159,7 +159,7 @@ def has(data: dict[str, list[dict[str, str]]], text: str) -> bool:
 def test_who_takes_nothing_is_dropped(
     site: Site, people: tuple[User, User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "MAX_STALL", 0.5)
+    monkeypatch.setattr(live, "MAX_STALL", 0.5)
     ann, bob = people
     chat = Chat.create(str(ann.pk), [str(bob.pk)], "Hello")
     with (

@@ -16,7 +16,7 @@ import pytest
 from django.conf import settings
 
 from django_redis_messaging import Chat
-from django_redis_messaging.core.keys import current_prefix
+from django_redis_messaging.core.encoding import current_prefix
 
 from ..support.serving import EventSource
 

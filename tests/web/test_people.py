@@ -13,7 +13,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from django_redis_messaging import Blocks, Chat, Mailbox, RecentContacts, notify
-from django_redis_messaging.web.digests import Site, find_digest
+from django_redis_messaging.web.digest_mailing import Site, find_digest
 from django_redis_messaging.web.identity import Identity
 from django_redis_messaging.web.people import People, Person
 

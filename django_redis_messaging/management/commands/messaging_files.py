@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from ... import FileChannel, FileStats, MessagingError, conf
-from ...core.keys import current_prefix
+from ...core.encoding import current_prefix
 from ...services.common.operators import list_file_channels
 from ..output import format_duration, format_size, printable, table
 

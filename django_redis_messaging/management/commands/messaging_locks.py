@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import Lock, MessagingError, conf
-from ...core.keys import current_prefix
+from ...core.encoding import current_prefix
 from ...services.common.operators import ListedLock, ListedSemaphore, list_locks, list_semaphores
 from ..output import printable, table
 

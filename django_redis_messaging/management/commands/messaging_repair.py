@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import MessagingError, OutcomeUnknown, Unavailable, conf
-from ...core.keys import current_prefix, name
+from ...core.encoding import current_prefix, name
 from ...services.chats.repairing import ChatRepair, Repair
 from ...services.common.operators import list_chats
 from ..output import format_count

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from ... import MessagingError, conf
 from ...core.commands import batched
-from ...core.keys import current_prefix
+from ...core.encoding import current_prefix
 from ...core.operations import Steps, perform
 from ...services.expiries.timers import TimerEngine
 from ...services.jobs.engine import Engine, registered_queues

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ... import DelayQueue, MessagingError, conf
-from ...core import keys
+from ...core import encoding
 from ...core.operations import perform
 from ...services.expiries.timers import TimerEngine
 from .. import loops
@@ -42,8 +42,8 @@ class Command(BaseCommand):
 
 
 def _timers(namespace: str, ids: list[str] | None) -> int:
-    engine = TimerEngine(keys.current_prefix())
-    return perform(conf.alias(), engine.redrive(keys.name(namespace, "namespace"), ids))
+    engine = TimerEngine(encoding.current_prefix())
+    return perform(conf.alias(), engine.redrive(encoding.name(namespace, "namespace"), ids))
 
 
 def _tasks(alias: str, queue: str, ids: list[str] | None) -> int:

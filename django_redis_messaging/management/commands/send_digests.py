@@ -9,8 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ...errors import LockError, MessagingError
-from ...web.digest_mailing import Mailing, MailingFailed
-from ...web.digests import Digest
+from ...web.digest_mailing import Digest, Mailing, MailingFailed
 from ..loops import Stopping
 from ..output import Display, State, format_count
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import ipaddress
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import conf
 from ...core.commands import Argument
-from ...core.keys import name as checked
+from ...core.encoding import encoded, tag
+from ...core.encoding import name as checked
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ...errors import InvalidArgument, LeaseLost, LimitExceeded
+from ...errors import ConfigurationError, InvalidArgument, LeaseLost, LimitExceeded
 from ..common.arguments import Duration, count, integer, milliseconds
-from .keys import AggregateKeys
+
+if TYPE_CHECKING:
+    from django.contrib.gis.geoip2 import GeoIP2
 
 #: pairs of one line; a line with more is malformed
 MAX_PAIRS = 100
@@ -44,6 +49,49 @@ Pair = tuple[str, str]
 Parsed = Pair | Iterable[Pair] | None
 #: raises ValueError for a malformed line
 Parse = Callable[[bytes], Parsed]
+#: addresses whose country is cached: some 10 MB
+CACHE_SIZE = 65_536
+
+
+class AggregateKeys:
+    """The keys of one aggregate, in one slot. Those that are not of a period expire together with the last
+    marker or period."""
+
+    def __init__(self, prefix: str, name: str) -> None:
+        self.tag = tag(prefix, "aggregate", name)
+
+    @functools.cached_property
+    def markers(self) -> str:
+        """HASH "channel␀consumer" → "file-id line" of the last counted line, followed by " end" if the file
+        ends there. A marker is removed 400 days after its last change, or after the TTL if that is longer."""
+        return self.tag + ":markers"
+
+    @functools.cached_property
+    def periods(self) -> str:
+        """ZSET of the names of all periods, with the score 0: in the order of their bytes."""
+        return self.tag + ":periods"
+
+    @functools.cached_property
+    def expiries(self) -> str:
+        """ZSET "p" and the name of a period, or "m" and the field of a marker → ms at which it expires. Each
+        flush removes up to 500 that have expired."""
+        return self.tag + ":expiries"
+
+    @functools.cached_property
+    def malformed(self) -> str:
+        """STRING: the number of malformed lines."""
+        return self.tag + ":malformed"
+
+    @functools.cached_property
+    def all(self) -> list[str]:
+        """The keys that are not of a period, in the order of aggregate_at() in _aggregate.lua."""
+        return [self.markers, self.periods, self.expiries, self.malformed]
+
+    def period(self, name: str) -> str:
+        """ZSET key → negative count, so that the highest count comes first, and of equal ones the first key.
+        The key "␀" has the total, "" has the counts of unknown keys and of those above the limit. Expires
+        when the period was not changed for the TTL of the aggregate."""
+        return f"{self.tag}:period:{encoded(name)}"
 
 
 class CountableFile(Protocol):
@@ -421,3 +469,62 @@ def _checked_parse(parse: Parse) -> Parse:
 def _to_count(score: bytes | None) -> int:
     """The count that a score stands for."""
     return -int(float(score or 0))
+
+
+class Countries:
+    """Looks up the countries of IP addresses in a GeoIP2 database, with Django's `GeoIP2`.
+
+        countries = Countries()
+        countries("2001:218::1")        # "JP"
+        countries("192.168.0.1")        # ""
+
+    `path` is a database (`.mmdb`, of countries or of cities) or its folder; by default the setting GEOIP_PATH
+    of Django. Needs the extra `geoip`.
+
+    A call takes an IPv4 or IPv6 address as str or bytes, and returns the ISO 3166-1 code of its country, or
+    "" if the database has none, as for private addresses. The countries of the latest 65,536 addresses are
+    cached. It raises InvalidArgument, a ValueError, for any other text: host names are not resolved.
+
+    Raises ConfigurationError if the extra or the database is missing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._find = functools.lru_cache(CACHE_SIZE)(functools.partial(_find, _open(path)))
+
+    def __call__(self, ip: str | bytes) -> str:
+        return self._find(ip)
+
+
+def _open(path: str | os.PathLike[str] | None) -> GeoIP2:
+    from django.contrib.gis import geoip2
+
+    if not geoip2.HAS_GEOIP2:
+        raise ConfigurationError(
+            "Countries needs the package geoip2: pip install 'django-redis-messaging[geoip]'."
+        )
+    from maxminddb import InvalidDatabaseError
+
+    try:
+        return geoip2.GeoIP2(path)
+    except (geoip2.GeoIP2Exception, InvalidDatabaseError, OSError) as error:
+        raise ConfigurationError(
+            "The GeoIP2 database of countries can't be opened: set GEOIP_PATH to the database or its folder,"
+            f" or pass it as path. {error}"
+        ) from error
+
+
+def _find(database: GeoIP2, ip: str | bytes) -> str:
+    from geoip2.errors import AddressNotFoundError
+
+    if not isinstance(ip, str | bytes):
+        raise TypeError(f"ip must be a str or bytes, not {type(ip).__name__}.")
+    try:
+        text = ip.decode("ascii") if isinstance(ip, bytes) else ip
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise InvalidArgument(f"ip must be an IPv4 or IPv6 address, not {ip!r:.60}.") from None
+    try:
+        # not as text: Django would look up text that it takes for a host name in the DNS
+        return database.country(getattr(address, "ipv4_mapped", None) or address)["country_code"] or ""
+    except AddressNotFoundError:
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import zlib
@@ -13,8 +14,9 @@ from time import monotonic, monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
 from ... import conf
-from ...core import payloads
-from ...core.keys import name as checked
+from ...core import encoding
+from ...core.encoding import encoded, tag
+from ...core.encoding import name as checked
 from ...core.operations import Command, Listen, Script, Service, Steps, asynchronous, log_exception, operation
 from ...errors import LimitExceeded, MessagingError, OutcomeUnknown, Unavailable
 from ..common.arguments import (
@@ -28,7 +30,6 @@ from ..common.arguments import (
     window,
 )
 from ..common.consuming import FETCH_WAIT, Consumer, pause_after
-from .keys import BroadcastKeys
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,67 @@ MAX_BUCKETS = 100
 #: alias → µs by which its server's clock is ahead of the monotonic clock, as of the last publish. A publisher
 #: guesses the current buckets from it, and repeats the call if the server replies with another number
 _offsets: dict[str, int] = {}
+
+
+class BroadcastKeys:
+    """The keys of one channel, in one slot.
+
+    Time is divided into buckets of `bucket` ms, each kept for `retention` ms after its end, so a ring of a
+    few keys is enough: when a key is used again, its former content has expired.
+    """
+
+    def __init__(self, prefix: str, channel: str, bucket: int = 10_000, retention: int = 300_000) -> None:
+        self.tag = tag(prefix, "broadcast", channel)
+        self._bucket = bucket
+        self._count = -(-retention // bucket) + 2
+
+    @property
+    def head(self) -> str:
+        """STRING "last-us-epoch-first": id and time (µs) of the newest event, the channel's epoch (µs), and
+        the first id that the length limit has left. Expires when the channel was idle for a week."""
+        return self.tag + ":head"
+
+    @property
+    def requests(self) -> list[str]:
+        """Two HASHes request id → first reply, used in turn for one window each; each expires when its turn
+        comes again."""
+        return [self.tag + ":requests:0", self.tag + ":requests:1"]
+
+    @property
+    def bell(self) -> str:
+        """STREAM of one entry, whose id is that of an event: wakes the readers that wait for this event or an
+        earlier one. Written while readers wait; expires a minute later."""
+        return self.tag + ":bell"
+
+    @property
+    def waiting(self) -> str:
+        """STRING, empty: readers wait, so publishers must wake them. Expires some seconds later."""
+        return self.tag + ":waiting"
+
+    @property
+    def buckets(self) -> list[str]:
+        """LISTs of events in order, as JSON arrays [id, µs, µs of the previous event, payload]. Each expires
+        `retention` after the end of its bucket. Other settings use other keys."""
+        return list(_ring(self.tag, self._bucket, self._count))
+
+    @functools.cached_property
+    def fixed(self) -> tuple[str, ...]:
+        """The keys before the buckets, in the order of broadcast_at() in _broadcast.lua."""
+        return (self.head, *self.requests, self.bell, self.waiting)
+
+    def position(self, name: str) -> str:
+        """STRING: the cursor of a named consumer. Expires when it was not updated for a week."""
+        return f"{self.tag}:position:{encoded(name)}"
+
+    def buckets_from(self, number: int, count: int) -> list[str]:
+        """The keys of `count` consecutive buckets, beginning with this number."""
+        ring = _ring(self.tag, self._bucket, self._count)
+        return [ring[at % self._count] for at in range(number, number + count)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _ring(slot: str, bucket: int, count: int) -> tuple[str, ...]:
+    return tuple(f"{slot}:{bucket}x{count}:{number}" for number in range(count))
 
 
 @dataclass(frozen=True)
@@ -171,7 +233,7 @@ class Broadcast(Service):
         reply, is_repeat, first = reply.partition(b" ")
         published, us, epoch = map(int, reply.rstrip(b"+").split(b"-"))
         if is_repeat:
-            stored = payloads.loads_all([first]) if first else [(published, us, 0, payload)]
+            stored = encoding.loads_all([first]) if first else [(published, us, 0, payload)]
             [event] = events(self._channel_id, epoch, stored)
             return event
         _offsets[self._using] = us - monotonic_ns() // 1000
@@ -343,7 +405,7 @@ class Broadcast(Service):
     def _parse_page(self, reply: list[Any]) -> tuple[list[Event], Position, bool]:
         epoch, last, us, missed, *encoded = reply
         position = Position(int(epoch), int(last), int(us))
-        stored = payloads.loads_all(encoded)
+        stored = encoding.loads_all(encoded)
         if stored:
             last, us, *_ = stored[-1]
             position = Position(position.epoch, last, us)
@@ -359,7 +421,7 @@ class Broadcast(Service):
 
 
 def _encode(payload: Any, limit: int) -> str:
-    encoded = payloads.dumps(payload)
+    encoded = encoding.dumps(payload)
     if len(encoded) > limit or (not encoded.isascii() and len(encoded.encode()) > limit):
         actual = len(encoded.encode())
         raise LimitExceeded(

@@ -7,31 +7,34 @@ from datetime import datetime
 from typing import Any, Self, cast, get_args
 
 from ... import conf
-from ...core import payloads
-from ...core.keys import name
+from ...core import encoding
+from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import ChatExists, ChatNotFound, InvalidArgument, LimitExceeded, NotAMember, NotPermitted
 from ..common.arguments import checked_id, count, flag, request, timestamp_ms, to_datetime, window
 from ..common.rates import Rate
 from ..directories.folding import fold
 from ..users.keys import UserKeys
-from . import entries, summaries
-from .changes import known_number, make_changes
-from .direct import (
+from . import replies, values
+from .joining import (
     DIRECT,
     SUSPENDED,
+    Joining,
+    Way,
     apply_block,
+    best_effort,
     digest,
     direct_id,
+    end_membership,
     is_direct,
+    joining_users,
     read_block,
     refuse_blocked,
     refuse_to_blocker,
+    remove_entries,
 )
-from .entries import limits
-from .joining import Joining, Way, best_effort, end_membership, joining_users, remove_entries
 from .keys import ChatKeys
-from .refusals import REFUSALS, raise_refusal
+from .replies import REFUSALS, known_number, make_changes, raise_refusal
 from .values import (
     MAX_TITLE,
     Changes,
@@ -43,6 +46,7 @@ from .values import (
     Names,
     Page,
     Role,
+    limits,
 )
 
 #: attempts to open a direct chat: each finds the chat changed by another call
@@ -157,9 +161,9 @@ class Chat(Service):
         request_id: str,
     ) -> Steps[None]:
         members = _unique(sender, recipients)
-        title = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
-        has_body = entries.body_json(body) != '""'
-        content = entries.encode_content(sender, body, None, None, request_id) if has_body else ""
+        title = encoding.text(title, "title", setting="TITLE_MAX_BYTES")
+        has_body = values.body_json(body) != '""'
+        content = values.encode_content(sender, body, None, None, request_id) if has_body else ""
         yield from self._count_use(sender, "create", member=False)
         if len(members) > 1:
             yield from self._count_use(sender, "invite", len(members) - 1, member=False)
@@ -247,7 +251,7 @@ class Chat(Service):
         if len(reserved) < len(members):  # others with this chat in their index have blocked the sender
             yield from best_effort(joining.release(reserved))
             refuse_blocked()
-        max_age = entries.max_age()
+        max_age = values.max_age()
         arguments = (request_id, window(), joining.token, title, is_open, keep, content, max_age)
         reply = yield Script("chats/create", self._keys.all_keys, (*arguments, *joining_users(reserved)))
         epoch, *in_force = yield from joining.checked(reply, members)
@@ -284,9 +288,9 @@ class Chat(Service):
         if reply_to is not None:
             checked_id(reply_to, "reply_to")
         request_id = request(request_id)
-        data = entries.as_stored(data)
+        data = values.as_stored(data)
         mentioned = _mentioned(mentions, sender) if mentions else ()
-        content = entries.encode_content(
+        content = values.encode_content(
             sender, body, data, reply_to, request_id, has_mentions=bool(mentioned)
         )
         yield from self._count_use(sender, "send")
@@ -301,8 +305,8 @@ class Chat(Service):
         number, ms, nonce, epoch, *_ = self._checked(reply, sender).split(b"-")
         stored = [int(ms), int(nonce), 0, 0, 0, sender, body, reply_to, data, 0, 0]
         if entry is not None:
-            stored = payloads.loads_all([entry])[0]
-        return entries.make_message(self.id, int(epoch), int(number), stored)
+            stored = encoding.loads_all([entry])[0]
+        return values.make_message(self.id, int(epoch), int(number), stored)
 
     asend = asynchronous(send)
 
@@ -313,12 +317,12 @@ class Chat(Service):
         Raises NotPermitted if another user wrote it, NotAMember, ChatNotFound, LimitExceeded.
         """
         name(user, "user")
-        number, content = checked_id(message_id, "message_id"), entries.body_json(body)
+        number, content = checked_id(message_id, "message_id"), values.body_json(body)
         yield from self._count_use(user, "edit")
         reply = yield Script(
             "chats/edit",
             self._keys.listing,
-            (user, entries.author_json(user), number, content, *limits()),
+            (user, values.author_json(user), number, content, *limits()),
         )
         return self._corrected(number, self._checked(reply, user))
 
@@ -338,7 +342,7 @@ class Chat(Service):
         reply = yield Script(
             "chats/retract",
             self._keys.listing,
-            (user, entries.author_json(user), number, *limits()),
+            (user, values.author_json(user), number, *limits()),
         )
         return self._corrected(number, self._checked(reply, user))
 
@@ -348,7 +352,7 @@ class Chat(Service):
         if not reply:
             return None
         epoch, entry = reply
-        return entries.make_message(self.id, int(epoch), number, payloads.loads_all([entry])[0])
+        return values.make_message(self.id, int(epoch), number, encoding.loads_all([entry])[0])
 
     @operation
     def history(
@@ -382,17 +386,17 @@ class Chat(Service):
         name(user, "user")
         place = after if before is None else before
         direction = "newest" if place is None else "after" if before is None else "before"
-        cursor = entries.parse_cursor(0 if place is None else place, direction)
+        cursor = values.parse_cursor(0 if place is None else place, direction)
         reply = yield Script(
             "chats/history",
             self._keys.paging,
             (user, direction, *cursor, limit, *limits()),
         )
         epoch, first, stamp, gap, has_more, reset, role, *raw = self._checked(reply, user)
-        messages = entries.make_messages(self.id, int(epoch), first, raw)
+        messages = values.make_messages(self.id, int(epoch), first, raw)
         return Page(
             messages=messages,
-            cursor=entries.end_cursor(int(epoch), first, stamp.decode(), messages),
+            cursor=values.end_cursor(int(epoch), first, stamp.decode(), messages),
             gap=gap,
             has_more=bool(has_more),
             reset=bool(reset),
@@ -423,8 +427,8 @@ class Chat(Service):
         )
         epoch, found, *raw = self._checked(reply, user)
         return [
-            entries.make_message(self.id, int(epoch), number, entry)
-            for number, entry in zip(found, payloads.loads_all(raw), strict=True)
+            values.make_message(self.id, int(epoch), number, entry)
+            for number, entry in zip(found, encoding.loads_all(raw), strict=True)
         ]
 
     aget_messages = asynchronous(get_messages)
@@ -446,7 +450,7 @@ class Chat(Service):
 
         Raises NotAMember, ChatNotFound; ValueError for an empty text.
         """
-        wanted = fold(payloads.text(text, "text", setting="MESSAGE_MAX_BYTES"))
+        wanted = fold(encoding.text(text, "text", setting="MESSAGE_MAX_BYTES"))
         if not wanted:
             raise InvalidArgument("text must not be empty.")
         count(limit, "limit")
@@ -474,7 +478,7 @@ class Chat(Service):
         Raises NotAMember, ChatNotFound; ValueError for an invalid cursor.
         """
         name(user, "user")
-        cursor = entries.parse_cursor(up_to, "up_to")
+        cursor = values.parse_cursor(up_to, "up_to")
         reply = yield Script("chats/ack", self._keys.reading, (user, *cursor))
         return int(self._checked(reply, user))
 
@@ -556,9 +560,9 @@ class Chat(Service):
         {'ann': 0, 'bob': 1}
         """
         _check_readers(users)
-        arguments = [*map(str, entries.limits_without_bytes()), *users]
+        arguments = [*map(str, values.limits_without_bytes()), *users]
         reply = yield Script("chats/summarize", self._keys.listing, arguments)
-        return {} if reply == b"no chat" else summaries.make_for(self.id, users, reply)
+        return {} if reply == b"no chat" else replies.make_summaries(self.id, users, reply)
 
     asummaries_for = asynchronous(summaries_for)
 
@@ -575,7 +579,7 @@ class Chat(Service):
             "chats/changes",
             self._keys.following,
             (
-                *entries.parse_cursor(after, "after"),
+                *values.parse_cursor(after, "after"),
                 known_number(edits, "edits"),
                 known_number(fingerprint, "moved"),
                 count(limit, "limit"),
@@ -798,7 +802,7 @@ class Chat(Service):
     def rename(self, user: str, title: str) -> Steps[None]:
         """Change the title. For members. Raises NotAMember, ChatNotFound, LimitExceeded."""
         name(user, "user")
-        checked = payloads.text(title, "title", setting="TITLE_MAX_BYTES")
+        checked = encoding.text(title, "title", setting="TITLE_MAX_BYTES")
         yield from self._count_use(user, "rename")
         excerpt = checked.replace("\0", "")[:MAX_TITLE]
         reply = yield Script("chats/rename", self._keys.listing, (user, checked, excerpt))
@@ -923,7 +927,7 @@ def _mentioned(mentions: Iterable[str], sender: str) -> list[str]:
     users.pop(sender, None)
     if len(users) > MAX_MENTIONS:
         raise InvalidArgument(f"mentions must have at most {MAX_MENTIONS} items, not {len(users)}.")
-    return [text for user in users for text in (user, entries.author_json(user))]
+    return [text for user in users for text in (user, values.author_json(user))]
 
 
 def _check_readers(users: Sequence[str]) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from ...core import payloads
-from ...core.keys import name
+from ...core import encoding
+from ...core.encoding import name
 from ...core.operations import Command, Fan, Script, Service, Steps, asynchronous, operation
 from ..common.arguments import to_datetime
 from ..users.keys import UserKeys, digest_run_key
-from . import ChatSummary, Message, summaries
-from .entries import author_json, limits_without_bytes, make_message
+from . import ChatSummary, Message, replies
 from .inbox import Inbox, is_broken
 from .keys import ChatKeys
+from .values import author_json, limits_without_bytes, make_message
 
 _logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class DigestInbox(Inbox):
         index = {chat: (entry, value) for chat, entry, value in zip(chats, entries, newest, strict=True)}
         changed = [
             place.chat_id.decode()
-            for place in summaries.sort(chats, newest)[0]
+            for place in replies.sort_places(chats, newest)[0]
             if place.active > _ms(since) and not _is_read(*index[place.chat_id])
         ]
         authors = [author_json(user) for user in (self.user, *hidden)]
@@ -198,10 +198,10 @@ def _decoded(items: dict[str, _Examined], latest: int) -> Iterator[UnreadChat]:
 
 def _make(chat: str, item: _Examined, latest: int) -> UnreadChat:
     ids, excerpts = item.latest[::2][:latest], item.latest[1::2][:latest]
-    decoded = payloads.loads_all(excerpts)
+    decoded = encoding.loads_all(excerpts)
     messages = [make_message(chat, int(item.epoch), *one) for one in zip(ids, decoded, strict=True)]
     summary = ChatSummary(
-        **summaries.shared(chat, item.title, item.active, item.member_count, item.members),
+        **replies.summary_fields(chat, item.title, item.active, item.member_count, item.members),
         unread=item.counted + item.rest,
         last_message=messages[0],
         muted=False,

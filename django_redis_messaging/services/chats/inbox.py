@@ -16,16 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, TypeVar
 
 from ...core.commands import batched
-from ...core.keys import name
+from ...core.encoding import name
 from ...core.operations import Command, Fan, Gather, Script, Service, Steps, asynchronous, operation
 from ...errors import MessagingError, OutcomeUnknown
 from ..common.arguments import MAX_ITEMS, count, flag
 from ..users.keys import UserKeys
-from . import entries, summaries
-from .entries import limits, limits_without_bytes
+from . import replies, values
 from .joining import best_effort, grace
 from .keys import ChatKeys, newest_keys
-from .values import ChatSummary, Pending
+from .values import ChatSummary, Pending, limits, limits_without_bytes
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -71,7 +70,7 @@ class _Unacked(NamedTuple):
             return ""
         if not self.entries and not self.has_more:
             return self.newest.decode()
-        return f"!{self.first - self.gap - 1}-{entries.epoch_of(self.newest)}"
+        return f"!{self.first - self.gap - 1}-{values.epoch_of(self.newest)}"
 
     def cut(self, size: int) -> Self:
         """The first `size` messages."""
@@ -175,9 +174,9 @@ class Inbox(Service):
         (2, 1)
         """
         count(limit, "limit")
-        start = None if after is None else summaries.parse_after(after)
+        start = None if after is None else replies.parse_after(after)
         chats, entries, newest = yield from self._read_index()
-        places, lost = summaries.sort(chats, newest)
+        places, lost = replies.sort_places(chats, newest)
         rest = places[0 if start is None else start.rank_in(places) :]
         index = dict(zip(chats, entries, strict=True))
         page = yield from self._describe(lost[: Fan.SIZE], index)
@@ -209,7 +208,7 @@ class Inbox(Service):
     aunread = asynchronous(unread)
 
     def _describe(
-        self, places: Sequence[summaries.Place], index: dict[bytes, bytes]
+        self, places: Sequence[replies.Place], index: dict[bytes, bytes]
     ) -> Steps[list[ChatSummary]]:
         """Summarize the chats at these places, except those that are broken or not the user's."""
         page = [_entry(place.chat_id, index[place.chat_id]) for place in places]
@@ -217,7 +216,7 @@ class Inbox(Service):
         pairs = yield from self._read(page, "chats/inbox_chats", _listing_keys, arguments)
         self._suspended.difference_update(entry.chat_id for entry in page)
         self._suspended.update(entry.chat_id for entry, item in pairs if item == _SUSPENDED)
-        return list(_decoded(summaries.make, [pair for pair in pairs if pair[1] != _SUSPENDED]))
+        return list(_decoded(replies.make_summary, [pair for pair in pairs if pair[1] != _SUSPENDED]))
 
     def _read_index(self) -> Steps[tuple[list[bytes], list[bytes], list[bytes | None]]]:
         """Read the user's index; returns the chat ids, their entries, and the values of their newest keys."""
@@ -348,12 +347,12 @@ def _cut_to_total(pairs: list[tuple[_Entry, _Unacked]], total: int) -> list[tupl
 
 
 def _make_pending(chat_id: str, found: _Unacked) -> Pending:
-    epoch = entries.epoch_of(found.newest)
-    messages = entries.make_messages(chat_id, epoch, found.first, found.entries)
+    epoch = values.epoch_of(found.newest)
+    messages = values.make_messages(chat_id, epoch, found.first, found.entries)
     return Pending(
         chat_id=chat_id,
         messages=messages,
-        cursor=entries.end_cursor(epoch, found.first, found.stamp.decode(), messages),
+        cursor=values.end_cursor(epoch, found.first, found.stamp.decode(), messages),
         gap=found.gap,
         has_more=bool(found.has_more),
         reset=bool(found.reset),

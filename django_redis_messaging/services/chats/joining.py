@@ -8,6 +8,7 @@ by a later read, and a membership without an entry cannot occur.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,19 @@ from typing import Any, Literal, NoReturn
 
 from ... import conf
 from ...core.commands import batched
-from ...core.operations import Script, Steps
-from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
+from ...core.operations import Command, Script, Steps
+from ...errors import LimitExceeded, NotPermitted, OutcomeUnknown, Unavailable
 from ..common.arguments import flag, request, window
 from ..users.keys import UserKeys
-from .direct import apply_block, refuse_blocked, refuse_to_blocker
 from .keys import ChatKeys
-from .refusals import checked_reply, raise_refusal
+from .replies import checked_reply, raise_refusal
 
+#: the beginning of the ids of direct chats
+DIRECT = "direct:"
+#: by how much the score of a suspended member is above their position: see _members.lua
+HALF = 0.5
+#: the beginning of a suspended member's line in the roster
+SUSPENDED = b"suspended "
 _logger = logging.getLogger(__name__)
 
 #: how users join: see join.lua
@@ -40,6 +46,49 @@ _RESERVED, _RESERVED_HIDING = 1, 2
 #: parts of the reply of inbox_confirm.lua: the user hides what they have read; of direct chats: the user has
 #: blocked the other one, or has left for good, meanwhile
 _HIDES, _HAS_BLOCKED, _HAS_DECLINED = 1, 2, 4
+
+
+def digest(*parts: str) -> str:
+    """A name made of names, which contain no NUL."""
+    return hashlib.blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=12).hexdigest()
+
+
+def direct_id(user: str, other: str) -> str:
+    """The id of the direct chat of two users, in either order."""
+    return DIRECT + digest(*sorted((user, other)))
+
+
+def is_direct(chat_id: str) -> bool:
+    """Whether a chat is the direct chat of two users, and no group."""
+    return chat_id.startswith(DIRECT)
+
+
+def read_block(prefix: str, user: str, other: str) -> Command:
+    """The step that reads a block: None if `user` has not blocked `other`."""
+    return Command("ZSCORE", UserKeys(prefix, user).blocks, other, reads=True)
+
+
+def apply_block(prefix: str, user: str, other: str, *, is_blocked: bool) -> Steps[None]:
+    """Suspend or resume the membership of `user` in the direct chat with `other`; safe to repeat."""
+    keys, own = ChatKeys(prefix, direct_id(user, other)), UserKeys(prefix, user)
+    applied = None
+    while is_blocked is not applied:
+        if is_blocked:
+            yield Script("chats/suspend", keys.following, [user])
+        else:
+            yield Script("chats/resume", keys.listing, [user])
+        applied = is_blocked
+        is_blocked = bool((yield Script("users/blocks_check", own.joining, [other])))
+
+
+def refuse_blocked() -> NoReturn:
+    """Raise the error for users who have blocked the asker, without their names."""
+    raise NotPermitted("One of these people can't be added.")
+
+
+def refuse_to_blocker(user: str, other: str) -> NoReturn:
+    """Raise the error for a user who has blocked the other one of a direct chat."""
+    raise NotPermitted(f"{user!r} has blocked {other!r}: unblock them first (Blocks.unblock).")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from ...core.keys import FORMAT, UNSAFE, encoded, tag
+from ...core.encoding import FORMAT, UNSAFE, encoded, tag
 
 
 class ChatKeys:

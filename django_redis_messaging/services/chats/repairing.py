@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from ... import conf
 from ...core.commands import batched
-from ...core.keys import name
+from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, operation
 from ..users.keys import UserKeys
-from . import entries
+from . import values
 from .joining import Joining, hiding_step
 from .keys import ChatKeys
-from .refusals import checked_reply
+from .replies import checked_reply
 
 #: number of chats, greater than that of any user: restored entries were within the limit before
 _NO_LIMIT = 10**9
@@ -110,7 +110,7 @@ class ChatRepair(Service):
         ]
         current = [(user, _token(line)) for user, line in zip(users, lines, strict=True) if newest and line]
         members = dict(current)
-        epoch = entries.epoch_of(newest) if newest else 0
+        epoch = values.epoch_of(newest) if newest else 0
         yield from joining.confirm(current, epoch, dict.fromkeys(members, False))
         yield from joining.release([user for user in users if user not in members])
         return len(current)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol, TypeVar
 
 from ... import conf
-from ...core.keys import name
+from ...core.encoding import name
 from ...errors import InvalidArgument
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 from ... import conf
 from ...core.commands import batched
-from ...core.keys import current_prefix
+from ...core.encoding import current_prefix
 from ...core.operations import LoopGuard, Steps, perform
 from ...core.outcome import deadline, no_retries_when
 from ...errors import InvalidArgument, MessagingError

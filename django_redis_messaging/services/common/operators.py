@@ -12,18 +12,16 @@ from urllib.parse import unquote
 from redis.exceptions import RedisError
 
 from ...core.commands import batched
-from ...core.keys import FORMAT, tag
+from ...core.encoding import FORMAT, tag
 from ...core.operations import Fan, Script, Service, Steps, asynchronous, operation, perform
 from ...core.topology import endpoint, scan
 from ...errors import Unavailable
-from ..expiries.keys import TIMERS
+from ..expiries.timers import TIMERS
 from ..files import FileChannel, FileStats
 from ..jobs.engine import HEARTBEAT_TIMEOUT
 from ..jobs.keys import JobKeys
-from ..locks.keys import LockKeys, fence_pattern, parse_fence_key
-from ..locks.lock import LockInfo, parse_info
-from ..semaphores.keys import SemaphoreKeys
-from ..semaphores.semaphore import SemaphoreInfo
+from ..locks.lock import LockInfo, LockKeys, fence_pattern, parse_fence_key, parse_info
+from ..semaphores.semaphore import SemaphoreInfo, SemaphoreKeys
 
 #: locks or semaphores whose states are read in a round trip
 PAGE = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from ... import conf
-from ...core.keys import encoded, name, tag
+from ...core.encoding import encoded, name, tag
 from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded, RateExceeded
 from .arguments import integer, request

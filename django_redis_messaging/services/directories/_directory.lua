@@ -2,7 +2,7 @@
 -- "suffix NUL id NUL label". Neither texts nor ids contain a NUL, and NUL sorts before every other byte, so
 -- entries are sorted by suffix, then by id.
 
--- The keys, in the order of DirectoryKeys in services/directories/keys.py.
+-- The keys, in the order of DirectoryKeys in services/directories/directory.py.
 local function directory_at(keys)
   return {entries = keys[1], records = keys[2], indexed = keys[3]}
 end

@@ -12,23 +12,71 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from ... import conf
-from ...core import payloads
+from ...core import encoding
 from ...core.commands import batched
-from ...core.keys import name
+from ...core.encoding import FORMAT, name, tag
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
-from ...errors import InvalidArgument, LimitExceeded
+from ...errors import InvalidArgument, LimitExceeded, MessagingError
 from ..common.arguments import count
 from .folding import MAX_SUFFIX_BYTES, MAX_WORD_STARTS, all_suffixes, byte_size, fold
-from .keys import DirectoryKeys, directories_key
 
-#: entries per script call with several members; replacing members moves twice as many
+#: entries per script call with several members, where replacing members moves twice as many; members that one
+#: command marks or lists
 PAGE_SIZE = 250
 #: characters of a prefix; folding makes at most 18 of each
 MAX_PREFIX = 1000
 #: COMMAND_DEADLINEs for which an empty directory stays registered: longer than an add can take
 _GRACE = 3
+#: ms after which an interrupted run is replaced instead of resumed: its results are too old
+MAX_RUN_AGE = 86_400_000
+
+
+class DirectoryKeys:
+    """The keys of one directory, in one slot. They are deleted with the last member."""
+
+    __slots__ = ("tag",)
+
+    def __init__(self, prefix: str, guild: str) -> None:
+        self.tag = tag(prefix, "directory", guild)
+
+    @property
+    def entries(self) -> str:
+        """ZSET of "suffix NUL id NUL label", all with score 0: one entry for each word start of a member's
+        label and aliases, and for each of their spellings in pinyin. Capped on write."""
+        return self.tag + ":entries"
+
+    @property
+    def records(self) -> str:
+        """HASH id → "label NUL suffix NUL suffix …": the source of a member's entries, for removing them."""
+        return self.tag + ":records"
+
+    @property
+    def indexed(self) -> str:
+        """ZSET id → number of the latest run of sync_directory that added it. An id is removed together with
+        its record."""
+        return self.tag + ":indexed"
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """All keys of the directory, in the order of directory_at() in _directory.lua."""
+        return (self.entries, self.records, self.indexed)
+
+
+def directories_key(prefix: str) -> str:
+    """ZSET guild → ms of its latest add: the registry of directories, for forget(). A guild is removed if its
+    directory is found empty when no add can be in progress. If that is too soon after the latest add, the ms
+    become negative, and a later removal that empties a directory checks this one again."""
+    return f"{prefix}:{FORMAT}:{{directories}}"
+
+
+def indexing_key(prefix: str) -> str:
+    """HASH with the progress of sync_directory: "run" (its number), and during a run "only" (the requested
+    directories), "after" ("=" plus the last primary key that is done), "done" (users), "at" (ms). Never
+    expires; of constant size between runs."""
+    return f"{directories_key(prefix)}:indexing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +292,7 @@ def pack(member: str, label: str, aliases: Sequence[str]) -> Record:
 
 
 def _checked_label(value: str, what: str) -> str:
-    payloads.text(value, what, setting="LABEL_MAX_BYTES")
+    encoding.text(value, what, setting="LABEL_MAX_BYTES")
     if not value:
         raise InvalidArgument(f"{what} is empty: members are found by its text.")
     return without_nul(value, what)
@@ -259,7 +307,7 @@ def without_nul(value: str, what: str) -> str:
 
 def checked_prefix(value: str) -> str:
     """Return `value` if it is a text that is short enough to be searched for."""
-    if len(payloads.text(value, "prefix")) > MAX_PREFIX:
+    if len(encoding.text(value, "prefix")) > MAX_PREFIX:
         raise InvalidArgument(f"prefix must have at most {MAX_PREFIX} characters, not {len(value)}.")
     return value
 
@@ -332,3 +380,135 @@ def forget_member(prefix: str, member: str) -> Steps[None]:
             yield from _remove(prefix, [(guild, member) for guild in guilds])
         if cursor == b"0":
             return
+
+
+class Run(NamedTuple):
+    """A run and its progress."""
+
+    number: int
+    #: the last primary key that is done, as text; None at first
+    after: str | None
+    #: number of users that are done
+    done: int
+
+
+class Progress(Service):
+    """The state of `sync_directory`."""
+
+    @operation
+    def begin(self, only: Iterable[str] = (), *, fresh: bool = False) -> Steps[Run]:
+        """Resume the interrupted run for these directories (none: all), or begin a new one."""
+        requested = "\0".join(sorted(only))
+        args = (requested, int(fresh), MAX_RUN_AGE)
+        number, after, done = yield Script("directories/indexing_begin", [indexing_key(self._prefix)], args)
+        return Run(number, after[1:].decode() if after else None, done)
+
+    abegin = asynchronous(begin)
+
+    @operation
+    def latest(self) -> Steps[Run]:
+        """The latest run, whether or not it has ended; number 0 before the first one."""
+        number = yield Command("HGET", indexing_key(self._prefix), "run", reads=True)
+        return Run(int(number or 0), None, 0)
+
+    alatest = asynchronous(latest)
+
+    @operation
+    def save(self, run: Run) -> Steps[None]:
+        """Save the progress of a run."""
+        after = "" if run.after is None else f"={run.after}"
+        args = (run.number, after, run.done)
+        if not (yield Script("directories/indexing_save", [indexing_key(self._prefix)], args)):
+            raise MessagingError(
+                "Another sync_directory has ended or replaced this run: do not run two at the same time."
+            )
+
+    asave = asynchronous(save)
+
+    @operation
+    def end(self, run: Run) -> Steps[None]:
+        """End a run."""
+        yield Script("directories/indexing_end", [indexing_key(self._prefix)], [run.number])
+
+    aend = asynchronous(end)
+
+    @operation
+    def mark(self, run: Run, guild: str, members: Iterable[str]) -> Steps[None]:
+        """Mark members before the run adds them to a directory. A mark of a later run stays."""
+        # Registering first ensures that forget() finds every directory with marks.
+        register = Script("directories/register", [directories_key(self._prefix)], [name(guild, "guild")])
+        for page in batched([name(member, "member") for member in members], PAGE_SIZE):
+            scores = [part for member in page for part in (run.number, member)]
+            yield [register, Command("ZADD", DirectoryKeys(self._prefix, guild).indexed, "GT", *scores)]
+
+    amark = asynchronous(mark)
+
+    @operation
+    def guilds(self) -> Steps[list[str]]:
+        """List all directories."""
+        found: dict[str, None] = {}
+        cursor = b"0"
+        while True:
+            args = (directories_key(self._prefix), cursor, "COUNT", 100)
+            cursor, flat = yield Command("ZSCAN", *args, reads=True)
+            found.update((guild.decode(), None) for guild in flat[::2])
+            if cursor == b"0":
+                return list(found)
+
+    aguilds = asynchronous(guilds)
+
+    @operation
+    def guilds_with(self, member: str) -> Steps[list[str]]:
+        """List the directories that contain `member` and are filled from the user model."""
+        found: list[str] = []
+        cursor = b"0"
+        while True:
+            args = (directories_key(self._prefix), cursor, "COUNT", 100)
+            cursor, flat = yield Command("ZSCAN", *args, reads=True)
+            guilds = [guild.decode() for guild in flat[::2]]
+            keys = [DirectoryKeys(self._prefix, guild) for guild in guilds]
+            replies = yield [Command("HEXISTS", each.records, member, reads=True) for each in keys] + [
+                Command("EXISTS", each.indexed, reads=True) for each in keys
+            ]
+            contains, filled = replies[: len(keys)], replies[len(keys) :]
+            found += [guild for guild, *both in zip(guilds, contains, filled, strict=True) if all(both)]
+            if cursor == b"0":
+                return list(dict.fromkeys(found))
+
+    aguilds_with = asynchronous(guilds_with)
+
+    @operation
+    def stale_members(self, run: Run, guild: str) -> Steps[list[str]]:
+        """List some members that an earlier run has added and this run has not; empty if there are no
+        more."""
+        marks = DirectoryKeys(self._prefix, guild).indexed
+        args = ("ZRANGE", marks, "-inf", f"({run.number}", "BYSCORE", "LIMIT", 0, PAGE_SIZE)
+        return [member.decode() for member in (yield Command(*args, reads=True))]
+
+    astale_members = asynchronous(stale_members)
+
+    @operation
+    def other_members(self, run: Run, guild: str, cursor: str = "0") -> Steps[tuple[str, list[str]]]:
+        """Scan a directory for members that this run has not added, whether or not any run has.
+
+        Returns the cursor to continue with ("0" at the end) and the members found. Finds none if this run has
+        not added anyone to the directory.
+        """
+        keys = DirectoryKeys(self._prefix, guild)
+        scan = Command("HSCAN", keys.records, cursor, "COUNT", PAGE_SIZE, reads=True)
+        (following, flat), added = yield [
+            scan,
+            Command("ZCOUNT", keys.indexed, run.number, run.number, reads=True),
+        ]
+        members = flat[::2]
+        if not added or not members:
+            return following.decode() if added else "0", []
+        marks = yield Command("ZMSCORE", keys.indexed, *members, reads=True)
+        others = [
+            member.decode()
+            for member, mark in zip(members, marks, strict=True)
+            if mark is None or float(mark) != run.number
+        ]
+        return following.decode(), others
+
+    aother_members = asynchronous(other_members)

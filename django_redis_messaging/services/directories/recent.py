@@ -6,7 +6,7 @@ import secrets
 from typing import Literal
 
 from ... import conf
-from ...core.keys import name
+from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument
 from ..common.arguments import count

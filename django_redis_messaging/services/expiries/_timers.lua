@@ -2,7 +2,7 @@
 -- takes the job from wherever it is, even from a listener that has claimed but not started it.
 --
 -- The KEYS of their scripts are the records of the jobs, the queue of the namespace, the timer's real key, and the
--- namespaces (with_timer in services/expiries/keys.py).
+-- namespaces (with_timer in services/expiries/timers.py).
 --
 -- uses common/_time.lua
 -- uses common/_types.lua

@@ -15,8 +15,8 @@ from typing import Any
 from django.db import close_old_connections
 
 from ... import conf
-from ...core import keys, payloads
-from ...core.keys import current_prefix
+from ...core import encoding
+from ...core.encoding import current_prefix, encoded, tag
 from ...core.operations import (
     Script,
     Service,
@@ -37,9 +37,38 @@ from ..jobs.keys import JobKeys, request_offset, request_shard
 from ..jobs.queue import retry_delay
 from ..jobs.running import RunningJob
 from ..jobs.threads import EventLoopEnded
-from .keys import TIMERS, namespaces_key, timer_name, with_timer
 
+#: the slot of all timers of a prefix: one claim, and one wait, covers every namespace
+TIMERS = ("expiry", "timers")
 logger = logging.getLogger(__name__)
+
+
+def timer_key(prefix: str, namespace: str, name: str) -> str:
+    """STRING: a timer's payload, as JSON. Expires when the timer is due, unless another client changes its
+    TTL; a key without a TTL is deleted when the timer starts."""
+    return f"{tag(prefix, *TIMERS)}:timer:{timer_name(namespace, name)}"
+
+
+def timer_name(namespace: str, name: str) -> str:
+    """The unique key of a timer's job until the timer starts. So the HASH `uniques` of JobKeys maps names to
+    jobs; a field is deleted when the timer starts, is cancelled, or dies.
+
+    >>> timer_name("order", "a:b")
+    'order:a%3Ab'
+    """
+    return f"{encoded(namespace)}:{encoded(name)}"
+
+
+def namespaces_key(prefix: str) -> str:
+    """ZSET namespace → ms at which the last of its timers is due. The poller removes old names of empty
+    namespaces."""
+    return tag(prefix, *TIMERS) + ":namespaces"
+
+
+def with_timer(queue: list[str], prefix: str, namespace: str, name: str) -> list[str]:
+    """The KEYS of a script about a timer, in the order of _timers.lua. `queue`: the records of the jobs, and
+    the queue of the namespace."""
+    return [*queue, timer_key(prefix, namespace, name), namespaces_key(prefix)]
 
 
 class Expiry(Service):
@@ -63,7 +92,7 @@ class Expiry(Service):
 
     def __init__(self, namespace: str, *, using: str | None = None) -> None:
         super().__init__(using=using)
-        self.namespace = keys.name(namespace, "namespace")
+        self.namespace = encoding.name(namespace, "namespace")
         self._jobs = JobKeys(self._prefix, *TIMERS)
 
     def __repr__(self) -> str:
@@ -88,12 +117,12 @@ class Expiry(Service):
         """
         unique, job_id = self._unique(name), os.urandom(12).hex()
         ms = milliseconds(after, "after", minimum=1)
-        stored = payloads.text(payloads.dumps(payload), "a timer's payload", setting="JOB_MAX_BYTES")
+        stored = encoding.text(encoding.dumps(payload), "a timer's payload", setting="JOB_MAX_BYTES")
         settings = conf.current()
         limit = settings.JOB_MAX_WAITING
         # one request id may start timers of several names
         request_key = f"{unique}:{request(request_id)}"
-        job = (job_id, payloads.string(name), stored, settings.JOB_MAX_ATTEMPTS)
+        job = (job_id, encoding.string(name), stored, settings.JOB_MAX_ATTEMPTS)
         shard = request_shard(request_key)
         offset = request_offset(shard, window())
         words = (request_key, window(), offset, limit, self.namespace, unique, ms, *job)
@@ -142,7 +171,7 @@ class Expiry(Service):
     aremaining = asynchronous(remaining)
 
     def _unique(self, name: str) -> str:
-        return timer_name(self.namespace, keys.name(name, "name"))
+        return timer_name(self.namespace, encoding.name(name, "name"))
 
     def _keys(self, name: str) -> list[str]:
         queue = self._jobs.queue(self.namespace).with_records
@@ -219,8 +248,8 @@ class Firing:
 
 
 def _decode(leased: LeasedJob) -> tuple[str, Any]:
-    name, payload = payloads.loads_all(leased.payload.split(b"\n", 1))
-    return keys.name(name, "name"), payload
+    name, payload = encoding.loads_all(leased.payload.split(b"\n", 1))
+    return encoding.name(name, "name"), payload
 
 
 def _call(handler: TimerHandler, expired: Expired, running: RunningJob) -> None:
@@ -252,7 +281,7 @@ def _failed(handler: TimerHandler, running: RunningJob, error: BaseException) ->
 
 def _failure(reason: str) -> str:
     """The line of the log for a failed attempt."""
-    return "F" + payloads.string(reason)
+    return "F" + encoding.string(reason)
 
 
 @register(default_alias)

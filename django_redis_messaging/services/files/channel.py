@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from ... import conf
-from ...core.keys import name as checked
+from ...core.encoding import name as checked
 from ...core.operations import BulkCommand, Command, Listen, Script, Service, Steps, asynchronous, operation
 from ...core.outcome import deadline
 from ...errors import FileChannelError, LeaseLost, LockError, MessagingError, UnknownConsumer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from ...core.keys import MAX_NAME_BYTES, encoded, tag
+from ...core.encoding import MAX_NAME_BYTES, encoded, tag
 
 
 class FileChannelKeys:

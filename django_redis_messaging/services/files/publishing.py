@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from ... import conf
-from ...core.keys import name as checked
+from ...core.encoding import name as checked
 from ...errors import FileChanged, InvalidArgument, LeaseLost, LimitExceeded
 from ..common.arguments import Stop, count, flag, integer, sequence
 from .reading import configured_kind

@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, overload
 
-from ...core import payloads
+from ...core import encoding
 from ...core.operations import Command, Steps, asynchronous, operation
 from ...errors import FileChannelError, FileCorrupt, LeaseLost
 from ..common.arguments import to_datetime
@@ -51,7 +51,7 @@ class Description:
     def dump(self) -> str:
         """The description as it is announced: the size, which scripts read, and JSON. A script puts the id
         before it."""
-        return f"{self.size} " + payloads.dumps(
+        return f"{self.size} " + encoding.dumps(
             {"name": self.name, "blocks": self.blocks, "sum": self.checksum, "encoding": self.encoding}
         )
 

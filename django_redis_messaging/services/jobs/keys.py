@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from ...core.commands import Hint
-from ...core.keys import FORMAT, encoded, tag
+from ...core.encoding import FORMAT, encoded, tag
 
 #: pairs of hashes over which the request ids of pushes are spread: to delete one hash of a million ids in one
 #: go would delay other clients by half a second

@@ -14,8 +14,8 @@ from time import monotonic
 from typing import Any
 
 from ... import conf
-from ...core import payloads
-from ...core.keys import name as checked
+from ...core import encoding
+from ...core.encoding import name as checked
 from ...core.operations import (
     Service,
     Steps,
@@ -394,7 +394,7 @@ def new_ids(request_id: str | None, count: int) -> list[str]:
 
 def encode(data: Any) -> str:
     """A payload as it is stored; LimitExceeded if it is too large."""
-    encoded = payloads.dumps(data, "data")
+    encoded = encoding.dumps(data, "data")
     limit = conf.current().JOB_MAX_BYTES
     if len(encoded) > limit or len(encoded.encode()) > limit:
         raise LimitExceeded(
@@ -405,7 +405,7 @@ def encode(data: Any) -> str:
 
 def decode_jobs(found: Sequence[LeasedJob], queue: str) -> list[Job]:
     """The jobs of a claim."""
-    data = payloads.loads_all([one.payload for one in found])
+    data = encoding.loads_all([one.payload for one in found])
     return [
         Job(
             id=one.lease.id,
@@ -422,7 +422,7 @@ def decode_jobs(found: Sequence[LeasedJob], queue: str) -> list[Job]:
 
 def decode_dead(found: Sequence[JobRecord]) -> list[DeadJob]:
     """Dead jobs, from their records."""
-    data = payloads.loads_all([one.payload for one in found])
+    data = encoding.loads_all([one.payload for one in found])
     return [
         DeadJob(one.id, value, one.state.attempts, _reason(one.log), to_datetime(one.state.moment))
         for one, value in zip(found, data, strict=True)
@@ -431,7 +431,7 @@ def decode_dead(found: Sequence[JobRecord]) -> list[DeadJob]:
 
 def failure_line(reason: str) -> str:
     """The line of the log for a job that failed with this reason."""
-    return "F" + payloads.string(payloads.text(reason, "reason", limit=MAX_REASON_BYTES))
+    return "F" + encoding.string(encoding.text(reason, "reason", limit=MAX_REASON_BYTES))
 
 
 def _reason(log: bytes) -> str:
@@ -439,7 +439,7 @@ def _reason(log: bytes) -> str:
     line = log.rpartition(b"\n")[2].decode()
     if line.startswith("L"):
         return f"The lease expired in attempt {line[1:]}."
-    return str(payloads.loads_all([line[1:].encode()])[0]) if line.startswith("F") else ""
+    return str(encoding.loads_all([line[1:].encode()])[0]) if line.startswith("F") else ""
 
 
 def retry_delay(attempts: int) -> float:

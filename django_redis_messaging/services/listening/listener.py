@@ -18,27 +18,30 @@ from time import monotonic
 from typing import Any
 
 from django.db import close_old_connections
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from ... import conf
-from ...core import keys, keyspace
+from ... import conf, handlers
+from ...core import encoding
 from ...core.connection import BlockingConnection
-from ...core.keys import current_prefix
+from ...core.encoding import FORMAT, current_prefix, encoded
 from ...core.operations import LoopGuard, log_exception
-from ...core.outcome import backoff, no_retries_when
-from ...core.topology import Endpoint, Primaries, Primary
+from ...core.outcome import backoff, is_temporary, no_retries_when
+from ...core.topology import Endpoint, Primaries, Primary, connect
 from ...errors import LeaseLost, MessagingError
 from ...handlers import KeyEvent, KeyHandler, TimerHandler, title
 from ..expiries.timers import Firing, TimerEngine
 from ..jobs.threads import EventLoop
 from ..jobs.worker import DEFAULT_LIMITS, Limits, Worker
 from ..locks.lock import Lock
-from .flags import CHECK_INTERVAL as FLAGS_INTERVAL
-from .flags import Flags
-from .keys import dispatch_key
 
 logger = logging.getLogger(__name__)
 
+#: name of the server's setting
+SETTING = "notify-keyspace-events"
+#: seconds between two checks: anybody may change the setting at any time
+FLAGS_INTERVAL = 5.0
+#: seconds within which the server has to answer
+TIMEOUT = 1.0
 #: ms that a listener may dispatch before it has to renew; it renews after half of them
 LEASE = 4000
 #: events that wait for a handler at most, about 50 MB; further ones are dropped, as they would be in the
@@ -60,6 +63,112 @@ CHECK_INTERVAL = 0.5
 #: seconds: the first, and the longest, pause between two attempts to connect
 FIRST_PAUSE = 0.1
 MAX_PAUSE = 5.0
+
+
+def dispatch_key(prefix: str, node: str) -> str:
+    """The key of a Lock: the listener that dispatches the keyspace events of a primary holds it."""
+    return f"{prefix}:{FORMAT}:{{listener:nodes}}:{encoded(node)}"
+
+
+class Flags:
+    """Checks the setting of one primary, over a connection of its own: one that is subscribed can't."""
+
+    def __init__(
+        self, endpoint: Endpoint, primary: Primary, handlers: Sequence[KeyHandler], *, configure: bool
+    ) -> None:
+        self._endpoint = endpoint
+        self._primary = primary
+        self._handlers = handlers
+        self._configure = configure
+        self._connection: BlockingConnection | None = None
+        #: the setting as it was found, or set, last; None before
+        self._known: str | None = None
+        self._may_read = True
+
+    def check(self) -> None:
+        """Log which handlers the server publishes no events for, once for each value of the setting; with
+        `configure`, add the missing flags to those that are set. If the setting can't be read, log a warning
+        and check no more before `close()`."""
+        if not self._may_read:
+            return
+        try:
+            if self._connection is None:
+                self._connection = connect(self._endpoint, self._primary.address)
+            self._check(self._connection)
+        except ResponseError as error:
+            if is_temporary(error):
+                logger.warning("Checking %s failed, retrying in %g s: %s", SETTING, FLAGS_INTERVAL, error)
+                return
+            self._may_read = False
+            logger.warning(
+                "The server does not allow CONFIG GET %s, so it can't be checked. Handlers of key events "
+                "need it, timers don't. (%s)",
+                SETTING,
+                error,
+            )
+        except RedisError as error:
+            logger.warning("Checking %s failed, retrying in %g s: %s", SETTING, FLAGS_INTERVAL, error)
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next check opens another one."""
+        self._may_read = True
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _check(self, connection: BlockingConnection) -> None:
+        current, before = _read(connection), self._known
+        if current == before:
+            return
+        wanted = "".join(one.flags for one in self._handlers)
+        if before is not None and handlers.missing(current, wanted):
+            logger.warning(
+                "%s was changed from %r to %r: events may have been lost.", SETTING, before, current
+            )
+        if self._configure and handlers.missing(current, wanted) and self._set(connection, current, wanted):
+            return
+        self._known = current
+        self._log_missing(current)
+
+    def _set(self, connection: BlockingConnection, current: str, wanted: str) -> bool:
+        """Add the wanted flags; returns whether the server has accepted them."""
+        try:
+            _call(connection, "CONFIG", "SET", SETTING, handlers.merged(current, wanted))
+        except ResponseError as error:
+            logger.warning("Setting %s failed: %s", SETTING, error)
+            return False
+        self._known = _read(connection)  # the server writes it in an order of its own
+        logger.info("%s is now %s; it was %r.", SETTING, self._known, current)
+        return True
+
+    def _log_missing(self, current: str) -> None:
+        for one in self._handlers:
+            lacking = handlers.missing(current, one.flags)
+            if lacking:
+                logger.warning(
+                    "%s of the server is %r: %s (%s) also needs %s. Add it, or run with --configure.",
+                    SETTING,
+                    current,
+                    title(one.function),
+                    one.pattern,
+                    lacking,
+                )
+
+
+def _read(connection: BlockingConnection) -> str:
+    reply = _call(connection, "CONFIG", "GET", SETTING)
+    if not reply:
+        raise ResponseError("its reply is empty")
+    return str(reply[1].decode())
+
+
+def _call(connection: BlockingConnection, *words: str) -> Any:
+    """The reply of the server; raises RedisError, also for an error reply."""
+    [reply] = connection.exchange([words], TIMEOUT)
+    if isinstance(reply, RedisError):
+        raise reply
+    return reply
 
 
 class Listener:
@@ -268,7 +377,7 @@ class Subscription:
         self._lock = DispatchLock(primary.id, using=endpoint.alias)
         self._token = token
         self._renewed = 0.0
-        self._own_keys = f"{keys.current_prefix()}:{keys.FORMAT}:{{".encode()
+        self._own_keys = f"{encoding.current_prefix()}:{encoding.FORMAT}:{{".encode()
         self._patterns = self._by_pattern()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"primary {primary.id[:8]}", daemon=True)
@@ -286,7 +395,7 @@ class Subscription:
         found: dict[bytes, list[KeyHandler]] = {}
         for one in self._handlers:
             db = self._endpoint.db if one.db is None else one.db
-            for channel in keyspace.channels(one.pattern, db, one.events):
+            for channel in handlers.channels(one.pattern, db, one.events):
                 found.setdefault(channel.encode(), []).append(one)
         return found
 
@@ -354,7 +463,7 @@ class Subscription:
         if not self.fence or message[0] != b"pmessage":
             return
         _, pattern, channel, data = message
-        parsed = keyspace.parse_message(channel, data)
+        parsed = handlers.parse_message(channel, data)
         if parsed is None or parsed[1].startswith(self._own_keys):
             return
         db, key, name = parsed

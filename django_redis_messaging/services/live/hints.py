@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from redis.exceptions import RedisError
 
 from ...core.connection import ASYNCIO, Address, AsyncConnection
-from ...core.keys import FORMAT, encoded
+from ...core.encoding import FORMAT, encoded
 from ...core.operations import Command
 from ...core.outcome import backoff
 from ...core.topology import Endpoint, dial, refresh_topology

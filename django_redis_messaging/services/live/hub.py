@@ -15,14 +15,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from ... import conf
-from ...core import clients, keys
+from ...core import clients, encoding
 from ...core.commands import batched
-from ...core.keys import name
+from ...core.encoding import name
 from ...core.operations import Command, Gather, Steps, aperform
 from ...errors import InvalidArgument, MessagingError
-from ..chats.direct import HALF, is_direct
+from ..chats.joining import HALF, is_direct
 from ..chats.keys import ChatKeys, newest_keys
-from ..mailboxes.keys import MailboxKeys
+from ..mailboxes.mailbox import MailboxKeys
 from ..users.keys import UserKeys
 from .hints import ChangeHint, HintSubscription
 from .presence import Presence, renew_while_open
@@ -85,7 +85,7 @@ _hubs: dict[tuple[str, str, int], tuple[asyncio.AbstractEventLoop, Hub]] = {}
 def hub_of(using: str | None = None) -> Hub:
     """The hub of the running event loop for an alias and the current prefix."""
     loop, alias = asyncio.get_running_loop(), using if using is not None else conf.alias()
-    key = (alias, keys.current_prefix(), id(loop))
+    key = (alias, encoding.current_prefix(), id(loop))
     found = _hubs.get(key)
     if found is not None and found[0] is loop:
         return found[1]
@@ -101,7 +101,7 @@ class Hub:
     """The live streams of one event loop, for one alias and prefix."""
 
     def __init__(self, alias: str) -> None:
-        prefix = keys.current_prefix()
+        prefix = encoding.current_prefix()
         self._registry = Registry()
         self._reading = Reading(alias, self._registry)
         self._presence = Presence(using=alias)

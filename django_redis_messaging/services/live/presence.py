@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ... import conf
 from ...core.commands import batched
-from ...core.keys import name
+from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import MessagingError
 from ..users.keys import UserKeys

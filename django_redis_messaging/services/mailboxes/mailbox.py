@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from ... import conf
-from ...core import payloads
+from ...core import encoding
 from ...core.commands import batched
-from ...core.keys import name
+from ...core.encoding import name, tag
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded
 from ..common.arguments import (
@@ -25,7 +26,74 @@ from ..common.arguments import (
     to_datetime,
     window,
 )
-from .keys import MailboxKeys
+
+
+class MailboxKeys:
+    """The keys of one user's mailbox, in one slot. Capped on write; deleted by forget().
+
+    Scripts take them in one order, that of `all_keys`; most take the first ones only. They name them with
+    mailbox_at() of _mailbox.lua.
+    """
+
+    def __init__(self, prefix: str, user: str) -> None:
+        self.tag = tag(prefix, "mailbox", user)
+
+    @property
+    def newest(self) -> str:
+        """STRING "last-ms-epoch-acked": id and time of the newest mail ever, the mailbox's epoch (µs), and
+        the id up to which the user has acked."""
+        return self.tag + ":newest"
+
+    @property
+    def order(self) -> str:
+        """ZSET id → id of the stored mails."""
+        return self.tag + ":order"
+
+    @property
+    def mail(self) -> str:
+        """HASH id → entry; the format is in _mailbox.lua. Expires when the newest mail is too old."""
+        return self.tag + ":mail"
+
+    @property
+    def marked(self) -> str:
+        """ZSET id → id of mails above the position that were marked as read."""
+        return self.tag + ":marked"
+
+    @property
+    def groups(self) -> str:
+        """ZSET group → id of its unread mail."""
+        return self.tag + ":groups"
+
+    @property
+    def lost(self) -> str:
+        """ZSET first id → last id: runs of mails that a limit removed; the latest 1000 runs."""
+        return self.tag + ":lost"
+
+    @property
+    def fetched(self) -> str:
+        """STRING: ms of the user's latest fetch."""
+        return self.tag + ":fetched"
+
+    @property
+    def requests(self) -> list[str]:
+        """Two HASHes sender NUL request id → first answer, used by turns, for one window each; also the id of
+        a call that marks or clears → how many. Each expires before its next turn."""
+        return [self.tag + ":requests:0", self.tag + ":requests:1"]
+
+    @functools.cached_property
+    def changing(self) -> tuple[str, ...]:
+        """The first keys, for changes that need no request."""
+        return (self.newest, self.order, self.mail, self.marked, self.groups, self.lost)
+
+    @functools.cached_property
+    def sending(self) -> tuple[str, ...]:
+        """The first keys, for sending, marking and clearing."""
+        return (*self.changing, *self.requests)
+
+    @functools.cached_property
+    def all_keys(self) -> tuple[str, ...]:
+        """All keys of the mailbox."""
+        return (*self.sending, self.fetched)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +151,7 @@ class MailboxStatus:
 
 def encode_content(payload: Any, sender: str | None, group: str | None) -> str:
     """Encode an entry without the two numbers at its beginning, which the script adds."""
-    encoded = payloads.dumps(payload)
+    encoded = encoding.dumps(payload)
     limit, size = conf.current().MAIL_MAX_BYTES, len(encoded.encode())
     if size > limit:
         raise LimitExceeded("a mail's payload (bytes)", limit=limit, actual=size, setting="MAIL_MAX_BYTES")
@@ -91,7 +159,7 @@ def encode_content(payload: Any, sender: str | None, group: str | None) -> str:
 
 
 def _string_or_null(value: str | None) -> str:
-    return "null" if value is None else payloads.string(value)
+    return "null" if value is None else encoding.string(value)
 
 
 def as_stored(payload: Any) -> Any:
@@ -100,7 +168,7 @@ def as_stored(payload: Any) -> Any:
         return payload
     if type(payload) is dict and all(type(value) in _PLAIN for value in payload.values()):
         return dict(payload)
-    return payloads.loads_all([payloads.dumps(payload).encode()])[0]
+    return encoding.loads_all([encoding.dumps(payload).encode()])[0]
 
 
 def make_mail(epoch: int, number: int, entry: Sequence[Any], *, read: bool) -> Mail:
@@ -131,7 +199,7 @@ def make_page(reply: Sequence[Any], after: str | int | None) -> MailPage:
     epoch = int(epoch)
     mails = [
         make_mail(epoch, int(number), entry, read=not is_unread)
-        for number, entry, is_unread in zip(ids, payloads.loads_all(raw), unread, strict=True)
+        for number, entry, is_unread in zip(ids, encoding.loads_all(raw), unread, strict=True)
     ]
     end = after if isinstance(after, str) and not reset else format_cursor(epoch, start)
     return MailPage(
@@ -204,7 +272,7 @@ class Mailbox(Service):
         number, ms, epoch, times = map(int, reply.split(b"-"))
         entry = [ms, times, sender, group, as_stored(payload)]
         if first is not None:
-            [entry] = payloads.loads_all([first])
+            [entry] = encoding.loads_all([first])
         return make_mail(epoch, number, entry, read=False)
 
     asend = asynchronous(send)

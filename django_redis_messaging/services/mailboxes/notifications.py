@@ -13,15 +13,14 @@ from django.utils.encoding import iri_to_uri
 from django.utils.http import is_same_domain, url_has_allowed_host_and_scheme
 
 from ... import conf
-from ...core import payloads
+from ...core import encoding
 from ...core.commands import batched
-from ...core.keys import name
+from ...core.encoding import name
 from ...core.operations import Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument
 from ..common.arguments import sequence
 from ..users.privacy import find_blocking
-from .keys import MailboxKeys
-from .mailbox import Mail, Mailbox, sending_arguments
+from .mailbox import Mail, Mailbox, MailboxKeys, sending_arguments
 
 Level = Literal["info", "success", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -150,7 +149,7 @@ async def anotify_many(
 
 
 def _payload(text: str, url: str, level: str) -> dict[str, str]:
-    if not payloads.text(text, "text").strip():
+    if not encoding.text(text, "text").strip():
         raise InvalidArgument("text must not be empty.")
     if level not in LEVELS:
         raise InvalidArgument(f"level must be one of {', '.join(map(repr, LEVELS))}, not {level!r}.")
@@ -162,7 +161,7 @@ def checked_url(url: str) -> str:
 
     URLs of this site are those without a host and those with a host in ALLOWED_HOSTS, except "*".
     """
-    unsafe = _UNSAFE.search(payloads.text(url, "url"))
+    unsafe = _UNSAFE.search(encoding.text(url, "url"))
     if unsafe:
         raise InvalidArgument(f"url must not contain {unsafe[0]!r}: percent-encode it.")
     length = len(iri_to_uri(url))
@@ -207,4 +206,4 @@ def notification(payload: Any) -> Notification:
 
 
 def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else payloads.dumps(value)
+    return value if isinstance(value, str) else encoding.dumps(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...core.commands import batched
-from ...core.keys import name
+from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ..chats.digests import forget_digest
 from ..chats.joining import NO_MEMBERSHIP, grace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.keys import FORMAT, tag
+from ...core.encoding import FORMAT, tag
 
 
 class UserKeys:

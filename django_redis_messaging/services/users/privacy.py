@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from ... import conf
 from ...core.commands import batched
-from ...core.keys import name
+from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded
-from ..chats.direct import apply_block, read_block
-from ..chats.joining import hiding_step
+from ..chats.joining import apply_block, hiding_step, read_block
 from ..chats.keys import ChatKeys
 from ..common.arguments import flag, settled
 from .keys import UserKeys

@@ -1,6 +1,6 @@
 """The pages and their JSON, one class each; a site subclasses what it wants to be different."""
 
-from .chats import ChatsFeedView, ChatsView, NewChatView
+from .chats import ChatsFeedView, ChatsView, NewChatView, RoomFeedView, RoomView, SearchView
 from .details import (
     AddView,
     DeleteChatView,
@@ -39,7 +39,6 @@ from .people import (
     UnblockView,
     UnsubscribeView,
 )
-from .rooms import RoomFeedView, RoomView, SearchView
 
 __all__ = [
     "AckView",

@@ -15,11 +15,11 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...core.keys import MAX_NAME_BYTES
+from ...core.encoding import MAX_NAME_BYTES
 from ...errors import MessagingError
 from ...services.chats import Chat, Message
 from ...services.chats.chat import MAX_MENTIONS
-from ...services.chats.direct import is_direct
+from ...services.chats.joining import is_direct
 from ...services.directories.folding import fold, matches
 from ...services.mailboxes import notify_many
 from ...signals import message_sent

@@ -14,12 +14,12 @@ from django.views.decorators.csrf import csrf_exempt
 
 from ... import conf
 from ...errors import ChatNotFound, InvalidArgument, LimitExceeded, MessagingError, NotAMember
-from ...services.chats.direct import direct_id, is_direct
+from ...services.chats.joining import direct_id, is_direct
 from ...services.directories.recent import RecentContacts
 from ...services.users.privacy import Blocks, Choices
 from .. import problems
 from ..base import MessagingPage, MessagingView, get_number, get_search, layout_context, shown_again
-from ..digests import member_of_token
+from ..digest_mailing import member_of_token
 from ..identity import Identity
 from ..people import (
     Person,

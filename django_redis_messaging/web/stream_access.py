@@ -15,9 +15,9 @@ from django.db import close_old_connections, connections
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 
-from ... import conf
-from ...errors import MessagingError
-from ..identity import Identity, current
+from .. import conf
+from ..errors import MessagingError
+from .identity import Identity, current
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -100,13 +100,13 @@ def _signed_out(user: Any, **_: Any) -> None:
     if user is None or not conf.current().LIVE:
         return
     # not at the top: they load all services, which most processes don't need
-    from ...core import clients, keys
-    from ...core.outcome import deadline
-    from ...services.live.hints import signing_out
+    from ..core import clients, encoding
+    from ..core.outcome import deadline
+    from ..services.live.hints import signing_out
 
     member = current().member_id(user)
     try:
         with deadline(SIGN_OUT_TIMEOUT):
-            clients.execute(conf.alias(), signing_out(keys.current_prefix(), member))
+            clients.execute(conf.alias(), signing_out(encoding.current_prefix(), member))
     except MessagingError as error:
         logger.warning("Ending the streams of a user who has signed out is delayed: %s", error)

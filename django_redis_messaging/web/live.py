@@ -24,11 +24,11 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.debug import sensitive_variables
 
-from ... import conf
-from ...core.keys import name
-from ...errors import InvalidArgument, MessagingError
-from ...services.chats import Changes, ChatSummary
-from ...services.live import (
+from .. import conf
+from ..core.encoding import name
+from ..errors import InvalidArgument, MessagingError
+from ..services.chats import Changes, ChatSummary
+from ..services.live import (
     ChatsChanged,
     Known,
     LiveEvent,
@@ -37,13 +37,13 @@ from ...services.live import (
     RoomChanged,
     RoomClosed,
 )
-from ...services.live.hub import MAX_ROOMS, Hub, hub_of
-from ...services.live.stream import Stream, known_after
-from .. import bell, problems
-from ..base import INVALID_POSITION, MessagingView, check_text, read_quoted
-from ..people import People
-from ..problems import Problem
-from ..rendering import (
+from ..services.live.hub import MAX_ROOMS, Hub, hub_of
+from ..services.live.stream import Stream, known_after
+from . import bell, problems
+from .base import INVALID_POSITION, MessagingView, check_text, read_quoted
+from .people import People
+from .problems import Problem
+from .rendering import (
     MAX_BYTES,
     Reader,
     changes_json,
@@ -54,7 +54,7 @@ from ..rendering import (
     row_variant,
     split_changes,
 )
-from .access import Access, can_stream, release_thread
+from .stream_access import Access, can_stream, release_thread
 
 T = TypeVar("T")
 

@@ -1,1 +1,0 @@
-"""Live streams as the pages and other clients receive them."""
