@@ -113,7 +113,7 @@ def polling(rounds: int, count: int = 100) -> list[list[str]]:
     """Promote due jobs to the ready queue. Returns rows of the summary."""
     from django_redis_messaging import DelayQueue
     from django_redis_messaging.core.operations import perform
-    from django_redis_messaging.services.common.loops import delay_queues
+    from django_redis_messaging.services.jobs.poller import delay_queues
 
     queue, original = DelayQueue("polling"), Original()
 

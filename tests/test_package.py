@@ -60,6 +60,8 @@ RUN_CODE_OF_DJANGO = {
 
 #: modules of Python that other systems than POSIX don't have
 POSIX_MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty")
+#: functions of the module os that other systems don't have, and that are called by imports
+POSIX_FUNCTIONS = ("fork", "register_at_fork")
 #: modules for the tests of sites
 TESTING = ("pytest_plugin", "testing")
 
@@ -92,9 +94,11 @@ assert not settings.configured, "an import reads the settings"
         """Nor does any other module import these servers, unless a function of it is called."""
         development = set(modules("devserver"))
         program = f"""
-import asyncio, getpass, importlib, multiprocessing, subprocess, sys, django, pytest, redis.asyncio
+import asyncio, getpass, importlib, multiprocessing, os, subprocess, sys, django, pytest, redis.asyncio
 for name in {POSIX_MODULES!r}:
     sys.modules[name] = None  # from now on, importing it raises ModuleNotFoundError
+for name in {POSIX_FUNCTIONS!r}:
+    delattr(os, name)
 django.setup()
 for name in {[*set(modules()) - development]!r}:
     importlib.import_module(name)
@@ -319,7 +323,8 @@ LAYERS = (
     ("__init__",),
     ("tasks", "web"),
     ("admin", "context_processors", "forms", "templatetags", "urls"),
-    ("management", "pytest_plugin", "testing"),
+    ("management", "testing"),
+    ("pytest_plugin",),
     ("apps",),
 )
 #: modules of core, lowest first: a module imports only lower floors

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError, Respo
 
 from .. import conf
 from ..errors import MessagingError, Unavailable
-from . import runs
+from . import after_fork, runs
 from .commands import Command, Entries, Fan, Listen, Many, Script, Step, Wait, Words, entry_number
 from .connection import ASYNCIO, BLOCKING, Address, LoopSignal, Replies, Style, raise_first_error, run
 from .outcome import (
@@ -845,7 +844,7 @@ def _remove_keys(sender: runs.Run, **_: object) -> None:
             logger.warning("Keys %s:* of CACHES[%r] could not be removed: %s", sender.root, alias, error)
 
 
-os.register_at_fork(after_in_child=_discard_inherited)
+after_fork(_discard_inherited)
 setting_changed.connect(_reset, dispatch_uid="django_redis_messaging.clients")
 runs.changed.connect(_retire_all, dispatch_uid="django_redis_messaging.clients")
 runs.ending.connect(_remove_keys, dispatch_uid="django_redis_messaging.clients")

@@ -38,6 +38,7 @@ from redis.connection import parse_url
 
 from .. import conf
 from ..errors import ConfigurationError
+from . import after_fork
 
 if TYPE_CHECKING:
     from ..devserver.server import EmbeddedServer
@@ -520,7 +521,7 @@ _changing = False
 #: the run of the process that started this one
 _inherited = _read_variable()
 _run = _inherited
-os.register_at_fork(after_in_child=_refresh_forked)
+after_fork(_refresh_forked)
 conf.prefix_hook = prefix_in_use
 if PLUGIN in sys.modules:
     import django.test.utils  # noqa: F401  (from now on, each look-up of a client asks for the run)

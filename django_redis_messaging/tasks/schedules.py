@@ -35,8 +35,8 @@ from ..core.commands import batched
 from ..core.operations import Script, Steps, log_exception
 from ..errors import ConfigurationError, InvalidArgument, MessagingError
 from ..services.common.arguments import Duration, milliseconds
-from ..services.common.loops import SWEEP_PAGE, Round, register, rounds_of_slot
 from ..services.jobs.engine import register_queue
+from ..services.jobs.poller import SWEEP_PAGE, Round, register, rounds_of_slot
 from . import records
 from .backend import SHARD, RedisBackend, our_backends
 from .commits import Prepared

@@ -23,7 +23,7 @@ from django.db.models.signals import post_delete, post_save
 from .. import conf
 from ..errors import InvalidArgument, LimitExceeded, MessagingError
 from ..services.directories import Directory
-from ..services.directories.directory import Progress, Run
+from ..services.directories.directory import Run, SyncProgress
 from .identity import current
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Indexing:
         self._stopped = stopped
         self._report = report
         self._users = current().users().order_by("pk")
-        self._progress = Progress()
+        self._progress = SyncProgress()
         self._run = self._progress.begin(self._only, fresh=fresh)
         self._placing = Placing(self._run, only=self._only)
         self.counts = self._placing.counts
@@ -188,7 +188,7 @@ class Placing:
     def __init__(self, run: Run, *, only: Collection[str] = ()) -> None:
         self.counts = Counts()
         self._identity = current()
-        self._progress = Progress()
+        self._progress = SyncProgress()
         self._run = run
         self._only = only
 
@@ -262,7 +262,7 @@ class FollowedUser(Placing):
     model. The marks are those of the latest run, so that a run in progress doesn't remove the user."""
 
     def __init__(self, member: str) -> None:
-        super().__init__(Progress().latest())
+        super().__init__(SyncProgress().latest())
         self._member = member
 
     def _write(self, before: Mapping[str, State], after: Mapping[str, State]) -> None:

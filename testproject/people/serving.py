@@ -27,7 +27,7 @@ from django_redis_messaging.core.encoding import FORMAT, current_prefix
 from django_redis_messaging.core.topology import endpoint, scan
 from django_redis_messaging.devserver.cluster import EmbeddedCluster
 from django_redis_messaging.devserver.server import EmbeddedServer, make_private, open_private
-from django_redis_messaging.services.common.loops import LoopGroup
+from django_redis_messaging.management.loops import LoopGroup
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.tasks.backend import our_backends
 from django_redis_messaging.tasks.worker import Limits, Worker

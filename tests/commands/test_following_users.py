@@ -18,7 +18,7 @@ from pytest_django import DjangoCaptureOnCommitCallbacks, Settings
 from django_redis_messaging import Chat, Directory, Inbox, Mailbox, Unavailable
 from django_redis_messaging.checks.settings import check_login_url
 from django_redis_messaging.services.directories.directory import Directory as AnyDirectory
-from django_redis_messaging.services.directories.directory import Progress
+from django_redis_messaging.services.directories.directory import SyncProgress
 from django_redis_messaging.web.directories import update_user
 from django_redis_messaging.web.identity import Identity, current
 from django_redis_messaging.web.people import suggest
@@ -170,7 +170,7 @@ class TestChangesDuringARun:
 
     def test_a_user_who_is_created_stays(self, commit: Commit) -> None:
         user("ann")
-        with before_first(Progress, "other_members", lambda: commit(lambda: user("new"))):
+        with before_first(SyncProgress, "other_members", lambda: commit(lambda: user("new"))):
             sync()
         assert listed() == ["ann", "new"]
 

@@ -18,8 +18,9 @@ from pytest_django import Settings
 
 from django_redis_messaging import ConfigurationError, DelayQueue, Expiry, handlers, on_expiry
 from django_redis_messaging.management import loops
-from django_redis_messaging.services.common.loops import LoopGroup, Poller
+from django_redis_messaging.management.loops import LoopGroup
 from django_redis_messaging.services.jobs.keys import JobKeys
+from django_redis_messaging.services.jobs.poller import Poller
 from django_redis_messaging.tasks.compat import BaseTaskBackend
 from tests.support.engines import timers
 from tests.support.processes import PATIENCE, Start, commands
@@ -32,7 +33,7 @@ EXPIRIES = """
 import time
 from pathlib import Path
 from django_redis_messaging import on_expiry
-from django_redis_messaging.services.common.loops import Round, default_alias, register
+from django_redis_messaging.services.jobs.poller import Round, default_alias, register
 
 @on_expiry("order")
 def unpaid(expired):
@@ -299,7 +300,7 @@ class TestTogether:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """For example, a loop that waits for an unresponsive Redis."""
-        monkeypatch.setattr("django_redis_messaging.services.common.loops.GROUP_STOP_TIMEOUT", 0.1)
+        monkeypatch.setattr("django_redis_messaging.management.loops.GROUP_STOP_TIMEOUT", 0.1)
         one, other = WaitingLoop(3), WaitingLoop(2)
         together = LoopGroup({"one": one, "other": other})
         together.stop()

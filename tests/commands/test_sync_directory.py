@@ -19,7 +19,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from django_redis_messaging import Directory, MessagingError, Unavailable, conf, forget
 from django_redis_messaging.management import output
 from django_redis_messaging.services.directories import directory
-from django_redis_messaging.services.directories.directory import Progress, Run, indexing_key
+from django_redis_messaging.services.directories.directory import Run, SyncProgress, indexing_key
 from django_redis_messaging.web import identity
 from django_redis_messaging.web.identity import Identity
 from tests.support.planted_bugs import without_pypinyin
@@ -337,14 +337,14 @@ class TestResuming:
             one.delete()
         for at in range(1000):  # more than one page of a scan
             Directory("red").add(f"stranger-{at}", "Stranger")
-        original = getattr(Progress, method)
+        original = getattr(SyncProgress, method)
 
-        def signalled(self: Progress, *args: Any) -> Any:
+        def signalled(self: SyncProgress, *args: Any) -> Any:
             os.kill(os.getpid(), signal.SIGTERM)
             return original(self, *args)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Progress, method, signalled)
+            patched.setattr(SyncProgress, method, signalled)
             with pytest.raises(CommandError, match="Stopped"):
                 sync()
         guilds.seen.clear()
@@ -362,7 +362,7 @@ class TestResuming:
             sync_and_keep("--batch", "2")
         guilds.seen.clear()
         if why == "too old":
-            monkeypatch.setattr(directory, "MAX_AGE", -1)
+            monkeypatch.setattr(directory, "MAX_RUN_AGE", -1)
         words = {"fresh": ["--fresh"], "another directory": ["--directory", "red"]}
         assert "continuing" not in sync_and_keep(*words.get(why, []))
         assert guilds.seen == [str(one.pk) for one in people]
@@ -383,12 +383,12 @@ class TestResuming:
     def test_replaced_run_raises_an_error(self, guilds: Guilds) -> None:
         for at in range(4):
             user(f"user{at}", "red")
-        guilds.before = lambda: Progress().begin(fresh=True)
+        guilds.before = lambda: SyncProgress().begin(fresh=True)
         with pytest.raises(CommandError, match="Another sync_directory has ended or replaced this run"):
             sync_and_keep("--batch", "2")
 
     def test_ended_run_raises_an_error_and_ends_no_other(self) -> None:
-        progress = Progress()
+        progress = SyncProgress()
         run = progress.begin()
         progress.end(run)
         with pytest.raises(MessagingError, match="do not run two at the same time"):
@@ -398,7 +398,7 @@ class TestResuming:
         progress.save(following)
 
     def test_late_mark_of_an_earlier_run_does_not_replace_a_newer_mark(self) -> None:
-        progress = Progress()
+        progress = SyncProgress()
         late = progress.begin()
         run = progress.begin(fresh=True)
         progress.mark(run, "red", ["ann"])
@@ -407,8 +407,8 @@ class TestResuming:
 
     def test_user_model_replaced_during_a_run(self, settings: Settings) -> None:
         user("ann")
-        run = Progress().begin()
-        Progress().save(Run(run.number, "17", 1))
+        run = SyncProgress().begin()
+        SyncProgress().save(Run(run.number, "17", 1))
         settings.AUTH_USER_MODEL = "accounts.Person"
         with pytest.raises(CommandError, match="Can't resume after '17'"):
             sync_and_keep()
@@ -560,7 +560,7 @@ def test_on_a_cluster(settings: Settings, guilds: Guilds) -> None:
 
 
 async def test_async_versions(own_prefix: str) -> None:
-    progress = Progress()
+    progress = SyncProgress()
     run = await progress.abegin(["red"])
     await progress.amark(run, "red", ["ann"])
     await Directory("red").aadd_many([("ann", "Ann"), ("bob", "Bob")])

@@ -77,11 +77,13 @@ class TestEncoding:
 def builders() -> list[type]:
     """The classes that build the keys of one resource: each is in the package of its service."""
     names = [one.name for one in pkgutil.walk_packages(services.__path__, f"{services.__name__}.")]
-    found = [importlib.import_module(name) for name in names if name.endswith((".keys", ".users"))]
-    return sorted(
-        (kind for module in found for name, kind in vars(module).items() if name.endswith("Keys")),
-        key=lambda kind: kind.__name__,
-    )
+    found = {
+        kind
+        for module in map(importlib.import_module, names)
+        for name, kind in vars(module).items()
+        if name.endswith("Keys")
+    }
+    return sorted(found, key=lambda kind: kind.__name__)
 
 
 def built(prefix: str, kind: type, name: str) -> list[str]:

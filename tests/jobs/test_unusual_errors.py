@@ -11,11 +11,13 @@ import pytest
 
 from django_redis_messaging import Broadcast, DelayQueue, Lock, Mailbox, conf
 from django_redis_messaging.core import operations
-from django_redis_messaging.services.common import leases, loops
+from django_redis_messaging.management.loops import LoopGroup
+from django_redis_messaging.services.common import leases
 from django_redis_messaging.services.common.leases import RenewedByCall
-from django_redis_messaging.services.common.loops import LoopGroup, Poller, default_alias
+from django_redis_messaging.services.jobs import poller as polling
 from django_redis_messaging.services.jobs import queue as jobs
 from django_redis_messaging.services.jobs.engine import Engine
+from django_redis_messaging.services.jobs.poller import Poller, default_alias
 from django_redis_messaging.services.jobs.running import Heartbeat, RunningJobs
 from django_redis_messaging.services.live.reading import Reading, Registry
 
@@ -51,7 +53,7 @@ class FailsOnce:
 
 
 def test_the_poller_ends_as_failed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "_registered", {FailsOnce(error): default_alias})
+    monkeypatch.setattr(polling, "_registered", {FailsOnce(error): default_alias})
     poller = Poller()
     poller.run()
     assert poller.failed

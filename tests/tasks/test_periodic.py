@@ -25,7 +25,7 @@ from django_redis_messaging import ConfigurationError, InvalidArgument, Unavaila
 from django_redis_messaging.core.clients import execute
 from django_redis_messaging.core.operations import Steps, perform
 from django_redis_messaging.management import loops
-from django_redis_messaging.services.common.loops import AliasPoller
+from django_redis_messaging.services.jobs.poller import AliasPoller
 from django_redis_messaging.tasks import periodic, schedules
 from django_redis_messaging.tasks.compat import BaseTaskBackend, task_enqueued
 from django_redis_messaging.tasks.schedules import (

@@ -23,11 +23,11 @@ from django_redis_messaging.core.clients import execute
 from django_redis_messaging.core.operations import Steps, perform
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.management import loops
-from django_redis_messaging.services.common import loops as polling_module
-from django_redis_messaging.services.common.loops import AliasPoller, Poller, Round, default_alias
 from django_redis_messaging.services.jobs import engine as registry_module
+from django_redis_messaging.services.jobs import poller as polling_module
 from django_redis_messaging.services.jobs.engine import Engine, check_registration, registered_queues
 from django_redis_messaging.services.jobs.keys import JobKeys, QueueKeys, queues_key
+from django_redis_messaging.services.jobs.poller import AliasPoller, Poller, Round, default_alias
 from tests.support.engines import Performed
 
 from ..support.workers import (

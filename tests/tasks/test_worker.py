@@ -23,7 +23,7 @@ from pytest_django import Settings
 from django_redis_messaging import Lock
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import OutcomeUnknown, Unavailable
-from django_redis_messaging.services.common.loops import LoopGroup
+from django_redis_messaging.management.loops import LoopGroup
 from django_redis_messaging.services.jobs import running as jobs_running
 from django_redis_messaging.services.jobs import threads
 from django_redis_messaging.services.jobs import worker as jobs_worker

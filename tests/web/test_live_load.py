@@ -128,6 +128,8 @@ def test_nobody_gets_what_is_for_others(site: Site, person: Callable[..., User])
             stack.enter_context(EventSource(site, one, room=chat.id))
             for one, chat in zip(readers, chats, strict=True)
         ]
+        for source in sources:
+            source.until("room")  # the stream begins with the newest message
         threads = [threading.Thread(target=disturb) for _ in range(2)]
         for thread in threads:
             thread.start()

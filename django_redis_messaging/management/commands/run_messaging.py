@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 
 from ...errors import MessagingError
-from ...services.common.loops import Loop, LoopGroup
 from ...services.jobs.worker import Limits
 from .. import loops
+from ..loops import Loop, LoopGroup
 
 if TYPE_CHECKING:
     from ...tasks.backend import RedisBackend

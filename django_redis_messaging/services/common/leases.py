@@ -28,6 +28,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
+from ...core import after_fork
 from ...core.clients import server_of
 from ...core.commands import batched
 from ...core.connection import Address
@@ -186,7 +187,7 @@ def _count_fork() -> None:
     _forks += 1
 
 
-os.register_at_fork(after_in_child=_count_fork)
+after_fork(_count_fork)
 
 
 class SharedOwner(Generic[O]):
@@ -559,4 +560,4 @@ def _discard_inherited() -> None:
     _creating = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_discard_inherited)
+after_fork(_discard_inherited)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import threading
 import weakref
 from collections.abc import Iterable
 from time import monotonic
 
+from ...core import after_fork
 from ...core.operations import Listen, Steps
 
 #: clients that one poll keeps in the queue besides its own
@@ -106,7 +106,7 @@ class Waiters:
 
 #: (id of the event loop, or 0 for all threads; alias; key)
 _waiters: weakref.WeakValueDictionary[tuple[int, str, str], Waiters] = weakref.WeakValueDictionary()
-os.register_at_fork(after_in_child=_waiters.clear)
+after_fork(_waiters.clear)
 
 
 def waiters(using: str, key: str, interval: float) -> Waiters:

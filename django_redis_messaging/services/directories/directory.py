@@ -392,7 +392,7 @@ class Run(NamedTuple):
     done: int
 
 
-class Progress(Service):
+class SyncProgress(Service):
     """The state of `sync_directory`."""
 
     @operation

@@ -30,10 +30,10 @@ from ...core.operations import (
 from ...errors import LimitExceeded, MessagingError, TaskTimeout
 from ...handlers import Expired, TimerHandler, title
 from ..common.arguments import Duration, milliseconds, request, settled, to_datetime, window
-from ..common.loops import Round, default_alias, register, rounds_of_slot
 from ..jobs import threads
 from ..jobs.engine import Claimed, Engine, LeasedJob, Outcome, Settlement, registered_queues
 from ..jobs.keys import JobKeys, request_offset, request_shard
+from ..jobs.poller import Round, default_alias, register, rounds_of_slot
 from ..jobs.queue import retry_delay
 from ..jobs.running import RunningJob
 from ..jobs.threads import EventLoopEnded

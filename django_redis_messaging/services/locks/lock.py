@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from ...core import encoding
+from ...core import after_fork, encoding
 from ...core.commands import Argument
 from ...core.encoding import FORMAT, encoded, name, tag
 from ...core.operations import Command, Listen, Script, Steps, asynchronous, operation
@@ -605,7 +605,7 @@ class Holding(Owned):
 
 #: (owner, alias, key) → what a thread or task holds without an end: a lock that is renewed or has no lease
 _endless: weakref.WeakValueDictionary[tuple[int, str, str], Holding] = weakref.WeakValueDictionary()
-os.register_at_fork(after_in_child=_endless.clear)
+after_fork(_endless.clear)
 
 
 def parse_info(reply: list[Any]) -> LockInfo:

@@ -1,4 +1,4 @@
-"""The loops of a process: the poller, and several loops in one process.
+"""The poller: does what is due by time in queues without a running consumer.
 
 Every claim does what is due in its queues, so a queue with a running consumer needs no poller. A queue
 without one does: for expired leases, due jobs and expired results. Other capabilities register their own
@@ -12,14 +12,14 @@ import itertools
 import logging
 import random
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ... import conf
 from ...core.commands import batched
@@ -27,9 +27,9 @@ from ...core.encoding import current_prefix
 from ...core.operations import LoopGuard, Steps, perform
 from ...core.outcome import deadline, no_retries_when
 from ...errors import InvalidArgument, MessagingError
-from ..jobs.engine import POLL_INTERVAL, Engine, check_registration, registrations
-from ..jobs.keys import queues_key
-from ..jobs.queue import ONLY_QUEUE
+from .engine import POLL_INTERVAL, Engine, check_registration, registrations
+from .keys import queues_key
+from .queue import ONLY_QUEUE
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +44,7 @@ ROUND_DEADLINE = 2.0
 #: queues of one slot that one script sweeps
 SWEEP_PAGE = 100
 #: seconds that a running script gets to finish after stop()
-POLLER_STOP_TIMEOUT = 0.5
-#: seconds; limits each wait: a signal that arrives just before a thread begins to wait doesn't end the wait
-GROUP_POLL_INTERVAL = 1.0
-#: seconds to wait for loops to end after the second stop(): one may be waiting for an unreachable Redis
-GROUP_STOP_TIMEOUT = 10.0
+STOP_TIMEOUT = 0.5
 
 
 class Round(NamedTuple):
@@ -159,7 +155,7 @@ class Poller:
             with suppress(Empty):
                 self._ended.get(timeout=POLL_INTERVAL)
                 break
-        ends = monotonic() + POLLER_STOP_TIMEOUT
+        ends = monotonic() + STOP_TIMEOUT
         for thread in threads:
             thread.join(max(ends - monotonic(), 0))
 
@@ -268,74 +264,3 @@ class _Scheduled:
     min_interval: float = POLL_INTERVAL
     #: whether the last listing has named it
     is_listed: bool = True
-
-
-class Loop(Protocol):
-    """Runs until it is stopped: a worker, a poller, a listener. A loop that ended because of an error that it
-    has logged has a true attribute `failed`."""
-
-    def run(self) -> None:
-        """Run until stopped."""
-
-    def stop(self) -> None:
-        """Finish what is running and begin nothing more; a second call ends the loop at once. Safe in a
-        signal handler."""
-
-
-class LoopGroup:
-    """Runs loops as if they were one, each in its own thread. When one of them ends, for whatever reason, the
-    others are stopped: they finish what is running."""
-
-    def __init__(self, loops: Mapping[str, Loop], *, max_time: float | None = None) -> None:
-        #: names of the loops that ended because of an error
-        self.failed: list[str] = []
-        self._loops = dict(loops)
-        self._max_time = max_time
-        #: the name of a loop that has ended, or None for a stop. Not an Event: its set() in a signal handler
-        #: could deadlock
-        self._events: SimpleQueue[str | None] = SimpleQueue()
-
-    def stop(self) -> None:
-        """Let all loops finish what is running; a second call ends them at once. Safe in a signal handler."""
-        self._events.put(None)
-
-    def run(self) -> None:
-        """Run the loops until they are stopped, for `max_time` seconds at most, or until one of them ends."""
-        ends = None if self._max_time is None else monotonic() + self._max_time
-        for name in self._loops:
-            threading.Thread(target=self._run_loop, args=(name,), name=name, daemon=True).start()
-        running, stops = set(self._loops), 0
-        while running:
-            ended = self._next_event(ends)
-            if ended is not None:
-                running.discard(ended)
-                if stops:
-                    continue
-            elif stops > 1 and ends is not None and monotonic() >= ends:
-                logger.warning("Exiting though these loops have not ended: %s.", ", ".join(sorted(running)))
-                return
-            stops += 1
-            ends = None if stops == 1 else monotonic() + GROUP_STOP_TIMEOUT
-            for name in running:
-                self._loops[name].stop()
-
-    def _next_event(self, ends: float | None) -> str | None:
-        """The name of a loop that has ended; None if the loops must stop: on request, or at `ends`."""
-        while ends is None or monotonic() < ends:
-            timeout = (
-                GROUP_POLL_INTERVAL if ends is None else min(GROUP_POLL_INTERVAL, max(ends - monotonic(), 0))
-            )
-            with suppress(Empty):
-                return self._events.get(timeout=timeout)
-        return None
-
-    def _run_loop(self, name: str) -> None:
-        loop = self._loops[name]
-        message, fail = "The %s failed; stopping the other loops.", partial(self.failed.append, name)
-        try:
-            with LoopGuard(logger, message, name, on_failure=fail):
-                loop.run()
-                if getattr(loop, "failed", False):
-                    fail()
-        finally:
-            self._events.put(name)
