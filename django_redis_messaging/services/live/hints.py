@@ -30,12 +30,15 @@ PING_INTERVAL = 2.0
 #: seconds: the first, and the longest, pause between two attempts to connect
 FIRST_PAUSE = 0.1
 MAX_PAUSE = 5.0
+#: kinds of hints about a chat: see common/_live.lua
+EVERYTHING, POSITION, TYPING = "m", "a", "t"
+#: kinds of hints about a user: the index of their chats, their mailbox, and that they signed out somewhere
+INDEX, MAILBOX, SIGNED_OUT = "u", "b", "x"
 
 
 class ChangeHint(NamedTuple):
     """What has changed, never how."""
 
-    #: see common/_live.lua; "x": the user has signed out somewhere
     kind: str
     #: chat id, or name of a user
     name: str
@@ -50,7 +53,7 @@ def channel(prefix: str) -> str:
 
 def signing_out(prefix: str, user: str) -> Command:
     """The command that lets all streams of a user check at once whether they may go on."""
-    return Command("PUBLISH", channel(prefix), f"xuser:{encoded(user)}")
+    return Command("PUBLISH", channel(prefix), f"{SIGNED_OUT}user:{encoded(user)}")
 
 
 def parse(payload: bytes) -> ChangeHint | None:

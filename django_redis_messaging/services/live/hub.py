@@ -24,9 +24,9 @@ from ..chats.joining import HALF, is_direct
 from ..chats.keys import ChatKeys, newest_keys
 from ..mailboxes.mailbox import MailboxKeys
 from ..users.keys import UserKeys
-from .hints import ChangeHint, HintSubscription
+from .hints import EVERYTHING, INDEX, MAILBOX, POSITION, SIGNED_OUT, TYPING, ChangeHint, HintSubscription
 from .presence import Presence, renew_while_open
-from .reading import EVERYTHING, JOINED, POSITION, TYPING, Reading, Registry, WatchedChat
+from .reading import JOINED, Reading, Registry, WatchedChat
 from .stream import Known, LiveEvent, Stream
 
 logger = logging.getLogger(__name__)
@@ -162,13 +162,13 @@ class Hub:
     def receive(self, hint: ChangeHint) -> None:
         """Mark what has changed."""
         kind, name, user = hint
-        if kind == "x":
+        if kind == SIGNED_OUT:
             for stream in self._registry.streams_of(name):
                 stream.request_check()
-        elif kind not in "ub":
+        elif kind not in (INDEX, MAILBOX):
             self._reading.chat_changed(name, POSITION + user if kind == POSITION else kind)
         elif name in self._registry.users:
-            if kind == "u":
+            if kind == INDEX:
                 self._reading.mark_index(name, JOINED)
             else:
                 self._reading.mark_mailbox(name)

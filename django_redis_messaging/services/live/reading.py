@@ -22,6 +22,7 @@ from ..chats.chat import MAX_READERS, Chat
 from ..chats.inbox import Inbox
 from ..chats.values import Changes, ChatSummary
 from ..mailboxes.mailbox import Mailbox
+from .hints import EVERYTHING, POSITION, TYPING
 from .stream import Known, Stream
 
 logger = logging.getLogger(__name__)
@@ -35,12 +36,11 @@ MAX_READS = 8
 #: seconds after a failed reading
 RETRY_PAUSE = 1.0
 
-#: what has changed in a chat: everything, who is typing, or nothing, but a stream is behind
-EVERYTHING, TYPING, BEHIND = "m", "t", "behind"
+#: nothing has changed in a chat, but a stream is behind; else what has changed is the kind of a hint, for
+#: POSITION followed by the member's name
+BEHIND = "behind"
 #: what has changed in the index of a user: they joined or left chats, or it must be read as a whole
 JOINED, WHOLE = "joined", "whole"
-#: the beginning of a change of a member's position; the name follows
-POSITION = "a"
 
 
 class Registry:
@@ -270,12 +270,12 @@ class Reading:
         """Read a chat for the streams that see what has changed."""
         rooms, lists = list(watched.rooms), list(watched.lists)
         if EVERYTHING not in what:
-            moved = {one[len(POSITION) :] for one in what if one.startswith(POSITION)}
-            lists = [stream for stream in lists if stream.user in moved]
+            readers = {one[len(POSITION) :] for one in what if one.startswith(POSITION)}
+            lists = [stream for stream in lists if stream.user in readers]
             # The members of a large chat don't see each other's positions, and nobody those that are hidden.
             is_small = watched.size <= conf.current().TYPING_MAX_MEMBERS
-            if TYPING not in what and not (is_small and moved & watched.shown):
-                rooms = [one for one in rooms if one.user in moved or one.is_behind(watched.chat_id)]
+            if TYPING not in what and not (is_small and readers & watched.shown):
+                rooms = [one for one in rooms if one.user in readers or one.is_behind(watched.chat_id)]
         await self._read_rooms(watched, rooms)
         await self._read_summaries(watched, lists)
 
