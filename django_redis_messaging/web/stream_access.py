@@ -76,7 +76,7 @@ async def release_thread() -> None:
     synchronous code has run: it would be idle as long as the stream lasts."""
     await sync_to_async(_close_connections)()
     context: Any = SyncToAsync.thread_sensitive_context.get(None)
-    if context is not None:
+    if context is not None and getattr(context, "_executor", None) is None:  # else the thread is the site's
         # To leave the context that Django has entered for the request ends its thread. Entered again, it has
         # none until synchronous code runs in it. Django 5.2 has entered it in another task, where alone the
         # variable can be reset: here, it keeps its value, and entering changes nothing.

@@ -696,6 +696,14 @@ class TestBadInput:
         with pytest.raises(ValueError, match="cursor"):
             channel.consume(print, cursor=cursor)
 
+    @pytest.mark.parametrize(("epoch", "stamp"), [("1" * 14, "1"), ("1", "1" * 14)])
+    def test_a_cursor_with_a_number_that_is_not_exact_in_lua(
+        self, epoch: str, stamp: str, channel: Broadcast
+    ) -> None:
+        own = channel.cursor().partition("-")[0]
+        with pytest.raises(ValueError, match="cursor is not valid"):
+            channel.fetch(f"{own}-{epoch}-1-{stamp}")
+
     def test_a_cursor_of_another_type(self, channel: Broadcast) -> None:
         with pytest.raises(TypeError, match="cursor must be a str or None, not int"):
             channel.fetch(5)  # type: ignore[arg-type]

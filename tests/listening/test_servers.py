@@ -63,6 +63,12 @@ class TestOneListenerOfSeveral:
         assert received.keys == [(f"{site}b", "set")]
         assert lost.acquire(blocking=False)
 
+    def test_lease_with_the_longest_names(self, settings: Settings) -> None:
+        change(settings, PREFIX=conf.prefix().ljust(255, "p"))
+        lock = DispatchLock("n" * 253 + ":6379")
+        assert lock.acquire(blocking=False)
+        lock.release()
+
     def test_lease_is_kept_and_released(self, site: str) -> None:
         other = DispatchLock(node_id())
         with listening(key_events=[key_handler(f"{site}*", Received(), "set")]) as listener:

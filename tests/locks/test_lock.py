@@ -909,7 +909,7 @@ class TestRenewal:
 
         monkeypatch.setattr(lease_renewer, "perform_renewal", reply_late)
         first = lease.valid_until
-        lease_renewer._renewers[conf.alias()]._renew([lease], DEADLINE)
+        lease_renewer._renewers[conf.alias(), RenewedLease]._renew([lease], DEADLINE)
         assert first < lease.valid_until < sent_at[0] + 0.1 + LONG
 
     def test_a_loss_is_reported_while_the_server_is_silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -947,7 +947,7 @@ class TestRenewal:
             [first], [second] = renewed("door"), renewed("gate")
             second.due = time.monotonic() + 0.05 * LONG / 3
             first.due = time.monotonic()
-            lease_renewer._renewers[conf.alias()].add(first)
+            lease_renewer._renewers[conf.alias(), RenewedLease].add(first)
             until(lambda: rounds)
         assert rounds == [{"door", "gate"}]
 

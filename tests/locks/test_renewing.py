@@ -13,6 +13,7 @@ import pytest
 
 from django_redis_messaging import Unavailable, conf, deadline
 from django_redis_messaging.core.commands import Script
+from django_redis_messaging.core.connection import Address
 from django_redis_messaging.core.outcome import time_left
 from django_redis_messaging.services.common import leases
 from django_redis_messaging.services.common.leases import RenewedByCall, RenewedLease
@@ -100,7 +101,7 @@ def test_it_is_renewed_until_its_end(both: Start) -> None:
     asked = server.asked
     pause(3 * EVERY)
     assert server.asked == asked
-    assert not leases._renewers[conf.alias()]._leases
+    assert not leases._renewers[conf.alias(), type(renewal)]._leases
 
 
 def test_a_loss_is_logged_and_ends_the_renewal(lease: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -186,5 +187,68 @@ def test_a_call_may_end_its_renewal() -> None:
 
 def test_a_block_is_renewed() -> None:
     with RenewedLease(conf.alias(), "door", DEADLINE, Script("locks/extend", ["key"])) as renewal:
-        assert leases._renewers[conf.alias()]._leases == {renewal}
-    assert not leases._renewers[conf.alias()]._leases
+        assert leases._renewers[conf.alias(), RenewedLease]._leases == {renewal}
+    assert not leases._renewers[conf.alias(), RenewedLease]._leases
+
+
+def test_a_call_that_hangs_delays_no_lease(call: Start, lease: Start) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def hang() -> bool:
+        begun.set()
+        return over.wait(DEADLINE)
+
+    hanging = call(hang)
+    assert begun.wait(DEADLINE)
+    server = Server(True)
+    renewal = lease(server.renew)
+    until(lambda: server.asked >= 3)
+    assert not over.is_set()
+    renewal.end()
+    hanging.end()
+    over.set()
+
+
+def test_a_node_that_hangs_delays_the_leases_on_others_by_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def perform(_using: str, steps: Any) -> list[bool]:
+        [script] = next(steps)
+        if script.keys == ["hangs"]:
+            begun.set()
+            pause(time_left())
+            raise Unavailable("no reply")
+        return [True]
+
+    monkeypatch.setattr(leases, "perform_renewal", perform)
+    monkeypatch.setattr(leases, "server_of", lambda _, script: Address(script.keys[0], 6379))
+    hanging, other = (
+        RenewedLease(conf.alias(), key, seconds, Script("locks/extend", [key]))
+        for key, seconds in (("hangs", 60.0), ("replies", 3.0))
+    )
+    hanging.start(time.monotonic() - hanging.interval)
+    assert begun.wait(DEADLINE)
+    other.start(time.monotonic())
+    granted = other.valid_until
+    until(lambda: other.valid_until > granted or not other.is_active)
+    assert other.is_active
+    hanging.end()
+    other.end()
+
+
+def test_a_call_that_failed_is_repeated_within_a_second() -> None:
+    server = Server(Unavailable("away"), True)
+    renewal = RenewedByCall(conf.alias(), "door", 600.0, server.renew)
+    renewal.start()
+    until(lambda: server.asked == 2)
+    renewal.end()
+
+
+def test_nothing_is_kept_of_a_call_that_failed(call: Start) -> None:
+    server = Server(Unavailable("away"))
+    renewal = call(server.renew)
+    renewer = leases._renewers[conf.alias(), RenewedByCall]
+    until(lambda: renewal in renewer._failing)
+    renewal.end()
+    pause(3 * EVERY)  # one may be in progress
+    assert not renewer._failing

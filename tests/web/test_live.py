@@ -7,7 +7,9 @@ import http.client
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from inspect import signature
 from itertools import count
 from time import monotonic
 from typing import Any
@@ -339,6 +341,16 @@ class TestAccess:
         await asyncio.to_thread(after.join, 30)
         assert before is not after
         assert not after.is_alive()
+
+    @pytest.mark.skipif(
+        "executor" not in signature(ThreadSensitiveContext).parameters, reason="asgiref is older than 3.13"
+    )
+    async def test_a_thread_of_the_site_goes_on(self) -> None:
+        with ThreadPoolExecutor(1) as executor:
+            async with ThreadSensitiveContext(executor=executor):
+                before = await sync_to_async(threading.current_thread)()
+                await release_thread()
+                assert await sync_to_async(threading.current_thread)() is before
 
     def request(self, user: User) -> HttpRequest:
         request = HttpRequest()

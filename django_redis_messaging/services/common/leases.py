@@ -1,10 +1,11 @@
 """Leases that a process holds: by a block, by the thread or task that acquired them, and renewed meanwhile.
 
-Two threads for each alias renew all leases: those of locks and permits that were acquired with renew=True, of
-jobs, and of all that a worker runs. They don't depend on the event loop, so a lease is also renewed while a
-coroutine blocks the loop. Leases on the same server that are due at about the same time share a round trip.
-Servers that failed are tried last and for a short time only, so that the leases on other servers are renewed
-in time. The second thread never waits for a server, so that a loss is reported in time.
+Two threads for each alias renew all leases: those of locks and permits that were acquired with renew=True,
+and of jobs. They don't depend on the event loop, so a lease is also renewed while a coroutine blocks the
+loop. Leases on the same server that are due at about the same time share a round trip. Servers that failed
+are tried last and for a short time only, so that the leases on other servers are renewed in time. The
+second thread never waits for a server, so that a loss is reported in time. The heartbeats of workers have
+two such threads of their own: neither delays the other.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ MAX_HOST_LENGTH = 40
 BATCH = 100
 #: part of the interval by which a lease may be renewed early, to share a round trip
 EARLY = 0.1
-#: part of the interval after which a failed renewal is repeated
-RETRY = 0.5
+#: part of the interval after which a failed renewal is repeated, and the most seconds
+RETRY, MAX_RETRY = 0.5, 1.0
+#: seconds for which a node of a Cluster that doesn't reply may delay the renewals on others
+NODE_TIMEOUT = 1.0
 #: names that a log line lists at most
 MAX_LOGGED_NAMES = 3
 
@@ -265,12 +268,12 @@ class Renewal:
     def end(self) -> None:
         """Stop renewing. It doesn't wait, so a destructor may call it."""
         self._ended = True
-        renewer = _renewers.get(self._using)
+        renewer = _renewers.get((self._using, type(self)))
         if renewer is not None:
             renewer.discard(self)
 
     def _register(self) -> None:
-        _renewer(self._using).add(self)
+        _renewer(self._using, type(self)).add(self)
 
 
 class RenewedLease(Renewal):
@@ -345,7 +348,7 @@ class RenewedByCall(Renewal):
     is another one each time, and what must be renewed with them.
 
     `renew` has to notice by itself what is lost. It may raise MessagingError: that is logged, and it is
-    repeated after half of the interval.
+    repeated after half of the interval, or a second.
     """
 
     def __init__(self, using: str, name: str, interval: float, renew: Callable[[], object]) -> None:
@@ -366,7 +369,7 @@ class RenewedByCall(Renewal):
                 self._renew()
 
     def end_and_wait(self, seconds: float) -> None:
-        """End, and wait up to `seconds` for a call in progress; there is none afterwards."""
+        """End, and wait up to `seconds` for a call in progress: if it ends in time, it is the last."""
         self.end()
         if self._calling.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
             self._calling.release()
@@ -400,7 +403,7 @@ class _Alarm:
 
 
 class LeaseRenewer:
-    """The threads that renew the leases of one alias, and report their loss."""
+    """The threads that renew the leases of one alias, of one kind, and report their loss."""
 
     def __init__(self, using: str) -> None:
         self._using = using
@@ -425,6 +428,8 @@ class LeaseRenewer:
     def discard(self, lease: Renewal) -> None:
         """Forget a lease."""
         self._leases.discard(lease)
+        if isinstance(lease, RenewedByCall):
+            self._failing.discard(lease)
 
     def _run(self) -> None:
         while True:
@@ -471,9 +476,10 @@ class LeaseRenewer:
         # if all others fail, too, a lease is still renewed at its next interval
         seconds = min((one.interval for one in leases), default=1.0) / max(len(turns), 1)
         for turn in sorted(turns, key=lambda one: one in self._failing):
-            if turns[turn](seconds):
+            is_node = turn is not None and not isinstance(turn, RenewedByCall)
+            if turns[turn](min(seconds, NODE_TIMEOUT) if is_node else seconds):
                 self._failing.discard(turn)
-            else:
+            elif not isinstance(turn, RenewedByCall) or turn.is_active:
                 self._failing.add(turn)
 
     def _server_of(self, lease: RenewedLease) -> Address | None:
@@ -523,7 +529,7 @@ class LeaseRenewer:
     def _handle_failure(self, leases: Sequence[Renewal], error: Exception) -> None:
         now = monotonic()
         for lease in leases:
-            lease.due = now + RETRY * lease.interval
+            lease.due = now + min(RETRY * lease.interval, MAX_RETRY)
         active = [one for one in leases if one.is_active]
         if active:
             pause = min(one.due for one in active) - now
@@ -534,16 +540,18 @@ class LeaseRenewer:
                 log_exception(logger, error, message, names, pause, describe(error))
 
 
-_renewers: dict[str, LeaseRenewer] = {}
+#: (alias, kind of renewal) → its renewer
+_renewers: dict[tuple[str, type[Renewal]], LeaseRenewer] = {}
 _creating = threading.RLock()
 
 
-def _renewer(using: str) -> LeaseRenewer:
-    """The renewer of an alias, started at its first use."""
-    found = _renewers.get(using)
+def _renewer(using: str, kind: type[Renewal]) -> LeaseRenewer:
+    """The renewer of an alias for one kind of renewals, started at its first use."""
+    key = (using, kind)
+    found = _renewers.get(key)
     if found is None:
         with _creating:
-            found = _renewers.get(using) or _renewers.setdefault(using, LeaseRenewer(using))
+            found = _renewers.get(key) or _renewers.setdefault(key, LeaseRenewer(using))
     return found
 
 

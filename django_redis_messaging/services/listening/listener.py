@@ -23,7 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 from ... import conf, handlers
 from ...core import encoding
 from ...core.connection import BlockingConnection
-from ...core.encoding import FORMAT, current_prefix, encoded
+from ...core.encoding import FORMAT, MAX_NAME_BYTES, current_prefix, encoded
 from ...core.operations import LoopGuard, log_exception
 from ...core.outcome import backoff, is_temporary, no_retries_when
 from ...core.topology import Endpoint, Primaries, Primary, connect
@@ -32,7 +32,7 @@ from ...handlers import KeyEvent, KeyHandler, TimerHandler, title
 from ..expiries.timers import Firing, TimerEngine
 from ..jobs.threads import EventLoop
 from ..jobs.worker import DEFAULT_LIMITS, Limits, Worker
-from ..locks.lock import Lock
+from ..locks.lock import Lock, LockKeys
 
 logger = logging.getLogger(__name__)
 
@@ -605,5 +605,6 @@ class DispatchLock(Lock):
     _when_full = 1
 
     def __init__(self, node: str, *, using: str | None = None) -> None:
-        key = dispatch_key(current_prefix(), node)
-        super().__init__(f"events of primary {node}", key=key, timeout=LEASE / 1000, using=using)
+        super().__init__(f"events of primary {node}"[:MAX_NAME_BYTES], timeout=LEASE / 1000, using=using)
+        self.key = dispatch_key(self._prefix, node)  # it may be longer than a key that users choose
+        self._keys = LockKeys(self._prefix, self.key)
