@@ -214,14 +214,14 @@ def test_a_node_that_hangs_delays_the_leases_on_others_by_a_second(monkeypatch: 
 
     def perform(_using: str, steps: Any) -> list[bool]:
         [script] = next(steps)
-        if script.keys == ["hangs"]:
+        if script.key == "hangs":
             begun.set()
             pause(time_left())
             raise Unavailable("no reply")
         return [True]
 
     monkeypatch.setattr(leases, "perform_renewal", perform)
-    monkeypatch.setattr(leases, "server_of", lambda _, script: Address(script.keys[0], 6379))
+    monkeypatch.setattr(leases, "server_of", lambda _, script: Address(script.key, 6379))
     hanging, other = (
         RenewedLease(conf.alias(), key, seconds, Script("locks/extend", [key]))
         for key, seconds in (("hangs", 60.0), ("replies", 3.0))
