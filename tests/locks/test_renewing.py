@@ -13,7 +13,6 @@ import pytest
 
 from django_redis_messaging import Unavailable, conf, deadline
 from django_redis_messaging.core.commands import Script
-from django_redis_messaging.core.connection import Address
 from django_redis_messaging.core.outcome import time_left
 from django_redis_messaging.services.common import leases
 from django_redis_messaging.services.common.leases import RenewedByCall, RenewedLease
@@ -221,7 +220,7 @@ def test_a_node_that_hangs_delays_the_leases_on_others_by_a_second(monkeypatch: 
         return [True]
 
     monkeypatch.setattr(leases, "perform_renewal", perform)
-    monkeypatch.setattr(leases, "server_of", lambda _, script: Address(script.key, 6379))
+    monkeypatch.setattr(leases, "server_of", lambda _, script: (script.key, 6379))
     hanging, other = (
         RenewedLease(conf.alias(), key, seconds, Script("locks/extend", [key]))
         for key, seconds in (("hangs", 60.0), ("replies", 3.0))
