@@ -72,7 +72,7 @@ class Script:
     and replies 0 if the state had changed already; so a 0 after a lost reply becomes None: unknown.
     """
 
-    __slots__ = ("has_missing_key", "once", "sent_at", "settles", "source", "words")
+    __slots__ = ("has_nonexistent_key", "once", "sent_at", "settles", "source", "words")
 
     #: when it was sent last; monotonic. Not set if that was when its step began, as nearly always.
     sent_at: float
@@ -90,17 +90,17 @@ class Script:
         self.words: Words = ("EVALSHA", self.source.sha, str(len(keys)), *keys, *to_texts(args))
         self.once = once
         self.settles = settles
-        self.has_missing_key = False
+        self.has_nonexistent_key = False
 
-    def add_missing_key(self) -> None:
+    def add_nonexistent_key(self) -> None:
         """Add a key that never exists, for a Cluster.
 
         While a slot migrates, its node rejects a script if any of the keys is missing. It checks them when
         the script begins and at each command, so a key that the script itself removes would abort it
         halfway. The missing key makes the node reject the script at the beginning, and the call is retried.
         """
-        if not self.has_missing_key:
-            self.has_missing_key, self.source = True, load(self.source.name, has_missing_key=True)
+        if not self.has_nonexistent_key:
+            self.has_nonexistent_key, self.source = True, load(self.source.name, has_nonexistent_key=True)
             number = int(self.words[2])
             keys, args = self.words[3 : 3 + number], self.words[3 + number :]
             missing = f"{keys[-1]!s}:%"  # in the same slot; encoded names never contain it
@@ -311,7 +311,7 @@ _READS_ONLY = re.compile(r"^-- reads only$", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?:--[^\n]*\n)*local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"--.*")
 _CALL = re.compile(r"\b(\w+)\(")
-#: removes the key that `Script.add_missing_key` adds
+#: removes the key that `Script.add_nonexistent_key` adds
 _WITHOUT_LAST_KEY = "local KEYS = {unpack(KEYS, 1, #KEYS - 1)} "
 
 
@@ -325,11 +325,11 @@ class Source(NamedTuple):
 
 
 @functools.cache
-def load(name: str, *, has_missing_key: bool = False) -> Source:
-    """Load the script `name` with the files it uses. `has_missing_key`: see `Script.add_missing_key`."""
+def load(name: str, *, has_nonexistent_key: bool = False) -> Source:
+    """Load the script `name` with the files it uses; see also `Script.add_nonexistent_key`."""
     body = read(f"{name}.lua")
     library = without_unused("\n".join(map(read, pieces(f"{name}.lua"))), body)
-    text = (_WITHOUT_LAST_KEY if has_missing_key else "") + library + "\n" + body
+    text = (_WITHOUT_LAST_KEY if has_nonexistent_key else "") + library + "\n" + body
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Source(name, text, sha, bool(_READS_ONLY.search(body)))
 

@@ -85,7 +85,7 @@ class Router:
     #: whether keys have different servers, see `address`, so that a call for several resources must be split
     #: into one for each
     splits = False
-    #: whether the server may belong to a Cluster, so that scripts need a key more: `Script.add_missing_key`
+    #: whether the server may belong to a Cluster, so that scripts need `Script.add_nonexistent_key`
     may_be_cluster = True
     #: the addresses of all servers that `address` returns
     addresses: frozenset[Address] = frozenset()
@@ -323,7 +323,7 @@ class Endpoint:
         """The server for a call; None: the alias's server. Guards scripts that may be sent to a Cluster."""
         router = self.router
         if router.may_be_cluster and isinstance(call, Script):
-            call.add_missing_key()
+            call.add_nonexistent_key()
         return router.address(call) if router.splits else None
 
     def target(self, address: Address | None = None) -> Target:

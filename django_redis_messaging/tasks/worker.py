@@ -139,7 +139,7 @@ class Runner:
             return self._run(result, running, lock_fence)
 
     def _run(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
-        threads.prepare()
+        threads.prepare_connections()
         try:
             return self._attempt(result, running, lock_fence)
         finally:

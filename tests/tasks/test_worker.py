@@ -252,7 +252,7 @@ class TestLeases:
         assert result.errors[0].exception_class.__name__ == "LeaseLost"
 
     def test_old_database_connections_are_closed_around_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module, name in ((threads, "prepare"), (tasks_worker, "close_old_connections")):
+        for module, name in ((threads, "prepare_connections"), (tasks_worker, "close_old_connections")):
             monkeypatch.setattr(module, name, lambda: jobs.notes.append("closed"))
         jobs.note.enqueue("task")
         jobs.fail.enqueue()

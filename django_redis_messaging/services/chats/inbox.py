@@ -86,8 +86,8 @@ class _Found:
     """What the user has now seen of chats in which everything is acked."""
     failures: list[MessagingError] = field(default_factory=list)
 
-    def sort(self, pairs: Iterable[tuple[_Entry, Any]]) -> list[tuple[_Entry, _Unacked]]:
-        """Parse the items of a call. Keeps all but what the user has not acked, and returns that."""
+    def keep(self, pairs: Iterable[tuple[_Entry, Any]]) -> list[tuple[_Entry, _Unacked]]:
+        """Parse the items of a call; keep all but what the user has not acked, which is returned."""
         unacked = []
         for entry, item in pairs:
             if isinstance(item, MessagingError):
@@ -254,7 +254,7 @@ class Inbox(Service):
                     raise
                 found.failures.append(error)
                 break
-            unacked = found.sort(pairs)
+            unacked = found.keep(pairs)
             if not ack:
                 unacked = _cut_to_total(unacked, total)
             total -= sum([len(one.entries) for _, one in unacked])
@@ -264,7 +264,7 @@ class Inbox(Service):
             found.unacked += unacked
         if rest and not found.failures:
             try:
-                found.unacked += found.sort((yield from self._read_unacked(rest, limit, 0, ack=False)))
+                found.unacked += found.keep((yield from self._read_unacked(rest, limit, 0, ack=False)))
             except MessagingError as error:
                 if not ack:
                     raise

@@ -237,7 +237,7 @@ class Firing:
             return running.settlement(Outcome.RELEASE, delay)
         due_at = to_datetime(leased.state.moment)
         expired = Expired(name, namespace, payload, job_id, leased.lease.fence, due_at)
-        threads.prepare()
+        threads.prepare_connections()
         try:
             _call(self._handlers[namespace], expired, running)
         except BaseException as error:  # SystemExit too: a lane that ended would start no more timers

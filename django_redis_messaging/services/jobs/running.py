@@ -114,7 +114,7 @@ class RunningJob:
         finally:
             left_open = threads.discard_open_transactions()
             if call is not None and call.interrupts:
-                threads.discard_all()
+                threads.discard_connections()
         if left_open:
             raise threads.open_transaction_error(left_open)
         return value

@@ -76,7 +76,7 @@ _Lock: Any = type(threading.Lock())
 Ended = tuple[Any, BaseException | None]
 
 
-def prepare() -> None:
+def prepare_connections() -> None:
     """Before an attempt: close the connections of this thread that are too old or broken, and those in a
     transaction; forget the queries that DEBUG has recorded, as before a request."""
     if settings.DEBUG:
@@ -86,7 +86,7 @@ def prepare() -> None:
             logger.warning(
                 "Database %r was left in a transaction; its connection is closed.", connection.alias
             )
-            discard(connection)
+            discard_connection(connection)
         else:
             connection.close_if_unusable_or_obsolete()
 
@@ -107,7 +107,7 @@ def discard_open_transactions() -> list[str]:
     aliases of their databases."""
     left = [one for one in connections.all(initialized_only=True) if is_in_transaction(one)]
     for connection in left:
-        discard(connection)
+        discard_connection(connection)
     return [one.alias for one in left]
 
 
@@ -119,13 +119,13 @@ def open_transaction_error(aliases: list[str]) -> TransactionManagementError:
     )
 
 
-def discard_all() -> None:
+def discard_connections() -> None:
     """Throw away all connections of this thread, whatever their state."""
     for connection in connections.all(initialized_only=True):
-        discard(connection)
+        discard_connection(connection)
 
 
-def discard(connection: BaseDatabaseWrapper) -> None:
+def discard_connection(connection: BaseDatabaseWrapper) -> None:
     """Throw away a connection of this thread: close it at the driver, whatever Django knows of its state; the
     next use opens another one."""
     driver: Any = connection.connection
@@ -457,7 +457,7 @@ def _close_and_count(interrupted: bool) -> tuple[list[str], int]:
     databases of those in a transaction, and how many connections are left."""
     left_open = discard_open_transactions()
     if interrupted:
-        discard_all()
+        discard_connections()
     close_old_connections()
     return left_open, sum(one.connection is not None for one in connections.all(initialized_only=True))
 

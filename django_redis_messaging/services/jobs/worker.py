@@ -232,7 +232,7 @@ class Worker:
             ):
                 create_backends()
                 self._run_lane(settlement)
-                threads.discard_all()
+                threads.discard_connections()
         finally:
             self._lanes.discard(lane)
             self._busy.discard(lane)
