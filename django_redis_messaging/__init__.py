@@ -11,9 +11,9 @@ if typing.TYPE_CHECKING:
 else:  # hidden from type checkers, for which any name would exist
 
     def __getattr__(name: str) -> typing.Any:
-        """Import the public names at the first use of one of them: pytest imports the package for the plugin
-        in testing.py at each start, also in projects that don't use it. Modules are imported alone, so that
-        each can be the first one."""
+        """Import the public names at the first use of one of them: pytest imports the package for its plugin,
+        pytest_plugin.py, at each start, also in projects that don't use it. Modules are imported alone, so
+        that each can be the first one."""
         if importlib.util.find_spec(f"{__name__}.{name}"):
             return importlib.import_module(f".{name}", __name__)
         api = importlib.import_module(".api", __name__)

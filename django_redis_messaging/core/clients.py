@@ -36,7 +36,7 @@ from .outcome import (
     seconds_allowed,
     time_left,
 )
-from .pool import Connections, Pending
+from .pool import Connections, PendingWait
 from .topology import (
     ASKING,
     QUERY_TIMEOUT,
@@ -133,7 +133,7 @@ class Client:
                 return reply if batch is None else batch.result([reply])
             except (RedisError, NotSent) as failure:
                 error = failure
-        return await self._retry(batch or Batch(step, split=router.splits), began, router, error)
+        return await self._make_attempts(batch or Batch(step, split=router.splits), began, router, error)
 
     async def _call(self, call: Command | Script, began: float) -> Any:
         """Make the first attempt at a single call. It calls as few functions as possible."""
@@ -165,7 +165,7 @@ class Client:
         connections.give_back(connection)
         return reply
 
-    async def _retry(self, batch: Batch, began: float, known: Router, error: Exception | None) -> Any:
+    async def _make_attempts(self, batch: Batch, began: float, known: Router, error: Exception | None) -> Any:
         """Make all attempts after the first one, which raised `error`; without an error, all attempts."""
         attempts = self._attempts(batch.calls, began)
         try:
@@ -294,7 +294,7 @@ class Client:
                 raise TimeoutError("no reply in time")
         return None
 
-    def _take_pending(self, step: Wait) -> Pending | None:
+    def _take_pending(self, step: Wait) -> PendingWait | None:
         """A wait with the same words that an earlier call left pending."""
         pending = self.connections.waits.take(step.words)
         if pending is not None and pending.has_ended and not pending.connection.is_broken:
@@ -302,7 +302,7 @@ class Client:
             return None
         return pending
 
-    async def _start_wait(self, step: Wait, redirect: Address | None) -> Pending | None:
+    async def _start_wait(self, step: Wait, redirect: Address | None) -> PendingWait | None:
         address = redirect or self.endpoint.route(step)
         seconds = self.endpoint.default_reply_timeout
         spare = int(self._shared is not None)  # the last one is for waits that share it
@@ -313,9 +313,9 @@ class Client:
             await self._sender.use(connection, connection.exchange, [ASKING], seconds)
         return await self._send_wait(connection, step)
 
-    async def _send_wait(self, connection: Any, step: Wait) -> Pending:
+    async def _send_wait(self, connection: Any, step: Wait) -> PendingWait:
         await self._sender.use(connection, connection.send, [step.sent], QUERY_TIMEOUT)
-        return Pending(step.words, connection, monotonic())
+        return PendingWait(step.words, connection, monotonic())
 
 
 class Batch:
@@ -642,7 +642,7 @@ class SharedWaits:
             group.deliver(stream.decode(), entries)
         return True
 
-    async def _send(self, group: _Group) -> Pending | None:
+    async def _send(self, group: _Group) -> PendingWait | None:
         connection, group.connection = group.connection, None
         if connection is None:
             connection = await self._connections.take_for_wait(group.address, QUERY_TIMEOUT)
@@ -650,7 +650,7 @@ class SharedWaits:
             return None
         words = group.words()
         await self._sender.use(connection, connection.send, [words], QUERY_TIMEOUT)
-        group.pending = Pending(words, connection, monotonic())
+        group.pending = PendingWait(words, connection, monotonic())
         return group.pending
 
 
@@ -663,7 +663,7 @@ class _Group:
         self.leader: _Listener | None = None
         #: the connection between two reads
         self.connection: Any = None
-        self.pending: Pending | None = None
+        self.pending: PendingWait | None = None
 
     def add(self, one: _Listener) -> None:
         self.streams.setdefault(one.step.stream, {})[one] = None

@@ -121,12 +121,12 @@ class Connections:
             pass
         return None
 
-    async def keep(self, pending: Pending) -> None:
+    async def keep(self, pending: PendingWait) -> None:
         """Keep a pending wait for the next call with the same words."""
         self.park(pending)
         await self.reclaim()
 
-    def park(self, pending: Pending) -> None:
+    def park(self, pending: PendingWait) -> None:
         """The same, without reusing the connections of waits that have ended."""
         if self._retired:
             self.close_one(pending.connection)
@@ -329,8 +329,8 @@ class PendingWaits:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         #: by their words; in both, the oldest come first
-        self._by_words: dict[Words, deque[Pending]] = {}
-        self._in_order: dict[int, Pending] = {}
+        self._by_words: dict[Words, deque[PendingWait]] = {}
+        self._in_order: dict[int, PendingWait] = {}
 
     def __len__(self) -> int:
         return len(self._in_order)
@@ -340,37 +340,37 @@ class PendingWaits:
         with self._lock:
             return sum(one.connection.address == address for one in self._in_order.values())
 
-    def keep(self, pending: Pending) -> None:
+    def keep(self, pending: PendingWait) -> None:
         """Add a pending command."""
         with self._lock:
             self._in_order[id(pending)] = pending
             self._by_words.setdefault(pending.words, deque()).append(pending)
 
-    def take(self, words: Words) -> Pending | None:
+    def take(self, words: Words) -> PendingWait | None:
         """Remove and return one with these words."""
         with self._lock:
             same = self._by_words.get(words)
             return self._remove(same[0]) if same else None
 
-    def take_ended(self) -> Pending | None:
+    def take_ended(self) -> PendingWait | None:
         """Remove and return one that the server has ended, so that its connection can be reused."""
         with self._lock:
             oldest = next(iter(self._in_order.values()), None)
             return self._remove(oldest) if oldest is not None and oldest.has_ended else None
 
-    def take_any(self, address: Address | None) -> Pending | None:
+    def take_any(self, address: Address | None) -> PendingWait | None:
         """Remove and return the oldest one at a server."""
         with self._lock:
             there = (one for one in self._in_order.values() if one.connection.address == address)
             oldest = next(there, None)
             return None if oldest is None else self._remove(oldest)
 
-    def take_all(self) -> list[Pending]:
+    def take_all(self) -> list[PendingWait]:
         """Remove and return all of them."""
         with self._lock:
             return [self._remove(one) for one in list(self._in_order.values())]
 
-    def _remove(self, pending: Pending) -> Pending:
+    def _remove(self, pending: PendingWait) -> PendingWait:
         del self._in_order[id(pending)]
         same = self._by_words[pending.words]
         same.remove(pending)
@@ -379,7 +379,7 @@ class PendingWaits:
         return pending
 
 
-class Pending(NamedTuple):
+class PendingWait(NamedTuple):
     """A blocking command that was sent and has no reply yet."""
 
     words: Words

@@ -305,7 +305,7 @@ class RedisBackend(BaseTaskBackend):
     def _result(self, result_id: str, record: JobRecord | None) -> TaskResult:
         if record is None:
             raise TaskResultDoesNotExist(result_id)
-        return records.result(self.alias, record)
+        return records.parse_result(self.alias, record)
 
 
 class TaskEngine(Engine):
@@ -417,7 +417,7 @@ def _listen(stream: str, seconds: float) -> Steps[None]:
 def _refreshed(result: TaskResult, record: JobRecord | None, seconds: float) -> TaskResult:
     if record is None:
         raise TaskResultDoesNotExist(result.id)
-    cast(RedisTaskResult, result)._update(records.result(result.backend, record))
+    cast(RedisTaskResult, result)._update(records.parse_result(result.backend, record))
     if not result.is_finished:
         raise TimeoutError(
             f"Task {result.id} has not ended within {seconds:g} s; its status is {result.status}."

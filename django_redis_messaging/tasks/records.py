@@ -135,12 +135,12 @@ def queue_name(payload: bytes) -> str:
     return str(encoding.loads_all([payload])[0][1])
 
 
-def result(backend: str, record: JobRecord) -> TaskResult:
+def parse_result(backend: str, record: JobRecord) -> TaskResult:
     """The current result of a job."""
-    return call(backend, record)[0]
+    return parse_call(backend, record)[0]
 
 
-def call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | None]:
+def parse_call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | None]:
     """The current result of a job, and what its call has to acquire before it runs."""
     path, queue, after, args, kwargs, options, *more = encoding.loads_all([record.payload])[0]
     needs = Needs(*more[0]) if more else None

@@ -72,7 +72,7 @@ UNKNOWN_FIRST_DELAY = 1.0
 UNKNOWN_MAX_DELAY = 60.0
 
 #: makes an attempt with the fence of the lock, 0 without one
-Attempt = Callable[[int], Settlement | None]
+GuardedAttempt = Callable[[int], Settlement | None]
 
 #: modules whose frames stand between the worker and a task
 _OWN_MODULES = (__name__, jobs_running.__name__, threads.__name__)
@@ -101,7 +101,9 @@ class Worker(jobs_worker.Worker):
 
 
 class Runner:
-    """Makes attempts at the tasks of one backend."""
+    """Makes attempts at the tasks of one backend. Outermost first: the start of a lone task if its import may
+    end the process, the lock and the permit (`_attempt_guarded`), the start (`_start`), the connections of
+    databases (`_attempt_with_databases`), signals and the outcome (`_attempt`), the call (`_call`)."""
 
     def __init__(self, backend: RedisBackend, lease: float) -> None:
         self._backend = backend
@@ -112,10 +114,10 @@ class Runner:
         or None if the worker has released it."""
         if running.leased.state.status == LONE and not _is_imported(running.leased.payload):
             with running.start():  # the import may be what ended the other worker
-                return self._run_job(running)
-        return self._run_job(running)
+                return self._attempt_guarded(running)
+        return self._attempt_guarded(running)
 
-    def _run_job(self, running: RunningJob) -> Settlement | None:
+    def _attempt_guarded(self, running: RunningJob) -> Settlement | None:
         try:
             result, needs = self._read(running.leased)
             guard = None if needs is None else self._guards.guard(needs, result.task)
@@ -129,16 +131,16 @@ class Runner:
 
     def _read(self, leased: LeasedJob) -> tuple[TaskResult, Needs | None]:
         record = JobRecord(leased.lease.id, leased.payload, leased.state, b"")
-        return records.call(self._backend.alias, record)
+        return records.parse_call(self._backend.alias, record)
 
     def _start(self, result: TaskResult, running: RunningJob, lock_fence: int = 0) -> Settlement:
         claimed = running.leased
         with running.start():
             if running.leased is not claimed:  # a lone job: now the attempt counts
                 result, _ = self._read(running.leased)
-            return self._run(result, running, lock_fence)
+            return self._attempt_with_databases(result, running, lock_fence)
 
-    def _run(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
+    def _attempt_with_databases(self, result: TaskResult, running: RunningJob, lock_fence: int) -> Settlement:
         threads.prepare_connections()
         try:
             return self._attempt(result, running, lock_fence)
@@ -291,7 +293,7 @@ class Guards:
             )
         return Guard(parts, limit or 0)
 
-    def run(self, guard: Guard, running: RunningJob, attempt: Attempt) -> Settlement | None:
+    def run(self, guard: Guard, running: RunningJob, attempt: GuardedAttempt) -> Settlement | None:
         """Make an attempt that holds the lock and the permit; if one is not free, release the job."""
         held: list[Lock | Semaphore] = []
         try:

@@ -14,7 +14,7 @@ from django.utils.text import Truncator
 from ..core.commands import batched
 from ..core.encoding import name
 from ..errors import InvalidArgument
-from ..services.chats.joining import direct_id, is_direct
+from ..services.chats.keys import direct_id, is_direct
 from ..services.directories import Directory
 from ..services.directories.folding import fold, matches
 from ..services.directories.recent import RecentContacts

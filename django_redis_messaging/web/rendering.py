@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..services.chats import Changes, ChatEvent, ChatSummary, Message
-from ..services.chats.joining import is_direct
+from ..services.chats.keys import is_direct
 from .people import People, Person, hue, initials
 from .texts import body_html, is_cut, visible_text, without_bidi_controls
 

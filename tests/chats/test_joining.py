@@ -16,7 +16,7 @@ from django_redis_messaging import (
     NotAMember,
     NotPermitted,
 )
-from django_redis_messaging.services.chats.joining import direct_id
+from django_redis_messaging.services.chats.keys import direct_id
 from tests.conftest import Call
 
 from ..support.server import all_keys, change, crash_after, index, keys, reply_to, server, snapshot, steps

@@ -434,7 +434,7 @@ class TestTransactions:
         driver = connection.connection
         with transaction.atomic(using=ALIAS):
             execute("INSERT INTO written VALUES (1)")
-            databases.discard(connection)
+            databases.discard_connection(connection)
             with pytest.raises(connection.Database.ProgrammingError):
                 driver.execute("SELECT 1")
             assert connections[ALIAS] is not connection
@@ -444,7 +444,7 @@ class TestTransactions:
 @pytest.mark.django_db
 def test_the_transaction_of_a_test_case_is_left_alone() -> None:
     connection = connections["default"]
-    databases.prepare()
+    databases.prepare_connections()
     assert databases.discard_open_transactions() == []
     assert connections["default"] is connection and connection.in_atomic_block
 

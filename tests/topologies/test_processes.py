@@ -212,7 +212,7 @@ def test_processes_work_again_without_a_restart(
         role: seconds for role, seconds in outages.items() if seconds > ground.detection + AFTER_DETECTION
     }
     assert late == {}
-    if fault in (move_slots, order_failover):  # others may lose what no replica had: see test_failing_over.py
+    if fault in (move_slots, order_failover):  # others may lose what no replica had: see test_failover.py
         assert site.lost() == {}
     assert DelayQueue("waited").dead() == DelayQueue("awaited").dead() == []
 

@@ -10,7 +10,7 @@ import pytest
 from django.urls import reverse
 
 from django_redis_messaging import Blocks, Chat, live
-from django_redis_messaging.services.chats.joining import direct_id
+from django_redis_messaging.services.chats.keys import direct_id
 from django_redis_messaging.web.views import people
 
 from .conftest import Room

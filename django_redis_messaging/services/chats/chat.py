@@ -17,23 +17,19 @@ from ..directories.folding import fold
 from ..users.keys import UserKeys
 from . import replies, values
 from .joining import (
-    DIRECT,
     SUSPENDED,
     Joining,
     Way,
     apply_block,
     best_effort,
-    digest,
-    direct_id,
     end_membership,
-    is_direct,
     joining_users,
     read_block,
     refuse_blocked,
     refuse_to_blocker,
     remove_entries,
 )
-from .keys import ChatKeys
+from .keys import DIRECT, ChatKeys, digest, direct_id, is_direct
 from .replies import REFUSALS, known_number, make_changes, raise_refusal
 from .values import (
     MAX_TITLE,

@@ -8,7 +8,6 @@ by a later read, and a membership without an entry cannot occur.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,9 @@ from ...core.operations import Command, Script, Steps
 from ...errors import LimitExceeded, NotPermitted, OutcomeUnknown, Unavailable
 from ..common.arguments import flag, request, window
 from ..users.keys import UserKeys
-from .keys import ChatKeys
+from .keys import ChatKeys, direct_id
 from .replies import checked_reply, raise_refusal
 
-#: the beginning of the ids of direct chats
-DIRECT = "direct:"
 #: by how much the score of a suspended member is above their position: see _members.lua
 HALF = 0.5
 #: the beginning of a suspended member's line in the roster
@@ -46,21 +43,6 @@ _RESERVED, _RESERVED_HIDING = 1, 2
 #: parts of the reply of inbox_confirm.lua: the user hides what they have read; of direct chats: the user has
 #: blocked the other one, or has left for good, meanwhile
 _HIDES, _HAS_BLOCKED, _HAS_DECLINED = 1, 2, 4
-
-
-def digest(*parts: str) -> str:
-    """A name made of names, which contain no NUL."""
-    return hashlib.blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=12).hexdigest()
-
-
-def direct_id(user: str, other: str) -> str:
-    """The id of the direct chat of two users, in either order."""
-    return DIRECT + digest(*sorted((user, other)))
-
-
-def is_direct(chat_id: str) -> bool:
-    """Whether a chat is the direct chat of two users, and no group."""
-    return chat_id.startswith(DIRECT)
 
 
 def read_block(prefix: str, user: str, other: str) -> Command:

@@ -1,11 +1,30 @@
-"""The keys of chats."""
+"""The keys of chats, and the ids of direct chats."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Iterable
 
 from ...core.encoding import FORMAT, UNSAFE, encoded, tag
+
+#: the beginning of the ids of direct chats
+DIRECT = "direct:"
+
+
+def digest(*parts: str) -> str:
+    """A name made of names, which contain no NUL."""
+    return hashlib.blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=12).hexdigest()
+
+
+def direct_id(user: str, other: str) -> str:
+    """The id of the direct chat of two users, in either order."""
+    return DIRECT + digest(*sorted((user, other)))
+
+
+def is_direct(chat_id: str) -> bool:
+    """Whether a chat is the direct chat of two users, and no group."""
+    return chat_id.startswith(DIRECT)
 
 
 class ChatKeys:

@@ -6,7 +6,7 @@ them all as soon as that lane is back ("flat combining", Hendler, Incze, Shavit 
 arrives alone is served at once. Of the idle lanes, too, one at a time waits for a wake-up (leader and
 followers), so that an idle worker calls Redis once a second. Coroutines run on one event loop, while their
 lane waits for them. The thread that calls `run` supervises and never waits for Redis: stop signals, timeouts,
-the drain.
+the drain. Timeouts, heartbeats and settling are in running.py, interrupts and the event loop in threads.py.
 
 A lone job (see jobs/claim.lua) is started alone in its process. If it ends this process, too, it takes no
 others with it.

@@ -20,8 +20,8 @@ from ...core.commands import batched
 from ...core.encoding import name
 from ...core.operations import Command, Gather, Steps, aperform
 from ...errors import InvalidArgument, MessagingError
-from ..chats.joining import HALF, is_direct
-from ..chats.keys import ChatKeys, newest_keys
+from ..chats.joining import HALF
+from ..chats.keys import ChatKeys, is_direct, newest_keys
 from ..mailboxes.mailbox import MailboxKeys
 from ..users.keys import UserKeys
 from .hints import EVERYTHING, INDEX, MAILBOX, POSITION, SIGNED_OUT, TYPING, ChangeHint, HintSubscription

@@ -3,7 +3,7 @@
 const common = await import(document.getElementById("drm-common").href);
 const { Roving, clock, create, dayName, dayOf, element, fullTime, tellApart } = common;
 
-const GROUPING_INTERVAL = 300_000; // ms, as in presentation.py
+const GROUPING_INTERVAL = 300_000; // ms, as in rendering.py
 const LINE = 40; // px, by which an arrow key scrolls
 
 const idOf = (item) => Number(item.dataset.id);

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from ... import conf
 from ...errors import ChatExists, ChatNotFound, InvalidArgument, NotAMember, NotPermitted
 from ...services.chats import Changes, Chat, ChatSummary, Message, Page
-from ...services.chats.joining import direct_id
+from ...services.chats.keys import direct_id
 from ...services.directories.recent import RecentContacts
 from ...services.live.stream import END
 from ...services.users.privacy import Blocks

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ... import conf
 from ...services.chats import Changes, Member
-from ...services.chats.joining import is_direct
+from ...services.chats.keys import is_direct
 from ...services.chats.values import Role
 from ...services.directories.recent import RecentContacts
 from ...services.live import Presence

@@ -19,7 +19,7 @@ from ...core.encoding import MAX_NAME_BYTES
 from ...errors import MessagingError
 from ...services.chats import Chat, Message
 from ...services.chats.chat import MAX_MENTIONS
-from ...services.chats.joining import is_direct
+from ...services.chats.keys import is_direct
 from ...services.directories.folding import fold, matches
 from ...services.mailboxes import notify_many
 from ...signals import message_sent

@@ -14,7 +14,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from ... import conf
 from ...errors import ChatNotFound, InvalidArgument, LimitExceeded, MessagingError, NotAMember
-from ...services.chats.joining import direct_id, is_direct
+from ...services.chats.keys import direct_id, is_direct
 from ...services.directories.recent import RecentContacts
 from ...services.users.privacy import Blocks, Choices
 from .. import problems
