@@ -149,11 +149,12 @@ def parse_call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | Non
         if line.startswith("A"):
             [after] = encoding.loads_all([line[1:].encode()])
     task = _as_enqueued(find_task(path), options, backend, queue, state.priority, after)
-    ended = state.status in "sdc"
+    status = _STATUS[state.status]
+    ended = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
     found = RedisTaskResult(
         task=task,
         id=record.id,
-        status=_STATUS[state.status],
+        status=status,
         enqueued_at=moment(state.pushed),
         started_at=_moment(state.first),
         finished_at=moment(state.moment) if ended else None,

@@ -120,7 +120,8 @@ class MessagingView(View):
         return Reader(me=self.me, request=self.request, html=bool(self.request.GET.get("html")))
 
     def count_use(self, action: str, times: int = 1) -> None:
-        """Count what the user does, up to its rate. Raises RateExceeded."""
+        """Count what the user does, up to its rate, unless the service does (`Chat._count_use`). Raises
+        RateExceeded."""
         if action in COUNTED_BY_PAGES or not conf.current().RATES_IN_SERVICES:
             Rate.of(self.me, action).require(times)
 

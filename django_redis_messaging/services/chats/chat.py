@@ -859,8 +859,8 @@ class Chat(Service):
     adelete = asynchronous(delete)
 
     def _count_use(self, user: str, action: str, times: int = 1, *, member: bool = True) -> Steps[None]:
-        """With RATES_IN_SERVICES, count an action, and refuse it above its rate. `member`: only members may
-        do it; for others, nothing is counted."""
+        """With RATES_IN_SERVICES, count an action, and refuse it above its rate: else the pages do
+        (`MessagingView.count_use`). `member`: only members may do it; for others, nothing is counted."""
         if not conf.current().RATES_IN_SERVICES:
             return
         if member:
