@@ -779,7 +779,6 @@ def constants(*paths: Path) -> set[str]:
 
 #: scripts that only other folders call, with the reason
 CALLED_FROM_ELSEWHERE = {
-    "jobs/workers_list": "only operators ask who takes jobs",
     "users/blocks_check": "chats check whom a user may add",
 }
 #: folders whose scripts use pieces of another one, with the reason

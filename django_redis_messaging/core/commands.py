@@ -50,6 +50,26 @@ class Command:
         return self.words[1] if len(self.words) > 1 else None
 
 
+class Clock(Command):
+    """The clock of the server that has a key: without a key, any node of a Cluster would reply."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: str) -> None:
+        super().__init__("TIME", reads=True)
+        self._key = key
+
+    @property
+    def key(self) -> Text:
+        return self._key
+
+    @staticmethod
+    def milliseconds(reply: Sequence[bytes]) -> int:
+        """The time in a reply: ms."""
+        seconds, microseconds = map(int, reply)
+        return seconds * 1000 + microseconds // 1000
+
+
 class BulkWords(Words):
     """Words of which the last one, bytes, may be large: it is sent without being copied."""
 

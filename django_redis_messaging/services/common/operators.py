@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from ...core.commands import batched
 from ...core.encoding import FORMAT, tag
-from ...core.operations import Fan, Script, Service, Steps, asynchronous, operation, perform
+from ...core.operations import Clock, Command, Fan, Script, Service, Steps, asynchronous, operation, perform
 from ...core.topology import endpoint, scan
 from ...errors import Unavailable
 from ..expiries.timers import TIMERS
@@ -176,9 +176,10 @@ class Health(Service):
     alisteners = asynchronous(listeners)
 
     def _consumers(self, kind: str, value: str) -> Steps[list[Consumer]]:
-        now, *words = yield Script("jobs/workers_list", [JobKeys(self._prefix, kind, value).workers])
-        ids, beats = words[::2], words[1::2]
-        return [_consumer(now, worker.decode(), beat) for worker, beat in zip(ids, beats, strict=True)]
+        key = JobKeys(self._prefix, kind, value).workers
+        clock, flat = yield [Clock(key), Command("HGETALL", key, reads=True)]
+        now = Clock.milliseconds(clock)
+        return [_consumer(now, worker.decode(), beat) for worker, beat in batched(flat, 2)]
 
 
 def _consumer(now: int, worker: str, line: bytes) -> Consumer:

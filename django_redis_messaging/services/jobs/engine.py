@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ... import conf
 from ...core.commands import Argument, Wait, batched
-from ...core.operations import Command, PopHint, Script, Steps
+from ...core.operations import Clock, Command, PopHint, Script, Steps
 from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
 from ..common.arguments import integer, request, settled, window
 from .keys import JobKeys, request_offset, request_shard
@@ -525,9 +525,10 @@ def registered_queues(registry: str) -> Steps[list[str]]:
 
 def registrations(registry: str) -> Steps[tuple[list[str], set[str]]]:
     """The names in a registry, the oldest registration first; and those whose registration is old."""
-    old, found = yield Script("jobs/queues_list", [registry], [MAX_AGE])
-    names = [one.decode() for one in found]
-    return names, set(names[:old])
+    clock, flat = yield [Clock(registry), Command("ZRANGE", registry, 0, -1, "WITHSCORES", reads=True)]
+    latest = Clock.milliseconds(clock) - MAX_AGE
+    moments = {name.decode(): float(moment) for name, moment in batched(flat, 2)}
+    return list(moments), {name for name, moment in moments.items() if moment <= latest}
 
 
 def check_registration(engine: Engine, queue: str, registry: str, name: str) -> Steps[None]:
