@@ -201,7 +201,7 @@ class Semaphore(Leasable):
         except BaseException as error:  # also interrupts
             if self._forget(permit.token, seconds, error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                    self._leave(permit.token)
+                    self._release(permit.token)
             raise
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
@@ -214,7 +214,7 @@ class Semaphore(Leasable):
         except BaseException as error:  # also cancellation
             if self._forget(permit.token, seconds, error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                    await self._aleave(permit.token)
+                    await self._arelease(permit.token)
             raise
 
     def release(self) -> None:
@@ -347,13 +347,8 @@ class Semaphore(Leasable):
         return reply
 
     @operation
-    def _leave(self, token: str) -> Steps[None]:
-        yield Script("semaphores/leave", self._keys.all, [token])
-
-    _aleave = asynchronous(_leave)
-
-    @operation
     def _release(self, token: str) -> Steps[bool]:
+        """Release a permit. Without one, leave the queue; returns False."""
         reply = yield Script("semaphores/release", self._keys.all, [token])
         return bool(reply)
 
