@@ -21,7 +21,7 @@ from ..files import FileChannel, FileStats
 from ..jobs.engine import HEARTBEAT_TIMEOUT
 from ..jobs.keys import JobKeys
 from ..locks.lock import LockInfo, LockKeys, fence_pattern, parse_fence_key, parse_info
-from ..semaphores.semaphore import SemaphoreInfo, SemaphoreKeys
+from ..semaphores.semaphore import SemaphoreInfo, SemaphoreKeys, info_script
 
 #: locks or semaphores whose states are read in a round trip
 PAGE = 100
@@ -87,10 +87,10 @@ def list_semaphores(using: str, prefix: str) -> Iterator[ListedSemaphore]:
 
 
 def _read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSemaphore]]:
-    replies = yield [Script("semaphores/info", SemaphoreKeys(prefix, name).all) for name in names]
+    replies = yield [info_script(SemaphoreKeys(prefix, name)) for name in names]
     return [
         ListedSemaphore(name, SemaphoreInfo(limit=int(limit or 0), held=held, waiting=waiting))
-        for name, (limit, held, waiting) in zip(names, replies, strict=True)
+        for name, (limit, held, waiting, *_) in zip(names, replies, strict=True)
     ]
 
 
