@@ -35,14 +35,15 @@ _TEXTS = frozenset({str, bytes})
 
 
 class Command:
-    """A Redis command. `reads`: it changes nothing."""
+    """A Redis command. `reads`: it changes nothing. `settles`: see Script."""
 
-    __slots__ = ("reads_only", "words")
+    __slots__ = ("reads_only", "settles", "words")
     once = False
 
-    def __init__(self, *words: Argument, reads: bool = False) -> None:
+    def __init__(self, *words: Argument, reads: bool = False, settles: bool = False) -> None:
         self.words: Words = tuple(to_texts(words))
         self.reads_only = reads
+        self.settles = settles
 
     @property
     def key(self) -> Text | None:

@@ -77,8 +77,7 @@ class Blocks(Service):
 
         None if a reply was lost and the retry found them not blocked: this call may have done it.
         """
-        arguments = (name(other, "other"),)
-        reply = yield Script("users/blocks_remove", [self._key], arguments, settles=True)
+        reply = yield Command("ZREM", self._key, name(other, "other"), settles=True)
         if other != self.user:
             yield from apply_block(self._prefix, self.user, other, is_blocked=False)
         return settled(reply)
