@@ -779,6 +779,7 @@ def constants(*paths: Path) -> set[str]:
 
 #: scripts that only other folders call, with the reason
 CALLED_FROM_ELSEWHERE = {
+    "common/register": "there are registries of queues and of directories",
     "users/blocks_check": "chats check whom a user may add",
 }
 #: folders whose scripts use pieces of another one, with the reason

@@ -503,7 +503,7 @@ def register_queue(using: str, registry: str, queue: str, delay: int | str = 0) 
     ):
         return
     try:
-        yield Script("jobs/queues_keep", [registry], [queue, delay])
+        yield Script("common/register", [registry], [queue, delay])
     except (Unavailable, OutcomeUnknown) as error:
         logger.warning(
             "Registering queue %r for the poller failed, retrying at the next push: %s", queue, error
@@ -536,4 +536,4 @@ def check_registration(engine: Engine, queue: str, registry: str, name: str) -> 
     if (yield from engine.is_empty(queue)):
         yield Script("jobs/queues_forget", [registry], [name, MAX_AGE])
     else:
-        yield Script("jobs/queues_keep", [registry], [name, 0])
+        yield Script("common/register", [registry], [name, 0])
