@@ -421,9 +421,7 @@ class SyncProgress(Service):
     @operation
     def save(self, run: Run) -> Steps[None]:
         """Save the progress of a run."""
-        after = "" if run.after is None else f"={run.after}"
-        args = (run.number, after, run.done)
-        if not (yield Script("directories/indexing_save", [indexing_key(self._prefix)], args)):
+        if not (yield self._saving(run)):
             raise MessagingError(
                 "Another sync_directory has ended or replaced this run: do not run two at the same time."
             )
@@ -433,9 +431,14 @@ class SyncProgress(Service):
     @operation
     def end(self, run: Run) -> Steps[None]:
         """End a run."""
-        yield Script("directories/indexing_end", [indexing_key(self._prefix)], [run.number])
+        yield self._saving(run, ends=True)
 
     aend = asynchronous(end)
+
+    def _saving(self, run: Run, *, ends: bool = False) -> Script:
+        after = "" if run.after is None else f"={run.after}"
+        args = (run.number, after, run.done, int(ends))
+        return Script("directories/indexing_save", [indexing_key(self._prefix)], args)
 
     @operation
     def mark(self, run: Run, guild: str, members: Iterable[str]) -> Steps[None]:
