@@ -2,8 +2,8 @@
 -- both keeps the other one.
 --
 -- uses common/_live.lua
--- uses common/_memory.lua
 -- uses common/_time.lua
+-- uses common/_writes.lua
 -- uses users/_user.lua
 --
 -- KEYS  1 chats: the user's index

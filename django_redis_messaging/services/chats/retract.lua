@@ -5,8 +5,8 @@
 -- uses _log.lua
 -- uses _members.lua
 -- uses common/_live.lua
--- uses common/_memory.lua
 -- uses common/_time.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-8 chat (_chat.lua)
 -- ARGV  1 user: the author, or an owner of the chat
