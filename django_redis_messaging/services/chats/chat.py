@@ -318,13 +318,7 @@ class Chat(Service):
         """
         name(user, "user")
         number, content = checked_id(message_id, "message_id"), values.body_json(body)
-        yield from self._count_use(user, "edit")
-        reply = yield Script(
-            "chats/edit",
-            self._keys.listing,
-            (user, values.author_json(user), number, content, *limits()),
-        )
-        return self._corrected(number, self._checked(reply, user))
+        return (yield from self._edit(user, number, content))
 
     aedit = asynchronous(edit)
 
@@ -337,18 +331,15 @@ class Chat(Service):
         Raises NotPermitted, NotAMember, ChatNotFound.
         """
         name(user, "user")
-        number = checked_id(message_id, "message_id")
-        yield from self._count_use(user, "edit")
-        reply = yield Script(
-            "chats/retract",
-            self._keys.listing,
-            (user, values.author_json(user), number, *limits()),
-        )
-        return self._corrected(number, self._checked(reply, user))
+        return (yield from self._edit(user, checked_id(message_id, "message_id"), ""))
 
     adelete_message = asynchronous(delete_message)
 
-    def _corrected(self, number: int, reply: list[bytes]) -> Message | None:
+    def _edit(self, user: str, number: int, content: str) -> Steps[Message | None]:
+        """Replace the body with this JSON; without any, the message with a tombstone."""
+        yield from self._count_use(user, "edit")
+        arguments = (user, values.author_json(user), number, content, *limits())
+        reply = self._checked((yield Script("chats/edit", self._keys.listing, arguments)), user)
         if not reply:
             return None
         epoch, entry = reply
