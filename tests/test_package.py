@@ -669,7 +669,12 @@ ONE_ORDER = [
     ("user", UserKeys, "joining"),
 ]
 #: such resources with further keys, of a number that differs from call to call
-BEFORE_OTHERS = [("aggregate", AggregateKeys, "all"), ("broadcast", BroadcastKeys, "fixed")]
+BEFORE_OTHERS = [("broadcast", BroadcastKeys, "fixed")]
+#: such resources whose keys each script lists itself
+LISTED_BY_SCRIPTS = [
+    ("aggregates/delete", AggregateKeys, "all"),
+    ("aggregates/flush", AggregateKeys, "all"),
+]
 
 
 class TestScripts:
@@ -728,6 +733,16 @@ class TestScripts:
         expected = [named[number].replace("_", "-") for number in range(1, len(named) + 1)]
         assert [suffix.partition(":")[0] for suffix in suffixes] == expected
 
+    @pytest.mark.parametrize(("name", "kind", "attribute"), LISTED_BY_SCRIPTS)
+    def test_the_keys_that_scripts_list_have_the_same_order(
+        self, name: str, kind: type, attribute: str
+    ) -> None:
+        suffixes = [key.rpartition("}:")[2] for key in getattr(kind("p", "x"), attribute)]
+        assert re.findall(r"^-- KEYS  \d (\w+)$", text_of(name), re.MULTILINE) == suffixes
+        named = re.search(r"^local (.*) = KEYS\[1\]", top_of(name), re.MULTILINE)
+        assert named is not None
+        assert named[1].split(", ") == suffixes
+
     @pytest.mark.parametrize(("resource", "kind", "attribute"), ONE_ORDER)
     def test_as_many_keys_are_passed_as_the_header_lists(
         self, resource: str, kind: type, attribute: str
@@ -779,7 +794,7 @@ def constants(*paths: Path) -> set[str]:
 
 #: scripts that only other folders call, with the reason
 CALLED_FROM_ELSEWHERE = {
-    "jobs/workers_list": "only operators ask who takes jobs",
+    "common/register": "there are registries of queues and of directories",
     "users/blocks_check": "chats check whom a user may add",
 }
 #: folders whose scripts use pieces of another one, with the reason

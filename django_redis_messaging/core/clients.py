@@ -428,7 +428,7 @@ class Batch:
         step = self.step
         if isinstance(step, Many):
             return [item for reply in replies for item in reply]
-        if unanswered and isinstance(step, Script) and step.settles and replies[0] == 0:
+        if unanswered and isinstance(step, (Command, Script)) and step.settles and replies[0] == 0:
             return None
         return replies[0] if isinstance(step, (Command, Script)) else replies
 

@@ -35,19 +35,40 @@ _TEXTS = frozenset({str, bytes})
 
 
 class Command:
-    """A Redis command. `reads`: it changes nothing."""
+    """A Redis command. `reads`: it changes nothing. `settles`: see Script."""
 
-    __slots__ = ("reads_only", "words")
+    __slots__ = ("reads_only", "settles", "words")
     once = False
 
-    def __init__(self, *words: Argument, reads: bool = False) -> None:
+    def __init__(self, *words: Argument, reads: bool = False, settles: bool = False) -> None:
         self.words: Words = tuple(to_texts(words))
         self.reads_only = reads
+        self.settles = settles
 
     @property
     def key(self) -> Text | None:
         """The key that determines the server; the first word after the name for a command without keys."""
         return self.words[1] if len(self.words) > 1 else None
+
+
+class Clock(Command):
+    """The clock of the server that has a key: without a key, any node of a Cluster would reply."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: str) -> None:
+        super().__init__("TIME", reads=True)
+        self._key = key
+
+    @property
+    def key(self) -> Text:
+        return self._key
+
+    @staticmethod
+    def milliseconds(reply: Sequence[bytes]) -> int:
+        """The time in a reply: ms."""
+        seconds, microseconds = map(int, reply)
+        return seconds * 1000 + microseconds // 1000
 
 
 class BulkWords(Words):

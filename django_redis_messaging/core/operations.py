@@ -48,10 +48,11 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..errors import ConfigurationError
 from . import clients, encoding
-from .commands import BulkCommand, Command, Fan, Gather, Listen, PopHint, Script, Step
+from .commands import BulkCommand, Clock, Command, Fan, Gather, Listen, PopHint, Script, Step
 
 __all__ = [
     "BulkCommand",
+    "Clock",
     "Command",
     "Fan",
     "Gather",

@@ -13,12 +13,3 @@ end
 local function write_periodic(periodic, name, handled, schedule, enqueued)
   redis.call('HSET', periodic, name, digits(handled) .. ' ' .. schedule .. ' ' .. digits(enqueued))
 end
-
--- ms between two records of looks
-local POLLED_INTERVAL = 20000
-
--- Returns when a poller looked; nil if none did, or if the clock was set back since.
-local function read_polled(periodic, now)
-  local polled = tonumber(redis.call('HGET', periodic, 'polled') or '')
-  return polled and polled <= now and polled or nil
-end

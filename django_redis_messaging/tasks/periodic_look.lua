@@ -14,6 +14,8 @@ local began = tonumber(ARGV[1])
 local FIRST, FIELDS = 2, 2
 -- ms. Up to so far in the future, the clock may be that of another server, after a failover: then nothing is repeated.
 local MAX_AHEAD = 10000
+-- ms between two records of looks
+local POLLED_INTERVAL = 20000
 local now = milliseconds()
 local reply = {now}
 for at = FIRST, #ARGV, FIELDS do
@@ -30,7 +32,8 @@ for at = FIRST, #ARGV, FIELDS do
   end
   reply[#reply + 1] = handled
 end
-if now - (read_polled(periodic, now) or 0) >= POLLED_INTERVAL then
+local polled = tonumber(redis.call('HGET', periodic, 'polled') or 0)
+if polled > now or now - polled >= POLLED_INTERVAL then -- the former: the clock was set back
   redis.pcall('HSET', periodic, 'polled', digits(now)) -- refused while memory is full: nothing can be enqueued then
 end
 return reply

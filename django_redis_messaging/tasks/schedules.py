@@ -32,7 +32,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from .. import conf
 from ..core.commands import batched
-from ..core.operations import Script, Steps, log_exception
+from ..core.operations import Clock, Command, Script, Steps, log_exception
 from ..errors import ConfigurationError, InvalidArgument, MessagingError
 from ..services.common.arguments import Duration, milliseconds
 from ..services.jobs.engine import register_queue
@@ -293,16 +293,29 @@ class Seen(NamedTuple):
 
 def read(backend: RedisBackend, tasks: Sequence[PeriodicTask]) -> Steps[tuple[int, list[Seen]]]:
     """The server's clock (ms), and what Redis knows about these tasks."""
-    names = [one.name for one in tasks]
-    now, *found = yield Script("tasks/periodic_list", [backend.engine.keys.periodic], names)
-    return now, [Seen(*one) for one in found]
+    key, names = backend.engine.keys.periodic, [one.name for one in tasks]
+    clock, found = yield [Clock(key), Command("HMGET", key, *names, reads=True)]
+    return Clock.milliseconds(clock), [_seen(value) for value in found]
+
+
+def _seen(value: bytes | None) -> Seen:
+    """A field in the format of _periodic.lua."""
+    if value is None:
+        return Seen(0, 0)
+    handled, _, enqueued = value.split()
+    return Seen(int(handled), int(enqueued))
 
 
 def silence(backend: RedisBackend) -> Steps[float]:
     """Seconds since a poller looked at the periodic tasks of a backend; if none has, since the first call of
     this function."""
-    ms: int = yield Script("tasks/periodic_silence", [backend.engine.keys.periodic])
-    return ms / 1000
+    key = backend.engine.keys.periodic
+    clock, found = yield [Clock(key), Command("HGET", key, "polled", reads=True)]
+    now, polled = Clock.milliseconds(clock), int(found or 0)
+    if 0 < polled <= now:
+        return (now - polled) / 1000
+    yield Command("HSET", key, "polled", now)  # nor does a look count from before the clock was set back
+    return 0.0
 
 
 class Schedule(Protocol):

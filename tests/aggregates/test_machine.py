@@ -299,7 +299,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "malformed lines are not counted": (
         "aggregates/flush",
-        "redis.call('INCRBY', aggregate.malformed, malformed_lines)",
+        "redis.call('INCRBY', malformed, malformed_lines)",
         "",
     ),
     "a repeat is refused": ("aggregates/flush", "last > first and line == last", "false"),
@@ -309,8 +309,8 @@ PLANTS: dict[str, Plant] = {
     "a file ends with each flush": ("aggregates/flush", "((is_end or ended) and ' end' or '')", "' end'"),
     "consumers share a marker": (
         "aggregates/flush",
-        "redis.call('HGET', aggregate.markers, field)",
-        "redis.call('HVALS', aggregate.markers)[1]",
+        "redis.call('HGET', markers, field)",
+        "redis.call('HVALS', markers)[1]",
     ),
     "a key is forgotten": (
         "aggregates/flush",
@@ -324,7 +324,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "a period is not registered": (
         "aggregates/flush",
-        "redis.call('ZADD', aggregate.periods, 0, change.name)",
+        "redis.call('ZADD', periods, 0, change.name)",
         "",
     ),
 }  # fmt: skip

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from django_redis_messaging import Chat, DelayQueue, Expiry, Inbox, Mailbox, NotPermitted, OutcomeUnknown
+from django_redis_messaging import (
+    Blocks,
+    Chat,
+    DelayQueue,
+    Expiry,
+    Inbox,
+    Mailbox,
+    NotPermitted,
+    OutcomeUnknown,
+)
 from django_redis_messaging.core import commands
 from django_redis_messaging.services.common.rates import Rate
 from tests.support.proxy import LossyProxy
@@ -248,6 +257,17 @@ async def test_lost_discard_or_cancel_reply_is_unknown_rather_than_false(
     lossy.lose_next(1)
     assert await call(subject, verb, argument) is None
     assert await call(subject, verb, argument) is False
+
+
+async def test_lost_reply_to_an_unblocking_is_unknown_rather_than_false(
+    call: Call, lossy: LossyProxy
+) -> None:
+    lossy.asking, blocks = b"ZREM", Blocks("ann")
+    lossy.lose_next(0)
+    blocks.block("mallory")
+    lossy.lose_next(1)
+    assert await call(blocks, "unblock", "mallory") is None
+    assert await call(blocks, "unblock", "mallory") is False
 
 
 async def test_no_user_keeps_a_deleted_chat_in_the_index(call: Call, lossy: LossyProxy) -> None:

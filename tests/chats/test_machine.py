@@ -84,8 +84,9 @@ PLANTS: dict[str, Plant] = {
         "last <= position + 1",
     ),
     "pending acks more than it returns": ("chats/inbox_pending", "own, user, to)", "own, user, last)"),
-    "any member deletes": ("chats/retract", "role ~= 'owner'", "false"),
-    "members delete earlier messages": ("chats/retract", "role == 'owner' and first", "first"),
+    "any member deletes": ("chats/edit", "deletes and role == 'owner'", "deletes"),
+    "members delete earlier messages": ("chats/edit", "moderates and first", "deletes and first"),
+    "owners edit messages of others": ("chats/edit", "deletes and role == 'owner'", "role == 'owner'"),
     "editing reaches earlier messages": ("chats/edit", "math.max(first, join_id + 1)", "first"),
     "history shows earlier messages": ("chats/history", "math.max(first, join_id + 1)", "first"),
 }

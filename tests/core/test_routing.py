@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import exceptions as driver
 
-from django_redis_messaging.core.commands import Command
+from django_redis_messaging.core.commands import Clock, Command
 from django_redis_messaging.core.connection import Address
 from django_redis_messaging.core.outcome import NotSent
 from django_redis_messaging.core.topology import Cluster, Router, Sentinel, SingleServer, Unknown, parse_slots
@@ -64,6 +64,12 @@ def test_a_call_goes_to_the_owner_of_its_key() -> None:
     assert cluster().address(CALL) == OTHER
     assert cluster().addresses == {ONE, OTHER}
     assert cluster().address(Command("PING")) is None
+
+
+def test_a_clock_is_that_of_the_owner_of_a_key() -> None:
+    assert [cluster().address(Clock(key)) for key in ("a", "b")] == [OTHER, ONE]
+    assert Clock("a").words == ("TIME",)
+    assert Clock.milliseconds([b"1790000000", b"001999"]) == 1_790_000_000_001
 
 
 @pytest.mark.parametrize("router", [Unknown(), Router(), SingleServer(), cluster()])

@@ -127,7 +127,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
     def leave(self, at: int) -> None:
         """Interrupt a caller while it waits, or after a grant whose reply it has not received."""
         token = self.one([*self.model.holders, *self.asleep], at)
-        self.run(self.first._leave, token)
+        self.run(self.first._release, token)
         self.vanish(token)
         self.told = True
 
@@ -306,8 +306,8 @@ PLANTS: dict[str, Plant] = {
         "redis.call('SET', semaphore.limit, 1,",
     ),
     "a higher limit wakes nobody": ("semaphores/limit", "permits - count", "0"),
-    "who leaves keeps the permit": ("semaphores/leave", "redis.call('ZREM', semaphore.holders, token)", ""),
-    "who leaves wakes nobody": ("semaphores/leave", "permits - count_active(semaphore.holders, now)", "0"),
+    "who leaves stays in line": ("semaphores/release", "  redis.call('ZREM', line, token)\n", ""),
+    "who leaves still waits": ("semaphores/release", "  redis.call('ZREM', waiting, token)\n", ""),
 }
 
 

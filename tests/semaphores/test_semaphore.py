@@ -646,7 +646,7 @@ class TestWaiting:
         with in_queue("next"):
             semaphore.release()
             assert looked(waiting) is True
-            reply_to(next(steps(semaphore._leave, "gone")))
+            reply_to(next(steps(semaphore._release, "gone")))
 
     def test_a_gate_opened_too_far_is_closed(self, without_polling: None) -> None:
         """Otherwise its readers would poll without a pause."""

@@ -30,7 +30,8 @@ class LossyProxy:
 
     def __init__(self, target: Path, *, asking: bytes = b"EVAL") -> None:
         self._target = str(target)
-        self._asking = asking
+        #: what the requests contain whose replies are lost
+        self.asking = asking
         self._directory = tempfile.TemporaryDirectory(prefix="proxy-")
         self._path = f"{self._directory.name}/proxy.sock"
         self._stopping = threading.Event()
@@ -119,15 +120,15 @@ class LossyProxy:
         if not select.select([client, server], [], [], POLL_INTERVAL)[0]:
             return True
         if select.select([client], [], [], 0)[0]:
-            if self._resets and self._asking in client.recv(CHUNK, socket.MSG_PEEK):
+            if self._resets and self.asking in client.recv(CHUNK, socket.MSG_PEEK):
                 self._resets -= 1
                 return False
             request = client.recv(CHUNK)
             if not request:
                 return False
-            self.asked += self._asking in request
+            self.asked += self.asking in request
             server.sendall(request)
-            return self._answer(client, server, losable=self._asking in request)
+            return self._answer(client, server, losable=self.asking in request)
         reply = server.recv(CHUNK)
         client.sendall(reply)
         return bool(reply)

@@ -84,7 +84,7 @@ class AggregateKeys:
 
     @functools.cached_property
     def all(self) -> list[str]:
-        """The keys that are not of a period, in the order of aggregate_at() in _aggregate.lua."""
+        """The keys that are not of a period, in the order of the scripts that take all of them."""
         return [self.markers, self.periods, self.expiries, self.malformed]
 
     def period(self, name: str) -> str:
@@ -374,7 +374,8 @@ class Aggregator(Service):
         size = count(limit, "limit")
         found: list[str] = []
         while len(found) < size:
-            following, names = yield Script("aggregates/periods", self._keys.all, [cursor, size - len(found)])
+            keys = [self._keys.periods, self._keys.expiries]
+            following, names = yield Script("aggregates/periods", keys, [cursor, size - len(found)])
             found += [name.decode() for name in names]
             if not following:
                 break

@@ -1,9 +1,11 @@
 -- Adds the counts of consecutive lines of a file, unless the marker shows that they were added before.
 --
--- uses _aggregate.lua
 -- uses common/_time.lua
 --
--- KEYS  1-4 aggregate (_aggregate.lua)
+-- KEYS  1 markers
+-- KEYS  2 periods
+-- KEYS  3 expiries
+-- KEYS  4 malformed
 -- KEYS  5… the counts of each period
 -- ARGV  1 field of the marker: channel and consumer
 -- ARGV  2 file id
@@ -19,7 +21,7 @@
 -- ARGV 12… for each period: its name, the number of its keys, and each key with its count
 -- Returns 1 if the lines are counted; 0 if the marker is at another line, so that another process counts the file;
 --   {'periods' or 'markers', number that there would be} above a limit, with nothing applied
-local aggregate = aggregate_at(KEYS)
+local markers, periods, expiries, malformed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local field, file, first, last = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local is_end, malformed_lines, ttl, marker_ttl = ARGV[5] == '1', ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_keys, max_periods, max_markers = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
@@ -29,7 +31,7 @@ local MAX_EXPIRED = 500 -- removed by one flush: at least as many as it adds
 
 -- Returns file, line and whether the file ends there.
 local function read_marker()
-  local text = redis.call('HGET', aggregate.markers, field)
+  local text = redis.call('HGET', markers, field)
   if not text then
     return 0, 0, false
   end
@@ -54,7 +56,7 @@ end
 -- expires.
 local function find_expired(now)
   local found, count = {}, {p = 0, m = 0}
-  local members = redis.call('ZRANGEBYSCORE', aggregate.expiries, '-inf', '(' .. digits(now), 'LIMIT', 0, MAX_EXPIRED)
+  local members = redis.call('ZRANGEBYSCORE', expiries, '-inf', '(' .. digits(now), 'LIMIT', 0, MAX_EXPIRED)
   for _, member in ipairs(members) do
     if member ~= 'm' .. field then
       local kind = string.sub(member, 1, 1)
@@ -67,11 +69,11 @@ end
 local function remove_expired(found)
   for member, name in pairs(found) do
     if string.sub(member, 1, 1) == 'p' then
-      redis.call('ZREM', aggregate.periods, name)
+      redis.call('ZREM', periods, name)
     else
-      redis.call('HDEL', aggregate.markers, name)
+      redis.call('HDEL', markers, name)
     end
-    redis.call('ZREM', aggregate.expiries, member)
+    redis.call('ZREM', expiries, member)
   end
 end
 
@@ -106,11 +108,11 @@ if marked > file or not is_repeat and (line ~= first or ended and last > first) 
 end
 local now, changes = milliseconds(), is_repeat and {} or read_changes()
 local expired, expired_count = find_expired(now)
-local period_count = redis.call('ZCARD', aggregate.periods) - expired_count.p
-local marker_count = redis.call('HLEN', aggregate.markers)
+local period_count = redis.call('ZCARD', periods) - expired_count.p
+local marker_count = redis.call('HLEN', markers)
 local is_known = {}
 for at, change in ipairs(changes) do
-  is_known[at] = redis.call('ZSCORE', aggregate.periods, change.name) and not expired['p' .. change.name]
+  is_known[at] = redis.call('ZSCORE', periods, change.name) and not expired['p' .. change.name]
   period_count = period_count + (is_known[at] and 0 or 1)
 end
 if #changes > 0 and period_count > max_periods then
@@ -119,26 +121,26 @@ end
 if marked == 0 and marker_count - expired_count.m >= max_markers then
   return {'markers', marker_count - expired_count.m + 1}
 end
-redis.call('GET', aggregate.malformed)
+redis.call('GET', malformed)
 -- Every key has been read by now: a key of another type has raised an error before the first write. The marker is
 -- written first: a full server refuses that, but would not refuse the counts after a removal.
 
-redis.call('HSET', aggregate.markers, field, digits(file) .. ' ' .. digits(last) .. ((is_end or ended) and ' end' or ''))
+redis.call('HSET', markers, field, digits(file) .. ' ' .. digits(last) .. ((is_end or ended) and ' end' or ''))
 remove_expired(expired)
 if not is_repeat and malformed_lines ~= '0' then
-  redis.call('INCRBY', aggregate.malformed, malformed_lines)
+  redis.call('INCRBY', malformed, malformed_lines)
 end
-redis.call('ZADD', aggregate.expiries, digits(now + marker_ttl), 'm' .. field)
+redis.call('ZADD', expiries, digits(now + marker_ttl), 'm' .. field)
 for at, change in ipairs(changes) do
   add_counts(change)
   redis.call('PEXPIREAT', change.key, digits(now + ttl))
-  redis.call('ZADD', aggregate.expiries, digits(now + ttl), 'p' .. change.name)
+  redis.call('ZADD', expiries, digits(now + ttl), 'p' .. change.name)
   if not is_known[at] then
-    redis.call('ZADD', aggregate.periods, 0, change.name)
+    redis.call('ZADD', periods, 0, change.name)
   end
 end
-local latest = redis.call('ZREVRANGE', aggregate.expiries, 0, 0, 'WITHSCORES')[2]
-for _, key in pairs(aggregate) do
+local latest = redis.call('ZREVRANGE', expiries, 0, 0, 'WITHSCORES')[2]
+for _, key in ipairs({markers, periods, expiries, malformed}) do
   redis.call('PEXPIREAT', key, latest)
 end
 return 1

@@ -2,7 +2,7 @@
 --
 -- uses _broadcast.lua
 -- uses common/_time.lua
--- uses common/_types.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-5 broadcast (_broadcast.lua)
 -- KEYS  6… ring of buckets

@@ -314,13 +314,7 @@ class Chat(Service):
         """
         name(user, "user")
         number, content = checked_id(message_id, "message_id"), values.body_json(body)
-        yield from self._count_use(user, "edit")
-        reply = yield Script(
-            "chats/edit",
-            self._keys.listing,
-            (user, values.author_json(user), number, content, *limits()),
-        )
-        return self._corrected(number, self._checked(reply, user))
+        return (yield from self._edit(user, number, content))
 
     aedit = asynchronous(edit)
 
@@ -333,18 +327,15 @@ class Chat(Service):
         Raises NotPermitted, NotAMember, ChatNotFound.
         """
         name(user, "user")
-        number = checked_id(message_id, "message_id")
-        yield from self._count_use(user, "edit")
-        reply = yield Script(
-            "chats/retract",
-            self._keys.listing,
-            (user, values.author_json(user), number, *limits()),
-        )
-        return self._corrected(number, self._checked(reply, user))
+        return (yield from self._edit(user, checked_id(message_id, "message_id"), ""))
 
     adelete_message = asynchronous(delete_message)
 
-    def _corrected(self, number: int, reply: list[bytes]) -> Message | None:
+    def _edit(self, user: str, number: int, content: str) -> Steps[Message | None]:
+        """Replace the body with this JSON; without any, the message with a tombstone."""
+        yield from self._count_use(user, "edit")
+        arguments = (user, values.author_json(user), number, content, *limits())
+        reply = self._checked((yield Script("chats/edit", self._keys.listing, arguments)), user)
         if not reply:
             return None
         epoch, entry = reply
@@ -764,7 +755,7 @@ class Chat(Service):
 
     @operation
     def role(self, user: str) -> Steps[Role]:
-        """Return a member's role: "owner" or "member". Takes one round trip.
+        """Return a member's role: "owner" or "member". Takes one round trip, or two if it raises an error.
 
         >>> Chat.create("ann", ["bob"], chat_id="roles").role("bob")
         'member'
@@ -868,8 +859,12 @@ class Chat(Service):
         yield from Rate.of(user, action, using=self._using).required(times)
 
     def _read_role(self, user: str) -> Steps[str]:
-        reply = yield Script("chats/role", self._keys.paging, (user,))
-        role: bytes = self._checked(reply, user)
+        """The role, in the member's line of the roster (_members.lua)."""
+        line = yield Command("HGET", self._keys.roster, user, reads=True)
+        if line is None or line.startswith(SUSPENDED):
+            exists = yield Command("EXISTS", self._keys.newest, reads=True)
+            raise_refusal(b"no member" if exists else b"no chat", self.id, user, "")
+        role: bytes = line.split()[-2]
         return role.decode()
 
     def _checked(self, reply: Any, user: str = "", other: str = "") -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...core import encoding
 from ...core.encoding import name
-from ...core.operations import Command, Fan, Script, Service, Steps, asynchronous, operation
+from ...core.operations import Clock, Command, Fan, Service, Steps, asynchronous, operation
 from ..common.arguments import to_datetime
 from ..users.keys import UserKeys, digest_run_key
 from . import ChatSummary, Message, replies
@@ -60,10 +60,13 @@ class DigestRecord(Service):
         """Read the server's clock, the end of the last digest, at most MAX_AGE ago, and what the user has
         chosen."""
         keys = self._keys
-        ms, until, chosen, blocked = yield Script(
-            "chats/digest_read", [keys.digest, keys.choices, keys.blocks]
-        )
-        now = to_datetime(ms)
+        clock, until, chosen, blocked = yield [
+            Clock(keys.digest),
+            Command("GET", keys.digest, reads=True),
+            Command("HGET", keys.choices, "digests", reads=True),
+            Command("ZRANGE", keys.blocks, 0, -1, reads=True),
+        ]
+        now = to_datetime(Clock.milliseconds(clock))
         oldest = now - MAX_AGE
         last = oldest if until is None else to_datetime(until)
         # A later record than now: the clock was set back. Repeating what is unread loses nothing.

@@ -1,8 +1,8 @@
 -- Confirms a chat in a user's index after the user has become a member.
 --
 -- uses common/_live.lua
--- uses common/_memory.lua
 -- uses common/_time.lua
+-- uses common/_writes.lua
 -- uses users/_user.lua
 --
 -- KEYS  1-4 user (users/_user.lua)

@@ -1,7 +1,7 @@
 -- Records in a user's index what the user has seen of chats. While a chat's newest has the recorded value, the chat
 -- need not be read.
 --
--- uses common/_memory.lua
+-- uses common/_writes.lua
 -- uses users/_user.lua
 --
 -- KEYS  1 chats: the user's index

@@ -141,11 +141,7 @@ class Joining:
 
     def release(self, users: Iterable[str]) -> Steps[None]:
         """Remove what `reserve` has written."""
-        for page in batched(users):
-            yield [
-                Script("chats/inbox_release", [UserKeys(self.prefix, user).chats], (self.chat_id, self.token))
-                for user in page
-            ]
+        yield from remove_entries(self.prefix, self.chat_id, ((user, f"?{self.token}") for user in users))
 
     def confirm(
         self, members: Iterable[tuple[str, str | bytes]], epoch: int, hiding: Mapping[str, bool]
@@ -204,9 +200,10 @@ def end_membership(
     return True
 
 
-def remove_entries(prefix: str, chat_id: str, members: Iterable[tuple[str, str]]) -> Steps[None]:
-    """Remove the chat from the indexes of former members, given as (user, token) pairs."""
-    for page in batched(members):
+def remove_entries(prefix: str, chat_id: str, entries: Iterable[tuple[str, str]]) -> Steps[None]:
+    """Remove the chat from the indexes of users, given as (user, token) pairs: former members, with the token
+    of their membership; or users whose joining was refused, with "?" and its token."""
+    for page in batched(entries):
         yield [
             Script("chats/inbox_leave", [UserKeys(prefix, user).chats], (0, chat_id, token))
             for user, token in page

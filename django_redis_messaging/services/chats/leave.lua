@@ -8,7 +8,7 @@
 -- uses common/_live.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
--- uses common/_types.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-14 chat (_chat.lua)
 -- ARGV  1 user

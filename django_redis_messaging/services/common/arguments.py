@@ -135,7 +135,7 @@ def request(request_id: str | None) -> str:
 
 
 def settled(reply: int | None) -> bool | None:
-    """Convert the reply of a script that `settles`: whether it changed the state; None if unknown."""
+    """Convert the reply of a call that `settles`: whether it changed the state; None if unknown."""
     return None if reply is None else bool(reply)
 
 

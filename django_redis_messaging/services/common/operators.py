@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from ...core.commands import batched
 from ...core.encoding import FORMAT, tag
-from ...core.operations import Fan, Script, Service, Steps, asynchronous, operation, perform
+from ...core.operations import Clock, Command, Fan, Script, Service, Steps, asynchronous, operation, perform
 from ...core.topology import endpoint, scan
 from ...errors import Unavailable
 from ..expiries.timers import TIMERS
@@ -21,7 +21,7 @@ from ..files import FileChannel, FileStats
 from ..jobs.engine import HEARTBEAT_TIMEOUT
 from ..jobs.keys import JobKeys
 from ..locks.lock import LockInfo, LockKeys, fence_pattern, parse_fence_key, parse_info
-from ..semaphores.semaphore import SemaphoreInfo, SemaphoreKeys
+from ..semaphores.semaphore import SemaphoreInfo, SemaphoreKeys, info_script
 
 #: locks or semaphores whose states are read in a round trip
 PAGE = 100
@@ -87,10 +87,10 @@ def list_semaphores(using: str, prefix: str) -> Iterator[ListedSemaphore]:
 
 
 def _read_semaphores(prefix: str, names: Sequence[str]) -> Steps[list[ListedSemaphore]]:
-    replies = yield [Script("semaphores/info", SemaphoreKeys(prefix, name).all) for name in names]
+    replies = yield [info_script(SemaphoreKeys(prefix, name)) for name in names]
     return [
         ListedSemaphore(name, SemaphoreInfo(limit=int(limit or 0), held=held, waiting=waiting))
-        for name, (limit, held, waiting) in zip(names, replies, strict=True)
+        for name, (limit, held, waiting, *_) in zip(names, replies, strict=True)
     ]
 
 
@@ -176,9 +176,10 @@ class Health(Service):
     alisteners = asynchronous(listeners)
 
     def _consumers(self, kind: str, value: str) -> Steps[list[Consumer]]:
-        now, *words = yield Script("jobs/workers_list", [JobKeys(self._prefix, kind, value).workers])
-        ids, beats = words[::2], words[1::2]
-        return [_consumer(now, worker.decode(), beat) for worker, beat in zip(ids, beats, strict=True)]
+        key = JobKeys(self._prefix, kind, value).workers
+        clock, flat = yield [Clock(key), Command("HGETALL", key, reads=True)]
+        now = Clock.milliseconds(clock)
+        return [_consumer(now, worker.decode(), beat) for worker, beat in batched(flat, 2)]
 
 
 def _consumer(now: int, worker: str, line: bytes) -> Consumer:

@@ -2,7 +2,7 @@
 --
 -- uses common/_requests.lua
 -- uses common/_time.lua
--- uses common/_types.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1 contacts
 -- KEYS  2 uses

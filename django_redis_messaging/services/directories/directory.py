@@ -240,7 +240,7 @@ class Directory(Service):
         pairs = [part for pair in latest.items() for part in pair]
         # Registering first ensures that forget() finds every directory with members.
         _, total = yield [
-            Script("directories/register", [directories_key(self._prefix)], [self.guild]),
+            _registration(self._prefix, self.guild),
             Script("directories/add", self._keys.all_keys, [limit, *pairs]),
         ]
         if total:
@@ -349,6 +349,11 @@ def _remove(prefix: str, pairs: Sequence[tuple[str, str]]) -> Steps[None]:
         yield from _unregister(prefix, empty)
 
 
+def _registration(prefix: str, guild: str) -> Script:
+    """The step that registers a directory, before it is written to."""
+    return Script("common/register", [directories_key(prefix)], [guild, 0])
+
+
 def _unregister(prefix: str, empty: Collection[str]) -> Steps[None]:
     """Remove empty directories from the registry, except those to which an add may be in progress. Remove
     those that were excepted earlier, too, if they are still empty."""
@@ -364,7 +369,7 @@ def _unregister(prefix: str, empty: Collection[str]) -> Steps[None]:
     # registering a directory removes its mark
     yield [
         Script("directories/prune", [registry], [grace, *still_empty]),
-        *(Script("directories/register", [registry], [guild]) for guild in filled),
+        *(_registration(prefix, guild) for guild in filled),
     ]
 
 
@@ -416,9 +421,7 @@ class SyncProgress(Service):
     @operation
     def save(self, run: Run) -> Steps[None]:
         """Save the progress of a run."""
-        after = "" if run.after is None else f"={run.after}"
-        args = (run.number, after, run.done)
-        if not (yield Script("directories/indexing_save", [indexing_key(self._prefix)], args)):
+        if not (yield self._saving(run)):
             raise MessagingError(
                 "Another sync_directory has ended or replaced this run: do not run two at the same time."
             )
@@ -428,15 +431,20 @@ class SyncProgress(Service):
     @operation
     def end(self, run: Run) -> Steps[None]:
         """End a run."""
-        yield Script("directories/indexing_end", [indexing_key(self._prefix)], [run.number])
+        yield self._saving(run, ends=True)
 
     aend = asynchronous(end)
+
+    def _saving(self, run: Run, *, ends: bool = False) -> Script:
+        after = "" if run.after is None else f"={run.after}"
+        args = (run.number, after, run.done, int(ends))
+        return Script("directories/indexing_save", [indexing_key(self._prefix)], args)
 
     @operation
     def mark(self, run: Run, guild: str, members: Iterable[str]) -> Steps[None]:
         """Mark members before the run adds them to a directory. A mark of a later run stays."""
         # Registering first ensures that forget() finds every directory with marks.
-        register = Script("directories/register", [directories_key(self._prefix)], [name(guild, "guild")])
+        register = _registration(self._prefix, name(guild, "guild"))
         for page in batched([name(member, "member") for member in members], PAGE_SIZE):
             scores = [part for member in page for part in (run.number, member)]
             yield [register, Command("ZADD", DirectoryKeys(self._prefix, guild).indexed, "GT", *scores)]

@@ -6,6 +6,7 @@ import secrets
 from typing import Literal
 
 from ... import conf
+from ...core.commands import batched
 from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument
@@ -97,12 +98,14 @@ class RecentContacts(Service):
         if self.order == "recent":
             latest = yield Command("ZRANGE", self._keys.contacts, 0, self.size - 1, "REV", reads=True)
             return [contact.decode() for contact in latest]
-        latest, uses = yield Script(
-            "directories/contacts_rank", [self._keys.contacts, self._keys.contact_uses]
-        )
+        latest, flat = yield [
+            Command("ZRANGE", self._keys.contacts, 0, -1, "REV", reads=True),
+            Command("HGETALL", self._keys.contact_uses, reads=True),
+        ]
+        uses = dict(batched(flat, 2))
         # sorted() is stable: equal counts stay sorted by latest use
-        ranked = sorted(zip(latest, uses, strict=True), key=lambda pair: -int(pair[1] or 0))
-        return [contact.decode() for contact, _ in ranked[: self.size]]
+        ranked = sorted(latest, key=lambda contact: -int(uses.get(contact, 0)))
+        return [contact.decode() for contact in ranked[: self.size]]
 
 
 def forget_contacts(prefix: str, user: str) -> Steps[None]:

@@ -5,7 +5,7 @@
 -- namespaces (with_timer in services/expiries/timers.py).
 --
 -- uses common/_time.lua
--- uses common/_types.lua
+-- uses common/_writes.lua
 -- uses jobs/_queue.lua
 -- uses jobs/_records.lua
 

@@ -1,7 +1,7 @@
 -- Discards the file that is being written.
 --
 -- uses _files.lua
--- uses common/_memory.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 fence of the publisher's lease

@@ -2,7 +2,7 @@
 -- have acked.
 --
 -- uses _files.lua
--- uses common/_memory.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 consumer

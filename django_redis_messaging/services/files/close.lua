@@ -2,7 +2,7 @@
 -- as all consumers have noticed the end.
 --
 -- uses _files.lua
--- uses common/_memory.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 fence of the publisher's lease

@@ -1,7 +1,7 @@
 -- Returns the first file that a consumer has not acked.
 --
 -- uses _files.lua
--- uses common/_memory.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 consumer

@@ -1,7 +1,7 @@
 -- Releases the share of a consumer: its files no longer wait for it.
 --
 -- uses _files.lua
--- uses common/_memory.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-8 channel (_files.lua)
 -- ARGV  1 consumer; empty: a place that no consumer has taken

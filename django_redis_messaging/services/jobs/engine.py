@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ... import conf
 from ...core.commands import Argument, Wait, batched
-from ...core.operations import Command, PopHint, Script, Steps
+from ...core.operations import Clock, Command, PopHint, Script, Steps
 from ...errors import LimitExceeded, OutcomeUnknown, Unavailable
 from ..common.arguments import integer, request, settled, window
 from .keys import JobKeys, request_offset, request_shard
@@ -503,7 +503,7 @@ def register_queue(using: str, registry: str, queue: str, delay: int | str = 0) 
     ):
         return
     try:
-        yield Script("jobs/queues_keep", [registry], [queue, delay])
+        yield Script("common/register", [registry], [queue, delay])
     except (Unavailable, OutcomeUnknown) as error:
         logger.warning(
             "Registering queue %r for the poller failed, retrying at the next push: %s", queue, error
@@ -525,9 +525,10 @@ def registered_queues(registry: str) -> Steps[list[str]]:
 
 def registrations(registry: str) -> Steps[tuple[list[str], set[str]]]:
     """The names in a registry, the oldest registration first; and those whose registration is old."""
-    old, found = yield Script("jobs/queues_list", [registry], [MAX_AGE])
-    names = [one.decode() for one in found]
-    return names, set(names[:old])
+    clock, flat = yield [Clock(registry), Command("ZRANGE", registry, 0, -1, "WITHSCORES", reads=True)]
+    latest = Clock.milliseconds(clock) - MAX_AGE
+    moments = {name.decode(): float(moment) for name, moment in batched(flat, 2)}
+    return list(moments), {name for name, moment in moments.items() if moment <= latest}
 
 
 def check_registration(engine: Engine, queue: str, registry: str, name: str) -> Steps[None]:
@@ -535,4 +536,4 @@ def check_registration(engine: Engine, queue: str, registry: str, name: str) -> 
     if (yield from engine.is_empty(queue)):
         yield Script("jobs/queues_forget", [registry], [name, MAX_AGE])
     else:
-        yield Script("jobs/queues_keep", [registry], [name, 0])
+        yield Script("common/register", [registry], [name, 0])

@@ -1,8 +1,8 @@
 -- Opens a live stream of a user, or renews it. The user is online as long as they have one, unless they have chosen
 -- not to be seen.
 --
--- uses common/_memory.lua
 -- uses common/_time.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1 streams: the user's streams in all processes
 -- KEYS  2 online: that the user is online

@@ -4,7 +4,7 @@
 -- uses common/_live.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
--- uses common/_types.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-8 mailbox (_mailbox.lua)
 -- ARGV  1 request id

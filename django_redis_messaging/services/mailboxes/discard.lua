@@ -3,7 +3,7 @@
 -- uses _mailbox.lua
 -- uses common/_live.lua
 -- uses common/_time.lua
--- uses common/_types.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-6 mailbox (_mailbox.lua)
 -- ARGV  1 id

@@ -1,8 +1,8 @@
 -- Reads a page of a mailbox and records the time of the fetch.
 --
 -- uses _mailbox.lua
--- uses common/_memory.lua
 -- uses common/_time.lua
+-- uses common/_writes.lua
 --
 -- KEYS  1-9 mailbox (_mailbox.lua)
 -- ARGV  1 direction: 'newer' or 'older'

@@ -1,4 +1,4 @@
--- Releases a permit, and wakes the next waiting client.
+-- Releases a permit, and wakes the next waiting client. A caller without a permit leaves the queue.
 --
 -- uses _semaphores.lua
 -- uses common/_time.lua
@@ -9,7 +9,7 @@
 -- KEYS  4 waiting
 -- KEYS  5 gate
 -- ARGV  1 token of the permit
--- Returns 1, also to a repeat; or 0 if the lease had expired
+-- Returns 1, also to a repeat; or 0 if the caller holds no permit: its lease had expired, or it was in the queue
 local holders, limit, line, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token = ARGV[1]
 local now, expires = microseconds(), tonumber(redis.call('ZSCORE', holders, token) or 0)
@@ -28,6 +28,9 @@ if expires > now then
   if redis.call('PTTL', holders) < RELEASE_TTL then
     redis.call('PEXPIRE', holders, RELEASE_TTL)
   end
+elseif has_queue then
+  redis.call('ZREM', line, token)
+  redis.call('ZREM', waiting, token)
 end
 if has_queue then
   open_gate(line, gate, permits - count_active(holders, now), admitted)

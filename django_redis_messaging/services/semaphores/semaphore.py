@@ -201,7 +201,7 @@ class Semaphore(Leasable):
         except BaseException as error:  # also interrupts
             if self._forget(permit.token, seconds, error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                    self._leave(permit.token)
+                    self._release(permit.token)
             raise
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
@@ -214,7 +214,7 @@ class Semaphore(Leasable):
         except BaseException as error:  # also cancellation
             if self._forget(permit.token, seconds, error):
                 with suppress(MessagingError), deadline(LEAVE_DEADLINE):
-                    await self._aleave(permit.token)
+                    await self._arelease(permit.token)
             raise
 
     def release(self) -> None:
@@ -274,7 +274,7 @@ class Semaphore(Leasable):
         >>> Semaphore("printer", 3).info()
         SemaphoreInfo(limit=3, held=0, waiting=0)
         """
-        stored, held, queued = yield Script("semaphores/info", self._keys.all)
+        stored, held, queued, *_ = yield info_script(self._keys)
         return SemaphoreInfo(limit=self._limit if stored is None else int(stored), held=held, waiting=queued)
 
     ainfo = asynchronous(info)
@@ -287,10 +287,9 @@ class Semaphore(Leasable):
         ...     len(semaphore.holders())
         1
         """
-        reply = yield Script(
-            "semaphores/holders", self._keys.all, [count(limit, "limit", maximum=MAX_LISTED)]
-        )
-        return [SemaphoreHolder(token=token, expires_at=moment) for token, moment in parse_pairs(reply)]
+        size = count(limit, "limit", maximum=MAX_LISTED)
+        *_, permits, _ = yield info_script(self._keys, permits=size)
+        return [SemaphoreHolder(token=token, expires_at=moment) for token, moment in parse_pairs(permits)]
 
     aholders = asynchronous(holders)
 
@@ -302,8 +301,8 @@ class Semaphore(Leasable):
         []
         """
         size = count(limit, "limit", maximum=MAX_LISTED)
-        reply = yield Script("semaphores/waiting", self._keys.all, [size])
-        return [SemaphoreWaiter(token=token, since=moment) for token, moment in parse_pairs(reply)]
+        *_, clients = yield info_script(self._keys, clients=size)
+        return [SemaphoreWaiter(token=token, since=moment) for token, moment in parse_pairs(clients)]
 
     awaiting = asynchronous(waiting)
 
@@ -347,13 +346,8 @@ class Semaphore(Leasable):
         return reply
 
     @operation
-    def _leave(self, token: str) -> Steps[None]:
-        yield Script("semaphores/leave", self._keys.all, [token])
-
-    _aleave = asynchronous(_leave)
-
-    @operation
     def _release(self, token: str) -> Steps[bool]:
+        """Release a permit. Without one, leave the queue; returns False."""
         reply = yield Script("semaphores/release", self._keys.all, [token])
         return bool(reply)
 
@@ -469,6 +463,11 @@ class Permits(Owned):
                 f"This thread or task holds no permit of the semaphore {self._name!r}: acquire one first, and"
                 " release it in the thread or task that acquired it."
             )
+
+
+def info_script(keys: SemaphoreKeys, *, permits: int = 0, clients: int = 0) -> Script:
+    """The script that reads the state of a semaphore, and lists up to so many permits and waiting clients."""
+    return Script("semaphores/info", keys.all, [permits, clients])
 
 
 def parse_pairs(reply: Sequence[bytes]) -> Iterator[tuple[str, datetime]]:

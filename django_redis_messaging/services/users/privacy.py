@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ... import conf
-from ...core.commands import batched
+from ...core.commands import Argument, batched
 from ...core.encoding import name
 from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
 from ...errors import InvalidArgument, LimitExceeded
@@ -77,8 +77,7 @@ class Blocks(Service):
 
         None if a reply was lost and the retry found them not blocked: this call may have done it.
         """
-        arguments = (name(other, "other"),)
-        reply = yield Script("users/blocks_remove", [self._key], arguments, settles=True)
+        reply = yield Command("ZREM", self._key, name(other, "other"), settles=True)
         if other != self.user:
             yield from apply_block(self._prefix, self.user, other, is_blocked=False)
         return settled(reply)
@@ -156,16 +155,19 @@ class Choices(Service):
         keys, given = self._keys(user), {"online": online, "receipts": receipts, "digests": digests}
         changed = [(what, flag(value, what)) for what, value in given.items() if value is not None]
         arguments = [part for pair in changed for part in pair]
-        stored = _Stored(*(yield Script("users/choices_set", [keys.choices, keys.online], arguments)))
+        stored = yield from self._set(keys, arguments)
         # `receipts` is always applied: a repeat repairs a chat that a process was joining when it crashed.
         applied = stored.applied if receipts is None else b""
         while applied != stored.changes:  # or the user has chosen anew meanwhile
             yield from self._apply(user, keys, hides=stored.receipts == b"0")
             applied = stored.changes
-            stored = _Stored(*(yield Script("users/choices_apply", [keys.choices], [applied or 0])))
+            stored = yield from self._set(keys, ["applied", applied or 0])
         return stored.choice
 
     achoose = asynchronous(choose)
+
+    def _set(self, keys: UserKeys, fields: Sequence[Argument]) -> Steps[_Stored]:
+        return _Stored(*(yield Script("users/choices_set", [keys.choices, keys.online], fields)))
 
     def _apply(self, user: str, keys: UserKeys, *, hides: bool) -> Steps[None]:
         """Store in all chats of the user whether they hide what they have read. In a chat that the user is
