@@ -755,7 +755,7 @@ class Chat(Service):
 
     @operation
     def role(self, user: str) -> Steps[Role]:
-        """Return a member's role: "owner" or "member". Takes one round trip, or two if it raises an error.
+        """Return a member's role: "owner" or "member". Takes one round trip.
 
         >>> Chat.create("ann", ["bob"], chat_id="roles").role("bob")
         'member'
@@ -860,9 +860,11 @@ class Chat(Service):
 
     def _read_role(self, user: str) -> Steps[str]:
         """The role, in the member's line of the roster (_members.lua)."""
-        line = yield Command("HGET", self._keys.roster, user, reads=True)
-        if line is None or line.startswith(SUSPENDED):
-            exists = yield Command("EXISTS", self._keys.newest, reads=True)
+        exists, line = yield [
+            Command("EXISTS", self._keys.newest, reads=True),
+            Command("HGET", self._keys.roster, user, reads=True),
+        ]
+        if not exists or line is None or line.startswith(SUSPENDED):
             raise_refusal(b"no member" if exists else b"no chat", self.id, user, "")
         role: bytes = line.split()[-2]
         return role.decode()
