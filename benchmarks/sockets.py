@@ -43,7 +43,10 @@ def blocking(step: Any) -> Iterator[tuple[str, Work]]:
     from django_redis_messaging.core.topology import connect
 
     client = driver()
-    theirs, ours = client.connection_pool.get_connection(), connect(clients.blocking("messaging").endpoint)
+    theirs, ours = (
+        client.connection_pool.get_connection(),
+        connect(clients.blocking_client("messaging").endpoint),
+    )
     words, calls = step.words, [step.words]
 
     def exchange() -> None:
@@ -68,7 +71,7 @@ def running(step: Any, url: str, loop: asyncio.AbstractEventLoop) -> Iterator[tu
     ours, words, calls = loop.run_until_complete(_open(AsyncConnection)), step.words, [step.words]
 
     async def execute() -> None:
-        await clients.running("messaging").execute(step)
+        await clients.async_client("messaging").execute(step)
 
     async def exchange() -> None:
         await theirs.send_command(*words)

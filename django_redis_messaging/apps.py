@@ -15,12 +15,12 @@ class MessagingConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks
-        from .core import runs
+        from .core import testruns
         from .web import directories, stream_access
 
         register(_check_tasks, checks.TAG)
         # most tests begin with a database connection: processes that they start then take part in the run
-        connection_created.connect(runs.notice, dispatch_uid="django_redis_messaging.runs")
+        connection_created.connect(testruns.notice, dispatch_uid="django_redis_messaging.runs")
         if apps.is_installed("django.contrib.auth"):
             directories.connect()
             stream_access.connect()

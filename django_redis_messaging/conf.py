@@ -16,7 +16,7 @@ from django.core.signals import setting_changed
 from .errors import ConfigurationError
 
 NAME = "REDIS_MESSAGING"
-#: maps each PREFIX that the settings say to the one in use, another one in tests; core/runs.py sets it
+#: maps each PREFIX that the settings say to the one in use, another one in tests; core/testruns.py sets it
 prefix_hook: Callable[[str], str] | None = None
 
 

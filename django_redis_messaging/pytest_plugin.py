@@ -1,6 +1,6 @@
 """A pytest plugin for the tests of sites that use this app. It is active once the app is installed.
 
-The whole session is a run of tests (core/runs.py). Fixtures isolate tests from each other:
+The whole session is a run of tests (core/testruns.py). Fixtures isolate tests from each other:
 
     @pytest.fixture(autouse=True)
     def own_prefix(messaging_prefix):
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .core.runs import Prefix
+    from .core.testruns import Prefix
     from .devserver.server import EmbeddedServer
     from .testing import Redirection
 
@@ -59,9 +59,9 @@ def pytest_unconfigure() -> None:
     """End the run of tests with the outermost session."""
     if not _sessions:  # its option was not valid
         return
-    runs = sys.modules.get("django_redis_messaging.core.runs")
-    if len(_sessions) == 1 and runs is not None:
-        runs.end()
+    testruns = sys.modules.get("django_redis_messaging.core.testruns")
+    if len(_sessions) == 1 and testruns is not None:
+        testruns.end()
     _sessions.pop()
     _update()
 
@@ -79,9 +79,9 @@ def messaging_run(request: pytest.FixtureRequest) -> None:
     registry = getattr(sys.modules.get("django.apps"), "apps", None)
     if registry is None or not registry.ready or not registry.is_installed("django_redis_messaging"):
         return
-    from .core import runs
+    from .core import testruns
 
-    runs.current()
+    testruns.current()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """For the tests of sites that use this app. See docs/testing.md.
 
-Nothing is needed to keep tests away from the site's server: see core/runs.py. The mixin isolates the tests of
-a class from each other; with pytest, the fixture `messaging_prefix` does the same.
+Nothing is needed to keep tests away from the site's server: see core/testruns.py. The mixin isolates the
+tests of a class from each other; with pytest, the fixture `messaging_prefix` does the same.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from django.core.signals import setting_changed
 from django_redis import get_redis_connection
 
 from . import conf, handlers
-from .core import clients, runs
-from .core.runs import Prefix, Run
+from .core import clients, testruns
+from .core.testruns import Prefix, Run
 from .core.topology import endpoint, remove_keys
 from .errors import ConfigurationError, InvalidArgument
 from .services.expiries import Expiry
@@ -64,7 +64,7 @@ class Redirection:
         self._replaced: list[tuple[Caches, str, dict[str, Any]]] = []
 
     def __enter__(self) -> Self:
-        for layer in list(runs.layers("CACHES")):
+        for layer in list(testruns.layers("CACHES")):
             self._apply(layer)
         _announce(enter=True)
         setting_changed.connect(self._follow)
@@ -117,7 +117,7 @@ def _announce(*, enter: bool) -> None:
 
 def current_run() -> Run:
     """The run of tests of this process. Raises ConfigurationError if there is none or it has no server."""
-    run = runs.current()
+    run = testruns.current()
     if run is None:
         raise ConfigurationError(
             "Django's test environment is not set up: run the tests with manage.py test or pytest-django, or "
@@ -182,7 +182,7 @@ class MessagingTestMixin(_Base):
 
     def __call__(self, *args: Any, **kwds: Any) -> Any:
         # not in setUp: Django's fixtures are loaded before
-        run = runs.current()
+        run = testruns.current()
         if run is None or run.error:  # the class is skipped, else its setUpClass has failed
             return super().__call__(*args, **kwds)
         self.messaging_prefix = run.new_prefix()

@@ -13,7 +13,7 @@ from playwright.sync_api import Playwright, expect
 
 from django_redis_messaging import handlers
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.tasks import schedules
 from django_redis_messaging.testing import close_connections

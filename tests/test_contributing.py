@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from django_redis_messaging.core import runs
+from django_redis_messaging.core import testruns
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def run(root: Path, *words: str) -> str:
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if name != runs.VARIABLE and not name.startswith(("PYTEST_", "COV_", "COVERAGE_"))
+        if name != testruns.VARIABLE and not name.startswith(("PYTEST_", "COV_", "COVERAGE_"))
     }
     done = subprocess.run(
         [sys.executable, *words], cwd=root, env={**inherited, "PYTHONPATH": str(root)},

@@ -329,7 +329,7 @@ LAYERS = (
 )
 #: modules of core, lowest first: a module imports only lower floors
 FLOORS = (
-    ("commands", "encoding", "runs"),
+    ("commands", "encoding", "testruns"),
     ("connection", "outcome"),
     ("topology",),
     ("pool",),
@@ -337,11 +337,11 @@ FLOORS = (
     ("operations",),
 )
 #: imports from above, with the reason
-UPWARDS = {("core.runs", "devserver.server"): "a run of tests starts a server; other processes never do"}
+UPWARDS = {("core.testruns", "devserver.server"): "a run of tests starts a server; other processes never do"}
 #: modules whose functions import modules of the package, with the reason
 LAZY = {
     "apps": "Django loads the app before the models; most processes run no checks",
-    "core.runs": "only runs of tests start a server",
+    "core.testruns": "only runs of tests start a server",
     "management.commands.messaging_check": "Django's Tasks may not be installed",
     "management.commands.periodic_tasks": "Django's Tasks may not be installed",
     "management.commands.run_messaging": "Django's Tasks may not be installed",

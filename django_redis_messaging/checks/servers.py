@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from .. import conf, handlers
 from ..core import clients, outcome
 from ..core.commands import Command, Words
-from ..core.connection import BLOCKING, Address, Target, run
+from ..core.connection import BLOCKING, Address, Target, run_blocking
 from ..core.topology import (
     QUERY_TIMEOUT,
     Cluster,
@@ -394,4 +394,4 @@ def _first_reply(targets: list[Target], command: Words, parse: Callable[[Any, ob
     async def ask(seconds: float) -> T | None:
         return await first_reply(BLOCKING, targets, command, parse, seconds)
 
-    return run(ask, QUERY_TIMEOUT * len(targets))
+    return run_blocking(ask, QUERY_TIMEOUT * len(targets))

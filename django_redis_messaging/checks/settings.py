@@ -21,9 +21,9 @@ from django.utils.translation import get_language
 from redis.connection import SSLConnection
 
 from .. import conf, handlers
-from ..core import encoding, outcome, runs
+from ..core import encoding, outcome, testruns
 from ..core.connection import Target
-from ..core.runs import BACKEND, Entry, connections, databases, is_kind_of, mapping, urls_of
+from ..core.testruns import BACKEND, Entry, connections, databases, is_kind_of, mapping, urls_of
 from ..core.topology import endpoint
 from ..errors import ConfigurationError, MessagingError
 
@@ -124,7 +124,7 @@ def _kinds(hint: Any) -> list[Any]:
 def _expected(key: str, value: object, kinds: list[Any]) -> str | None:
     """What `value` must be; None if it is valid."""
     if key == "TEST":
-        return None if runs.is_valid_test(value) else runs.TEST_FORM
+        return None if testruns.is_valid_test(value) else testruns.TEST_FORM
     if not _has_kind(value, kinds):
         return " or ".join(_TYPE_NAMES[kind] for kind in kinds)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -452,19 +452,19 @@ def _has_password(target: Target) -> bool:
 def begin_run(**_: object) -> list[CheckMessage]:
     """Report nothing. `manage.py test` runs the checks before the tests: begin their run, so that processes
     that they start take part in it."""
-    runs.notice()
+    testruns.notice()
     return []
 
 
 def check_variable(**_: object) -> list[CheckMessage]:
     """Check that no run of tests has started this process."""
-    run = runs.current()
+    run = testruns.current()
     if run is None or run.is_own:
         return []
     return [
         Warning(
-            f"The environment variable {runs.VARIABLE} is set: this process uses the server or the prefix of "
-            "a run of tests, not those of the site.",
+            f"The environment variable {testruns.VARIABLE} is set: this process uses the server or the prefix "
+            "of a run of tests, not those of the site.",
             hint="Unset it. Only runs of tests set it, for processes that they start.",
             id="messaging.W022",
         )

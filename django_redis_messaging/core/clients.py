@@ -22,9 +22,18 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError, Respo
 
 from .. import conf
 from ..errors import MessagingError, Unavailable
-from . import after_fork, runs
+from . import after_fork, testruns
 from .commands import Command, Entries, Fan, Listen, Many, Script, Step, Wait, Words, entry_number
-from .connection import ASYNCIO, BLOCKING, Address, LoopSignal, Replies, Style, raise_first_error, run
+from .connection import (
+    ASYNCIO,
+    BLOCKING,
+    Address,
+    LoopSignal,
+    Replies,
+    Style,
+    raise_first_error,
+    run_blocking,
+)
 from .outcome import (
     DURABILITY_REPLIES,
     Attempts,
@@ -67,12 +76,12 @@ __all__ = [
     "Client",
     "aclose",
     "aperform",
-    "blocking",
+    "async_client",
+    "blocking_client",
     "close",
     "execute",
     "perform",
     "perform_renewal",
-    "running",
     "server_of",
 ]
 
@@ -723,47 +732,51 @@ def _is_of_one_stream(error: Exception) -> bool:
 
 def perform(using: str, steps: Generator[Step, Any, T]) -> T:
     """Run the steps of an operation against the Redis of an alias; blocks the thread."""
-    client = None if runs.UTILS in modules else _blocking.get(using)  # nearly always as `blocking` finds it
-    return run((client or blocking(using)).perform, steps)
+    client = (
+        None if testruns.UTILS in modules else _blocking.get(using)
+    )  # nearly always that of blocking_client()
+    return run_blocking((client or blocking_client(using)).perform, steps)
 
 
 def execute(using: str, step: Step) -> Any:
     """Send one step and return its reply; blocks the thread."""
-    return run(blocking(using).execute, step)
+    return run_blocking(blocking_client(using).execute, step)
 
 
 async def aperform(using: str, steps: Generator[Step, Any, T]) -> T:
     """Run the steps of an operation against the Redis of an alias, in the running event loop."""
-    return await running(using).perform(steps)
+    return await async_client(using).perform(steps)
 
 
 def perform_renewal(using: str, steps: Generator[Step, Any, T]) -> T:
     """`perform` for the renewal of a lease, on a connection that other operations don't use."""
-    if runs.UTILS in modules:
-        runs.current()
+    if testruns.UTILS in modules:
+        testruns.current()
     client = _renewing.get(using) or _renewing.setdefault(using, Client(using, BLOCKING))
-    return run(client.perform, steps)
+    return run_blocking(client.perform, steps)
 
 
 def server_of(using: str, step: Command | Script) -> Address | None:
     """The server to which the blocking client sends a step now; None: the alias's server."""
-    return blocking(using).endpoint.route(step)
+    return blocking_client(using).endpoint.route(step)
 
 
-def blocking(alias: str) -> Client:
+def blocking_client(alias: str) -> Client:
     """The blocking client of an alias."""
-    if runs.UTILS in modules:  # in tests only: the test environment may have been set up since the last call
-        runs.current()
+    if (
+        testruns.UTILS in modules
+    ):  # in tests only: the test environment may have been set up since the last call
+        testruns.current()
     try:
         return _blocking[alias]
     except KeyError:
         return _blocking.setdefault(alias, Client(alias, BLOCKING))
 
 
-def running(alias: str) -> Client:
+def async_client(alias: str) -> Client:
     """The client of an alias for the running event loop."""
-    if runs.UTILS in modules:
-        runs.current()
+    if testruns.UTILS in modules:
+        testruns.current()
     loop = asyncio.get_running_loop()
     found = _running.get((alias, id(loop)))
     if found is not None and found[0] is loop:
@@ -835,7 +848,7 @@ def _retire_all(*_: object, **__: object) -> None:
     endpoint.cache_clear()
 
 
-def _remove_keys(sender: runs.Run, **_: object) -> None:
+def _remove_keys(sender: testruns.Run, **_: object) -> None:
     """Remove the keys of a run of tests that uses the servers of the site."""
     for alias in sender.aliases:
         try:
@@ -846,5 +859,5 @@ def _remove_keys(sender: runs.Run, **_: object) -> None:
 
 after_fork(_discard_inherited)
 setting_changed.connect(_reset, dispatch_uid="django_redis_messaging.clients")
-runs.changed.connect(_retire_all, dispatch_uid="django_redis_messaging.clients")
-runs.ending.connect(_remove_keys, dispatch_uid="django_redis_messaging.clients")
+testruns.changed.connect(_retire_all, dispatch_uid="django_redis_messaging.clients")
+testruns.ending.connect(_remove_keys, dispatch_uid="django_redis_messaging.clients")

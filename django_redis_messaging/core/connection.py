@@ -464,7 +464,7 @@ BLOCKING = Style(BlockingConnection, _done, _sleep, BlockingSignal)
 ASYNCIO = Style(AsyncConnection, _identity, asyncio.sleep, LoopSignal)
 
 
-def run(function: Callable[[A], Coroutine[Any, Any, T]], argument: A) -> T:
+def run_blocking(function: Callable[[A], Coroutine[Any, Any, T]], argument: A) -> T:
     """Run a coroutine function of the blocking style and return its result."""
     try:
         # One expression and a plain call: an interrupt between making the coroutine and its first step would

@@ -34,7 +34,7 @@ from redis.sentinel import MasterNotFoundError, SentinelConnectionPool, Sentinel
 
 from .. import conf
 from ..errors import ConfigurationError, Unavailable
-from . import outcome, runs
+from . import outcome, testruns
 from .commands import Argument, Command, Script, Words
 from .connection import (
     BLOCKING,
@@ -44,7 +44,7 @@ from .connection import (
     LoopSignal,
     Style,
     Target,
-    run,
+    run_blocking,
     unusable_alias,
 )
 from .encoding import FORMAT
@@ -242,7 +242,7 @@ def ask_target(error: object) -> Address | None:
 @functools.cache
 def endpoint(alias: str) -> Endpoint:
     """The endpoint of an alias, shared by all its clients."""
-    run = runs.current()
+    run = testruns.current()
     shares = run is not None and run.root and run.is_of_site(settings.CACHES.get(alias))
     return (SharedEndpoint if shares else Endpoint)(alias)
 
@@ -255,7 +255,7 @@ class Endpoint:
         #: counts the changes of user and password: connections opened before a change are not reused
         self.credentials = 0
         #: the run of tests in which this endpoint may be used; None: outside of tests
-        self.run = runs.current()
+        self.run = testruns.current()
         private = None if self.run is None else self.run.location(alias)
         client: Any = _client(alias) if private is None else Redis.from_url(private)
         is_driver_cluster = hasattr(client, "get_default_node")
@@ -394,7 +394,7 @@ class SharedEndpoint(Endpoint):
             used = call.words[3 : 3 + int(call.words[2])]
         else:  # some commands have no key, such as CONFIG GET
             used = tuple(key for key in (call.key,) if key is not None and f":{FORMAT}:{{" in str(key))
-        cast(runs.Run, self.run).refuse_foreign(map(str, used))
+        cast(testruns.Run, self.run).refuse_foreign(map(str, used))
         return super().route(call)
 
 
@@ -422,7 +422,7 @@ def _other_pools(alias: str) -> list[Any]:
 
 async def dial(style: Style, endpoint: Endpoint, connection: Any, seconds: float) -> None:
     """Open a connection to the server of its address, or to the alias's server; raises RedisError."""
-    if endpoint.run is not runs.current():
+    if endpoint.run is not testruns.current():
         raise ConfigurationError(
             f"A client of CACHES[{endpoint.alias!r}] can't be used any more, since the test environment was "
             "set up after it was created: create it again."
@@ -459,7 +459,7 @@ async def _find_primary(
 def connect(endpoint: Endpoint, address: Address | None = None) -> BlockingConnection:
     """Open a blocking connection, which the caller closes; raises RedisError."""
     connection = BlockingConnection(address)
-    run(functools.partial(dial, BLOCKING, endpoint, connection), endpoint.default_reply_timeout)
+    run_blocking(functools.partial(dial, BLOCKING, endpoint, connection), endpoint.default_reply_timeout)
     return connection
 
 

@@ -139,7 +139,7 @@ class TestInterruptions:
     ) -> None:
         for name in ("one", "two"):
             assert things.wait(name, 0.01) is None
-        client = clients.blocking("messaging")
+        client = clients.blocking_client("messaging")
         assert len(client.connections.waits) == 2
         added: list[int] = []
         close = BlockingConnection.close
@@ -260,8 +260,8 @@ class TestEventLoops:
     def test_each_loop_has_its_own_client(self, things: Things) -> None:
         async def add() -> tuple[int, int]:
             added = await things.aadd("a")
-            client = id(clients.running(things._using))
-            assert id(clients.running(things._using)) == client
+            client = id(clients.async_client(things._using))
+            assert id(clients.async_client(things._using)) == client
             await clients.aclose()
             return added, client
 
@@ -312,7 +312,7 @@ class TestEventLoops:
     def test_many_threads_may_remove_clients_of_closed_loops(self, things: Things) -> None:
         async def careless() -> int:
             added = await things.aadd("a")
-            clients.running("messaging").connections.close()
+            clients.async_client("messaging").connections.close()
             return added
 
         def run(_: int) -> int:

@@ -15,7 +15,7 @@ from redis.exceptions import MaxConnectionsError
 
 from django_redis_messaging import DelayQueue, Lock, Semaphore, conf, deadline
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.connection import Address, run
+from django_redis_messaging.core.connection import Address, run_blocking
 from django_redis_messaging.core.outcome import NotSent
 from django_redis_messaging.core.pool import Connections
 from django_redis_messaging.devserver.server import EmbeddedServer
@@ -38,7 +38,7 @@ def limited(connect: Connect, server: EmbeddedServer) -> Callable[..., Things]:
 
 def take_blocking(seconds: float = LONG) -> object:
     """Take a connection as a call does that blocks its thread."""
-    return run(partial(clients.blocking("messaging").connections.take, None), seconds)
+    return run_blocking(partial(clients.blocking_client("messaging").connections.take, None), seconds)
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def all_in_use(number: int) -> Iterator[None]:
     taken = [take_blocking() for _ in range(number)]
     yield
     for one in taken:
-        clients.blocking("messaging").connections.give_back(one)
+        clients.blocking_client("messaging").connections.give_back(one)
 
 
 async def queue_up(connections: Connections, seconds: float = LONG) -> asyncio.Task[object]:
@@ -106,7 +106,7 @@ class TestOrder:
 
     async def test_the_first_in_line_gets_what_is_given_back(self, limited: Callable[..., Things]) -> None:
         limited(1)
-        connections = clients.running("messaging").connections
+        connections = clients.async_client("messaging").connections
         held = await connections.take(None, LONG)
         tasks = [await queue_up(connections) for _ in range(3)]
         for task in tasks:
@@ -121,7 +121,7 @@ class TestOrder:
         self, limited: Callable[..., Things]
     ) -> None:
         limited(1)
-        connections = clients.running("messaging").connections
+        connections = clients.async_client("messaging").connections
         held = await connections.take(None, LONG)
         first, second = await queue_up(connections), await queue_up(connections)
         connections.close_one(held)
@@ -138,7 +138,7 @@ class TestOrder:
         self, limited: Callable[..., Things]
     ) -> None:
         limited(1)
-        connections = clients.running("messaging").connections
+        connections = clients.async_client("messaging").connections
         held = await connections.take(None, LONG)
         first = asyncio.ensure_future(connections.take(None, LONG, fresh=True))
         await asyncio.sleep(0)
@@ -156,7 +156,7 @@ class TestOrder:
         self, limited: Callable[..., Things]
     ) -> None:
         limited(1)
-        client = clients.running("messaging")
+        client = clients.async_client("messaging")
         held = await client.connections.take(None, LONG)
         first = await queue_up(client.connections)
         client.endpoint.credentials += 1
@@ -170,7 +170,7 @@ class TestOrder:
     ) -> None:
         things = limited(2, COMMAND_DEADLINE=LONG)
         waiting = asyncio.ensure_future(things.await_("list", 0.2))
-        connections = clients.running("messaging").connections
+        connections = clients.async_client("messaging").connections
         while not waiting.done() and len(connections._open[None]) < 1:  # noqa: ASYNC110
             await asyncio.sleep(0)
         held = await connections.take(None, LONG)
@@ -187,7 +187,7 @@ class TestNothingIsLost:
         self, closed: bool, limited: Callable[..., Things]
     ) -> None:
         limited(1)
-        connections = clients.running("messaging").connections
+        connections = clients.async_client("messaging").connections
         held = await connections.take(None, LONG)
         first, second = await queue_up(connections), await queue_up(connections)
         connections.close_one(held) if closed else connections.give_back(held)
@@ -201,7 +201,7 @@ class TestNothingIsLost:
 
     async def test_a_task_that_leaves_the_queue_gets_none(self, limited: Callable[..., Things]) -> None:
         limited(1)
-        connections = clients.running("messaging").connections
+        connections = clients.async_client("messaging").connections
         held = await connections.take(None, LONG)
         first, second = await queue_up(connections, 0.01), await queue_up(connections)
         with pytest.raises(NotSent) as raised:
@@ -217,20 +217,20 @@ class TestNothingIsLost:
         done: list[int] = []
 
         def take_and_give_back(number: int) -> None:
-            connections = clients.blocking("messaging").connections
+            connections = clients.blocking_client("messaging").connections
             for at in range(150):
                 with suppress(NotSent):
-                    taken = run(partial(connections.take, None), 0.0001 * ((number + at) % 10))
+                    taken = run_blocking(partial(connections.take, None), 0.0001 * ((number + at) % 10))
                     done.append(at)
                     time.sleep(0.0002)
                     connections.give_back(taken)
 
-        connections = clients.blocking("messaging").connections
-        for opened in [run(partial(connections.take, None), 10.0) for _ in range(2)]:
+        connections = clients.blocking_client("messaging").connections
+        for opened in [run_blocking(partial(connections.take, None), 10.0) for _ in range(2)]:
             connections.give_back(opened)
         with ThreadPoolExecutor(12) as threads:
             list(threads.map(take_and_give_back, range(12)))
-        connections = clients.blocking("messaging").connections
+        connections = clients.blocking_client("messaging").connections
         assert done
         assert not connections._queues
         with all_in_use(2), pytest.raises(NotSent):
@@ -241,7 +241,7 @@ class TestNothingIsLost:
         self, limited: Callable[..., Things], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         limited(2)
-        connections = clients.blocking("messaging").connections
+        connections = clients.blocking_client("messaging").connections
         meeting, find_free = threading.Barrier(2), connections._find_free
 
         def find_free_together(address: Address | None) -> object:
@@ -252,7 +252,9 @@ class TestNothingIsLost:
 
         monkeypatch.setattr(connections, "_find_free", find_free_together)
         with ThreadPoolExecutor(2) as threads:
-            waiting = [threads.submit(run, partial(connections.take_for_wait, None), LONG) for _ in range(2)]
+            waiting = [
+                threads.submit(run_blocking, partial(connections.take_for_wait, None), LONG) for _ in range(2)
+            ]
             taken = [one.result() for one in waiting]
         assert sum(one is not None for one in taken) == 1
         for one in filter(None, taken):
@@ -290,7 +292,7 @@ class TestRenewals:
             stop.set()
 
         async def aoccupy() -> None:
-            connections = clients.running("messaging").connections
+            connections = clients.async_client("messaging").connections
             taken = await connections.take(None, LONG)
             await asyncio.sleep(1)
             connections.give_back(taken)

@@ -144,5 +144,5 @@ def test_without_the_setting_nothing_is_confirmed(connect: Connect, pair: Pair) 
     before = pair.clients[0].info("commandstats").get("cmdstat_wait", {"calls": 0})["calls"]
     things.add("a")
     things.add_each(["a", "b"])
-    assert clients.blocking("messaging").endpoint.durability is None
+    assert clients.blocking_client("messaging").endpoint.durability is None
     assert pair.clients[0].info("commandstats").get("cmdstat_wait", {"calls": 0})["calls"] == before

@@ -450,7 +450,7 @@ class TestRefusedForNow:
             things = connect(network)
             await make_idle(things)
             script = f"return redis.error_reply('{reply} for this test')"
-            refusing = clients.blocking("messaging"), clients.running("messaging")
+            refusing = clients.blocking_client("messaging"), clients.async_client("messaging")
             assert all(client.connections._idle[None] for client in refusing)
             network.target = str(private.socket)
             if reply == "READONLY":

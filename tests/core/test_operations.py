@@ -14,7 +14,7 @@ from django.test import override_settings
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients, operations
-from django_redis_messaging.core.connection import run
+from django_redis_messaging.core.connection import run_blocking
 from django_redis_messaging.core.operations import Command, Service, Steps, asynchronous, operation
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError
@@ -231,4 +231,4 @@ def test_code_of_the_blocking_style_is_never_suspended() -> None:
         await asyncio.sleep(seconds)
 
     with pytest.raises(RuntimeError, match="suspended"):
-        run(suspended, 0)
+        run_blocking(suspended, 0)

@@ -65,7 +65,7 @@ def listeners(client: clients.Client) -> int:
 
 async def shared(count: int) -> None:
     """Wait until this number of calls of the event loop share a connection."""
-    client = clients.running("messaging")
+    client = clients.async_client("messaging")
     await until(lambda: listeners(client) >= count)
 
 
@@ -93,7 +93,7 @@ async def test_tasks_share_a_connection_and_each_is_woken(streams: Streams, admi
         assert not tasks[number].done()
         admin.xadd(streams.key(number), {"a": 1}, id="1-0")
         assert await asyncio.wait_for(tasks[number], LONG)
-    assert not clients.running("messaging")._shared._groups
+    assert not clients.async_client("messaging")._shared._groups
 
 
 async def test_idle_waits_send_ten_commands_a_second_together(streams: Streams, admin: Any) -> None:
@@ -115,14 +115,14 @@ async def test_an_entry_wakes_only_the_call_that_it_is_for(streams: Streams, adm
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert not clients.running("messaging")._shared._groups
+    assert not clients.async_client("messaging")._shared._groups
 
 
 async def test_the_others_are_woken_after_the_leader_was_cancelled(streams: Streams, admin: Any) -> None:
     tasks = [asyncio.create_task(streams.alisten(number)) for number in range(CALLS)]
     await shared(CALLS - own())
     for _ in range(5):
-        [group] = clients.running("messaging")._shared._groups.values()
+        [group] = clients.async_client("messaging")._shared._groups.values()
         assert group.leader is not None
         number = int(group.leader.step.stream.rpartition(":")[2])
         tasks[number].cancel()
@@ -154,7 +154,7 @@ async def test_streams_of_several_slots_of_a_cluster_that_may_not_be_asked_for_t
     connect(cluster.url(0), {"max_connections": 4})
     streams = Streams()
     names = [name for name in map(str, range(1000)) if cluster.owner(key_slot(name.encode())) == 0][:6]
-    client = clients.running("messaging")
+    client = clients.async_client("messaging")
     client.endpoint.router = Router()
 
     async def listen(name: str) -> object:

@@ -90,14 +90,14 @@ class TestManyResources:
     def test_a_cluster_is_detected_once(self, connect: Connect, cluster_server: EmbeddedServer) -> None:
         things = connect(cluster_server)
         things.add_all(["a", "b", "c"])
-        assert clients.blocking("messaging").endpoint.router.splits
+        assert clients.blocking_client("messaging").endpoint.router.splits
         before = calls(cluster_server, "evalsha")
         things.add_all(["a", "b", "c"])
         assert calls(cluster_server, "evalsha") == before + 3
 
     def test_a_single_server_is_not_taken_for_a_cluster(self, things: Things) -> None:
         things.add_all(["a", "b", "c"])
-        assert not clients.blocking("messaging").endpoint.router.splits
+        assert not clients.blocking_client("messaging").endpoint.router.splits
 
     @pytest.mark.parametrize("kind", ["server", "cluster_server"])
     async def test_gathering_strings(

@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from tests.support.sentinels import NAME, Sentinels
 

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.core.topology import STANDALONE, Endpoint, Primaries, Primary, parse_primaries
 from django_redis_messaging.devserver.server import EmbeddedServer, free_port
 from django_redis_messaging.services.listening import listener as listener_module

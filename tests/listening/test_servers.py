@@ -11,7 +11,7 @@ from pytest_django import Settings
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.connection import BlockingConnection
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.handlers import TimerHandler
 from django_redis_messaging.services.expiries.timers import Firing

@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, MessagingError, conf, live
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.support.clusters import Cluster
 from tests.support.sentinels import Sentinels

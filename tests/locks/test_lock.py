@@ -675,7 +675,7 @@ class TestWaiting:
 
     def test_acquire_and_release_take_one_round_trip_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lock, sent = Lock("door"), []
-        client = clients.blocking(conf.alias())
+        client = clients.blocking_client(conf.alias())
         execute = client.execute
         monkeypatch.setattr(client, "execute", lambda step: (sent.append(step), execute(step))[1])
         lock.acquire()

@@ -16,8 +16,8 @@ from django.test import override_settings
 from django_redis import get_redis_connection
 
 from django_redis_messaging import Chat, Inbox, conf
-from django_redis_messaging.core import runs
-from django_redis_messaging.core.runs import Prefix, Run, layers
+from django_redis_messaging.core import testruns
+from django_redis_messaging.core.testruns import Prefix, Run, layers
 from django_redis_messaging.core.topology import endpoint, remove_keys
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.testing import Redirection
@@ -354,7 +354,7 @@ def test_entries_are_restored_at_the_end() -> None:
     before = {alias: {**values} for alias, values in settings.CACHES.items()}
     state = {"url": "unix:///private.sock?db=0", "servers": [("elsewhere.invalid", 1)]}
     with override_settings(CACHES={"messaging": entry, "own": own, "default": other}):
-        with Redirection(Run({**runs.EMPTY_STATE, **state})) as redirection:
+        with Redirection(Run({**testruns.EMPTY_STATE, **state})) as redirection:
             assert settings.CACHES["messaging"]["LOCATION"] == "unix:///private.sock?db=0"
             assert settings.CACHES["own"] is own
             assert settings.CACHES["default"] is other

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_redis_messaging import conf
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 
 
 @pytest.fixture

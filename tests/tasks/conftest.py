@@ -8,7 +8,7 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
 
 from ..support.faults import client

@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 from tests.support.sentinels import Pair
 
 from ..support.workers import at_work, ended, engine, keys, until

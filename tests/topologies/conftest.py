@@ -10,7 +10,7 @@ from django.test import override_settings
 from pytest_django import Settings
 
 from django_redis_messaging import conf
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.testing import close_connections
 
 from ..support.topologies import TOPOLOGIES, Servers, Topology

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from django_redis_messaging import Lock
 from django_redis_messaging.core import clients
-from django_redis_messaging.core.runs import Prefix
+from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.services.locks.lock import LockKeys
 from tests.demo.test_demo import Demo, start
 

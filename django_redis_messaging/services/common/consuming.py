@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic, sleep
 from typing import Generic, ParamSpec, TypeVar
 
-from ...core.connection import run
+from ...core.connection import run_blocking
 from ...core.outcome import backoff, no_retries_when
 from ...errors import ConfigurationError, InvalidArgument, MessagingError
 from .arguments import Stop
@@ -64,7 +64,7 @@ class Consumer(ABC, Generic[B]):
         A MessagingError is logged, and the loop continues after a pause. Only ConfigurationError and
         InvalidArgument end it, as no retry helps, and exceptions that the consumer lets through.
         """
-        run(type(self).aconsume, self)
+        run_blocking(type(self).aconsume, self)
 
     async def aconsume(self) -> None:
         """Run the loop in the async style; otherwise like `consume`."""

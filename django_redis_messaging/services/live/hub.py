@@ -106,7 +106,7 @@ class Hub:
         self._reading = Reading(alias, self._registry)
         self._presence = Presence(using=alias)
         self._polling = Polling(alias, prefix, self._registry, self._reading, self._presence)
-        endpoint = clients.running(alias).endpoint
+        endpoint = clients.async_client(alias).endpoint
         self._hints = HintSubscription(endpoint, prefix, self.receive, self._polling.hints_lost)
         #: token of each stream that counts as one of its user → the user
         self._tokens: dict[str, str] = {}

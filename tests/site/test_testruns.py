@@ -12,7 +12,7 @@ import django.test.runner
 import django.test.utils
 import pytest
 
-from django_redis_messaging.core import runs
+from django_redis_messaging.core import testruns
 from django_redis_messaging.devserver.server import EmbeddedServer
 
 from ..support.processes import ROOT
@@ -38,7 +38,7 @@ def server() -> Iterator[EmbeddedServer]:
 
 def call(url: str, *words: str, code: int = 0, **environment: str) -> str:
     """Run Python on the site, as if no tests were running; returns the output."""
-    inherited = {key: value for key, value in os.environ.items() if key != runs.VARIABLE}
+    inherited = {key: value for key, value in os.environ.items() if key != testruns.VARIABLE}
     done = subprocess.run(
         [sys.executable, *words],
         cwd=SITE,
@@ -142,13 +142,13 @@ def test_outside_of_tests_the_server_of_the_site_is_used(run: Run) -> None:
 
 
 def test_the_variable_of_a_run_that_has_ended_leads_to_no_server(run: Run, tmp_path: Path) -> None:
-    variable = {runs.VARIABLE: run("reading.py", "variable").split("variable: ")[1].strip()}
-    expected = f"{runs.VARIABLE} names a run of tests that has ended: unset it."
+    variable = {testruns.VARIABLE: run("reading.py", "variable").split("variable: ")[1].strip()}
+    expected = f"{testruns.VARIABLE} names a run of tests that has ended: unset it."
     assert expected in run("reading.py", code=1, **variable)
     assert "messaging.W022" in run("manage.py", "check", "--deploy", "--tag", "messaging", **variable)
     (tmp_path / "run.json").write_text("{")
     assert "is not valid: unset it" in run(
-        "reading.py", code=1, **{runs.VARIABLE: str(tmp_path / "run.json")}
+        "reading.py", code=1, **{testruns.VARIABLE: str(tmp_path / "run.json")}
     )
 
 
@@ -175,15 +175,15 @@ def test_processes_of_a_server_of_forks_have_the_prefix_of_their_test(run: Run) 
 def test_a_call_within_the_start_of_the_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one of a signal handler: the run does not exist yet, and the site must not be used."""
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "_run", None)
-        patch.setattr(runs, "_changing", True)
+        patch.setattr(testruns, "_run", None)
+        patch.setattr(testruns, "_changing", True)
         with pytest.raises(RuntimeError, match="being started"):
-            runs.current()
+            testruns.current()
 
 
 @pytest.mark.versions
 def test_internals_of_django_are_as_they_were() -> None:
-    """core/runs.py reads the criterion of setup_test_environment() and the number of a parallel process."""
+    """core/testruns.py reads what setup_test_environment() sets, and the number of a parallel process."""
     assert hasattr(django.test.utils._TestState, "saved_data")
     with pytest.raises(RuntimeError, match="already called"):
         django.test.utils.setup_test_environment()
