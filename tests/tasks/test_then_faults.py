@@ -72,7 +72,7 @@ def test_full_memory(fill: Callable[[], None]) -> None:
         wait_for_result(backend().get_result(result.then_id), 0.01)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("script", "earlier"), [("jobs/settle_push", 0), ("jobs/claim", 1)])
+@pytest.mark.parametrize(("script", "earlier"), [("jobs/settle", 0), ("jobs/claim", 1)])
 def test_worker_sends_the_signal_once(
     script: str, earlier: int, lasting: EmbeddedServer, connect: Connect
 ) -> None:

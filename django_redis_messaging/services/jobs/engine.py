@@ -276,7 +276,7 @@ class Engine:
         """
         keys = self.keys.with_queues((settlement.lease.queue, follow_up.queue))
         words = (self._limits(), *settlement.words, follow_up.max_aliases, *follow_up.job)
-        moment: int | None = yield Script("jobs/settle_push", keys, words, settles=True)
+        moment: int | None = yield Script("jobs/settle", keys, words, settles=True)
         return moment
 
     def start_lone(self, lease: Lease, worker: str) -> Steps[State | None]:

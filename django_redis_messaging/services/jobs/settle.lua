@@ -1,4 +1,4 @@
--- Settles the lease of one job.
+-- Settles the lease of one job. If the job is done, pushes another one that follows it, if any.
 --
 -- uses _leases.lua
 -- uses _queue.lua
@@ -6,7 +6,7 @@
 -- uses common/_time.lua
 --
 -- KEYS  1-8 records, see _records.lua
--- KEYS  9-13 queue, see _queue.lua
+-- KEYS  9… queue of the job, and that of the job to push, see _queue.lua
 -- ARGV  1 limits, as in _leases.lua
 -- ARGV  2 lease: id
 -- ARGV  3 lease: fence
@@ -14,10 +14,35 @@
 -- ARGV  5 outcome: done, retry, release or dead
 -- ARGV  6 outcome: ms to keep the result, or to delay the next attempt
 -- ARGV  7 outcome: line for the log of attempts
--- Returns 1, or 0 if the lease is stale
+-- ARGV  8… the job to push: ids that may stand for one job (this one, if its unique key is in use), id, which no
+--          other job has, payload, delay (ms, or @ and a moment in ms), priority, max attempts, unique key or empty
+-- Returns the moment (ms), also to a repeat, as long as the result is kept; 0, with nothing done, if the lease is stale
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
-local records, queue = records_at(KEYS), queue_at(KEYS, 1)
+local records, queues = records_at(KEYS), queues_at(KEYS)
 local limits = parse_limits(ARGV[1])
 local lease = {id = ARGV[2], fence = ARGV[3], token = ARGV[4]}
 local outcome = {kind = ARGV[5], ms = tonumber(ARGV[6]), line = ARGV[7]}
-return settle(queue, records, lease, outcome, milliseconds(), limits)
+local max_aliases, id, payload, delay, priority, max_attempts, unique = unpack(ARGV, 8)
+local us = microseconds()
+local now = math.floor(us / 1000)
+
+local function push()
+  local holder = unique ~= '' and unique_holder(records, unique)
+  if holder then
+    add_alias(records, id, holder, tonumber(max_aliases))
+  else
+    local due = math.max(due_after(delay, us), now)
+    add_job(records, id, payload, new_state(digits(now), digits(due), priority, max_attempts, unique))
+    enqueue(queues[2], records, id, priority, due, now)
+  end
+end
+
+if settle(queues[1], records, lease, outcome, now, limits) == 1 then
+  if id then
+    push()
+  end
+  return now
+end
+local state = read_state(records, lease.id)
+local is_repeat = state and state.status == 's' and state.fence == lease.fence
+return is_repeat and tonumber(state.moment) or 0
