@@ -463,8 +463,8 @@ def check_variable(**_: object) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            f"The environment variable {testruns.VARIABLE} is set: this process uses the server or the prefix "
-            "of a run of tests, not those of the site.",
+            f"The environment variable {testruns.VARIABLE} is set: this process uses the server or the "
+            "prefix of a run of tests, not those of the site.",
             hint="Unset it. Only runs of tests set it, for processes that they start.",
             id="messaging.W022",
         )

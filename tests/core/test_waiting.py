@@ -1,4 +1,4 @@
-"""Pending waits: found by their words, and removed once they have ended."""
+"""PendingWait waits: found by their words, and removed once they have ended."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from django_redis_messaging.core.commands import Hint
 from django_redis_messaging.core.connection import Address, BlockingConnection
 from django_redis_messaging.core.operations import PopHint
-from django_redis_messaging.core.pool import ENDED, Pending, PendingWaits
+from django_redis_messaging.core.pool import ENDED, PendingWait, PendingWaits
 
 
-def pending(name: str, *, age: float = 0, address: Address | None = None) -> Pending:
-    return Pending(("BZPOPMIN", name), BlockingConnection(address), monotonic() - age)
+def pending(name: str, *, age: float = 0, address: Address | None = None) -> PendingWait:
+    return PendingWait(("BZPOPMIN", name), BlockingConnection(address), monotonic() - age)
 
 
 def test_a_wait_is_found_by_its_words_and_taken_once() -> None:
@@ -61,7 +61,7 @@ def test_a_wait_kept_during_take_all_is_not_lost() -> None:
         for number in range(500):
             waits.keep(pending(f"{thread}-{number % 7}"))
 
-    def take(_: int) -> list[Pending]:
+    def take(_: int) -> list[PendingWait]:
         return [one for _ in range(500) for one in waits.take_all()]
 
     with ThreadPoolExecutor(4) as threads:
@@ -88,10 +88,10 @@ class Counted(tuple[str, ...]):
 def test_the_cost_of_a_wait_is_independent_of_the_number_of_names() -> None:
     waits = PendingWaits()
     for number in range(1000):
-        waits.keep(Pending(Counted(("BZPOPMIN", str(number))), None, monotonic()))
+        waits.keep(PendingWait(Counted(("BZPOPMIN", str(number))), None, monotonic()))
     Counted.compared = 0
     for _ in range(10):
-        waits.keep(Pending(Counted(("BZPOPMIN", "mine")), None, monotonic()))
+        waits.keep(PendingWait(Counted(("BZPOPMIN", "mine")), None, monotonic()))
         assert waits.take(Counted(("BZPOPMIN", "mine")))
         assert waits.take_ended() is None
     assert Counted.compared <= 50

@@ -3,7 +3,7 @@
 -- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 --
 -- The first keys of a chat, without chat_at: it would take 8 % longer.
 --

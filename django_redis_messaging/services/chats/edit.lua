@@ -4,7 +4,7 @@
 -- uses _info.lua
 -- uses _log.lua
 -- uses _members.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_time.lua
 -- uses common/_writes.lua
 --

@@ -1,7 +1,7 @@
 -- Hides what a member has read from the others, or shows it again.
 --
 -- uses _chat.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 --
 -- KEYS  1-10 chat (_chat.lua)
 -- ARGV  1 user

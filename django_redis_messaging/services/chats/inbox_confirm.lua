@@ -1,6 +1,6 @@
 -- Confirms a chat in a user's index after the user has become a member.
 --
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_time.lua
 -- uses common/_writes.lua
 -- uses users/_user.lua

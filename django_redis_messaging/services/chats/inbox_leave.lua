@@ -1,7 +1,7 @@
 -- Removes memberships that ended, or joinings that were refused, from a user's index of chats. An entry that names
 -- both keeps the other one.
 --
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_time.lua
 -- uses common/_writes.lua
 -- uses users/_user.lua

@@ -3,7 +3,7 @@
 -- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_time.lua
 --
 -- KEYS  1… the first 4 keys (_chat.lua) of each chat

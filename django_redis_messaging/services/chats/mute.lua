@@ -2,7 +2,7 @@
 --
 -- uses _chat.lua
 -- uses _members.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 --
 -- KEYS  1-8 chat (_chat.lua)
 -- ARGV  1 user

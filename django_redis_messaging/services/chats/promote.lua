@@ -3,7 +3,7 @@
 -- uses _chat.lua
 -- uses _info.lua
 -- uses _members.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --

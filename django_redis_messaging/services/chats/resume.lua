@@ -4,7 +4,7 @@
 -- uses _chat.lua
 -- uses _members.lua
 -- uses _positions.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_time.lua
 --
 -- KEYS  1-8 chat (_chat.lua)

@@ -3,7 +3,7 @@
 -- uses _chat.lua
 -- uses _log.lua
 -- uses _positions.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 --

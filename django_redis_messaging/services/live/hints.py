@@ -30,7 +30,7 @@ PING_INTERVAL = 2.0
 #: seconds: the first, and the longest, pause between two attempts to connect
 FIRST_PAUSE = 0.1
 MAX_PAUSE = 5.0
-#: kinds of hints about a chat: see common/_live.lua
+#: kinds of hints about a chat: see common/_hints.lua
 EVERYTHING, POSITION, TYPING = "m", "a", "t"
 #: kinds of hints about a user: the index of their chats, their mailbox, and that they signed out somewhere
 INDEX, MAILBOX, SIGNED_OUT = "u", "b", "x"

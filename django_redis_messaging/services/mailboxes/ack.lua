@@ -1,7 +1,7 @@
 -- Moves the position of a mailbox forward, never back: every mail up to it is read.
 --
 -- uses _mailbox.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_writes.lua
 --
 -- KEYS  1-6 mailbox (_mailbox.lua)

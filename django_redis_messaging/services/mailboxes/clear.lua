@@ -1,7 +1,7 @@
 -- Removes all mails and acks them. Earlier removals by a limit no longer count as a gap.
 --
 -- uses _mailbox.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 -- uses common/_writes.lua

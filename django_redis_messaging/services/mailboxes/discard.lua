@@ -1,7 +1,7 @@
 -- Removes one mail.
 --
 -- uses _mailbox.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_time.lua
 -- uses common/_writes.lua
 --

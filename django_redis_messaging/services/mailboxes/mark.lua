@@ -1,7 +1,7 @@
 -- Marks mails as read.
 --
 -- uses _mailbox.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 -- uses common/_writes.lua

@@ -1,7 +1,7 @@
 -- Puts a mail into a mailbox. It replaces the unread mail of its group.
 --
 -- uses _mailbox.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 -- uses common/_requests.lua
 -- uses common/_time.lua
 -- uses common/_writes.lua

@@ -2,7 +2,7 @@
 -- resumed: the pages that show the user's chats read them again.
 --
 -- uses _user.lua
--- uses common/_live.lua
+-- uses common/_hints.lua
 --
 -- KEYS  1-4 user (_user.lua)
 -- ARGV  1 other user

@@ -6,6 +6,7 @@
 --   t  chat: who is typing, or who hides what they have read
 --   u  user: the index of their chats
 --   b  mailbox: its mails
+--   x  user: signed out somewhere (published by signing_out() in hints.py)
 --
 -- A lost hint costs time: those processes also look at what they watch every few seconds. So a user without the
 -- permission to publish is no error.
