@@ -8,8 +8,9 @@ from typing import Any, Self, cast, get_args
 
 from ... import conf
 from ...core import encoding
+from ...core.commands import batched
 from ...core.encoding import name
-from ...core.operations import Command, Script, Service, Steps, asynchronous, operation
+from ...core.operations import Clock, Command, Script, Service, Steps, asynchronous, operation
 from ...errors import ChatExists, ChatNotFound, InvalidArgument, LimitExceeded, NotAMember, NotPermitted
 from ..common.arguments import checked_id, count, flag, request, timestamp_ms, to_datetime, window
 from ..common.rates import Rate
@@ -629,8 +630,17 @@ class Chat(Service):
     @operation
     def typists(self) -> Steps[list[str]]:
         """List the members who are typing, the latest last. Raises ChatNotFound."""
-        reply = yield Script("chats/typists", self._keys.following, (_typing_window(),))
-        return [member.decode() for member in self._checked(reply)]
+        keys = self._keys
+        exists, clock, flat = yield [
+            Command("EXISTS", keys.info, reads=True),
+            Clock(keys.typing),
+            Command("ZRANGE", keys.typing, 0, -1, "WITHSCORES", reads=True),
+        ]
+        if not exists:
+            raise_refusal(b"no chat", self.id, "", "")
+        now = Clock.milliseconds(clock)
+        last = now + _typing_window()  # those above were typing before the clock was set back
+        return [member.decode() for member, until in batched(flat, 2) if now < float(until) <= last]
 
     atypists = asynchronous(typists)
 
