@@ -23,6 +23,7 @@ from django_redis_messaging import (
     Mailbox,
     OutcomeUnknown,
     Semaphore,
+    Unavailable,
     conf,
 )
 from django_redis_messaging.services.chats.keys import ChatKeys
@@ -195,5 +196,5 @@ def popped_nothing(queue: DelayQueue[str]) -> bool:
     """Whether a claim was answered."""
     try:
         return queue.pop() == []
-    except OutcomeUnknown:
+    except (OutcomeUnknown, Unavailable):  # the latter: the greeting of a new connection had no reply
         return False
