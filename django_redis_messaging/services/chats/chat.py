@@ -864,20 +864,20 @@ class Chat(Service):
         (`MessagingView.count_use`). `member`: only members may do it; for others, nothing is counted."""
         if not conf.current().RATES_IN_SERVICES:
             return
-        if member:
-            yield from self._read_role(user)
+        if member and not _role_in((yield self._reading_line(user))):
+            yield from self._read_role(user)  # raises the error
         yield from Rate.of(user, action, using=self._using).required(times)
 
     def _read_role(self, user: str) -> Steps[str]:
-        """The role, in the member's line of the roster (_members.lua)."""
-        exists, line = yield [
-            Command("EXISTS", self._keys.newest, reads=True),
-            Command("HGET", self._keys.roster, user, reads=True),
-        ]
-        if not exists or line is None or line.startswith(SUSPENDED):
+        exists, line = yield [Command("EXISTS", self._keys.newest, reads=True), self._reading_line(user)]
+        role = _role_in(line)
+        if not exists or not role:
             raise_refusal(b"no member" if exists else b"no chat", self.id, user, "")
-        role: bytes = line.split()[-2]
-        return role.decode()
+        return role
+
+    def _reading_line(self, user: str) -> Command:
+        """The step that reads a member's line of the roster: see _members.lua."""
+        return Command("HGET", self._keys.roster, user, reads=True)
 
     def _checked(self, reply: Any, user: str = "", other: str = "") -> Any:
         """The reply of a script; raises an error if the script refused."""
@@ -945,3 +945,8 @@ def _check_readers(users: Sequence[str]) -> None:
 def _typing_window() -> int:
     """How long a member counts as typing, in ms."""
     return int(conf.current().TYPING_WINDOW * 1000)
+
+
+def _role_in(line: bytes | None) -> str:
+    """The role in a line of the roster; '' for who is no member."""
+    return "" if line is None or line.startswith(SUSPENDED) else line.split()[-2].decode()
