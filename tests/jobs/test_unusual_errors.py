@@ -13,7 +13,7 @@ from django_redis_messaging import Broadcast, DelayQueue, Lock, Mailbox, conf
 from django_redis_messaging.core import operations
 from django_redis_messaging.management.loops import LoopGroup
 from django_redis_messaging.services.common import leases
-from django_redis_messaging.services.common.leases import RenewedByCall
+from django_redis_messaging.services.common.leases import RenewedByCall, RenewedLease
 from django_redis_messaging.services.jobs import poller as polling
 from django_redis_messaging.services.jobs import queue as jobs
 from django_redis_messaging.services.jobs.engine import Engine
@@ -98,7 +98,7 @@ def test_the_thread_that_renews_locks_goes_on(error: Exception, monkeypatch: pyt
         renewal = lock._holding.renewal
         assert renewal is not None
         renewal.interval, renewal.due = 0.05, 0.0
-        leases._renewer(conf.alias()).add(renewal)
+        leases._renewer(conf.alias(), RenewedLease).add(renewal)
         until(lambda: failing.calls > 5)
         assert lock.owned()
     assert lost.empty()

@@ -30,9 +30,12 @@ MAX_ITEMS = 1000
 MAX_DURATION = 100 * 366 * 86_400_000
 #: the moments that can be read back in every time zone
 MIN_MOMENT, MAX_MOMENT = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
-_CURSOR = re.compile(r"(?:([0-9a-f]{8})-)?([0-9a-f]{1,14})-([0-9a-f]{1,13})-([0-9a-f]{1,21})", re.ASCII)
-#: hexadecimal digits of a number that is exact in Lua
-_MAX_DIGITS = 13
+#: those of channels have 13 digits at most in each number, which then is exact in Lua
+_CURSOR = re.compile(
+    r"(?:([0-9a-f]{8})-(?=[0-9a-f]{1,13}-[0-9a-f]+-[0-9a-f]{1,13}$))?"
+    r"([0-9a-f]{1,14})-([0-9a-f]{1,13})-([0-9a-f]{1,21})",
+    re.ASCII,
+)
 #: above any id that a log can reach, and still exact as a number in Lua
 _MAX_ID = 2**52
 
@@ -168,7 +171,7 @@ def parse_channel_cursor(value: str, channel_id: str) -> tuple[int, int, int]:
     if not isinstance(value, str):
         raise TypeError(f"cursor must be a str or None, not {type(value).__name__}.")
     match = _CURSOR.fullmatch(value)
-    if match is None or match[1] is None or max(len(match[2]), len(match[4])) > _MAX_DIGITS:
+    if match is None or match[1] is None:
         raise InvalidArgument("cursor is not valid: use one that fetch() or cursor() returned, or None.")
     found, epoch, number, stamp = match.groups()
     if found != channel_id:
