@@ -4,9 +4,12 @@ A list of commands and scripts is a pipeline: one round trip, without atomicity.
 
 A script is a file in the folder of its capability: `chats/send` is `services/chats/send.lua`. A header line
 `-- uses _log.lua` inserts a file of the same folder before the script (`-- uses common/_time.lua`: of another
-one), and before it the files that it uses in turn; each file once, whatever the order of the lines. Functions
-of these files that the script doesn't call, directly or indirectly, are left out: Redis would create each of
-them at every call of the script. A header line `-- reads only` declares that the script changes nothing.
+one), and before it the files that it uses in turn; each file once, whatever the order of the lines. A header
+line `-- reads only` declares that the script changes nothing.
+
+Redis creates every function of a script at each call, for 0.1 µs. So the functions of these files that the
+script doesn't call, directly or indirectly, are left out. With `-- rare` in the comment of a function, those
+that only such functions need are moved into them, and created when these are called.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import islice
@@ -329,7 +332,8 @@ def to_texts(arguments: Iterable[Argument]) -> list[Text]:
 _USES = re.compile(r"^-- uses ((?:\w+/)?_\w+\.lua)$", re.MULTILINE)
 _READS_ONLY = re.compile(r"^-- reads only$", re.MULTILINE)
 #: a function at the top level of a file, with the comment above it
-_FUNCTION = re.compile(r"^(?:--[^\n]*\n)*local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
+_FUNCTION = re.compile(r"^(?:--[^\n]*\n)*local function (\w+)\([^\n]*\n(.*?)^end\n", re.MULTILINE | re.DOTALL)
+_RARE = re.compile(r"^-- rare$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
 _CALL = re.compile(r"\b(\w+)\(")
 #: removes the key that `Script.add_nonexistent_key` adds
@@ -349,8 +353,8 @@ class Source(NamedTuple):
 def load(name: str, *, has_nonexistent_key: bool = False) -> Source:
     """Load the script `name` with the files it uses; see also `Script.add_nonexistent_key`."""
     body = read(f"{name}.lua")
-    library = without_unused("\n".join(map(read, pieces(f"{name}.lua"))), body)
-    text = (_WITHOUT_LAST_KEY if has_nonexistent_key else "") + library + "\n" + body
+    library = "\n".join(map(read, pieces(f"{name}.lua")))
+    text = (_WITHOUT_LAST_KEY if has_nonexistent_key else "") + with_needed(library, body)
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Source(name, text, sha, bool(_READS_ONLY.search(body)))
 
@@ -376,13 +380,41 @@ def pieces(filename: str) -> list[str]:
     return list(found)
 
 
-def without_unused(library: str, body: str) -> str:
-    """The text of the files that a script uses, without the functions that it doesn't need."""
+def with_needed(library: str, body: str) -> str:
+    """The text of a script: of the files that it uses, without the functions that it doesn't need, and its
+    own. What only a rare function needs is moved into that function."""
+    text = library + "\n" + body
     functions = {found[1]: found[0] for found in _FUNCTION.finditer(library)}
-    needed: set[str] = set()
-    waiting = [body, _FUNCTION.sub("", library)]
+    calls = {name: _called(function, functions) for name, function in functions.items()}
+    rare = {name for name, function in functions.items() if _RARE.search(function)}
+    at_once = _reached(_called(_FUNCTION.sub("", library) + body, functions), calls, rare)
+
+    def place(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in functions:  # the script's own
+            return found[0]
+        if name not in at_once:
+            return ""
+        inner = _reached(calls[name], calls, set()) - at_once if name in rare else set()
+        start = found.start(2) - found.start()
+        own = "".join(function for other, function in functions.items() if other in inner)
+        return found[0][:start] + own + found[0][start:]
+
+    return _FUNCTION.sub(place, text)
+
+
+def _called(code: str, functions: Collection[str]) -> set[str]:
+    """The functions that this code calls."""
+    return set(_CALL.findall(_COMMENT.sub("", code))) & set(functions)
+
+
+def _reached(called: set[str], calls: Mapping[str, set[str]], ends: Collection[str]) -> set[str]:
+    """These functions, and those that they call directly or indirectly; not through those in `ends`."""
+    found: set[str] = set()
+    waiting = list(called)
     while waiting:
-        called = set(_CALL.findall(_COMMENT.sub("", waiting.pop()))) & functions.keys() - needed
-        needed |= called
-        waiting += [functions[name].partition("\n")[2] for name in called]
-    return _FUNCTION.sub(lambda found: found[0] if found[1] in needed else "", library)
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += () if name in ends else calls[name]
+    return found

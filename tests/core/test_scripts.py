@@ -8,6 +8,7 @@ import pytest
 
 from django_redis_messaging.core import commands
 from django_redis_messaging.core.commands import Script
+from tests.support.server import server
 from tests.support.things import SCRIPTS
 
 pytestmark = pytest.mark.versions
@@ -58,17 +59,48 @@ end
 """
 
 
-class TestUnusedFunctions:
+#: a piece in which `recover` is rare
+WITH_RARE = (
+    LIBRARY
+    + """
+-- Recovers.
+-- rare
+local function recover(number)
+  return add_two(subtract(number))
+end
+"""
+)
+
+
+def names(text: str) -> list[str]:
+    """What a text declares, in order: functions within others with their indentation of 0."""
+    return re.findall(r"^local (?:function )?(\w+)", text, re.MULTILINE)
+
+
+class TestNeededFunctions:
     def test_a_function_is_kept_with_those_that_it_calls(self) -> None:
-        kept = commands.without_unused(LIBRARY, "return add_two(LIMIT)")
-        assert re.findall(r"local (?:function )?(\w+)", kept) == ["LIMIT", "increment", "add_two"]
-        assert commands.without_unused(LIBRARY, "return LIMIT").count("function") == 0
+        kept = commands.with_needed(LIBRARY, "return add_two(LIMIT)")
+        assert names(kept) == ["LIMIT", "increment", "add_two"]
+        assert commands.with_needed(LIBRARY, "return LIMIT").count("function") == 0
+
+    def test_what_only_a_rare_function_needs_is_inside_of_it(self) -> None:
+        kept = commands.with_needed(WITH_RARE, "return increment(recover(LIMIT))")
+        assert names(kept) == ["LIMIT", "increment", "recover", "add_two", "subtract"]
+        recover = kept.partition("local function recover(number)\n")[2]
+        assert names(recover.rpartition("  return add_two(subtract(number))\nend\n")[0]) == [
+            "add_two",
+            "subtract",
+        ]
+
+    def test_a_rare_function_works(self) -> None:
+        text = commands.with_needed(WITH_RARE, "return recover(increment(LIMIT))")
+        assert server().eval(text, 0) == 11
 
     @pytest.mark.parametrize("path", sorted(Path(commands.__file__).parents[1].rglob("_*.lua")))
     def test_every_function_of_a_piece_is_found(self, path: Path) -> None:
         """A function that is not found would always be kept, or swallow the next one."""
         text = path.read_text(encoding="utf-8")
-        kept = commands.without_unused(text, "")
+        kept = commands.with_needed(text, "")
         assert "local function" not in kept
         assert re.findall(r"^local [A-Z]\w+", kept, re.MULTILINE) == re.findall(
             r"^local [A-Z]\w+", text, re.MULTILINE
