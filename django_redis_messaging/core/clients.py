@@ -129,50 +129,65 @@ class Client:
         if isinstance(step, Wait):
             return await self._wait(step)
         began, router = monotonic(), self.endpoint.router
-        batch: Batch | None = None
+        calls: Sequence[Command | Script]
         if isinstance(step, (Command, Script)):
-            call: Command | Script | None = step
+            batch, calls = None, (step,)
         else:
             batch = Batch(step, split=router.splits)
-            call = batch.single_call
+            calls = batch.calls
         error: Exception | None = None
-        if call is not None and router.is_known and self.endpoint.durability is None:
+        goes_to_one = len(calls) == 1 or (calls and not router.splits)
+        if goes_to_one and router.is_known and self.endpoint.durability is None:
             try:
-                reply = await self._call(call, began)
-                return reply if batch is None else batch.result([reply])
+                replies = await self._exchange(calls, began)
+                if batch is not None:
+                    batch.replies = replies
+                    return batch.result(replies)
+                [reply] = replies
+                if not isinstance(reply, Exception):
+                    return reply
+                error = reply
             except (RedisError, NotSent) as failure:
                 error = failure
+                if batch is not None:
+                    batch.mark_failed(failure)
         return await self._make_attempts(batch or Batch(step, split=router.splits), began, router, error)
 
-    async def _call(self, call: Command | Script, began: float) -> Any:
-        """Make the first attempt at a single call. It calls as few functions as possible."""
-        connections, address = self.connections, self.endpoint.route(call)
+    async def _exchange(self, calls: Sequence[Command | Script], began: float) -> Replies:
+        """Make the first attempt at calls that one server gets; their replies may be errors. It calls as few
+        functions as possible."""
+        connections, endpoint, fresh = self.connections, self.endpoint, False
+        for call in calls:
+            address, fresh = endpoint.route(call), fresh or call.once
         allowed = seconds_allowed(began)
-        seconds = reply_timeout = self.endpoint.reply_timeout(allowed)
-        fresh = call.once
+        seconds = reply_timeout = endpoint.reply_timeout(allowed)
         connection = connections.take_idle(address, fresh=fresh)
         if connection is None:
             connection = await connections.take(address, reply_timeout, fresh=fresh)
             seconds = reading_time(reply_timeout, began + allowed)
-            if isinstance(call, Script):  # it may have been queued for a while
-                call.sent_at = monotonic()
+            now = monotonic()
+            for call in calls:
+                if isinstance(call, Script):  # it may have been queued for a while
+                    call.sent_at = now
         try:
-            exchange = connection.exchange([call.words], seconds)
-            [reply] = await exchange if self._is_async else exchange
-            failed = isinstance(reply, Exception)
-            if failed and isinstance(reply, NoScriptError) and isinstance(call, Script):
+            exchange = connection.exchange([call.words for call in calls], seconds)
+            replies: Replies = await exchange if self._is_async else exchange
+            has_failed = False
+            for reply in replies:
+                has_failed = has_failed or isinstance(reply, Exception)
+            if has_failed and (missing := missing_scripts(calls, replies)):
                 seconds = reading_time(reply_timeout, began + allowed)
-                exchange = connection.exchange([call.in_full], seconds)
-                [reply] = await exchange if self._is_async else exchange
-                failed = isinstance(reply, Exception)
+                exchange = connection.exchange([script.in_full for script in missing.values()], seconds)
+                for at, reply in zip(missing, await exchange if self._is_async else exchange, strict=True):
+                    replies[at] = reply
         except BaseException as error:
             connections.close_failed(connection, began, error)
             raise
-        if failed:
-            self._sender.give_back(connection, [reply])
-            raise reply
-        connections.give_back(connection)
-        return reply
+        if has_failed:
+            self._sender.give_back(connection, replies)
+        else:
+            connections.give_back(connection)
+        return replies
 
     async def _make_attempts(self, batch: Batch, began: float, known: Router, error: Exception | None) -> Any:
         """Make all attempts after the first one, which raised `error`; without an error, all attempts."""
@@ -345,11 +360,6 @@ class Batch:
         return [step] if isinstance(step, (Command, Script)) else list(step)
 
     @property
-    def single_call(self) -> Command | Script | None:
-        """The call, if there is only one."""
-        return self.calls[0] if len(self.calls) == 1 else None
-
-    @property
     def once(self) -> bool:
         """Whether one of the calls must not be repeated after a lost reply."""
         return any(call.once for call in self.calls)
@@ -412,6 +422,11 @@ class Batch:
             self.replies[at], call = _NO_REPLY, self.calls[at]
             if isinstance(call, Script):
                 call.sent_at = now
+
+    def mark_failed(self, error: Exception) -> None:
+        """Store that an attempt at all calls has raised an error before it had their replies."""
+        if self.replies[0] is _NOT_SENT and not isinstance(error, NotSent):
+            self.replies = [_NO_REPLY] * len(self.calls)
 
     def record(self, pipeline: Pipeline, replies: Replies) -> None:
         """Store the replies to a pipeline."""
@@ -730,11 +745,19 @@ def _is_of_one_stream(error: Exception) -> bool:
     return not is_temporary(error)
 
 
+def missing_scripts(calls: Sequence[Command | Script], replies: Replies) -> dict[int, Script]:
+    """The scripts that the server doesn't have, by their places."""
+    return {
+        at: call
+        for at, (call, reply) in enumerate(zip(calls, replies, strict=True))
+        if isinstance(reply, NoScriptError) and isinstance(call, Script)
+    }
+
+
 def perform(using: str, steps: Generator[Step, Any, T]) -> T:
     """Run the steps of an operation against the Redis of an alias; blocks the thread."""
-    client = (
-        None if testruns.UTILS in modules else _blocking.get(using)
-    )  # nearly always that of blocking_client()
+    # nearly always that of blocking_client(), which costs a call
+    client = None if testruns.UTILS in modules else _blocking.get(using)
     return run_blocking((client or blocking_client(using)).perform, steps)
 
 
