@@ -7,9 +7,9 @@ A script is a file in the folder of its capability: `chats/send` is `services/ch
 one), and before it the files that it uses in turn; each file once, whatever the order of the lines. A header
 line `-- reads only` declares that the script changes nothing.
 
-Redis creates every function of a script at each call, for 0.1 µs. So the functions of these files that the
-script doesn't call, directly or indirectly, are left out. With `-- rare` in the comment of a function, those
-that only such functions need are moved into them, and created when these are called.
+Redis creates every function of a script at each call, for 0.1 µs. So the functions that the script
+doesn't call, directly or indirectly, are left out. With `-- rare` in the comment of a function, those that only
+such functions need are moved into them, and created when these are called.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ _READS_ONLY = re.compile(r"^-- reads only$", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?:--[^\n]*\n)*local function (\w+)\([^\n]*\n(.*?)^end\n", re.MULTILINE | re.DOTALL)
 _RARE = re.compile(r"^-- rare$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
-_CALL = re.compile(r"\b(\w+)\(")
+_WORD = re.compile(r"\w+")
 #: removes the key that `Script.add_nonexistent_key` adds
 _WITHOUT_LAST_KEY = "local KEYS = {unpack(KEYS, 1, #KEYS - 1)} "
 
@@ -381,18 +381,16 @@ def pieces(filename: str) -> list[str]:
 
 
 def with_needed(library: str, body: str) -> str:
-    """The text of a script: of the files that it uses, without the functions that it doesn't need, and its
-    own. What only a rare function needs is moved into that function."""
+    """The text of a script with the files that it uses, without the functions that it doesn't need. What only
+    a rare function needs is moved into that function."""
     text = library + "\n" + body
-    functions = {found[1]: found[0] for found in _FUNCTION.finditer(library)}
-    calls = {name: _called(function, functions) for name, function in functions.items()}
+    functions = {found[1]: found[0] for found in _FUNCTION.finditer(text)}
+    calls = {name: _named(function, functions) for name, function in functions.items()}
     rare = {name for name, function in functions.items() if _RARE.search(function)}
-    at_once = _reached(_called(_FUNCTION.sub("", library) + body, functions), calls, rare)
+    at_once = _reached(_named(_FUNCTION.sub("", text), functions), calls, rare)
 
     def place(found: re.Match[str]) -> str:
         name = found[1]
-        if name not in functions:  # the script's own
-            return found[0]
         if name not in at_once:
             return ""
         inner = _reached(calls[name], calls, set()) - at_once if name in rare else set()
@@ -403,9 +401,9 @@ def with_needed(library: str, body: str) -> str:
     return _FUNCTION.sub(place, text)
 
 
-def _called(code: str, functions: Collection[str]) -> set[str]:
-    """The functions that this code calls."""
-    return set(_CALL.findall(_COMMENT.sub("", code))) & set(functions)
+def _named(code: str, functions: Collection[str]) -> set[str]:
+    """The functions that this code names."""
+    return set(_WORD.findall(_COMMENT.sub("", code))) & set(functions)
 
 
 def _reached(called: set[str], calls: Mapping[str, set[str]], ends: Collection[str]) -> set[str]:

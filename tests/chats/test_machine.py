@@ -54,7 +54,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "send ignores request ids": ("chats/send", "if recorded then", "if false then"),
     "create ignores request ids": ("chats/create", "if recorded then", "if false then"),
-    "sending acks unread messages of others": ("chats/send", "position < chat.last", "false"),
+    "sending acks unread messages of others": ("chats/send", "position < last", "false"),
     "sending does not move the position": ("chats/send", "redis.call('ZADD', members, id, sender)", ""),
     "acks move the position back": ("chats/ack", "id <= position or not", "not"),
     "acks move the position above the newest": ("chats/ack", "math.min(cursor.id, chat.last)", "cursor.id"),

@@ -99,7 +99,7 @@ def planted(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def server_clock(ms: int | str) -> Iterator[None]:
     """Scripts read this time of the server: a number, or an expression in which NOW is the real time."""
-    real = "math.floor(microseconds() / 1000)"
+    real = "time[1] * 1000 + math.floor(time[2] / 1000)"
     with pytest.MonkeyPatch.context() as monkeypatch:
         planted(("common/_time", f"return {real}", f"return {str(ms).replace('NOW', real)}"), monkeypatch)
         try:

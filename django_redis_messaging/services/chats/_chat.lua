@@ -27,14 +27,16 @@ local function limits_of(length, age, bytes)
   return {length = tonumber(length), age = tonumber(age), bytes = tonumber(bytes or math.huge)}
 end
 
--- Returns the chat as {last, ms, stamp, epoch, keep, total, "-x" or "", value of newest}; nil if it does not exist.
+-- What the value of newest consists of: last, stamp, ms, epoch, keep, total, and "-x" or "".
+local NEWEST = '^(%d+)-((%d+)-%d+)-(%d+)-(%d+)-(%d+)(%-?x?)$'
+
+-- Returns these as a table, with the value; nil if the chat does not exist.
 local function read_chat(newest)
   local value = redis.call('GET', newest)
   if not value then
     return nil
   end
-  local last, stamp, ms, epoch, keep, total, mark =
-    string.match(value, '^(%d+)-((%d+)-%d+)-(%d+)-(%d+)-(%d+)(%-?x?)$')
+  local last, stamp, ms, epoch, keep, total, mark = string.match(value, NEWEST)
   return {
     last = tonumber(last), ms = ms, stamp = stamp, epoch = epoch, keep = tonumber(keep), total = tonumber(total),
     mark = mark, value = value,
@@ -42,13 +44,13 @@ local function read_chat(newest)
 end
 
 local function format_newest(last, stamp, epoch, keep, total, mark)
-  return table.concat({last, stamp, epoch, keep, string.format('%.0f', total)}, '-') .. mark
+  return last .. '-' .. stamp .. '-' .. epoch .. '-' .. keep .. '-' .. total .. mark
 end
 
--- Returns the value of newest for a new entry; its content begins with the nonce.
-local function newest_value(id, ms, content, epoch, keep, total, limits)
-  local nonce = string.match(content, '^%d+') or '0'
-  return format_newest(id, ms .. '-' .. nonce, epoch, keep, total, limits.age > 0 and '-x' or '')
+-- Returns the value of newest for a new entry; its content begins with the nonce. `max_age`: ms, or 0.
+local function newest_value(id, ms, content, epoch, keep, total, max_age)
+  local stamp = ms .. '-' .. (string.match(content, '^%d+') or '0')
+  return format_newest(id, stamp, epoch, keep, total, max_age > 0 and '-x' or '')
 end
 
 -- Calls `read` for one of several chats. A broken chat must not hide the others: its item is then {error}. All other

@@ -16,7 +16,8 @@ end
 -- Returns a new entry and its size. The content is what follows the ms, without "]".
 local function new_entry(ms, content, offset)
   local head = '[' .. ms .. ',' .. content
-  return string.format('%s,%.0f,%d]', head, offset, #head), #head
+  local size = #head
+  return head .. ',' .. offset .. ',' .. size .. ']', size
 end
 
 -- Returns the offset and the size of an entry; neither for one that this app has not written.
@@ -164,20 +165,27 @@ local function find_first_kept(log, stored, first, last, is_kept)
   return low
 end
 
--- Returns the id of the first entry within limits.length, limits.bytes and limits.age (ms, 0: none). The newest entry is
--- within the limit of bytes.
-local function first_allowed(log, stored, chat, now, limits)
-  local last = chat.last
-  local first = math.max(stored, last - limits.length + 1)
-  if chat.total > limits.bytes and first < last then
-    first = find_first_kept(log, stored, first, last - 1, function(entry)
+-- Returns the id of the first entry from `first` on that is within limits.bytes and limits.age (ms, 0: none).
+-- rare
+local function first_within(log, stored, first, chat, now, limits)
+  if chat.total > limits.bytes and first < chat.last then -- the newest entry is within the limit of bytes
+    first = find_first_kept(log, stored, first, chat.last - 1, function(entry)
       return chat.total - (read_extent(entry) or 0) <= limits.bytes
     end)
   end
   if limits.age > 0 then
-    first = find_first_kept(log, stored, first, last, function(entry)
+    first = find_first_kept(log, stored, first, chat.last, function(entry)
       return entry_ms(entry) >= now - limits.age
     end)
+  end
+  return first
+end
+
+-- Returns the id of the first entry within the limits.
+local function first_allowed(log, stored, chat, now, limits)
+  local first = math.max(stored, chat.last - limits.length + 1)
+  if limits.age > 0 or chat.total > limits.bytes then
+    return first_within(log, stored, first, chat, now, limits)
   end
   return first
 end
@@ -190,10 +198,10 @@ local function apply_limits(log, stored, chat, now, limits)
 end
 
 -- Sets the log to expire with its newest entry, sent at `ms`: nobody might read or write an idle chat again. `mark` is
--- what newest said before about the expiry.
-local function set_expiry(log, mark, ms, limits)
-  if limits.age > 0 then
-    redis.call('PEXPIREAT', log, string.format('%.0f', ms + limits.age + 1))
+-- what newest said before about the expiry; `max_age`: ms, or 0.
+local function set_expiry(log, mark, ms, max_age)
+  if max_age > 0 then
+    redis.call('PEXPIREAT', log, ms + max_age + 1)
   elseif mark ~= '' then
     redis.call('PERSIST', log)
   end
@@ -209,6 +217,8 @@ local function first_kept(members, stored, last, keep)
   return math.max(stored, math.min(math.floor(lowest[2] or 0), last - keep) + 1)
 end
 
+-- Removes the entries that are not kept for members.
+-- rare
 local function trim_acked(members, log, stored, last, keep)
   trim_before(log, stored, last, first_kept(members, stored, last, keep))
 end

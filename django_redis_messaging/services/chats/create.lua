@@ -39,7 +39,7 @@ end
 
 local function write_chat(last, now, epoch, total)
   local joins = last_user - first_user + 1
-  redis.call('SET', keys.newest, newest_value(last, now, content, epoch, keep, total, limits))
+  redis.call('SET', keys.newest, newest_value(last, now, content, epoch, keep, total, limits.age))
   redis.call('HSET', keys.info, 'created', now, 'title', title, 'open', open, 'owners', 1, 'joins', joins, 'edits', 0)
 end
 
@@ -58,7 +58,7 @@ end
 
 local function write_first_entry(entry, now)
   redis.call('RPUSH', keys.log, entry)
-  set_expiry(keys.log, '', now, limits)
+  set_expiry(keys.log, '', now, limits.age)
   redis.call('ZADD', keys.members, 1, ARGV[first_user])
 end
 

@@ -90,7 +90,7 @@ local function write_newest(list, epoch, now)
   local ms, nonce = string.match(entry or '', '^%[(%d+),(%d+)')
   local limits, offset, size = {age = redis.call('PTTL', keys.log)}, read_extent(entry or '')
   local total = (offset or 0) + (size or 0)
-  write('newest', 'SET', keys.newest, newest_value(last, ms or now, nonce or '0', epoch, keep, total, limits))
+  write('newest', 'SET', keys.newest, newest_value(last, ms or now, nonce or '0', epoch, keep, total, limits.age))
   redis.call('UNLINK', keys.own)
 end
 

@@ -29,14 +29,53 @@ local newest, members, own, log = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local requests, typing = {KEYS[5], KEYS[6]}, KEYS[7]
 local sender, request_id, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local content, reply_to = ARGV[4], tonumber(ARGV[5])
-local limits = limits_of(ARGV[6], ARGV[7], ARGV[8])
+local max_length, max_age, max_bytes = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 -- No name contains a NUL, so the same request id of another member is a different request.
 local request = sender .. '\0' .. request_id
 
--- Removes some of the entries that are no longer in the log: members who send and never ack leave them behind. Four at
--- random for each one added keep the set below four thirds of the log's length.
-local function sweep_own(first, last)
-  if redis.call('ZCARD', own) <= last - first + 1 then
+local before = redis.call('GET', newest)
+if not before then
+  return 'no chat'
+end
+-- As text, as far as possible: Lua converts numbers slowly.
+local last, _, latest, epoch, keep, total, mark = string.match(before, NEWEST)
+last = tonumber(last)
+local position = read_position(members, sender)
+if not position then
+  return 'no member'
+end
+
+-- Returns what a repeat gets.
+local function first_message(answer)
+  local id, first_epoch = string.match(answer, '^(%d+)%-%d+%-%d+%-(%d+)')
+  return {answer, first_epoch == epoch and redis.call('LINDEX', log, id - last - 1)}
+end
+
+-- Returns the content with the mentioned users who are members.
+local function with_mentions()
+  local mentioned = {}
+  for at = 9, #ARGV, 2 do
+    if redis.call('ZSCORE', members, ARGV[at]) then
+      mentioned[#mentioned + 1] = ARGV[at + 1]
+    end
+  end
+  return #mentioned > 0 and content .. ',[' .. table.concat(mentioned, ',') .. ']' or content
+end
+
+-- Applies the limits to the log with the new entry. Returns the same as apply_limits.
+-- rare
+local function limit_log(stored, id, new_total, now)
+  local limits = {length = max_length, age = max_age, bytes = max_bytes}
+  return apply_limits(log, stored, {last = id, total = new_total}, now, limits)
+end
+
+-- Adds the new entry to those that members have sent while they were behind. Removes some of these that are no longer in
+-- the log: members who send and never ack leave them behind. Four at random for each one added keep the set below four
+-- thirds of the log's length.
+-- rare
+local function add_own(id, first)
+  redis.call('ZADD', own, 0, own_entry(sender, id))
+  if redis.call('ZCARD', own) <= id - first + 1 then
     return
   end
   for _, entry in ipairs(redis.call('ZRANDMEMBER', own, 4)) do
@@ -46,76 +85,59 @@ local function sweep_own(first, last)
   end
 end
 
-local chat = read_chat(newest)
-
--- Returns what a repeat gets.
-local function first_message(answer)
-  local id, epoch = string.match(answer, '^(%d+)%-%d+%-%d+%-(%d+)')
-  return {answer, epoch == chat.epoch and redis.call('LINDEX', log, id - chat.last - 1)}
-end
-
-if not chat then
-  return 'no chat'
-end
-local position = read_position(members, sender)
-if not position then
-  return 'no member'
-end
-if reply_to > chat.last then
+if reply_to > last then
   -- A repeat gets its first answer even if the message could not be sent now.
   local answer = find_answer(request, requests, window, milliseconds())
   return answer and first_message(answer) or 'no message'
 end
-local id, stored = chat.last + 1, first_stored(log, chat.last)
 -- The new entry counts as read by its sender only if the sender has read all entries before it. Otherwise the
 -- position must stay: moving it would ack unread messages of others.
-local is_behind = position < chat.last
+local is_behind = position < last
 if is_behind then
   redis.call('ZCARD', own)
 end
 local is_typing = redis.call('ZSCORE', typing, sender)
-local mentioned = {}
-for at = 9, #ARGV, 2 do
-  if redis.call('ZSCORE', members, ARGV[at]) then
-    mentioned[#mentioned + 1] = ARGV[at + 1]
-  end
+if #ARGV > 8 then
+  content = with_mentions()
 end
-if #mentioned > 0 then
-  content = content .. ',[' .. table.concat(mentioned, ',') .. ']'
-end
--- Every key has been read by now: a key of another type has raised an error before the first write.
+-- Every key but the log has been read by now: a key of another type has raised an error before the first write.
 
 local now = milliseconds()
-local ms = digits(math.max(now, tonumber(chat.ms)))
-local entry, size = new_entry(ms, content, chat.total)
-local value = newest_value(id, ms, content, chat.epoch, chat.keep, chat.total + size, limits)
+local id, ms = last + 1, digits(math.max(now, latest))
+local entry, size = new_entry(ms, content, total)
+local value = newest_value(id, ms, content, epoch, keep, total + size, max_age)
 -- Only the entry says which of the mentioned users are members.
 local answer = #ARGV > 8 and {value, entry} or value
 local recorded = record_answer_once(request, value, requests, window, now)
 if recorded then
   return first_message(recorded)
 end
+local length = redis.pcall('RPUSH', log, entry)
+if type(length) == 'table' then -- a key of another type
+  redis.call('HDEL', requests[1], request)
+  redis.call('HDEL', requests[2], request)
+  return length
+end
 
 publish_hint('m', newest)
 if is_typing then
   redis.call('ZREM', typing, sender)
 end
-redis.call('RPUSH', log, entry)
 redis.call('SET', newest, value)
-set_expiry(log, chat.mark, tonumber(ms), limits)
+set_expiry(log, mark, ms, max_age)
+local stored = id - length + 1
 local first = stored
-chat.last, chat.total = id, chat.total + size
-if limits.age > 0 or id - stored >= limits.length or chat.total > limits.bytes then
-  first, stored = apply_limits(log, stored, chat, now, limits)
+if max_age > 0 or length > max_length or total + size > max_bytes then
+  first, stored = limit_log(stored, id, total + size, now)
 end
 if is_behind then
-  redis.call('ZADD', own, 0, own_entry(sender, id))
-  sweep_own(first, id)
+  add_own(id, first)
   return answer
 end
 redis.call('ZADD', members, id, sender)
--- Acks trim exactly. Here the log may exceed `keep` by a sixteenth, so that few sends trim.
-if id - stored >= chat.keep + math.floor(chat.keep / 16) then
-  trim_acked(members, log, stored, id, chat.keep)
+-- Acks trim exactly. Here the log may exceed `keep` by an eighth, so that few sends look whether all have acked.
+local step = math.floor(keep / 16)
+if id - stored >= keep + step and id % (step + 1) == 0 then
+  trim_acked(members, log, stored, id, tonumber(keep))
 end
 return answer

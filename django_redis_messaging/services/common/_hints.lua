@@ -11,6 +11,6 @@
 -- A lost hint costs time: those processes also look at what they watch every few seconds. So a user without the
 -- permission to publish is no error.
 local function publish_hint(kind, key, user)
-  local prefix, resource = string.match(key, '^(.-):{(.-)}')
-  redis.pcall('PUBLISH', prefix .. ':live', kind .. resource .. (user and '\0' .. user or ''))
+  local start, resource = string.match(key, '^([^{]+){([^}]+)')
+  redis.pcall('PUBLISH', start .. 'live', user and kind .. resource .. '\0' .. user or kind .. resource)
 end

@@ -27,7 +27,7 @@ local MAX_EXCESS = 7 * 86400000
 local function keep_until(expires, current, now)
   local ttl, needed = redis.call('PTTL', current), expires - now
   if ttl < needed - 1 or ttl > needed + MAX_EXCESS then -- its clock may be a ms ahead of TIME
-    redis.call('PEXPIREAT', current, string.format('%.0f', expires))
+    redis.call('PEXPIREAT', current, expires)
   end
 end
 

@@ -5,11 +5,12 @@ local function microseconds()
 end
 
 local function milliseconds()
-  return math.floor(microseconds() / 1000)
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- A number as text with all its digits, as keys, scores and replies need it: ids and moments exceed the 14 digits
--- that tostring() keeps.
+-- A number as text with all its digits, as keys, scores and replies need it. tostring() and .. keep 14 digits: enough
+-- for ms and for what is counted, not for µs.
 local function digits(number)
   return string.format('%.0f', number)
 end
