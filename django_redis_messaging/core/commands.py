@@ -7,9 +7,9 @@ A script is a file in the folder of its capability: `chats/send` is `services/ch
 one), and before it the files that it uses in turn; each file once, whatever the order of the lines. A header
 line `-- reads only` declares that the script changes nothing.
 
-Redis creates every function of a script at each call, for 0.1 µs. So the functions that the script
-doesn't call, directly or indirectly, are left out. With `-- rare` in the comment of a function, those that only
-such functions need are moved into them, and created when these are called.
+Redis creates every function of a script at each call, for 0.1 µs. So the functions that the script doesn't
+call, directly or indirectly, are left out. With `-- rare` in the comment of a function, those that only such
+functions need are moved into them, and created when these are called.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 import pytest
 from pytest_django import Settings
 
-from django_redis_messaging import Changes, Chat, ChatNotFound, NotAMember
+from django_redis_messaging import Changes, Chat, ChatNotFound, Choices, Inbox, NotAMember
 
 from ..support.server import change, keys, server, server_ms
 
@@ -128,6 +128,44 @@ def test_positions_are_returned_when_something_of_them_changed(chat: Chat) -> No
     chat.send("bob", "four")
     news = following(chat, known)
     assert (news.moved, news.positions["bob"], news.last_sender) == (known.moved, 0, "bob")
+
+
+def test_an_idle_call_reads_no_positions(chat: Chat) -> None:
+    """So that it costs the same for any number of members."""
+    known = chat.changes("bob", after=0)
+    for key in (keys(chat).standing, keys(chat).hidden):
+        server().delete(key)
+        server().set(key, "not a set")
+    assert following(chat, known).moved == known.moved
+
+
+def test_acks_while_reading_pending_messages_and_hiding_change_the_positions(chat: Chat) -> None:
+    known = chat.changes("bob", after=0)
+    Inbox("cat").pending(ack=True)
+    acked = following(chat, known)
+    assert (acked.positions["cat"], acked.moved == known.moved) == (3, False)
+    Choices().choose("cat", receipts=False)
+    hidden = following(chat, acked)
+    assert ("cat" in hidden.positions, hidden.moved == acked.moved) == (False, False)
+
+
+@pytest.mark.parametrize("case", ["hidden", "off"])
+def test_what_is_hidden_changes_nothing(case: str, chat: Chat, settings: Settings) -> None:
+    if case == "off":
+        change(settings, READ_RECEIPTS=False)
+    else:
+        Choices().choose("cat", receipts=False)
+    known = chat.changes("bob", after=0)
+    chat.ack("cat", 2)
+    assert following(chat, known) == known.__class__(
+        **{**vars(known), "messages": [], "members": [], "positions": {}, "last_sender": ""}
+    )
+
+
+def test_an_ack_writes_no_part_of_lost_information(chat: Chat) -> None:
+    server().delete(keys(chat).info)
+    chat.ack("cat", 2)
+    assert not server().exists(keys(chat).info)
 
 
 def test_an_answer_is_bounded_in_bytes(chat: Chat, settings: Settings) -> None:

@@ -30,6 +30,18 @@ local function move_position(members, own, user, id)
   redis.call('ZADD', members, id, user)
 end
 
+-- Changes the number by which chats/changes notices that a position was moved. `step` is random, so that it becomes
+-- another number after data loss. A position that is hidden doesn't count: others would learn that it was moved. Keys of
+-- another type are no error, and a key that was lost stays so: the number is of use only with what else they hold.
+local function count_move(info, hidden, user, step)
+  if redis.pcall('SISMEMBER', hidden, user) == 1 then
+    return
+  end
+  if redis.pcall('HINCRBY', info, 'moved', step) == tonumber(step) and redis.call('HEXISTS', info, 'created') == 0 then
+    redis.call('HDEL', info, 'moved')
+  end
+end
+
 -- Counts the entries above the position that are within the limits, without the member's own.
 local function count_unread(own, first, last, position, user)
   local from = math.max(position, first - 1)

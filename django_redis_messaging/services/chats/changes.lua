@@ -81,12 +81,15 @@ local function hide_positions(names, positions)
   end
 end
 
--- Returns the number of members, a fingerprint of the title, the members and their positions, and the positions of the
--- longest-standing members. None of them depends on the positions that are hidden.
-local function read_positions(title)
-  local names = redis.call('ZRANGE', keys.standing, 0, max_members - 1)
-  local count = #names > 0 and #names < max_members and #names or redis.call('ZCARD', keys.members)
-  local positions = {}
+-- Returns a number that stands for the title, the members and their positions, by what changes with them; not for the
+-- positions that are hidden, nor for those that senders have moved by sending, which come with the new entries.
+local function fingerprint_of(...)
+  return tonumber(string.sub(redis.sha1hex(table.concat({...}, ' ')), 1, 12), 16)
+end
+
+-- Returns the positions of the longest-standing members.
+local function read_positions()
+  local names, positions = redis.call('ZRANGE', keys.standing, 0, max_members - 1), {}
   if #names > 0 then
     for at, position in ipairs(redis.call('ZMSCORE', keys.members, unpack(names))) do
       if position then -- otherwise one of the keys was lost
@@ -99,8 +102,7 @@ local function read_positions(title)
       hide_positions(names, positions)
     end
   end
-  local hash = redis.sha1hex(#title .. ' ' .. title .. count .. ' ' .. table.concat(positions, ' '))
-  return count, tonumber(string.sub(hash, 1, 12), 16), positions
+  return positions
 end
 
 -- The size of the positions in the answer.
@@ -175,18 +177,20 @@ end
 local now, last = milliseconds(), chat.last
 local first, stored = apply_retention(chat, keys.members, keys.log, now, limits)
 local reset = not is_cursor_valid(chat, keys.log, stored, cursor)
-local title, edit_count, edit_line, latest_event =
-  unpack(redis.call('HMGET', keys.info, 'title', 'edits', 'edited', 'event'))
+local title, edit_count, edit_line, latest_event, moved =
+  unpack(redis.call('HMGET', keys.info, 'title', 'edits', 'edited', 'event', 'moved'))
 title = title or ''
-local count, fingerprint, positions = read_positions(title)
+local count = redis.call('ZCARD', keys.members)
+local fingerprint = fingerprint_of(chat.epoch, latest_event or 0, count, shows_positions and moved or '-', title)
 local after = reset and (read_position(keys.members, viewer.user) or 0) or cursor.id
 after = math.max(math.min(after, last), viewer.join_id)
 local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, first)
 local typists = read_typists(now)
 local event, events = events_since(keys.info, latest_event, not reset and known_event or nil, viewer.event)
 -- With them, pages tell members of the same name apart who are typing or in an event.
-if from > last and digits(fingerprint) == known_fingerprint and #typists == 0 and event == (known_event or event) then
-  positions = {}
+local positions = {}
+if from <= last or digits(fingerprint) ~= known_fingerprint or #typists > 0 or event ~= (known_event or event) then
+  positions = read_positions()
 end
 max_bytes = max_bytes - bytes_of(positions)
 

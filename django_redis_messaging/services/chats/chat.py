@@ -467,7 +467,7 @@ class Chat(Service):
         """
         name(user, "user")
         cursor = values.parse_cursor(up_to, "up_to")
-        reply = yield Script("chats/ack", self._keys.reading, (user, *cursor))
+        reply = yield Script("chats/ack", self._keys.acking, (user, *cursor, values.random_step()))
         return int(self._checked(reply, user))
 
     aack = asynchronous(ack)

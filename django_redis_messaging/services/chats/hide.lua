@@ -6,10 +6,11 @@
 -- KEYS  1-10 chat (_chat.lua)
 -- ARGV  1 user
 -- ARGV  2 1 to hide it, 0 to show it
+-- ARGV  3 random number, see count_move in _positions.lua
 -- Returns 1 if that has changed, otherwise 0, as for a user who is not a member and for a chat that nobody can read
 --   because one of the keys has another type
 local keys = chat_at(KEYS)
-local user, hides = ARGV[1], ARGV[2] == '1'
+local user, hides, step = ARGV[1], ARGV[2] == '1', ARGV[3]
 
 -- This is done for all chats of a user: one that is broken must not end it.
 local position, is_hidden = redis.pcall('ZSCORE', keys.members, user), redis.pcall('SISMEMBER', keys.hidden, user)
@@ -17,5 +18,6 @@ if type(position) ~= 'string' or is_hidden ~= (hides and 0 or 1) then
   return 0
 end
 redis.call(hides and 'SADD' or 'SREM', keys.hidden, user)
+redis.pcall('HINCRBY', keys.info, 'moved', step)
 publish_hint('t', keys.members)
 return 1

@@ -275,9 +275,9 @@ class Inbox(Service):
     def _read_unacked(
         self, page: Sequence[_Entry], limit: int, total: int, ack: bool
     ) -> Steps[list[tuple[_Entry, Any]]]:
-        arguments = (self.user, int(ack), limit, total, *limits())
+        arguments = (self.user, int(ack), limit, total, *limits(), values.random_step())
         return (
-            yield from self._read(page, "chats/inbox_pending", _reading_keys, arguments, seen=True, once=ack)
+            yield from self._read(page, "chats/inbox_pending", _acking_keys, arguments, seen=True, once=ack)
         )
 
     def _read(
@@ -324,6 +324,10 @@ def _entry(chat_id: bytes, value: bytes) -> _Entry:
 
 def _reading_keys(keys: ChatKeys) -> Sequence[str]:
     return keys.reading
+
+
+def _acking_keys(keys: ChatKeys) -> Sequence[str]:
+    return keys.acking
 
 
 def _listing_keys(keys: ChatKeys) -> Sequence[str]:

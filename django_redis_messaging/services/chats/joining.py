@@ -21,6 +21,7 @@ from ..common.arguments import flag, request, window
 from ..users.keys import UserKeys
 from .keys import ChatKeys, direct_id
 from .replies import checked_reply, raise_refusal
+from .values import random_step
 
 #: by how much the score of a suspended member is above their position: see _members.lua
 HALF = 0.5
@@ -212,7 +213,7 @@ def remove_entries(prefix: str, chat_id: str, entries: Iterable[tuple[str, str]]
 
 def hiding_step(keys: ChatKeys, user: str, *, hides: bool) -> Script:
     """The step that stores in a chat whether a member hides what they have read."""
-    return Script("chats/hide", keys.following, (user, int(hides)))
+    return Script("chats/hide", keys.following, (user, int(hides), random_step()))
 
 
 def joining_users(reserved: Mapping[str, bool]) -> list[str | int]:

@@ -47,7 +47,7 @@ class ChatKeys:
     @property
     def info(self) -> str:
         """HASH: title, open, created (ms), owners, joins (ever), edits (ever), edited (the messages edited
-        last), event and events (what happened to the chat): see _info.lua."""
+        last), event and events (what happened to the chat): see _info.lua; moved: see _positions.lua."""
         return self.tag + ":info"
 
     @property
@@ -117,6 +117,11 @@ class ChatKeys:
     def reading(self) -> tuple[str, ...]:
         """The first keys, for what a member has not read."""
         return (self.newest, self.members, self.own, self.log)
+
+    @functools.cached_property
+    def acking(self) -> tuple[str, ...]:
+        """Those, and what else an ack concerns."""
+        return (*self.reading, self.info, self.hidden)
 
     @functools.cached_property
     def paging(self) -> tuple[str, ...]:

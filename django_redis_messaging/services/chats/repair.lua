@@ -194,4 +194,5 @@ write_info(list, values, owners, write_order(list, order), now)
 if latest > event then
   write('info', 'HSET', keys.info, 'event', latest)
 end
+redis.call('HSET', keys.info, 'moved', now) -- see count_move in _positions.lua
 return rebuilt

@@ -5,6 +5,7 @@ _log.lua describes the format of an entry.
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -165,7 +166,8 @@ class Changes:
     """Those of `positions` who joined after the newest message: they begin at it, but have not read it.
     Empty if `last_sender` is."""
     moved: int
-    """Stands for the title, the members, and the positions: pass it to the next call."""
+    """Stands for the title, the members, and the positions, but not for positions that have moved because the
+    member sent a message: these come with it. Pass it to the next call."""
     title: str
     member_count: int
     last_id: int
@@ -317,6 +319,11 @@ def limits_without_bytes() -> tuple[int, int]:
 def max_age() -> int:
     """The maximum age of an entry: ms, 0 for none."""
     return limits_without_bytes()[1]
+
+
+def random_step() -> int:
+    """A random number, for count_move of _positions.lua."""
+    return int.from_bytes(os.urandom(2)) + 1
 
 
 def parse_cursor(value: str | int, what: str) -> tuple[int, int | str, str]:
