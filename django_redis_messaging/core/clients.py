@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
 from contextlib import suppress
 from sys import modules
 from time import monotonic
@@ -766,9 +766,9 @@ def execute(using: str, step: Step) -> Any:
     return run_blocking(blocking_client(using).execute, step)
 
 
-async def aperform(using: str, steps: Generator[Step, Any, T]) -> T:
+def aperform(using: str, steps: Generator[Step, Any, T]) -> Coroutine[Any, Any, T]:
     """Run the steps of an operation against the Redis of an alias, in the running event loop."""
-    return await async_client(using).perform(steps)
+    return async_client(using).perform(steps)
 
 
 def perform_renewal(using: str, steps: Generator[Step, Any, T]) -> T:

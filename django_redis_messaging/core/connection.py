@@ -296,17 +296,24 @@ class BlockingConnection(Connection):
         self._timeout = seconds
 
 
-class AsyncConnection(Connection, asyncio.Protocol):
+class AsyncConnection(Connection, asyncio.BufferedProtocol):
     """A connection that belongs to an event loop. Use it in one task at a time."""
 
     def __init__(self, address: Address | None = None) -> None:
         super().__init__(address)
         self._loop = asyncio.get_running_loop()
+        #: a view: asyncio's TLS slices what it gets, and a slice of a bytearray would be a copy
+        self._buffer = memoryview(bytearray(CHUNK))
         self._transport: Any = None
         #: kept, because it closes the transport when it is destroyed
         self._writer: Any = None
         self._ended: BaseException | None = None
+        #: the wait for data, and when it ends (time of the loop)
         self._arrival: asyncio.Future[None] | None = None
+        self._ends = 0.0
+        #: it stays for later waits, which end later: making one for each wait takes longer
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ends = 0.0
 
     async def open(self, target: Target, seconds: float) -> None:
         """Connect and authenticate within `seconds`; raises RedisError."""
@@ -330,10 +337,10 @@ class AsyncConnection(Connection, asyncio.Protocol):
             self._transport = self._writer.transport
             self._transport.set_protocol(self)
 
-    async def exchange(self, calls: Sequence[Words], seconds: float) -> Replies:
+    def exchange(self, calls: Sequence[Words], seconds: float) -> Coroutine[Any, Any, Replies]:
         """Send calls and return their replies, within `seconds`; raises RedisError."""
         self._write(calls)
-        return await self._replies(len(calls), seconds)
+        return self._replies(len(calls), seconds)
 
     async def send(self, calls: Sequence[Words], _: float) -> None:
         """Send calls; `receive` returns their replies."""
@@ -351,7 +358,7 @@ class AsyncConnection(Connection, asyncio.Protocol):
         """Whether a reply arrives within `seconds`, or the connection ends. A cancellation loses nothing."""
         if not self.is_broken:
             with contextlib.suppress(TimeoutError):
-                await self._wait_for_data(self._loop.time() + seconds)
+                await self._arrival_by(self._loop.time() + seconds)
         return self.is_broken
 
     @property
@@ -365,6 +372,9 @@ class AsyncConnection(Connection, asyncio.Protocol):
     def close(self) -> None:
         """Close the connection at once, without waiting for the server."""
         self._ended = self._ended or ConnectionError("the connection was closed")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._transport is not None and not self._loop.is_closed():
             self._transport.abort()
 
@@ -379,19 +389,33 @@ class AsyncConnection(Connection, asyncio.Protocol):
                     return replies
                 if self._ended is not None:
                     raise driver.ConnectionError(str(self._ended))
-                await self._wait_for_data(ends)
+                await self._arrival_by(ends)
         except BaseException as error:
             self._fail(error)
 
-    async def _wait_for_data(self, ends: float) -> None:
-        """Wait until data arrives or the connection ends; raises TimeoutError."""
+    def _arrival_by(self, ends: float) -> asyncio.Future[None]:
+        """Await it until data arrives or the connection ends; raises TimeoutError."""
         self._arrival = arrival = self._loop.create_future()
-        timer = self._loop.call_at(ends, _expire, arrival)
-        try:
-            await arrival
-        finally:
-            timer.cancel()
-            self._arrival = None
+        self._ends = ends
+        if self._timer is None or self._timer_ends > ends:
+            self._set_timer()
+        return arrival
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ends = self._ends
+        self._timer = self._loop.call_at(self._ends, self._check_time)
+
+    def _check_time(self) -> None:
+        """End the wait if its time is over."""
+        self._timer = None
+        if self._arrival is None or self._arrival.done():
+            return
+        if self._loop.time() < self._ends:
+            self._set_timer()
+        else:
+            self._arrival.set_exception(TimeoutError("no reply in time"))
 
     def _write(self, calls: Sequence[Words]) -> None:
         if self._ended is not None:
@@ -399,8 +423,11 @@ class AsyncConnection(Connection, asyncio.Protocol):
         for piece in pack(calls):
             self._transport.write(piece)
 
-    def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.feed(self._buffer, 0, nbytes)
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -410,11 +437,6 @@ class AsyncConnection(Connection, asyncio.Protocol):
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
-
-
-def _expire(arrival: asyncio.Future[None]) -> None:
-    if not arrival.done():
-        arrival.set_exception(TimeoutError("no reply in time"))
 
 
 class BlockingSignal:
