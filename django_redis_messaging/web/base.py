@@ -7,7 +7,8 @@ import binascii
 import dataclasses
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
@@ -122,8 +123,12 @@ class MessagingView(View):
     def count_use(self, action: str, times: int = 1) -> None:
         """Count what the user does, up to its rate, unless the service does (`Chat._count_use`). Raises
         RateExceeded."""
-        if action in COUNTED_BY_PAGES or not conf.current().RATES_IN_SERVICES:
+        if self.counts(action):
             Rate.of(self.me, action).require(times)
+
+    def counts(self, action: str) -> bool:
+        """Whether the pages count this action, and not the service."""
+        return action in COUNTED_BY_PAGES or not conf.current().RATES_IN_SERVICES
 
     def answer_to(self, error: MessagingError) -> Answer | None:
         """The answer to an error of the services, or None if the error must be raised."""
@@ -270,6 +275,22 @@ class ChatMixin(MessagingView):
         super().check_access(request)
         if self.checks_membership_first:
             self.chat.role(self.me)
+
+    @contextmanager
+    def admitted(self, action: str) -> Iterator[None]:
+        """Check the request in this block, then `admit`. To others than members, the answer is the same if
+        the block raises a Problem."""
+        try:
+            yield
+        except Problem:
+            self.chat._admit(self.me)
+            raise
+        self.admit(action)
+
+    def admit(self, action: str) -> None:
+        """Check membership and count what the user does, in one round trip: for a view that doesn't check
+        membership first. Raises NotAMember, RateExceeded."""
+        self.chat._admit(self.me, action if self.counts(action) else "")
 
     @property
     def chat(self) -> Chat:

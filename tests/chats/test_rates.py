@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, ChatNotFound, LimitExceeded, NotAMember, RateExceeded, conf
+from django_redis_messaging.core import clients
+from django_redis_messaging.core.operations import Script
 from django_redis_messaging.services.common.rates import Rate, rate_key
 
 from ..support.planted_bugs import server_clock
@@ -145,6 +147,21 @@ def test_more_uses_than_the_limit_are_no_question_of_waiting() -> None:
     assert Rate("ann", "invite", limit=2500, period=60).take() > 0
     with pytest.raises(ValueError, match="times"):
         Rate("ann", "invite", limit=4, period=60).take(0)
+
+
+def test_uses_can_be_taken_back_until_the_rate_is_used_again() -> None:
+    rate = Rate("ann", "send", limit=3, period=60)
+
+    def execute(step: Script) -> int:
+        return int(clients.execute(conf.alias(), step) or 0)
+
+    first, second = rate.use(), rate.use(2)
+    assert (execute(first), execute(second)) == (0, 0)
+    execute(rate.undo(first))
+    assert rate.take() > 0
+    for _ in range(2):  # as after a lost reply
+        execute(rate.undo(second))
+    assert (rate.take(2), rate.take() > 0) == (0.0, True)
 
 
 def test_services_count_uses_if_configured(settings: Settings) -> None:

@@ -18,6 +18,7 @@ from django_redis_messaging import Blocks, Chat, conf
 from django_redis_messaging.services.common import rates
 from django_redis_messaging.web.views.people import BLOCKS_PER_PAGE
 
+from ..support.trips import round_trips
 from .conftest import Room, client_of
 from .test_json import post
 from .test_roles import TABLE, ask
@@ -96,9 +97,34 @@ class TestRates:
         configure(settings, SEND_RATE=1, INVITE_RATE=1, CREATE_RATE=1)
         client = room.client("owner", json=True)
         assert post(client, "send", room.chat.id, body="").status_code == 400
+        assert post(client, "send", "there-is-none", body="x").status_code == 404
         assert post(client, "new", to="stranger").status_code == 403
         assert post(client, "send", room.chat.id, body="x").status_code == 200
         assert post(client, "new", to=room.id("staff")).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("name", "args", "data"),
+        [
+            ("send", [], {"body": "Hi"}),
+            ("edit", ["1"], {"body": "Better"}),
+            ("delete_message", ["1"], {}),
+            ("rename", [], {"title": "Another"}),
+            ("mute", [], {"hours": "8"}),
+            ("role", [], {"member": "MEMBER", "role": "owner"}),
+        ],
+    )
+    def test_changes_take_two_round_trips(
+        self, room: Room, name: str, args: list[str], data: dict[str, str]
+    ) -> None:
+        """Membership is checked and the use counted in one round trip; the change is the other one."""
+        client = room.client("owner", json=True)
+        sent = {key: value.replace("MEMBER", room.id("member")) for key, value in data.items()}
+        path = reverse(f"messaging:{name}", args=[room.chat.id, *args])
+        answers: list[Any] = []
+        # the first one loads the scripts
+        _, trips = [round_trips(lambda: answers.append(client.post(path, sent))) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert trips == 2
 
     def test_typed_text_is_shown_again_when_no_search_is_left(self, room: Room, settings: Settings) -> None:
         configure(settings, SEARCH_RATE=1, CREATE_RATE=1)

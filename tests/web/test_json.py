@@ -307,14 +307,14 @@ class TestChanges:
 
     @pytest.mark.parametrize("query", ["", "?html=1"])
     @pytest.mark.parametrize("role", ["owner", "member"])
-    def test_sending_takes_three_operations(
+    def test_sending_takes_two_operations(
         self, room: Room, operations: list[str], role: str, query: str
     ) -> None:
         client = room.client(role, json=True)
         operations.clear()
         answer = client.post(reverse("messaging:send", args=[room.chat.id]) + query, {"body": "Hi"})
         assert answer.status_code == 200
-        assert operations == ["Chat.role", "Rate.require", "Chat.send"]
+        assert operations == ["Chat.admit", "Chat.send"]
         message = answer.json()["message"]
         (stored,) = room.chat.history(room.id(role), limit=1).messages
         text = message.pop("html" if query else "body")

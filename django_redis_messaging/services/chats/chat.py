@@ -864,9 +864,25 @@ class Chat(Service):
         (`MessagingView.count_use`). `member`: only members may do it; for others, nothing is counted."""
         if not conf.current().RATES_IN_SERVICES:
             return
-        if member and not _role_in((yield self._reading_line(user))):
-            yield from self._read_role(user)  # raises the error
-        yield from Rate.of(user, action, using=self._using).required(times)
+        rate = Rate.of(user, action, using=self._using)
+        yield from self._count_member_use(user, rate, times) if member else rate.required(times)
+
+    @operation
+    def _admit(self, user: str, action: str = "") -> Steps[None]:
+        """Check that a user is a member, and count the action, in one round trip; for the pages."""
+        if action:
+            yield from self._count_member_use(user, Rate.of(user, action, using=self._using), 1)
+        else:
+            yield from self._read_role(user)
+
+    def _count_member_use(self, user: str, rate: Rate, times: int) -> Steps[None]:
+        """Count the use by a member; others use nothing up."""
+        use = rate.use(times)
+        line, wait = yield [self._reading_line(user), use]
+        if not _role_in(line):
+            exists, _ = yield [Command("EXISTS", self._keys.newest, reads=True), rate.undo(use)]
+            raise_refusal(b"no member" if exists else b"no chat", self.id, user, "")
+        rate.check(wait)
 
     def _read_role(self, user: str) -> Steps[str]:
         exists, line = yield [Command("EXISTS", self._keys.newest, reads=True), self._reading_line(user)]

@@ -68,7 +68,7 @@ class Rate(Service):
 
         Raises LimitExceeded for more times than the limit: waiting would not help.
         """
-        return (yield from self._take(times))
+        return int((yield self.use(times))) / 1000
 
     atake = asynchronous(take)
 
@@ -81,26 +81,32 @@ class Rate(Service):
 
     def required(self, times: int) -> Steps[None]:
         """The steps of `require`, for the operations of other services."""
-        wait = yield from self._take(times)
-        if wait:
-            raise RateExceeded(
-                f"{self._action} uses per {self._period / 1000:g} s",
-                limit=self._limit,
-                retry_after=wait,
-                setting=self._setting,
-            )
+        self.check((yield self.use(times)))
 
-    @property
-    def _setting(self) -> str:
-        return RATES[self._action][0] if self._action in RATES else ""
-
-    def _take(self, times: int) -> Steps[float]:
+    def use(self, times: int = 1) -> Script:
+        """The step of `take`: replies 0, or the ms to wait."""
         integer(times, "times", minimum=1, maximum=_MAX_TIMES)
         if times > self._limit:
             raise LimitExceeded(
                 f"{self._action} uses at once", limit=self._limit, actual=times, setting=self._setting
             )
-        wait = yield Script(
-            "common/rate_take", [self._key], [self._limit, self._period, times, request(None)]
-        )
-        return int(wait) / 1000
+        return Script("common/rate_take", [self._key], [self._limit, self._period, times, request(None)])
+
+    def check(self, wait: int) -> None:
+        """Raise RateExceeded if this reply to `use` is a time to wait."""
+        if wait:
+            raise RateExceeded(
+                f"{self._action} uses per {self._period / 1000:g} s",
+                limit=self._limit,
+                retry_after=wait / 1000,
+                setting=self._setting,
+            )
+
+    def undo(self, use: Script) -> Script:
+        """The step that takes back what `use` has used."""
+        *_, times, token = use.words
+        return Script("common/rate_undo", [self._key], [token, times])
+
+    @property
+    def _setting(self) -> str:
+        return RATES[self._action][0] if self._action in RATES else ""

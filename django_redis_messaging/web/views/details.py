@@ -69,11 +69,13 @@ class DetailsView(ChatMixin, MessagingPage):
 class RenameView(ChatMixin):
     """Changes the title of a chat."""
 
+    checks_membership_first = False
+
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        title = clean(TitleForm(request.POST))["title"]
-        if is_direct(chat_id):
-            raise problems.invalid(_("A direct chat has no title."))
-        self.count_use("rename")
+        with self.admitted("rename"):
+            title = clean(TitleForm(request.POST))["title"]
+            if is_direct(chat_id):
+                raise problems.invalid(_("A direct chat has no title."))
         self.chat.rename(self.me, title)
         return self.done({"title": title}, "room", chat_id)
 
@@ -81,11 +83,13 @@ class RenameView(ChatMixin):
 class MuteView(ChatMixin):
     """Mutes a chat for some hours, or unmutes it."""
 
+    checks_membership_first = False
+
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        hours = MUTE_HOURS.get(request.POST.get("hours", ""))
-        if hours is None:
-            raise problems.invalid(_("Choose how long to mute the chat."))
-        self.count_use("change")
+        with self.admitted("change"):
+            hours = MUTE_HOURS.get(request.POST.get("hours", ""))
+            if hours is None:
+                raise problems.invalid(_("Choose how long to mute the chat."))
         until = timezone.now() + timedelta(hours=hours) if hours else None
         self.chat.mute(self.me, until)
         return self.done({"until": until.isoformat() if until else None}, "room", chat_id)
@@ -94,11 +98,12 @@ class MuteView(ChatMixin):
 class RoleView(ChatMixin):
     """Makes another member an owner, or takes that away. Only owners may."""
 
+    checks_membership_first = False
     invalid_message = _("Choose a person.")
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
         role: Role = "owner" if request.POST.get("role") == "owner" else "member"
-        self.count_use("change")
+        self.admit("change")
         self.chat.set_role(self.me, request.POST.get("member", ""), role)
         return self.done({"role": role}, "details", chat_id)
 

@@ -53,6 +53,7 @@ SUGGESTED_MEMBERS = 8
 class MessageMixin(ChatMixin):
     """Sends or changes a message. If that fails, the page shows the text again."""
 
+    checks_membership_first = False
     invalid_message = gettext_lazy("This message can't be sent.")
 
     def message_done(self, message: Message | None) -> HttpResponse:
@@ -78,8 +79,8 @@ class SendView(MessageMixin):
     """Sends a message. A repeated request with the same `request_id` returns the first message."""
 
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        data = clean(MessageForm(request.POST))
-        self.count_use("send")
+        with self.admitted("send"):
+            data = clean(MessageForm(request.POST))
         chosen = request.POST.getlist("mentions")
         message = self.chat.send(
             self.me,
@@ -109,8 +110,8 @@ class EditView(MessageMixin):
     """Replaces the body of one of the user's own messages."""
 
     def post(self, request: HttpRequest, chat_id: str, message_id: str) -> HttpResponse:
-        number, body = parse_id(message_id), clean(MessageForm(request.POST))["body"]
-        self.count_use("edit")
+        with self.admitted("edit"):
+            number, body = parse_id(message_id), clean(MessageForm(request.POST))["body"]
         return self.message_done(self.chat.edit(self.me, number, body))
 
 
@@ -118,8 +119,8 @@ class DeleteMessageView(MessageMixin):
     """Deletes a message, leaving a tombstone."""
 
     def post(self, request: HttpRequest, chat_id: str, message_id: str) -> HttpResponse:
-        number = parse_id(message_id)
-        self.count_use("edit")
+        with self.admitted("edit"):
+            number = parse_id(message_id)
         return self.message_done(self.chat.delete_message(self.me, number))
 
 
@@ -181,8 +182,10 @@ class AckView(ChatMixin):
 class TypingView(ChatMixin):
     """Records that the user is typing. A chat stores at most one entry for each member."""
 
+    checks_membership_first = False
+
     def post(self, request: HttpRequest, chat_id: str) -> HttpResponse:
-        self.count_use("typing")
+        self.admit("typing")
         self.chat.typing(self.me)
         return self.done({}, "room", chat_id)
 
