@@ -13,10 +13,10 @@ from ..support.server import bodies, change, crash_after, ids, keys, reply_to, s
 
 
 def test_crash_after_fetch_loses_no_messages() -> None:
-    chat = Chat.create("ann", ["bob"], "one")
-    for asked in (1, 2, 3):
-        crash_after(Inbox("bob").pending, asked)
-        assert bodies(Inbox("bob").pending()[0]) == ["one"]
+    chat = Chat.create("ann", ["bob", "cat", "dan"], "one")
+    for asked, user in enumerate(("bob", "cat", "dan"), 1):
+        crash_after(Inbox(user).pending, asked)
+        assert bodies(Inbox(user).pending()[0]) == ["one"]
     crash_after(chat.history, 1, "bob")
     assert Inbox("bob").unread() == 1
 

@@ -9,16 +9,19 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging import Chat, Inbox
+from django_redis_messaging.services.chats import inbox as inbox_module
 
 from ..support.server import (
     bodies,
     change,
+    copied,
     create_chat,
     ids,
     index,
     is_cluster,
     keys,
     reply_to,
+    rolled_back,
     said,
     server,
     server_ms,
@@ -199,19 +202,94 @@ def test_more_chats_than_fit_into_one_script() -> None:
     assert found("bob")["c0"] == [2]
 
 
-def test_idle_read_takes_two_round_trips_for_any_number_of_chats() -> None:
+@pytest.mark.parametrize("look", ["pending", "unread"])
+def test_idle_read_takes_one_round_trip_for_any_number_of_chats(look: str) -> None:
     chats = [create_chat(f"c{number}", "one") for number in range(5)]
     for chat in chats:
         chat.ack("bob", 1)
-    Inbox("bob").pending()
+    assert round_trips(Inbox("bob").pending) == 4  # the index, the newest keys, the chats, and what was acked
     kept = Inbox("bob")
-    for look in ("pending", "unread"):
-        assert round_trips(getattr(Inbox("bob"), look)) == 2
-        getattr(kept, look)()
-        assert round_trips(getattr(kept, look)) == 1
+    for _ in range(2):
+        assert round_trips(getattr(kept, look)) == round_trips(getattr(Inbox("bob"), look)) == 1
+    create_chat("another")
+    assert round_trips(getattr(Inbox("bob"), look)) == 4  # its newest key, itself, and that all is acked
+    assert round_trips(getattr(kept, look)) == 2  # another object has remembered the chat
+    chats[2].leave("bob")
+    assert round_trips(getattr(Inbox("bob"), look)) == 1
     said(chats[3], "ann", "two")
-    assert round_trips(Inbox("bob").pending) == 3
-    assert round_trips(Inbox("bob").unread) == 3
+    assert round_trips(getattr(Inbox("bob"), look)) == 2
+
+
+def test_count_takes_one_round_trip_while_the_same_chats_have_unread_messages() -> None:
+    first, second = create_chat("x", "one"), create_chat("y", "one")
+    assert Inbox("bob").unread() == 2
+    for total in range(3, 6):
+        said(first, "ann", "more")
+        assert (round_trips(Inbox("bob").unread), Inbox("bob").unread()) == (1, total)
+    first.ack("bob", first.info().last_id)
+    assert round_trips(Inbox("bob").unread) == 2  # records that all is acked
+    assert (round_trips(Inbox("bob").unread), Inbox("bob").unread()) == (1, 1)
+    said(first, "ann", "again")
+    assert (round_trips(Inbox("bob").unread), round_trips(Inbox("bob").unread)) == (2, 1)
+    second.leave("bob")
+    assert (round_trips(Inbox("bob").unread), Inbox("bob").unread()) == (1, 1)
+
+
+def test_count_of_a_chat_that_changed_since_the_process_read_it(settings: Settings) -> None:
+    """Another process has recorded what the user has seen, or the user has joined again."""
+    chat, inbox = create_chat("x", "one", "two"), Inbox("bob")
+    assert inbox.unread() == 2
+    assert forgotten(Inbox("bob").pending, ack=True)
+    assert forgotten(Inbox("bob").unread) == 0
+    said(chat, "ann", "three")
+    assert (inbox.unread(), Inbox("bob").unread()) == (1, 1)
+    chat.leave("bob")
+    said(chat, "ann", "four")
+    chat.join("bob", by="ann")
+    assert (inbox.unread(), Inbox("bob").unread()) == (0, 0)
+    said(chat, "ann", "five", "six")
+    change(settings, CHAT_MAX_LENGTH=1)
+    assert (inbox.unread(), Inbox("bob").unread()) == (1, 1)
+
+
+def test_lost_data_of_a_chat_that_is_read_ahead_is_still_reported() -> None:
+    chat = create_chat("x", "one")
+    copy = copied(chat)
+    assert Inbox("bob").unread() == 1
+    said(chat, "ann", "two")
+    assert forgotten(Inbox("bob").pending, ack=True)
+    assert forgotten(Inbox("bob").unread) == 0
+    rolled_back(chat, copy)
+    chat.ack("bob", 1)
+    assert Inbox("bob").unread() == 0
+    (news,) = Inbox("bob").pending()
+    assert news.reset
+
+
+def forgotten(operation: Any, **options: Any) -> Any:
+    """What an operation returns in another process, which has not read the inbox before."""
+    memory = inbox_module._memory
+    inbox_module._forget()
+    try:
+        return getattr(Inbox("bob"), operation.__name__)(**options)
+    finally:
+        inbox_module._memory = memory
+
+
+def test_memory_keeps_the_users_whose_inboxes_were_made_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module._Memory, "SIZE", 8)  # each of these users takes up 2
+    for user in ("bob", "cat", "dan", "eve"):
+        create_chat(f"of {user}", members=(user,))
+        Inbox(user).pending()
+    assert round_trips(Inbox("bob").pending) == 1
+    create_chat("of fay", members=("fay",))
+    Inbox("fay").pending()
+    assert round_trips(Inbox("bob").pending) == 1
+    assert round_trips(Inbox("cat").pending) == 2
+    for number in range(10):  # more than the memory can hold
+        create_chat(f"c{number}", members=("gil",))
+    Inbox("gil").pending()
+    assert [round_trips(Inbox(user).pending) for user in ("gil", "bob")] == [2, 2]
 
 
 def round_trips(operation: Any) -> int:

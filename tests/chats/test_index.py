@@ -143,6 +143,24 @@ def test_leave_and_read_in_every_order(look: str) -> None:
         assert not server().exists(index("bob")), order
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_leave_and_count_of_known_unread_messages_in_every_order(again: bool) -> None:
+    """The count reads the chat in its first round trip, together with the index."""
+
+    def leave(chat: Chat) -> Iterator[Any]:
+        yield from steps(chat.leave, "bob")
+        if again:
+            yield from steps(chat.join, "bob")
+
+    for number, order in enumerate(orders(LEAVE + JOIN * again, 1)):
+        chat = Chat.create("ann", ["bob"], "one", chat_id=f"club {number}", open=True)
+        assert Inbox("bob").unread() == 1
+        interleaved(order, leave(chat), steps(Inbox("bob").unread))
+        assert Inbox("bob").unread() == 0, order
+        assert finds("bob", chat) is again, order
+        chat.leave("bob")
+
+
 @pytest.mark.parametrize("first", range(JOIN + 1))
 def test_two_joins_and_a_leave_in_every_order(first: int) -> None:
     counts = (JOIN, JOIN, LEAVE)

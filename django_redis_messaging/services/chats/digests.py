@@ -141,7 +141,7 @@ class DigestInbox(Inbox):
         examines at most 1000 messages or 1 MiB, and returns at most `latest` excerpts of a chat. After
         MAX_SCRIPTS, the messages that are left count without being examined.
         """
-        chats, entries, newest = yield from self._read_index()
+        chats, entries, newest, _ = yield from self._read_index()
         index = {chat: (entry, value) for chat, entry, value in zip(chats, entries, newest, strict=True)}
         changed = [
             place.chat_id.decode()

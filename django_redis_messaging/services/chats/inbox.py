@@ -1,21 +1,27 @@
 """All chats of one user: pending messages, summaries, number of unread messages.
 
-While nothing is new, a read takes two round trips for any number of chats: the user's index, then an MGET
-of the newest keys of all chats. If the same Inbox reads again, it takes one. The index contains the value
-of each chat's newest when the user had acked all of its messages, so only chats that have changed since are
-read, by a third round trip. A last one updates the index: chats in which everything is acked or data was
-lost, and chats of which the user is not a member (any more), whose entries are removed. A broken chat (a key
-was lost or has another type) is left out with a warning in the log; `manage.py messaging_repair` repairs it.
+While nothing is new, a read takes one round trip for any number of chats: it reads the user's index, with an
+MGET of the newest keys of all chats. For this the process remembers the chats of the users whose inboxes it
+has read; the newest keys of others take one more round trip. The index contains the value of each chat's
+newest when the user had acked all of its messages, so only chats that have changed since are read, by a
+further round trip. `unread` reads those that had unread messages in the first one. A last one updates the
+index: chats in which everything is acked or data was lost, and chats of which the user is not a member (any
+more), whose entries are removed. A broken chat (a key was lost or has another type) is left out with a
+warning in the log; `manage.py messaging_repair` repairs it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from ...core.commands import batched
+from ...core import after_fork
+from ...core.commands import Many, Resource, batched
 from ...core.encoding import name
 from ...core.operations import Command, Fan, Gather, Script, Service, Steps, asynchronous, operation
 from ...errors import MessagingError, OutcomeUnknown
@@ -44,6 +50,82 @@ class _Entry(NamedTuple):
     chat_id: str
     token: str
     seen: str
+
+
+class _Known(NamedTuple):
+    """What the latest reads have found in the index of a user."""
+
+    chats: list[bytes]
+    keys: list[str]
+    """The newest keys of the chats."""
+    unread: list[_Entry]
+    """The chats that had unread messages."""
+
+    @property
+    def size(self) -> int:
+        """What it counts for in the memory."""
+        return 1 + len(self.chats) + len(self.unread)
+
+
+_NOTHING = _Known([], [], [])
+#: alias, prefix and user
+_Owner = tuple[str, str, str]
+
+
+class _Memory:
+    """What the inboxes of this process know, so that new ones of the same users know it, too.
+
+    It saves round trips and changes no answer: what Redis replies tells what is outdated. The users for whom
+    no inbox was made for longest are forgotten first.
+    """
+
+    #: chats of all users: some 10 MB
+    SIZE = 50_000
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_Owner, _Known] = OrderedDict()
+        self._size = 0
+        self._lock = threading.RLock()
+
+    def get(self, owner: _Owner) -> _Known:
+        with self._lock:
+            if owner not in self._known:
+                return _NOTHING
+            self._known.move_to_end(owner)
+            return self._known[owner]
+
+    def put(self, owner: _Owner, known: _Known) -> None:
+        with self._lock:
+            if owner in self._known:
+                self._size -= self._known.pop(owner).size
+            self._known[owner] = known
+            self._size += known.size
+            while self._size > self.SIZE:
+                self._size -= self._known.popitem(last=False)[1].size
+
+
+_memory = _Memory()
+
+
+def _forget() -> None:
+    # A forked child must not inherit the lock while another thread holds it.
+    global _memory
+    _memory = _Memory()
+
+
+after_fork(_forget)
+
+
+class _Together(Many):
+    """Several steps in one round trip; the reply has their items one after another."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, *steps: Many) -> None:
+        self.steps = steps
+
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        return [call for step in self.steps for call in step.calls(split=split)]
 
 
 class _Unacked(NamedTuple):
@@ -118,9 +200,10 @@ class Inbox(Service):
         super().__init__(using=using)
         self.user = name(user, "user")
         self._index = UserKeys(self._prefix, user).chats
-        #: chat ids of the latest read and their newest keys: while the ids stay, one round trip suffices
-        self._latest: tuple[list[bytes], list[str]] = ([], [])
-        self._newest: list[bytes | None] = []
+        self._owner: _Owner = (self._using, self._prefix, user)
+        self._known = _memory.get(self._owner)
+        #: chat ids of this object's latest read, and the values of their newest keys
+        self._latest: tuple[list[bytes], list[bytes | None]] = ([], [])
         #: those of the chats that are suspended, as far as they were read
         self._suspended: set[str] = set()
 
@@ -144,7 +227,8 @@ class Inbox(Service):
         flag(ack, "ack")
         count(limit, "limit")
         count(total, "total", maximum=100_000)
-        changed = yield from self._find_changed()
+        chats, entries, newest, _ = yield from self._read_index()
+        changed = _find_changed(chats, entries, newest)
         if not changed:
             return []
         found = yield from self._read_pending(changed, limit, total, ack)
@@ -175,7 +259,7 @@ class Inbox(Service):
         """
         count(limit, "limit")
         start = None if after is None else replies.parse_after(after)
-        chats, entries, newest = yield from self._read_index()
+        chats, entries, newest, _ = yield from self._read_index()
         places, lost = replies.sort_places(chats, newest)
         rest = places[0 if start is None else start.rank_in(places) :]
         index = dict(zip(chats, entries, strict=True))
@@ -192,18 +276,25 @@ class Inbox(Service):
     def newest(self) -> dict[str, bytes | None]:
         """Chat id → value of its newest key, for all the user's chats, as of this object's latest read;
         without those that are suspended, if it has met them."""
-        pairs = zip(map(bytes.decode, self._latest[0]), self._newest, strict=True)
+        pairs = zip(map(bytes.decode, self._latest[0]), self._latest[1], strict=True)
         return {chat_id: value for chat_id, value in pairs if chat_id not in self._suspended}
 
     @operation
     def unread(self) -> Steps[int]:
         """Count the unread messages of all chats, including muted ones. The user's own never count."""
-        changed = yield from self._find_changed()
-        arguments = (self.user, *limits_without_bytes())
-        pairs = yield from self._read(changed, "chats/inbox_unread", _reading_keys, arguments, seen=True)
+        script, keys, arguments = "chats/inbox_unread", _reading_keys, (self.user, *limits_without_bytes())
+        expected = self._known.unread
+        ahead = Fan(script, self._resources(expected, keys, seen=True), arguments)
+        chats, entries, newest, items = yield from self._read_index(ahead)
+        changed = _find_changed(chats, entries, newest)
+        read = dict(zip(expected, items, strict=True))
+        pairs = yield from self._read(changed, script, keys, arguments, seen=True, read=read)
         seen = [(entry, item.decode()) for entry, item in pairs if isinstance(item, bytes)]
         yield from best_effort(self._record_seen(seen))
-        return sum(item for _, item in pairs if not isinstance(item, bytes))
+        counts = {entry: item for entry, item in pairs if not isinstance(item, bytes)}
+        if expected != [*counts]:
+            self._remember(unread=[*counts])
+        return sum(counts.values())
 
     aunread = asynchronous(unread)
 
@@ -218,28 +309,30 @@ class Inbox(Service):
         self._suspended.update(entry.chat_id for entry, item in pairs if item == _SUSPENDED)
         return list(_decoded(replies.make_summary, [pair for pair in pairs if pair[1] != _SUSPENDED]))
 
-    def _read_index(self) -> Steps[tuple[list[bytes], list[bytes], list[bytes | None]]]:
-        """Read the user's index; returns the chat ids, their entries, and the values of their newest keys."""
-        chats, keys = self._latest
-        reply = yield Gather(keys, first=Command("HGETALL", self._index, reads=True))
-        size = len(reply) - len(keys)
-        flat, newest = reply[:size], reply[size:]
+    def _read_index(
+        self, ahead: Fan | None = None
+    ) -> Steps[tuple[list[bytes], list[bytes], list[bytes | None], list[Any]]]:
+        """Read the user's index; returns the chat ids, their entries, the values of their newest keys, and
+        the items of `ahead`, which is sent with the first step."""
+        chats, keys, _ = self._known
+        index = Gather(keys, first=Command("HGETALL", self._index, reads=True))
+        reply = yield index if ahead is None else _Together(index, ahead)
+        end = len(reply) if ahead is None else len(reply) - len(ahead.resources)
+        start = end - len(keys)
+        flat, newest, items = reply[:start], reply[start:end], reply[end:]
         if flat[::2] != chats:
+            values = dict(zip(chats, newest, strict=True))
             chats = flat[::2]
-            keys = newest_keys(self._prefix, chats)
-            newest = yield Gather(keys)
-            self._latest = chats, keys
-        self._newest = newest
-        return chats, flat[1::2], newest
+            if new := [chat_id for chat_id in chats if chat_id not in values]:
+                values |= zip(new, (yield Gather(newest_keys(self._prefix, new))), strict=True)
+            newest = [values[chat_id] for chat_id in chats]
+            self._remember(chats=chats, keys=newest_keys(self._prefix, chats))
+        self._latest = chats, newest
+        return chats, flat[1::2], newest, items
 
-    def _find_changed(self) -> Steps[list[_Entry]]:
-        """Read the index; returns the entries of chats that have changed since the user acked everything."""
-        chats, entries, newest = yield from self._read_index()
-        return [
-            _entry(chat_id, entry)
-            for chat_id, entry, value in zip(chats, entries, newest, strict=True)
-            if value is None or not entry.endswith(b" " + value)
-        ]
+    def _remember(self, **found: Any) -> None:
+        self._known = self._known._replace(**found)
+        _memory.put(self._owner, self._known)
 
     def _read_pending(self, changed: list[_Entry], limit: int, total: int, ack: bool) -> Steps[_Found]:
         """Read chats until `total` messages were found. With `ack`, also returns errors: what has been acked
@@ -289,19 +382,29 @@ class Inbox(Service):
         *,
         seen: bool = False,
         once: bool = False,
+        read: Mapping[_Entry, Any] = MappingProxyType({}),
     ) -> Steps[list[tuple[_Entry, Any]]]:
         """Run a script over chats and repair the index; returns the items of chats with the user as member.
-        `seen`: the script gets what the user has seen of each chat."""
-        resources = [
-            (keys(ChatKeys(self._prefix, entry.chat_id)), (entry.seen,) if seen else ()) for entry in index
-        ]
-        items = yield Fan(script, resources, arguments, once=once)
-        pairs = list(zip(index, items, strict=True))
+        `seen`: the script gets what the user has seen of each chat. `read`: items that were read ahead. They
+        count if the entry is still the same: the membership, and what the user has seen."""
+        pairs = [(entry, read[entry]) for entry in index if entry in read]
+        rest = [entry for entry in index if entry not in read]
+        if rest:
+            items = yield Fan(script, self._resources(rest, keys, seen=seen), arguments, once=once)
+            pairs += zip(rest, items, strict=True)
         for entry, item in pairs:
             if is_broken(item):
                 _logger.warning("Chat %r was left out of a list: %r", entry.chat_id, item[0].decode())
         yield from best_effort(self._repair([entry for entry, item in pairs if item == _NOT_A_MEMBER]))
         return [pair for pair in pairs if pair[1] != _NOT_A_MEMBER and not is_broken(pair[1])]
+
+    def _resources(
+        self, index: Iterable[_Entry], keys: Callable[[ChatKeys], Sequence[str]], *, seen: bool
+    ) -> list[Resource]:
+        """The chats as resources of a script."""
+        return [
+            (keys(ChatKeys(self._prefix, entry.chat_id)), (entry.seen,) if seen else ()) for entry in index
+        ]
 
     def _record_seen(self, pairs: Sequence[tuple[_Entry, str]]) -> Steps[None]:
         """Record what the user has now seen of chats: everything, or that data was lost."""
@@ -315,6 +418,17 @@ class Inbox(Service):
         for page in batched(orphans, _PAGE_SIZE):
             pairs = [part for entry in page for part in (entry.chat_id, entry.token)]
             yield Script("chats/inbox_leave", [self._index], (grace(), *pairs))
+
+
+def _find_changed(
+    chats: Iterable[bytes], entries: Iterable[bytes], newest: Iterable[bytes | None]
+) -> list[_Entry]:
+    """The entries of chats that have changed since the user acked everything."""
+    return [
+        _entry(chat_id, entry)
+        for chat_id, entry, value in zip(chats, entries, newest, strict=True)
+        if value is None or not entry.endswith(b" " + value)
+    ]
 
 
 def _entry(chat_id: bytes, value: bytes) -> _Entry:
