@@ -304,6 +304,18 @@ class Gather(Many):
         return calls
 
 
+class Together(Many):
+    """Several steps for many resources in one round trip; the reply has their items one after another."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, *steps: Many) -> None:
+        self.steps = steps
+
+    def calls(self, *, split: bool) -> list[Command | Script]:
+        return [call for step in self.steps for call in step.calls(split=split)]
+
+
 #: what an operation may yield
 Step = Command | Script | Many | Sequence[Command | Script]
 

@@ -48,7 +48,7 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..errors import ConfigurationError
 from . import clients, encoding
-from .commands import BulkCommand, Clock, Command, Fan, Gather, Listen, PopHint, Script, Step
+from .commands import BulkCommand, Clock, Command, Fan, Gather, Listen, PopHint, Script, Step, Together
 
 __all__ = [
     "BulkCommand",
@@ -62,6 +62,7 @@ __all__ = [
     "Script",
     "Service",
     "Steps",
+    "Together",
     "aperform",
     "asynchronous",
     "describe",
