@@ -15,9 +15,6 @@ import functools
 import math
 import re
 import select
-import socket
-import struct
-import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -26,7 +23,6 @@ from contextlib import suppress
 from io import BytesIO
 from queue import Empty, SimpleQueue
 from time import monotonic
-from types import MethodDescriptorType
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import redis.asyncio.connection
@@ -122,7 +118,7 @@ class Connection(ABC):
     def _fail(self, error: BaseException) -> NoReturn:
         """Close the connection and raise `error`; a network error becomes one of the driver's."""
         self.close()
-        if isinstance(error, TimeoutError | BlockingIOError):
+        if isinstance(error, TimeoutError):
             raise driver.TimeoutError("no reply in time") from error
         if isinstance(error, OSError):
             raise driver.ConnectionError(str(error)) from error
@@ -141,8 +137,6 @@ class BlockingConnection(Connection):
     _socket: Any = None
     #: seconds; the timeout that is set on the socket
     _timeout = math.nan
-    #: whether the kernel keeps the timeout: see `is_plain`
-    _by_kernel = False
 
     def __init__(self, address: Address | None = None) -> None:
         super().__init__(address)
@@ -157,9 +151,6 @@ class BlockingConnection(Connection):
                 dialed.connect()
             finally:  # take over the socket also after an interrupt
                 self._socket, dialed._sock = dialed._sock, None
-            if is_plain(self._socket):
-                self._socket.settimeout(None)
-                self._by_kernel = True
             provider = dialed.credential_provider
             calls = handshake(dialed, provider and provider.get_credentials())
             raise_first_error(self.exchange(calls, ends - monotonic()))
@@ -177,27 +168,15 @@ class BlockingConnection(Connection):
         try:
             if seconds != self._timeout:
                 self._limit(seconds)
-            piece, *others = pack(calls)
-            try:
-                sent = self._socket.send(piece, socket.MSG_DONTWAIT) if self._by_kernel else 0
-            except BlockingIOError:  # earlier calls fill the kernel's buffer
-                sent = 0
-            if sent < len(piece) or others:
-                self._send_slowly([piece[sent:], *others], monotonic() + seconds)
+            *earlier, last = pack(calls)
+            if earlier:
+                ends = monotonic() + seconds
+                for piece in earlier:
+                    self._socket.sendall(piece)
+                    self._limit(ends - monotonic())
+            self._socket.sendall(last)
         except BaseException as error:
             self._fail(error)
-
-    def _send_slowly(self, pieces: Sequence[bytes], ends: float) -> None:
-        """Send pieces that may not fit into the kernel's buffer."""
-        for piece in pieces:
-            if (left := ends - monotonic()) <= 0:
-                raise TimeoutError("no reply in time")
-            self._socket.settimeout(left)
-            self._socket.sendall(piece)
-        if self._by_kernel:
-            self._socket.settimeout(None)
-        else:
-            self._timeout = left
 
     def receive_all(self, count: int, seconds: float) -> Replies:
         """Return the replies to all calls that were sent."""
@@ -288,11 +267,7 @@ class BlockingConnection(Connection):
     def _limit(self, seconds: float) -> None:
         if seconds <= 0:
             raise TimeoutError("no reply in time")
-        if self._by_kernel:
-            timeout = struct.pack("@ll", *divmod(math.ceil(seconds * 1_000_000), 1_000_000))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        else:
-            self._socket.settimeout(seconds)
+        self._socket.settimeout(seconds)
         self._timeout = seconds
 
 
@@ -545,12 +520,6 @@ def raise_first_error(replies: Replies) -> None:
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
-
-
-def is_plain(source: Any) -> bool:
-    """Whether the kernel can keep the time of a socket's reads: it is neither one of TLS nor one of gevent,
-    whose methods are Python. Python's own timeouts take two system calls more in each exchange, 4 µs."""
-    return sys.platform == "linux" and isinstance(type(source).recv_into, MethodDescriptorType)
 
 
 def is_readable(source: Any, seconds: float) -> bool:
