@@ -135,9 +135,10 @@ if is_behind then
   return answer
 end
 redis.call('ZADD', members, id, sender)
--- Acks trim exactly. Here the log may exceed `keep` by an eighth, so that few sends look whether all have acked.
-local step = math.floor(keep / 16)
-if id - stored >= keep + step and id % (step + 1) == 0 then
+-- Acks trim exactly. Here the log may exceed `keep` by a sixteenth, so that few sends look whether all members have acked
+-- the first entry.
+local step = math.floor(keep / 16) + 1
+if id % step == 0 and id - stored >= tonumber(keep) and redis.call('ZCOUNT', members, '-inf', '(' .. stored) == 0 then
   trim_acked(members, log, stored, id, tonumber(keep))
 end
 return answer
