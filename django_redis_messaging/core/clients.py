@@ -136,26 +136,25 @@ class Client:
             batch = Batch(step, split=router.splits)
             calls = batch.calls
         error: Exception | None = None
-        goes_to_one = len(calls) == 1 or (calls and not router.splits)
+        goes_to_one = batch is None or len(calls) == 1 or (calls and not router.splits)
         if goes_to_one and router.is_known and self.endpoint.durability is None:
             try:
-                replies = await self._exchange(calls, began)
+                replies, has_failed = await self._exchange(calls, began)
                 if batch is not None:
                     batch.replies = replies
                     return batch.result(replies)
-                [reply] = replies
-                if not isinstance(reply, Exception):
-                    return reply
-                error = reply
+                if not has_failed:
+                    return replies[0]
+                error = replies[0]
             except (RedisError, NotSent) as failure:
                 error = failure
                 if batch is not None:
                     batch.mark_failed(failure)
         return await self._make_attempts(batch or Batch(step, split=router.splits), began, router, error)
 
-    async def _exchange(self, calls: Sequence[Command | Script], began: float) -> Replies:
-        """Make the first attempt at calls that one server gets; their replies may be errors. It calls as few
-        functions as possible."""
+    async def _exchange(self, calls: Sequence[Command | Script], began: float) -> tuple[Replies, bool]:
+        """Make the first attempt at calls that one server gets. Returns their replies, and whether some are
+        errors. It calls as few functions as possible."""
         connections, endpoint, fresh = self.connections, self.endpoint, False
         for call in calls:
             address, fresh = endpoint.route(call), fresh or call.once
@@ -174,12 +173,15 @@ class Client:
             replies: Replies = await exchange if self._is_async else exchange
             has_failed = False
             for reply in replies:
-                has_failed = has_failed or isinstance(reply, Exception)
+                if isinstance(reply, Exception):
+                    has_failed = True
             if has_failed and (missing := missing_scripts(calls, replies)):
                 seconds = reading_time(reply_timeout, began + allowed)
                 exchange = connection.exchange([script.in_full for script in missing.values()], seconds)
-                for at, reply in zip(missing, await exchange if self._is_async else exchange, strict=True):
+                found = await exchange if self._is_async else exchange
+                for at, reply in zip(missing, found, strict=True):
                     replies[at] = reply
+                has_failed = any(isinstance(reply, Exception) for reply in replies)
         except BaseException as error:
             connections.close_failed(connection, began, error)
             raise
@@ -187,7 +189,7 @@ class Client:
             self._sender.give_back(connection, replies)
         else:
             connections.give_back(connection)
-        return replies
+        return replies, has_failed
 
     async def _make_attempts(self, batch: Batch, began: float, known: Router, error: Exception | None) -> Any:
         """Make all attempts after the first one, which raised `error`; without an error, all attempts."""

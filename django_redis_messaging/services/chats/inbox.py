@@ -422,7 +422,7 @@ def _find_changed(
     chats: Sequence[bytes], entries: Sequence[bytes], newest: Sequence[bytes | None]
 ) -> list[_Entry]:
     """The entries of chats that have changed since the user acked everything."""
-    # Most often, none has. No space stands before the value here: with another id, its stamp would differ, too.
+    # Most often, none has. No space stands before the value: with another id, its stamp would differ, too.
     if None not in newest and all(map(bytes.endswith, entries, cast(Sequence[bytes], newest))):
         return []
     return [
