@@ -155,7 +155,8 @@ class Client:
     async def _exchange(self, calls: Sequence[Command | Script], began: float) -> tuple[Replies, bool]:
         """Make the first attempt at calls that one server gets. Returns their replies, and whether some are
         errors. It calls as few functions as possible."""
-        connections, endpoint, fresh = self.connections, self.endpoint, False
+        connections, endpoint = self.connections, self.endpoint
+        address, fresh = None, False
         for call in calls:
             address, fresh = endpoint.route(call), fresh or call.once
         allowed = seconds_allowed(began)
