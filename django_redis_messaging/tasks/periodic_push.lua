@@ -57,6 +57,6 @@ if known then
   delete_job(records, id)
 end
 write_periodic(periodic, name, moment, schedule, moment)
-add_job(records, id, payload, new_state(digits(now), digits(now), priority, max_attempts, unique))
+add_job(records, id, payload, now, now, priority, max_attempts, unique)
 enqueue(queue, records, id, priority, now, now)
 return now

@@ -16,10 +16,7 @@ local requeues_left = 100
 -- result_ttl  ms for which the result of a dead job is kept at least
 local function parse_limits(text)
   local dead, age, lost, results, result_ttl = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
-  return {
-    dead = tonumber(dead), age = tonumber(age), lost = tonumber(lost), results = tonumber(results),
-    result_ttl = tonumber(result_ttl),
-  }
+  return {dead = dead, age = age, lost = tonumber(lost), results = tonumber(results), result_ttl = result_ttl}
 end
 
 local function move_to_dead(queue, records, id, state, now, limits)
@@ -47,34 +44,52 @@ local function requeue(queue, records, id, state, due, now, limits)
   enqueue(queue, records, id, state.priority, due, now)
 end
 
--- Settles a lease {id, fence, token} with an outcome {kind, ms, line}. The kind is done, retry, release (the
--- attempt doesn't count) or dead; ms is how long to keep the result, or to delay the next attempt. Returns 1,
--- or 0 if the lease is stale.
-local function settle(queue, records, lease, outcome, now, limits)
-  local id = lease.id
-  local state = leased_state(records, id, lease.fence, lease.token)
+-- Settles a lease as retry, release or dead.
+-- rare
+local function settle_unfinished(queue, records, id, state, outcome, ms, line, now, limits)
+  append_log(records, id, line)
+  if outcome == 'dead' then
+    move_to_dead(queue, records, id, state, now, limits)
+    return
+  end
+  if outcome == 'release' then
+    uncount_attempt(state)
+  end
+  -- a part of the current ms has passed: without one more, a delayed job would be early
+  local due = ms > 0 and now + ms + 1 or now
+  requeue(queue, records, id, state, due, now, limits)
+end
+
+-- Settles a lease, identified by job, fence and token. The outcome is done, retry, release (the attempt doesn't
+-- count) or dead; ms is how long to keep the result, or to delay the next attempt; line is for the log of attempts.
+-- Returns 1, or 0 if the lease is stale.
+local function settle(queue, records, now, limits, id, fence, token, outcome, ms, line)
+  local state = leased_state(records, id, fence, token)
   -- First a removal, which Redis never refuses: when memory is full, the writes after it are allowed too.
   if redis.call('ZREM', queue.leased, state and id or '') == 0 then
     return 0
   end
-  if outcome.kind == 'done' then
-    finish_job(records, id, state, 's', outcome.line, outcome.ms, now, limits)
-    return 1
-  end
-  append_log(records, id, outcome.line)
-  if outcome.kind == 'dead' then
-    move_to_dead(queue, records, id, state, now, limits)
+  if outcome == 'done' then
+    finish_job(records, id, state, 's', line, tonumber(ms), now, limits)
   else
-    if outcome.kind == 'release' then
-      uncount_attempt(state)
-    end
-    -- a part of the current ms has passed: without one more, a delayed job would be early
-    local due = outcome.ms > 0 and now + outcome.ms + 1 or now
-    requeue(queue, records, id, state, due, now, limits)
+    settle_unfinished(queue, records, id, state, outcome, tonumber(ms), line, now, limits)
   end
   return 1
 end
 
+-- Pushes a job that follows one that is done, unless another one has its unique key. `max_aliases`: see add_alias.
+-- rare
+local function push_follow_up(queue, records, us, max_aliases, id, payload, delay, priority, max_attempts, unique)
+  if unique ~= '' and holder_for(records, id, unique, tonumber(max_aliases)) then
+    return
+  end
+  local now = math.floor(us / 1000)
+  local due = math.max(due_after(delay, us), now)
+  add_job(records, id, payload, now, due, priority, max_attempts, unique)
+  enqueue(queue, records, id, priority, due, now)
+end
+
+-- rare
 local function requeue_expired(queue, records, now, limits)
   local expired = redis.call('ZRANGEBYSCORE', queue.leased, '-inf', digits(now), 'LIMIT', 0, requeues_left)
   requeues_left = requeues_left - #expired
@@ -91,17 +106,43 @@ local function requeue_expired(queue, records, now, limits)
   end
 end
 
--- Does what is due by time. Returns when the next delayed job is due and when the next lease ends (ms, or nil).
+-- The lowest score of a ZSET of moments; infinite if it is empty.
+local function first_moment(zset)
+  return tonumber(redis.call('ZRANGE', zset, '0', '0', 'WITHSCORES')[2]) or math.huge
+end
+
+-- Does what is due by time. Returns when the next delayed job is due (ms).
 local function sweep(queue, records, now, limits)
-  local leased = redis.call('ZRANGE', queue.leased, 0, 0, 'WITHSCORES')
-  if leased[2] and tonumber(leased[2]) <= now then
+  if redis.call('ZCOUNT', queue.leased, '-inf', now) > 0 then
     requeue_expired(queue, records, now, limits)
-    leased = redis.call('ZRANGE', queue.leased, 0, 0, 'WITHSCORES')
   end
-  local delayed = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')
-  if delayed[2] and tonumber(delayed[2]) <= now then
+  local due = first_moment(queue.delayed)
+  if due <= now then
     promote_due(queue, records, now)
-    delayed = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')
+    due = first_moment(queue.delayed)
   end
-  return tonumber(delayed[2]), tonumber(leased[2])
+  return due
+end
+
+-- Takes up to `count` jobs that became due before the ms `before`. In a band the earlier ones come first, so a
+-- head that is too young ends its band. Also returns when the oldest of the young ones became due.
+-- rare
+local function take_old(queue, records, count, before)
+  local ids, from, young = {}, '-inf', math.huge
+  while #ids < count do
+    local head = redis.call('ZRANGEBYSCORE', queue.ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    if not head[1] then
+      break
+    end
+    local state = read_state(records, head[1])
+    local due = state and tonumber(state.moment) or 0
+    if due < before then -- not the same ms: only parts of the first and the last ms have passed
+      redis.call('ZREM', queue.ready, head[1])
+      ids[#ids + 1] = head[1]
+    else
+      young = math.min(young, due)
+      from = next_band(head[2])
+    end
+  end
+  return ids, young
 end

@@ -29,27 +29,40 @@ end
 
 -- Wakes one waiting worker.
 local function ring_bell(queue)
-  redis.call('ZADD', queue.bell, 0, 'look')
+  redis.call('ZADD', queue.bell, '0', 'look')
+end
+
+-- The last place of a band that begins at `low`, of a queue with jobs behind it.
+-- rare
+local function last_within(queue, low)
+  local last = redis.call('ZREVRANGEBYSCORE', queue.ready, '(' .. digits(low + BAND), digits(low), 'WITHSCORES', 'LIMIT', 0, 1)
+  return tonumber(last[2])
+end
+
+-- The last place in the band of a priority; the one before its first if it has no jobs.
+local function last_place(queue, priority)
+  local low = (100 - priority) * BAND
+  local last = tonumber(redis.call('ZREVRANGE', queue.ready, '0', '0', 'WITHSCORES')[2])
+  if last and last >= low + BAND then
+    last = last_within(queue, low)
+  end
+  return math.max(last or -1, low - 1)
 end
 
 -- Appends jobs to the bands of their priorities.
 local function append_ready(queue, ids, priorities)
   local ends, members = {}, {}
   for at, id in ipairs(ids) do
-    local priority = tonumber(priorities[at])
-    if not ends[priority] then
-      local low = (100 - priority) * BAND
-      local last = redis.call('ZREVRANGEBYSCORE', queue.ready, '(' .. digits(low + BAND), digits(low), 'WITHSCORES', 'LIMIT', 0, 1)
-      ends[priority] = last[2] and tonumber(last[2]) or low - 1
-    end
-    ends[priority] = ends[priority] + 1
-    members[#members + 1] = digits(ends[priority])
-    members[#members + 1] = id
+    local priority = priorities[at]
+    local place = (ends[priority] or last_place(queue, priority)) + 1
+    ends[priority] = place
+    members[2 * at - 1], members[2 * at] = digits(place), id
   end
   redis.call('ZADD', queue.ready, unpack(members))
 end
 
 -- Makes due jobs ready, the earliest first.
+-- rare
 local function promote_due(queue, records, now)
   local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', digits(now), 'LIMIT', 0, promotions_left)
   if #due == 0 then
@@ -69,15 +82,19 @@ local function promote_due(queue, records, now)
   redis.call('ZREM', queue.delayed, unpack(due))
 end
 
--- Makes a job ready, behind those that became due before, or delays it until the ms `due`. Wakes a worker if the job
--- is ready, or due first.
+-- Delays a job until the ms `due`. Wakes a worker if no job is due before.
+local function delay_until(queue, id, due)
+  local head = redis.call('ZRANGE', queue.delayed, '0', '0', 'WITHSCORES')
+  redis.call('ZADD', queue.delayed, due, id)
+  if not head[2] or due < tonumber(head[2]) then
+    ring_bell(queue)
+  end
+end
+
+-- Makes a job ready, behind those that became due before, and wakes a worker; or delays it until the ms `due`.
 local function enqueue(queue, records, id, priority, due, now)
   if due > now then
-    local head = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')
-    redis.call('ZADD', queue.delayed, digits(due), id)
-    if not head[2] or due < tonumber(head[2]) then
-      ring_bell(queue)
-    end
+    delay_until(queue, id, due)
   else
     promote_due(queue, records, now)
     append_ready(queue, {id}, {priority})
@@ -98,9 +115,9 @@ end
 -- The due time, in ms: `delay` is a number of ms, or @ and a moment in ms. Rounded up: never early, not even
 -- by a part of a ms.
 local function due_after(delay, us)
-  local moment = string.match(delay, '^@(%d+)$')
-  if moment then
-    return tonumber(moment)
+  if delay == '0' then
+    return math.floor(us / 1000)
   end
-  return delay == '0' and math.floor(us / 1000) or math.ceil(us / 1000) + tonumber(delay)
+  local moment = string.match(delay, '^@(%d+)$')
+  return tonumber(moment) or math.ceil(us / 1000) + delay
 end

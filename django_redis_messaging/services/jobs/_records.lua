@@ -25,27 +25,23 @@ end
 -- unique    key that no other unfinished job may have; empty for none
 -- The state of a job whose result is kept is followed by its payload and its log, each after a newline: one field
 -- takes less memory than three.
-local STATE = '^(%a) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d) ([^\n]*)'
+local STATE = '^(%a) ' .. string.rep('([^ ]+) ', 12) .. '([^\n]*)'
 
+-- The fields are texts: converting them to numbers and back takes longer than all else here.
 local function parse_state(text)
   local status, priority, attempts, lost, max_attempts, fence, token, pushed, first, last, moment, workers, awaited,
     unique = string.match(text, STATE)
   return {
-    status = status,
-    priority = tonumber(priority),
-    attempts = tonumber(attempts),
-    lost = tonumber(lost),
-    max_attempts = tonumber(max_attempts),
-    fence = fence,
-    token = token,
-    pushed = pushed,
-    first = first,
-    last = last,
-    moment = moment,
-    workers = workers,
-    awaited = awaited,
-    unique = unique,
+    status = status, priority = priority, attempts = attempts, lost = lost, max_attempts = max_attempts,
+    fence = fence, token = token, pushed = pushed, first = first, last = last, moment = moment,
+    workers = workers, awaited = awaited, unique = unique,
   }
+end
+
+-- When a job was pushed: ms, as text.
+-- rare
+local function pushed_at(text)
+  return parse_state(text).pushed
 end
 
 -- The status alone, without parsing the rest.
@@ -54,23 +50,14 @@ local function status_of(text)
 end
 
 local function format_state(state)
-  return table.concat({
-    state.status, state.priority, state.attempts, state.lost, state.max_attempts, state.fence, state.token,
-    state.pushed, state.first, state.last, state.moment, state.workers, state.awaited, state.unique,
-  }, ' ')
-end
-
--- The state of a job that is pushed. `now` and `due` are ms, as text.
-local function new_state(now, due, priority, max_attempts, unique)
-  return {
-    status = 'w', priority = priority, attempts = 0, lost = 0, max_attempts = max_attempts, fence = 0,
-    token = '-', pushed = now, first = 0, last = 0, moment = due, workers = '-', awaited = 0, unique = unique,
-  }
+  return state.status .. ' ' .. state.priority .. ' ' .. state.attempts .. ' ' .. state.lost .. ' '
+    .. state.max_attempts .. ' ' .. state.fence .. ' ' .. state.token .. ' ' .. state.pushed .. ' ' .. state.first
+    .. ' ' .. state.last .. ' ' .. state.moment .. ' ' .. state.workers .. ' ' .. state.awaited .. ' ' .. state.unique
 end
 
 -- Starts an attempt of a worker, or -, at the ms `now`.
 local function count_attempt(state, worker, now)
-  state.status, state.attempts, state.last = 'r', state.attempts + 1, digits(now)
+  state.status, state.attempts, state.last = 'r', state.attempts + 1, now
   state.first = state.first == '0' and state.last or state.first
   if worker ~= '-' then
     state.workers = state.workers == '-' and worker or state.workers .. ',' .. worker
@@ -144,21 +131,39 @@ local function unique_holder(records, unique)
   return id and redis.call('HEXISTS', records.states, id) == 1 and id
 end
 
-local function add_job(records, id, payload, state)
+-- The job that has the unique key of one to be pushed, or false. If the id of the latter was given out, it stands for
+-- that job from now on; `max_aliases`: see add_alias, 0: it was not.
+-- rare
+local function holder_for(records, id, unique, max_aliases)
+  if max_aliases == 0 then
+    return unique_holder(records, unique)
+  end
+  local holder = aliased_job(records, id) or unique_holder(records, unique)
+  if holder then
+    add_alias(records, id, holder, max_aliases)
+  end
+  return holder
+end
+
+-- Stores a job that is pushed at the ms `now`, and waits until `due`.
+local function add_job(records, id, payload, now, due, priority, max_attempts, unique)
   redis.call('HSET', records.jobs, id, payload)
-  write_state(records, id, state)
-  if state.unique ~= '' then
-    redis.call('HSET', records.uniques, state.unique, id)
+  local moment = due > now and digits(due) or now
+  redis.call('HSET', records.states, id, 'w ' .. priority .. ' 0 0 ' .. max_attempts .. ' 0 - ' .. now .. ' 0 0 '
+    .. moment .. ' - 0 ' .. unique)
+  if unique ~= '' then
+    redis.call('HSET', records.uniques, unique, id)
   end
 end
 
 -- Whether a job has attempts left after the current one. Expired leases count as failures unless `max_lost` is
 -- given: the number of them at which a job is dead. A job with a single attempt is never started twice.
 local function has_attempts_left(state, max_lost)
-  if state.lost > 0 and (state.lost >= max_lost or state.max_attempts == 1) then
+  local lost, max_attempts = tonumber(state.lost), tonumber(state.max_attempts)
+  if lost > 0 and (lost >= max_lost or max_attempts == 1) then
     return false
   end
-  return state.attempts - state.lost < state.max_attempts
+  return state.attempts - lost < max_attempts
 end
 
 -- Counts a lease that expired, unless the attempt had not started.

@@ -42,6 +42,7 @@ end
 
 -- Deletes up to `count` results that are over the limit: those that expire first, but of tasks with a shorter TTL
 -- than others only when there are no others. Returns how many these are.
+-- rare
 local function trim_results(records, count, now, limits)
   local over = math.min(redis.call('ZCARD', records.finished) - limits.results, count)
   if over <= 0 then
@@ -56,7 +57,7 @@ end
 
 -- Keeps a result until the ms `expires`. Deletes some that have expired, or are over the limit.
 local function keep_result(records, id, expires, now, limits)
-  redis.call('ZADD', records.finished, digits(expires), id)
+  redis.call('ZADD', records.finished, expires, id)
   local count = redis.call('ZCARD', records.finished)
   if count % 4 == 0 then
     delete_results(records, '-inf', digits(now), 8)
@@ -84,6 +85,7 @@ end
 
 -- Removes results that have expired or are over the limit, and jobs that have been dead for too long. Returns whether
 -- there may be more.
+-- rare
 local function remove_expired(queues, records, now, limits)
   removals_left = removals_left - delete_results(records, '-inf', digits(now), removals_left)
   removals_left = removals_left - trim_results(records, removals_left, now, limits)
@@ -94,21 +96,22 @@ local function remove_expired(queues, records, now, limits)
   return removals_left == 0
 end
 
--- The log of a job's attempts with a line more. Of a long log, the newest lines stay.
+-- Of the log of a job's attempts, the newest lines stay.
 local MAX_LOG_BYTES = 65536
 
+-- A log with a line more.
 local function with_line(log, line)
   if line == '' then
-    return log or ''
-  elseif log and #log > MAX_LOG_BYTES then
-    log = string.match(log, '\n(.*)$', -MAX_LOG_BYTES)
+    return log
+  elseif #log > MAX_LOG_BYTES then
+    log = string.match(log, '\n(.*)$', -MAX_LOG_BYTES) or ''
   end
-  return log and log ~= '' and log .. '\n' .. line or line
+  return log ~= '' and log .. '\n' .. line or line
 end
 
 local function append_log(records, id, line)
   if line ~= '' then
-    redis.call('HSET', records.outcomes, id, with_line(redis.call('HGET', records.outcomes, id), line))
+    redis.call('HSET', records.outcomes, id, with_line(redis.call('HGET', records.outcomes, id) or '', line))
   end
 end
 
@@ -143,10 +146,10 @@ local function finish_job(records, id, state, status, line, ttl, now, limits)
   if ttl <= 0 then
     return delete_job(records, id, state.unique)
   end
-  state.status, state.moment, state.token = status, digits(now), '-'
+  state.status, state.moment, state.token = status, now, '-'
   local payload, log = redis.call('HGET', records.jobs, id), redis.call('HGET', records.outcomes, id)
-  local record = {format_state(state), payload or '', with_line(log, line)}
-  redis.call('HSET', records.states, id, table.concat(record, '\n'))
+  local lines = log and with_line(log, line) or line
+  redis.call('HSET', records.states, id, format_state(state) .. '\n' .. (payload or '') .. '\n' .. lines)
   redis.call('HDEL', records.jobs, id)
   if log then
     redis.call('HDEL', records.outcomes, id)

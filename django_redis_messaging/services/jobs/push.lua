@@ -44,35 +44,30 @@ if waiting > max_waiting then
 end
 
 local ready, priorities = {}, {}
-local answer = {digits(now)}
+local pushed, in_force = now, ''
 for at = FIRST, #ARGV, FIELDS do
   local id, payload, delay, priority, max_attempts, unique = unpack(ARGV, at, at + FIELDS - 1)
   local known = redis.call('HGET', records.states, id)
   local repeated = known and request == ''
-  local holder = unique ~= '' and not repeated
-    and (max_aliases > 0 and aliased_job(records, id) or unique_holder(records, unique))
+  local holder = unique ~= '' and not repeated and holder_for(records, id, unique, max_aliases)
   if repeated then
-    answer[1] = parse_state(known).pushed
-  elseif holder then
-    if max_aliases > 0 then
-      add_alias(records, id, holder, max_aliases)
-    end
-  elseif not known or status_of(known) == 'd' then
+    pushed = pushed_at(known)
+  elseif not holder and (not known or status_of(known) == 'd') then
     local due = math.max(due_after(delay, us), now)
-    add_job(records, id, payload, new_state(digits(now), digits(due), priority, max_attempts, unique))
+    add_job(records, id, payload, now, due, priority, max_attempts, unique)
     if known then -- it was dead
       redis.call('ZREM', queue.dead, id)
       redis.call('ZREM', records.finished, id)
       redis.call('HDEL', records.outcomes, id)
     end
     if due > now then
-      enqueue(queue, records, id, priority, due, now)
+      delay_until(queue, id, due)
     else
       ready[#ready + 1], priorities[#priorities + 1] = id, priority
     end
   end
   if unique ~= '' or count == 1 then
-    answer[#answer + 1] = holder or id
+    in_force = in_force .. '\0' .. (holder or id)
   end
 end
 if #ready > 0 then
@@ -82,7 +77,7 @@ if #ready > 0 then
   append_ready(queue, ready, priorities)
   ring_bell(queue)
 end
-answer = table.concat(answer, '\0')
+local answer = pushed .. in_force
 if request ~= '' then
   record_answer(request, answer, requests, window, now)
 end

@@ -26,8 +26,8 @@ for _, queue in ipairs(queues) do
   for number, text in ipairs(#ids > 0 and redis.call('HMGET', records.states, unpack(ids)) or {}) do
     local state = text and parse_state(text)
     if state and tokens[state.token] then
-      local lease = {id = ids[number], fence = state.fence, token = state.token}
-      released = released + settle(queue, records, lease, {kind = 'release', ms = 0, line = ''}, now, limits)
+      released = released
+        + settle(queue, records, now, limits, ids[number], state.fence, state.token, 'release', 0, '')
     end
   end
 end

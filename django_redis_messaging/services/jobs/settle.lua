@@ -20,29 +20,17 @@
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
 local records, queues = records_at(KEYS), queues_at(KEYS)
 local limits = parse_limits(ARGV[1])
-local lease = {id = ARGV[2], fence = ARGV[3], token = ARGV[4]}
-local outcome = {kind = ARGV[5], ms = tonumber(ARGV[6]), line = ARGV[7]}
-local max_aliases, id, payload, delay, priority, max_attempts, unique = unpack(ARGV, 8)
+local id, fence = ARGV[2], ARGV[3]
+local FIRST, FOLLOW_UP = 2, 8
 local us = microseconds()
 local now = math.floor(us / 1000)
 
-local function push()
-  local holder = unique ~= '' and unique_holder(records, unique)
-  if holder then
-    add_alias(records, id, holder, tonumber(max_aliases))
-  else
-    local due = math.max(due_after(delay, us), now)
-    add_job(records, id, payload, new_state(digits(now), digits(due), priority, max_attempts, unique))
-    enqueue(queues[2], records, id, priority, due, now)
-  end
-end
-
-if settle(queues[1], records, lease, outcome, now, limits) == 1 then
-  if id then
-    push()
+if settle(queues[1], records, now, limits, unpack(ARGV, FIRST, FOLLOW_UP - 1)) == 1 then
+  if ARGV[FOLLOW_UP] then
+    push_follow_up(queues[2], records, us, unpack(ARGV, FOLLOW_UP))
   end
   return now
 end
-local state = read_state(records, lease.id)
-local is_repeat = state and state.status == 's' and state.fence == lease.fence
+local state = read_state(records, id)
+local is_repeat = state and state.status == 's' and state.fence == fence
 return is_repeat and tonumber(state.moment) or 0
