@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
@@ -84,6 +84,20 @@ CHECKED: dict[str, Callable[[Any], object]] = {
 }
 
 
+class Plan(NamedTuple):
+    """What is the same for all calls of a task."""
+
+    #: the settings of the backend and of the app from which it was made
+    params: Mapping[str, Any]
+    settings: conf.Settings
+    #: see records.payload_frame
+    frame: tuple[str, str]
+    priority: int
+    max_attempts: int
+    #: whether the record of a call is kept for as long as its push may be repeated, however it ends
+    outlives_repeats: bool
+
+
 class RedisBackend(BaseTaskBackend):
     """Runs each task at least once and records one result: a worker whose lease is lost can't settle it."""
 
@@ -95,6 +109,7 @@ class RedisBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
+        self._params = params
         #: in the order in which workers serve them; empty: any queue is allowed
         self.queue_names = list(params.get("QUEUES", ["default"]))
         self.chosen = {**OPTIONS, **self.options}
@@ -115,7 +130,7 @@ class RedisBackend(BaseTaskBackend):
         """The names of its queues: QUEUES, or if that is empty, those that something was enqueued to."""
         return self.queue_names or perform(self.using, registered_queues(self.engine.keys.queues))
 
-    @property
+    @functools.cached_property
     def result_ttl(self) -> int:
         """How long a result is kept, unless its task has a result_ttl of its own: ms."""
         return milliseconds(self.chosen["RESULT_TTL"], "RESULT_TTL")
@@ -213,7 +228,7 @@ class RedisBackend(BaseTaskBackend):
 
     def _prepared(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Prepared:
         """The result and the job of a call; raises before anything is sent."""
-        self.validate_task(task)
+        plan = self._plan(task)
         result = RedisTaskResult(
             task=task,
             id=SHARD + os.urandom(16).hex()[1:],
@@ -228,22 +243,42 @@ class RedisBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        chosen = getattr(task, "max_attempts", None) or self.chosen["MAX_ATTEMPTS"]
         key, needs = "", None
         if isinstance(task, RedisTask):
             key = task.unique_key(result.args, result.kwargs)
             needs = task.needs(result.args, result.kwargs)
         return result, Push(
             id=result.id,
-            payload=records.payload(task, result.args, result.kwargs, needs),
+            payload=records.payload(plan.frame, result.args, result.kwargs, needs),
             delay=0 if task.run_after is None else _at(task.run_after),
-            priority=int(task.priority),
-            max_attempts=check_attempts(chosen or conf.current().JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
+            priority=plan.priority,
+            max_attempts=plan.max_attempts,
             unique=key,
         )
 
+    def _plan(self, task: Task) -> Plan:
+        """The plan of a task. It is kept with the task, and made anew after a change of the settings."""
+        plan: Plan | None = getattr(task, "plan", None)
+        settings = conf.current()
+        if plan is not None and plan.params is self._params and plan.settings is settings:
+            return plan
+        self.validate_task(task)
+        attempts = getattr(task, "max_attempts", None) or self.chosen["MAX_ATTEMPTS"]
+        plan = Plan(
+            params=self._params,
+            settings=settings,
+            frame=records.payload_frame(task),
+            priority=int(task.priority),
+            max_attempts=check_attempts(attempts or settings.JOB_MAX_ATTEMPTS, "MAX_ATTEMPTS"),
+            outlives_repeats=self._outlives_repeats(task),
+        )
+        if isinstance(task, RedisTask):
+            object.__setattr__(task, "plan", plan)
+        return plan
+
     def _send_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:
-        if not send_on_commit(self._on_commit(task), Calls(self, prepared)):
+        when = self._on_commit(task)
+        if when is False or not send_on_commit(when, Calls(self, prepared)):
             for page in pages(prepared, _payload):
                 perform(self.using, self._push(page))
                 for result, _ in page:
@@ -272,11 +307,12 @@ class RedisBackend(BaseTaskBackend):
         queue = page[0][0].task.queue_name
         mixed = page if max_aliases else page[:1]  # else all are calls of one task
         # the ids are new: if their records outlive all repeats, no request id is needed
-        request_id = "" if all(self._outlives_repeats(one.task) for one, _ in mixed) else request(None)
+        request_id = "" if all(self._plan(one.task).outlives_repeats for one, _ in mixed) else request(None)
         jobs = [job for _, job in page]
         pushed, ids = yield from self.engine.push(queue, request_id, jobs, max_aliases=max_aliases)
         _complete(page, pushed, ids)
-        yield from self._register(queue, max((job.delay for _, job in mixed), key=_due))
+        if not self.queue_names:
+            yield from self._register(queue, max((job.delay for _, job in mixed), key=_due))
 
     def _outlives_repeats(self, task: Task) -> bool:
         """Whether the record of a call is kept for as long as its push may be repeated, however it ends."""
@@ -294,13 +330,13 @@ class RedisBackend(BaseTaskBackend):
         queue = yield from self.engine.reschedule(task.queue_name, result_id, moment, line)
         if queue is None:
             return False
-        yield from self._register(queue, moment)
+        if not self.queue_names:
+            yield from self._register(queue, moment)
         return True
 
     def _register(self, queue: str, delay: int | str) -> Steps[None]:
-        """Register a queue until a job is due, if QUEUES allows any."""
-        if not self.queue_names:
-            yield from register_queue(self.using, self.engine.keys.queues, queue, delay)
+        """Register a queue until a job is due; for QUEUES that allow any."""
+        return register_queue(self.using, self.engine.keys.queues, queue, delay)
 
     def _result(self, result_id: str, record: JobRecord | None) -> TaskResult:
         if record is None:

@@ -70,16 +70,26 @@ class UnknownTask(InvalidTask):
     """This code doesn't define the task of a job, or an option of its call; newer code may define it."""
 
 
-def payload(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], needs: Needs | None = None) -> str:
-    """The stored form of a call."""
+def payload_frame(task: Task) -> tuple[str, str]:
+    """The stored form of a call before and after its arguments, which is the same for all calls of a task."""
     after = None if task.run_after is None else task.run_after.timestamp()
     options = _options(task)
-    value = [task.module_path, task.queue_name, after, list(args), dict(kwargs), options]
-    if needs is not None:
+    if isinstance(task, RedisTask) and task.has_needs:
         with suppress(InvalidTask):  # a worker can't find the task either
             options |= _changed(task, ("concurrency",))
-        value.append(list(needs))
-    return _limited(encoding.dumps(value, "arguments"), "a task's arguments (bytes)")
+    head = encoding.dumps([task.module_path, task.queue_name, after], "task")
+    return head[:-1] + ",", "," + encoding.dumps(options, "options")
+
+
+def payload(
+    frame: tuple[str, str], args: Sequence[Any], kwargs: Mapping[str, Any], needs: Needs | None = None
+) -> str:
+    """The stored form of a call."""
+    before, after = frame
+    # in one list: the depth to which arguments may be nested counts from the payload
+    given = encoding.dumps([args, kwargs], "arguments")[1:-1]
+    own = "" if needs is None else "," + encoding.dumps(list(needs))
+    return _limited(f"{before}{given}{after}{own}]", "a task's arguments (bytes)")
 
 
 def _options(task: Task) -> dict[str, Any]:
@@ -175,6 +185,9 @@ def _as_enqueued(
 ) -> Task:
     """The task with the values it was enqueued with; unchanged if those are its own."""
     changed = _restored(task, options)
+    if isinstance(task, RedisTask) and after is None and not changed:
+        is_own = (task.backend, task.queue_name, task.priority) == (backend, queue, priority)
+        return task if is_own else task.copied_to(backend, queue, priority)
     if after is not None or (task.backend, task.queue_name, task.priority) != (backend, queue, priority):
         run_after = None if after is None else _from_timestamp(after)
         changed |= {"backend": backend, "queue_name": queue, "priority": priority, "run_after": run_after}

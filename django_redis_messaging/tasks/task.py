@@ -35,6 +35,8 @@ Call = tuple[Sequence[Any], Mapping[str, Any]]
 NameSource = str | Callable[..., str]
 #: beginning of the names of the semaphores of tasks
 SEMAPHORE_PREFIX = "task:"
+#: copies of a task, for other queues and priorities than its own, that are kept
+MAX_COPIES = 100
 #: fields that a refresh updates; `task` is among them since its run_after may change
 _REFRESHED = (
     "task",
@@ -79,8 +81,18 @@ def task(function: Callable[..., Any] | None = None, *, backend: str = "default"
     return wrap if function is None else wrap(function)
 
 
+class RememberingTask(Task):
+    """A task with what takes long to work out. No fields: it is not a part of the task's value."""
+
+    __slots__ = ("copies", "plan")
+    #: what its backend has worked out for its calls
+    plan: Any
+    #: (backend, queue, priority) → copy
+    copies: dict[tuple[str, str, int], Self]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisTask(Task):
+class RedisTask(RememberingTask):
     """What `@task` returns for a function whose backend is a RedisBackend."""
 
     #: maximum number of attempts; None: the backend's MAX_ATTEMPTS, and an exception ends the task: only
@@ -128,6 +140,21 @@ class RedisTask(Task):
         }
         return replace(self, **{key: value for key, value in changes.items() if value is not None}, **more)
 
+    def copied_to(self, backend: str, queue_name: str, priority: int) -> Self:
+        """A copy with these values, the same one each time. At most MAX_COPIES are kept."""
+        try:
+            copies = self.copies
+        except AttributeError:
+            copies = {}
+            object.__setattr__(self, "copies", copies)
+        key = (backend, queue_name, priority)
+        copy = copies.get(key)
+        if copy is None:
+            copy = self.using(backend=backend, queue_name=queue_name, priority=priority)
+            if len(copies) < MAX_COPIES:
+                copies[key] = copy
+        return copy
+
     def enqueue_on_commit(self, using: str = DEFAULT_DB_ALIAS) -> Self:
         """A copy whose calls are sent when the transaction of that database is committed."""
         return replace(self, on_commit=using)
@@ -156,6 +183,10 @@ class RedisTask(Task):
         """See reschedule()."""
         return await self._backend.areschedule(self, result_id, run_after)
 
+    def get_backend(self) -> Any:
+        """The backend of the task."""
+        return task_backends[self.backend]
+
     @property
     def retries(self) -> tuple[type[BaseException], ...]:
         """The exceptions after which the task is retried."""
@@ -176,9 +207,14 @@ class RedisTask(Task):
         key = encoding.dumps([self.module_path, chosen], "unique key", sort_keys=True)
         return hashlib.sha256(key.encode()).hexdigest()[:32]
 
+    @property
+    def has_needs(self) -> bool:
+        """Whether a call has to acquire something before it runs."""
+        return self.lock is not None or self.concurrency is not None
+
     def needs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Needs | None:
         """What a call has to acquire before it runs; None for nothing."""
-        if self.lock is None and self.concurrency is None:
+        if not self.has_needs:
             return None
         call = self.func, self.takes_context, args, kwargs
         lock = "" if self.lock is None else call_name(self.lock, "lock", *call)

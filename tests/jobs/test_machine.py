@@ -551,7 +551,11 @@ PLANTS: dict[str, Plant] = {
     "due jobs lose their priority": ("jobs/_queue", "string.match(text, '^%a (%S+)')", "0"),
     "due jobs also stay delayed": ("jobs/_queue", "redis.call('ZREM', queue.delayed, unpack(due))", ""),
     "priorities are reversed": ("jobs/_queue", "(100 - priority) * BAND", "(100 + priority) * BAND"),
-    "last in, first out": ("jobs/_queue", "last_place(queue, priority)) + 1", "last_place(queue, priority)) - 1"),
+    "last in, first out": (
+        "jobs/_queue",
+        "last_place(queue, priority)) + 1",
+        "last_place(queue, priority)) - 1",
+    ),
     "delays are ignored": ("jobs/push", "if due > now then", "if false then"),
     "request IDs are ignored": ("jobs/push", "if before then", "if false then"),
     "limit is ignored": ("jobs/push", "if waiting > max_waiting then", "if false then"),

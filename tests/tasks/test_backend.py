@@ -897,7 +897,10 @@ class TestCancelAndReschedule:
 
     def test_duplicate_after_a_commit_leads_to_the_original(self) -> None:
         first = jobs.unique_echo.enqueue()
-        key, payload = jobs.unique_echo.unique_key([], {}), records.payload(jobs.unique_echo, [], {})
+        key, payload = (
+            jobs.unique_echo.unique_key([], {}),
+            records.payload(records.payload_frame(jobs.unique_echo), [], {}),
+        )
         job = Push("0late", payload, 0, 0, 3, key)
         engine().push("other", "", [job], max_aliases=1)
         assert jobs.unique_echo.using(queue_name="other").cancel("0late")

@@ -86,6 +86,13 @@ def callback(function: C | None, what: str, *, renew: bool) -> C | None:
 
 def milliseconds(value: Duration, what: str, *, minimum: int = 0) -> int:
     """Convert a duration to ms, rounded up, and check that it is at least `minimum` ms."""
+    ms = value * 1000 if type(value) is int and value >= 0 else _milliseconds(value, what)
+    if not minimum <= ms <= MAX_DURATION:
+        raise InvalidArgument(f"{what} must be between {minimum / 1000:g} s and 100 years, not {value} s.")
+    return ms
+
+
+def _milliseconds(value: Duration, what: str) -> int:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if not isinstance(value, int | float) or isinstance(value, bool):
@@ -93,10 +100,7 @@ def milliseconds(value: Duration, what: str, *, minimum: int = 0) -> int:
     if not math.isfinite(value) or value < 0:
         raise InvalidArgument(f"{what} must be 0 s or more, not {value} s.")
     # round() first: a float such as 0.1 is slightly greater than its decimal form
-    ms = math.ceil(round(value * 1000, 6))
-    if not minimum <= ms <= MAX_DURATION:
-        raise InvalidArgument(f"{what} must be between {minimum / 1000:g} s and 100 years, not {value} s.")
-    return ms
+    return math.ceil(round(value * 1000, 6))
 
 
 def timestamp_ms(value: datetime | None, what: str) -> int:

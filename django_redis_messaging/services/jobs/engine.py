@@ -165,7 +165,7 @@ class Claimed(NamedTuple):
 
     #: the server's clock: ms
     now: int
-    #: seconds until something is due; None where nothing is
+    #: if there are fewer jobs than were wanted: seconds until something is due, or None
     due_in: float | None
     #: for each settlement, whether it was applied; False where the lease was stale
     applied: list[bool]
@@ -212,10 +212,9 @@ class Engine:
         `request_id` may be empty if the ids are new and their records outlive all repeats. `max_aliases`: if
         the ids were given out, how many may stand for one job, that has their unique key.
         """
-        limit = conf.current().JOB_MAX_WAITING
-        shard, length = request_shard(request_id), window()
-        offset = request_offset(shard, length)
-        words: list[Argument] = [request_id, length, offset, limit, max_aliases]
+        settings, shard = conf.current(), request_shard(request_id)
+        limit, length = settings.JOB_MAX_WAITING, settings.REQUEST_WINDOW * 1000
+        words: list[Argument] = [request_id, length, request_offset(shard, length), limit, max_aliases]
         for job in jobs:
             words += job
         reply = yield Script("jobs/push", self.keys.for_request(shard, queue), words)
@@ -240,10 +239,9 @@ class Engine:
         """Settle leases, do what is due by time, and lease up to `count` jobs for `lease` ms (0: the jobs are
         deleted at once). A lost reply is not requested again: its jobs come back when their leases end, or
         with `return_claims`. `token` identifies the claim; empty: a new one."""
-        numbers = {queue: number for number, queue in enumerate(queues, 1)}
         words: list[Argument] = [token or new_token(), worker, lease, count, min_age, self._limits()]
         for one in settlements:
-            words += (numbers[one.lease.queue], *one.words)
+            words += (queues.index(one.lease.queue) + 1, *one.words)
         reply = yield Script("jobs/claim", self.keys.with_queues(queues), words, once=True)
         return parse_claim(reply, queues)
 
@@ -416,12 +414,15 @@ def new_token() -> str:
     return os.urandom(6).hex()
 
 
-def pages(jobs: Iterable[T], payload: Callable[[T], str]) -> Iterator[list[T]]:
+def pages(jobs: Sequence[T], payload: Callable[[T], str]) -> Iterator[Sequence[T]]:
     """Group jobs into pages, in their order. `payload` returns the payload of a job.
 
     >>> [len(page) for page in pages(["x" * 600_000, "x" * 600_000, "x"], str)]
     [1, 2]
     """
+    if len(jobs) == 1:
+        yield jobs
+        return
     page: list[T] = []
     size = 0
     for job in jobs:
@@ -438,17 +439,17 @@ def pages(jobs: Iterable[T], payload: Callable[[T], str]) -> Iterator[list[T]]:
 
 def parse_state(raw: bytes) -> State:
     """The state in a reply."""
-    status, *numbers, token, pushed, first, last, moment, workers, awaited, unique = raw.decode().split(
-        " ", 13
-    )
-    priority, attempts, lost, max_attempts, fence = map(int, numbers)
+    (
+        status, priority, attempts, lost, max_attempts, fence,
+        token, pushed, first, last, moment, workers, awaited, unique,
+    ) = raw.decode().split(" ", 13)  # fmt: skip
     return State(
         status,
-        priority,
-        attempts,
-        lost,
-        max_attempts,
-        fence,
+        int(priority),
+        int(attempts),
+        int(lost),
+        int(max_attempts),
+        int(fence),
         token,
         int(pushed),
         int(first),
@@ -470,9 +471,10 @@ def parse_claim(reply: list[Any], queues: Sequence[str]) -> Claimed:
     """The reply of jobs/claim.lua."""
     now, due_in, applied, found = reply
     jobs = []
-    for number, job_id, payload, raw in batched(found, 4):
-        state, at = parse_state(raw), int(number) - 1
-        lease = Lease(queues[at], job_id.decode(), state.fence, state.token)
+    for at in range(0, len(found), 4):
+        number, job_id, payload, raw = found[at : at + 4]
+        state = parse_state(raw)
+        lease = Lease(queues[number - 1], job_id.decode(), state.fence, state.token)
         jobs.append(LeasedJob(lease, payload, state))
     return Claimed(now, None if due_in < 0 else due_in / 1000, [bool(flag) for flag in applied], jobs)
 

@@ -125,6 +125,7 @@ class DelayQueue(Service):
         attempts = conf.current().JOB_MAX_ATTEMPTS if max_attempts is None else max_attempts
         self._max_attempts = check_attempts(attempts, "max_attempts")
         self._engine = Engine(self._prefix, "queue", name)
+        self._registry = queues_key(self._prefix)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -152,8 +153,9 @@ class DelayQueue(Service):
 
         Raises LimitExceeded (JOB_MAX_BYTES, JOB_MAX_WAITING).
         """
-        request_key = request(request_id)
         chosen = new_ids(request_id, 1)[0] if job_id is None else checked(job_id, "job_id")
+        # a new id is as good for the request
+        request_key = chosen if request_id is None and job_id is None else request(request_id)
         return (yield from self._push_one(chosen, request_key, data, delay, priority))
 
     apush = asynchronous(push)
@@ -368,7 +370,7 @@ class DelayQueue(Service):
         return in_force
 
     def _register(self, delay: int) -> Steps[None]:
-        return register_queue(self._using, queues_key(self._prefix), self.name, delay)
+        return register_queue(self._using, self._registry, self.name, delay)
 
     def _extend(self, job: Job, lease: Duration) -> Steps[bool]:
         length = milliseconds(lease, "lease", minimum=1)
