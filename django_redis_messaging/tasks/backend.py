@@ -149,7 +149,8 @@ class RedisBackend(BaseTaskBackend):
         return default.total_seconds() if isinstance(default, timedelta) else default
 
     def validate_task(self, task: Task) -> None:
-        """Raise InvalidTask if the task can't be enqueued."""
+        """Raise InvalidTask if the task can't be enqueued. Called when a task is made, and for its first call
+        under the current settings."""
         if task.run_after is not None:
             try:
                 _at(task.run_after)

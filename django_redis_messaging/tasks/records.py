@@ -154,21 +154,21 @@ def parse_call(backend: str, record: JobRecord) -> tuple[TaskResult, Needs | Non
     """The current result of a job, and what its call has to acquire before it runs."""
     path, queue, after, args, kwargs, options, *more = encoding.loads_all([record.payload])[0]
     needs = Needs(*more[0]) if more else None
-    state, lines = record.state, record.log.decode().split("\n")
+    state, lines = record.state, record.log.decode().split("\n") if record.log else []
     for line in lines:
         if line.startswith("A"):
             [after] = encoding.loads_all([line[1:].encode()])
     task = _as_enqueued(find_task(path), options, backend, queue, state.priority, after)
-    status = _STATUS[state.status]
+    status, first = _STATUS[state.status], _moment(state.first)
     ended = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
     found = RedisTaskResult(
         task=task,
         id=record.id,
         status=status,
         enqueued_at=moment(state.pushed),
-        started_at=_moment(state.first),
+        started_at=first,
         finished_at=moment(state.moment) if ended else None,
-        last_attempted_at=_moment(state.last),
+        last_attempted_at=first if state.last == state.first else _moment(state.last),
         args=args,
         kwargs=kwargs,
         backend=backend,
@@ -185,13 +185,13 @@ def _as_enqueued(
 ) -> Task:
     """The task with the values it was enqueued with; unchanged if those are its own."""
     changed = _restored(task, options)
-    if isinstance(task, RedisTask) and after is None and not changed:
-        is_own = (task.backend, task.queue_name, task.priority) == (backend, queue, priority)
-        return task if is_own else task.copied_to(backend, queue, priority)
-    if after is not None or (task.backend, task.queue_name, task.priority) != (backend, queue, priority):
-        run_after = None if after is None else _from_timestamp(after)
-        changed |= {"backend": backend, "queue_name": queue, "priority": priority, "run_after": run_after}
-    return task.using(**changed) if changed else task
+    if after is None and not changed:
+        if (task.backend, task.queue_name, task.priority) == (backend, queue, priority):
+            return task
+        if isinstance(task, RedisTask):
+            return task.copied_to(backend, queue, priority)
+    run_after = None if after is None else _from_timestamp(after)
+    return task.using(backend=backend, queue_name=queue, priority=priority, run_after=run_after, **changed)
 
 
 def _restored(task: Task, options: dict[str, Any]) -> dict[str, Any]:

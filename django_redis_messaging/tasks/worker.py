@@ -77,6 +77,8 @@ GuardedAttempt = Callable[[int], Settlement | None]
 #: modules whose frames stand between the worker and a task
 _OWN_MODULES = (__name__, jobs_running.__name__, threads.__name__)
 
+_is_async = functools.lru_cache(maxsize=1024)(iscoroutinefunction)
+
 
 class ConcurrencyKeys(SemaphoreKeys):
     """The keys of the semaphore of a `concurrency_key`, in one slot."""
@@ -170,7 +172,7 @@ class Runner:
         if task.takes_context:
             args = [Context(task_result=result, running=running, lock_fence=lock_fence)]
         args += result.args
-        if iscoroutinefunction(task.func):
+        if _is_async(task.func):
             return running.call_async(task.func(*args, **result.kwargs), timeout)
         return running.call(lambda: task.func(*args, **result.kwargs), timeout)
 

@@ -474,7 +474,7 @@ def parse_claim(reply: list[Any], queues: Sequence[str]) -> Claimed:
     for at in range(0, len(found), 4):
         number, job_id, payload, raw = found[at : at + 4]
         state = parse_state(raw)
-        lease = Lease(queues[number - 1], job_id.decode(), state.fence, state.token)
+        lease = Lease(queues[int(number) - 1], job_id.decode(), state.fence, state.token)
         jobs.append(LeasedJob(lease, payload, state))
     return Claimed(now, None if due_in < 0 else due_in / 1000, [bool(flag) for flag in applied], jobs)
 
