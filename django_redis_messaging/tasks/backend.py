@@ -40,6 +40,7 @@ from .compat import (
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
+    normalize_json,
     task_backends,
     task_enqueued,
 )
@@ -238,8 +239,8 @@ class RedisBackend(BaseTaskBackend):
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
-            args=list(args),
-            kwargs=dict(kwargs),
+            args=normalize_json(args) if args else [],
+            kwargs=normalize_json(kwargs) if kwargs else {},
             backend=self.alias,
             errors=[],
             worker_ids=[],

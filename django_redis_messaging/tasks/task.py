@@ -243,6 +243,9 @@ class Needs(NamedTuple):
 class RedisTaskResult(TaskResult):
     """What enqueue() and get_result() return."""
 
+    def __post_init__(self) -> None:
+        """Leave the arguments as they are: their maker has normalized them, or has read them from JSON."""
+
     @property
     def then_id(self) -> str | None:
         """The id of the call of the task `then`, which may not be enqueued yet; None if there is no such
