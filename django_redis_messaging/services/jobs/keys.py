@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from zlib import crc32
 
 from ...core.commands import Hint
@@ -99,8 +99,10 @@ class JobKeys:
     def _with_requests(self, requests: list[str]) -> list[str]:
         return [self.jobs, self.states, self.outcomes, self.finished, self.uniques, self.aliases, *requests]
 
-    def with_queues(self, values: Iterable[str]) -> list[str]:
+    def with_queues(self, values: Sequence[str]) -> list[str]:
         """The KEYS of a script about several queues: the records, then each queue."""
+        if len(values) == 1:
+            return self.queue(values[0]).with_records
         found = [*self.records]
         for value in values:
             found += self.queue(value).all
