@@ -47,7 +47,7 @@ from django_redis_messaging.tasks.compat import (
 from tests.conftest import Call
 from tests.support.worlds import messaging_alias
 
-from ..support.workers import backend, burst, ended, engine, keys, server, server_ms, until
+from ..support.workers import backend, burst, ended, engine, keys, server, server_ms, state, until
 from . import jobs
 from .conformance import recording_signals
 
@@ -99,6 +99,30 @@ def stored_keys() -> set[str]:
     """Names of the backend's stored keys, except request IDs, worker records and the wake-up marker."""
     messages = {key.decode().removeprefix(keys().tag) for key in server().scan_iter(match=f"{keys().tag}*")}
     return {key for key in messages if not key.startswith((":requests", ":workers")) and key != ":bell"}
+
+
+class TestKept:
+    """What is worked out once for all calls of a task."""
+
+    def test_plan_follows_the_settings(self, configure: Configure, settings: Settings) -> None:
+        def max_attempts() -> int:
+            return state(jobs.noop.enqueue()).max_attempts
+
+        assert max_attempts() == 5
+        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "JOB_MAX_ATTEMPTS": 4}
+        assert max_attempts() == 4
+        configure(MAX_ATTEMPTS=3)
+        assert max_attempts() == 3
+
+    def test_some_copies_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys.modules[RedisTask.__module__], "MAX_COPIES", 1)
+        own = jobs.noop.using(priority=1)
+        kept = own.copied_to("default", "other", 2)
+        assert (kept.backend, kept.queue_name, kept.priority, kept.func) == ("default", "other", 2, own.func)
+        assert own.copied_to("default", "other", 2) is kept
+        further = [own.copied_to("default", "other", 3) for _ in range(2)]
+        assert further[0] == further[1] == own.using(queue_name="other", priority=3)
+        assert further[0] is not further[1]
 
 
 class TestRetries:
