@@ -439,10 +439,10 @@ def test_it_behaves_as_the_model() -> None:
 PLANTS: dict[str, Plant] = {
     "fences without the clock": (
         "locks/acquire",
-        "math.max((tonumber(latest) or 0) + 1, us)",
-        "(tonumber(latest) or 0) + 1",
+        "return draw_fence(microseconds())",
+        "return draw_fence(1)",
     ),
-    "fences without the counter": ("locks/acquire", "math.max((tonumber(latest) or 0) + 1, us)", "us"),
+    "fences without the counter": ("locks/acquire", "latest < us and us", "us"),
     "a repeat draws another fence": (
         "locks/acquire",
         "owner == token and tonumber(latest) or draw_fence(us)",
@@ -457,12 +457,12 @@ PLANTS: dict[str, Plant] = {
     "a holder waits for itself": ("locks/acquire", "other_token ~= '' and holder == other_token", "false"),
     "the last poll overtakes": (
         "locks/acquire",
-        "if first == token or not first and redis.call('EXISTS', line) == 0 then",
-        "if true then",
+        "if not holder and redis.call('EXISTS', line) == 0 then",
+        "if not holder or ARGV[3] == '0' then",
     ),
     "the grant is not extended to the lease": (
         "locks/acquire",
-        "redis.call('PEXPIRE', key, string.format('%.0f', lease))",
+        "redis.call('PEXPIRE', key, lease)",
         "redis.call('PTTL', key)",
     ),
     "a lock without a lease expires": (
@@ -472,8 +472,8 @@ PLANTS: dict[str, Plant] = {
     ),
     "a client that gives up stays in the queue": (
         "locks/acquire",
-        "  leave_queue(line, seen, token)\n  return 0",
-        "  return 0",
+        "    leave_queue(line, seen, token)\n    return 0",
+        "    return 0",
     ),
     "each poll draws a ticket": ("locks/acquire", "if not ticket then", "if true then"),
     "the newest is first": ("locks/acquire", "'WITHSCORES')[2] or 0) + 1", "'WITHSCORES')[2] or 0) - 1"),
@@ -481,19 +481,19 @@ PLANTS: dict[str, Plant] = {
     "a full queue ends no wait": ("locks/acquire", "waiting >= max_waiting", "waiting > max_waiting"),
     "a poll is not noticed": (
         "locks/acquire",
-        "redis.call('ZADD', seen, string.format('%.0f', now), token)",
-        "redis.call('ZADD', seen, 'NX', string.format('%.0f', now), token)",
+        "redis.call('ZADD', seen, now, token)",
+        "redis.call('ZADD', seen, 'NX', now, token)",
     ),
     "the queue does not expire": (
         "locks/acquire",
         "if updated == 0 then -- the queue did not exist",
         "if false then",
     ),
-    "polls do not expire": ("locks/acquire", "redis.call('PEXPIRE', seen, 2 * TICKET)\n", ""),
+    "polls do not expire": ("locks/acquire", "  redis.call('PEXPIRE', seen, 2 * TICKET)\n", ""),
     "waiting for longer than the lease": ("locks/acquire", "if remaining >= 0 then", "if false then"),
-    "other programs are not polled": ("locks/acquire", "  wait = wait / 5\n", ""),
+    "other programs are not polled": ("locks/acquire", "    wait = wait / 5\n", ""),
     "anybody releases": ("locks/release", "redis.call('GET', key) ~= token", "not redis.call('GET', key)"),
-    "a release hands nothing over": ("locks/release", "if first then", "if false then"),
+    "a release hands nothing over": ("locks/release", "not hand_over(KEYS)", "true"),
     "a release is not remembered": (
         "locks/release",
         "redis.call('LPUSH', releases, token)",
@@ -511,7 +511,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "an interrupted client stays in the queue": (
         "locks/release",
-        "  leave_queue(line, seen, token)\n",
+        "  leave_queue(line, KEYS[4], token)\n",
         "",
     ),
     "anybody extends": (
@@ -529,9 +529,9 @@ PLANTS: dict[str, Plant] = {
     "the last comes first": ("locks/_locks", "redis.call('ZPOPMIN', line)", "redis.call('ZPOPMAX', line)"),
     "polls of former holders stay": ("locks/_locks", "    redis.call('ZREM', seen, first[1])\n", ""),
     "a grant does not expire": ("locks/_locks", "token, 'PX', GRANT)", "token)"),
-    "nobody is woken": ("locks/_locks", "string.format('%.0f-0', us), 't', token)", "'1-0', 't', token)"),
+    "nobody is woken": ("locks/_locks", "digits(us) .. '-0', 't', token)", "'1-0', 't', token)"),
     "another client is woken": ("locks/_locks", "keys[RING + place_of(keys, ticket)]", "keys[RING]"),
-    "wake-ups do not expire": ("locks/_locks", "  redis.call('PEXPIRE', wake, 2 * TICKET)\n", ""),
+    "wake-ups do not expire": ("locks/_locks", "    redis.call('PEXPIRE', wake, 2 * TICKET)\n", ""),
 }
 
 

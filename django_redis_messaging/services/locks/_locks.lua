@@ -1,6 +1,9 @@
 -- The queue of clients that wait for a lock, ordered by ticket. A waiting client polls; its ticket expires when it
 -- stops. To wake a client, a script adds an entry to the stream at the ticket's place in the ring of wake-up keys.
 -- Reading a stream removes nothing, so no other client can consume the wake-up.
+--
+-- uses common/_time.lua
+
 local GRANT = 1000 -- ms within which a client that was handed the lock must confirm it
 local TICKET = 2000 -- ms after the client's last poll at which its ticket expires
 local MAX_TICKETS = 1000 -- tickets that one script examines
@@ -18,9 +21,9 @@ local function place_of(keys, ticket)
   return ticket % (#keys - RING + 1)
 end
 
--- How long the fence is kept when a lease of this length (ms; 0: without an end) begins.
+-- How long the fence is kept when a lease of this length (ms; 0: without an end) begins: ms.
 local function fence_ttl(lease)
-  return string.format('%.0f', lease == 0 and 30 * DAY or math.max(DAY, 2 * lease))
+  return lease == 0 and 30 * DAY or math.max(DAY, 2 * lease)
 end
 
 local function leave_queue(line, seen, token)
@@ -50,12 +53,18 @@ local function pop_waiter(line, seen, now)
   end
 end
 
--- Gives the lock to a waiting client and wakes it. Callers have removed a key or a member before: Redis never rejects
--- that at maxmemory, nor the writes after it in the script.
-local function hand_over(keys, token, ticket, us)
-  local key, wake = keys[1], keys[RING + place_of(keys, ticket)]
-  redis.call('SET', key, token, 'PX', GRANT)
-  redis.call('DEL', wake)
-  redis.call('XADD', wake, string.format('%.0f-0', us), 't', token)
-  redis.call('PEXPIRE', wake, 2 * TICKET)
+-- Gives the lock to the first client that still waits, and wakes it; returns its token, or nil if there is none. Redis
+-- never rejects ZPOPMIN at maxmemory, nor the writes after it in the script.
+-- rare
+local function hand_over(keys)
+  local us = microseconds()
+  local token, ticket = pop_waiter(keys[3], keys[4], math.floor(us / 1000))
+  if token then
+    local wake = keys[RING + place_of(keys, ticket)]
+    redis.call('SET', keys[1], token, 'PX', GRANT)
+    redis.call('DEL', wake)
+    redis.call('XADD', wake, digits(us) .. '-0', 't', token)
+    redis.call('PEXPIRE', wake, 2 * TICKET)
+  end
+  return token
 end

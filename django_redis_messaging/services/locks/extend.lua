@@ -29,7 +29,7 @@ elseif mode == 'add' then
   record = owner == token and latest .. ' ' .. request .. ' ' .. token
 end
 -- PEXPIRE comes first: Redis never rejects it at maxmemory, nor the writes after it.
-redis.call('PEXPIRE', lock.key, string.format('%.0f', ms))
+redis.call('PEXPIRE', lock.key, ms)
 if record then
   redis.call('SET', lock.fence, record, 'PX', fence_ttl(ms))
 else

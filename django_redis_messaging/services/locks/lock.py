@@ -420,22 +420,22 @@ class Lock(Leasable):
         chosen = new_token().encode() if token is None else checked_token(token)
         seconds = wait if waits else 0
         ends = math.inf if seconds is None else monotonic() + seconds - min(FINAL_POLL_MARGIN, seconds / 10)
-        return Attempt(chosen, seconds, self._held_already(seconds), ends)
+        holding = self._holding
+        return Attempt(chosen, holding, seconds, self._held_already(holding, seconds), ends)
 
-    def _held_already(self, seconds: float | None) -> bytes:
+    def _held_already(self, holding: Holding, seconds: float | None) -> bytes:
         """The token with which this thread or task may hold the lock, if that makes waiting for it
         pointless."""
         if not self._thread_local or seconds == 0:
             return b""
-        holding = self._owners.current
-        if holding.token is None and seconds is None:  # another object for the same lock
+        if holding.token is None and seconds is None and _endless:  # another object for the same lock
             holding = _endless.get((current_owner(), self._using, self.key), holding)
         return holding.token or b""
 
     def _forget(self, attempt: Attempt, error: BaseException) -> bool:
         """Forget an acquire that failed. Returns whether its token may still be in the queue, or hold the
         lock."""
-        self._holding.forget(attempt.token)
+        attempt.holding.forget(attempt.token)
         if isinstance(error, Unavailable | OutcomeUnknown):
             return attempt.wait != 0  # without waiting, only a lost reply is possible: the lease ends
         return not isinstance(error, LockError | LimitExceeded | ConfigurationError)
@@ -443,10 +443,9 @@ class Lock(Leasable):
     def _store(self, attempt: Attempt, fence: int) -> bool:
         """Store an acquired lock and start its renewal; returns whether it was acquired."""
         if fence:
-            holding = self._holding
-            holding.hold(attempt, fence, self._renewal(attempt.token) if self.renew else None)
+            attempt.holding.hold(attempt, fence, self._renewal(attempt.token) if self.renew else None)
             if self._thread_local and (self.renew or self.timeout is None):
-                _endless[current_owner(), self._using, self.key] = holding
+                _endless[current_owner(), self._using, self.key] = attempt.holding
         return fence > 0
 
     def _renewal(self, token: bytes) -> RenewedLease:
@@ -563,6 +562,8 @@ class Attempt:
     """An acquire: its validated arguments, and when it succeeded."""
 
     token: bytes
+    #: what this thread or task holds of the lock
+    holding: Holding
     #: seconds to wait; None: without a limit
     wait: float | None
     #: token with which this thread or task may hold the lock already, so that waiting is pointless; or empty

@@ -12,30 +12,24 @@
 -- ARGV  1 token
 -- ARGV  2 how long the release is remembered: ms; 0: not at all, so the holder's own release reports a loss
 -- Returns 1, also to a repeat; or 0 if the caller doesn't hold the lock: it leaves the queue then
-local key, line, seen, releases = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
+local key, line, releases = KEYS[1], KEYS[3], KEYS[5]
 local token, memory = ARGV[1], ARGV[2]
 local REMEMBERED = 500 -- releases that are remembered at least
 
 if redis.call('GET', key) ~= token then
-  leave_queue(line, seen, token)
+  leave_queue(line, KEYS[4], token)
   return redis.call('LPOS', releases, token) and 1 or 0
 end
 local remembered = redis.call('LLEN', releases) -- fails, before anything is written, if the key has another type
-local us, first, ticket
-if redis.call('EXISTS', line) == 1 then
-  us = microseconds()
-  first, ticket = pop_waiter(line, seen, math.floor(us / 1000))
+-- DEL or a hand-over comes first: Redis never rejects them at maxmemory, nor the writes after them in the script.
+if redis.call('EXISTS', line) == 0 or not hand_over(KEYS) then
+  redis.call('DEL', key)
 end
--- DEL comes first: Redis never rejects it at maxmemory, nor the writes after it in the script.
-redis.call('DEL', key)
 if memory ~= '0' then
   redis.call('LPUSH', releases, token)
   if remembered >= 2 * REMEMBERED then
     redis.call('LTRIM', releases, 0, REMEMBERED - 1)
   end
   redis.call('PEXPIRE', releases, memory)
-end
-if first then
-  hand_over(KEYS, first, ticket, us)
 end
 return 1

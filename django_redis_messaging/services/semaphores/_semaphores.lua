@@ -23,7 +23,14 @@ local RELEASE_TTL = 60000 -- ms for which a release is remembered at least, unle
 
 -- How many permits are held; also how many clients wait, since both sets have the time of expiry as the score.
 local function count_active(set, now)
-  return redis.call('ZCOUNT', set, '(' .. digits(now), '+inf')
+  return redis.call('ZCOUNT', set, now + 1, '+inf')
+end
+
+-- Keeps the permits for longer than a lease that begins now (ms), and a release for long enough to be repeated.
+local function keep_permits(holders, lease)
+  if redis.call('PTTL', holders) <= lease + RELEASE_TTL then
+    redis.call('PEXPIRE', holders, 2 * lease + RELEASE_TTL + 1)
+  end
 end
 
 -- Lets no client count as alive for longer than `ttl` (ms) from now, as many would after the clock was set back.

@@ -24,7 +24,5 @@ redis.call('PEXPIRE', semaphore.limit, limit_ttl)
 if #held > 0 then
   redis.call('ZADD', semaphore.holders, unpack(held))
 end
-if redis.call('PTTL', semaphore.holders) <= lease then
-  redis.call('PEXPIRE', semaphore.holders, 2 * lease + 1)
-end
+keep_permits(semaphore.holders, lease)
 return #held == 2 * #tokens and 1 or 0

@@ -21,14 +21,14 @@ if has_queue then
   permits, admitted = redis.call('GET', limit) or 0, admitted_ticket(gate)
   remove_dead_waiters(line, waiting, now)
 end
--- Redis never rejects a removal at maxmemory, nor the writes after it in the script.
-redis.call('ZREM', holders, token)
 if expires > now then
-  redis.call('ZADD', holders, digits(now + RELEASED), token)
-  if redis.call('PTTL', holders) < RELEASE_TTL then
-    redis.call('PEXPIRE', holders, RELEASE_TTL)
+  if type(redis.pcall('ZADD', holders, now + RELEASED, token)) == 'table' then
+    -- Redis rejects ZADD at maxmemory, but not after a removal.
+    redis.call('ZREM', holders, token)
+    redis.call('ZADD', holders, now + RELEASED, token)
   end
-elseif has_queue then
+else
+  redis.call('ZREM', holders, token)
   redis.call('ZREM', line, token)
   redis.call('ZREM', waiting, token)
 end

@@ -61,8 +61,8 @@ class SemaphoreKeys:
 
     @functools.cached_property
     def holders(self) -> str:
-        """ZSET token → µs at which the lease of its permit ends; negative if it was released. Expires after
-        the last lease, or a minute after a release. An acquire leaves at most a thousand expired and released
+        """ZSET token → µs at which the lease of its permit ends; negative if it was released. Expires at
+        least a minute after the last lease. An acquire leaves at most a thousand expired and released
         permits."""
         return self.tag + ":holders"
 
