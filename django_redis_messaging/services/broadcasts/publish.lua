@@ -21,21 +21,19 @@
 -- Returns "id-us-epoch" of the event, followed by + if the channel needs trimming. If nothing was published: 'none'
 -- if the channel doesn't exist, the number of the bucket that the caller has to give, or for a repeat the first answer,
 -- a space, and the event if it is still stored
-local head, requests, bell, waiting = KEYS[1], {KEYS[2], KEYS[3]}, KEYS[4], KEYS[5]
+local head, requests, bell = KEYS[1], {KEYS[2], KEYS[3]}, KEYS[4]
 local payload, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local length, retention, max_length = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local idle_ttl, start = ARGV[7], tonumber(ARGV[8])
-local clock = microseconds()
+local length, start = tonumber(ARGV[4]), tonumber(ARGV[8])
 local last, active, epoch, first = read_head(head)
 if not last then
   return 'none'
 end
-local previous = tonumber(active)
-local moment = math.max(clock, previous + 1)
+local clock = microseconds()
+local moment = math.max(clock, active + 1)
 local number = math.floor(moment / 1000 / length)
-local at = number - start
 
 -- Returns what a repeat gets.
+-- rare
 local function first_event(answer)
   local id, us, first_epoch = string.match(answer, '^(%d+)%-(%d+)%-(%d+)')
   local first_number = bucket_at(us, length)
@@ -48,18 +46,29 @@ local function first_event(answer)
   return answer .. ' ' .. (event or '')
 end
 
-if at < 0 or at > #KEYS - 6 then
+-- Returns what the caller gets who did not give the bucket.
+-- rare
+local function refuse()
   local before = find_answer(request, requests, window, clock / 1000)
   return before and first_event(before) or number
 end
-local bucket = KEYS[6 + at]
-local is_new = redis.call('LLEN', bucket) == 0
-local has_readers = redis.call('EXISTS', waiting) == 1
+
+-- rare
+local function wake_readers(id)
+  redis.call('XADD', bell, 'MAXLEN', 1, id .. '-0', 'id', '')
+  redis.call('PEXPIRE', bell, 60000)
+end
+
+local bucket = number >= start and KEYS[6 + number - start]
+if not bucket then
+  return refuse()
+end
+local has_readers = redis.call('EXISTS', KEYS[5]) == 1
 if has_readers then
   redis.call('XLEN', bell)
 end
--- Every key has been read by now except the requests, which are written first: a key of another type raises an
--- error before anything is changed.
+-- Every key but the bucket has been read by now except the requests, which are written first: a key of another type
+-- raises an error before anything is changed.
 
 local id, us = digits(last + 1), digits(moment)
 local answer = id .. '-' .. us .. '-' .. epoch
@@ -67,14 +76,18 @@ local before = record_answer_once(request, answer, requests, window, clock / 100
 if before then
   return first_event(before)
 end
-redis.call('RPUSH', bucket, '[' .. id .. ',' .. us .. ',' .. active .. ',' .. payload .. ']')
-redis.call('SET', head, id .. '-' .. us .. '-' .. epoch .. '-' .. first, 'PX', idle_ttl)
-if is_new then
-  redis.call('PEXPIREAT', bucket, digits((number + 1) * length + retention))
+local size = redis.pcall('RPUSH', bucket, '[' .. id .. ',' .. us .. ',' .. active .. ',' .. payload .. ']')
+if type(size) == 'table' then -- a key of another type
+  redis.call('HDEL', requests[1], request)
+  redis.call('HDEL', requests[2], request)
+  return size
+end
+redis.call('SET', head, answer .. '-' .. first, 'PX', ARGV[7])
+if size == 1 then
+  redis.call('PEXPIREAT', bucket, (number + 1) * length + ARGV[5])
 end
 if has_readers then
-  redis.call('XADD', bell, 'MAXLEN', 1, id .. '-0', 'id', '')
-  redis.call('PEXPIRE', bell, 60000)
+  wake_readers(id)
 end
 -- Trim only once the channel is 1/16 too long: readers ignore the excess anyway.
-return last + 1 - first >= max_length + math.floor(max_length / 16) and answer .. '+' or answer
+return last + 1 - first >= ARGV[6] + math.floor(ARGV[6] / 16) and answer .. '+' or answer
