@@ -458,7 +458,7 @@ PLANTS: dict[str, Plant] = {
     "the last poll overtakes": (
         "locks/acquire",
         "if not holder and redis.call('EXISTS', line) == 0 then",
-        "if not holder or ARGV[3] == '0' then",
+        "if not holder or max_waiting == 0 then",
     ),
     "the grant is not extended to the lease": (
         "locks/acquire",
@@ -511,7 +511,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "an interrupted client stays in the queue": (
         "locks/release",
-        "  leave_queue(line, KEYS[4], token)\n",
+        "  leave_queue(line, seen, token)\n",
         "",
     ),
     "anybody extends": (

@@ -21,9 +21,10 @@
 -- Returns "id-us-epoch" of the event, followed by + if the channel needs trimming. If nothing was published: 'none'
 -- if the channel doesn't exist, the number of the bucket that the caller has to give, or for a repeat the first answer,
 -- a space, and the event if it is still stored
-local head, requests, bell = KEYS[1], {KEYS[2], KEYS[3]}, KEYS[4]
+local head, requests, bell, waiting = KEYS[1], {KEYS[2], KEYS[3]}, KEYS[4], KEYS[5]
 local payload, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local length, start = tonumber(ARGV[4]), tonumber(ARGV[8])
+local length, retention, max_length = tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local idle_ttl, start = ARGV[7], tonumber(ARGV[8])
 local last, active, epoch, first = read_head(head)
 if not last then
   return 'none'
@@ -63,7 +64,7 @@ local bucket = number >= start and KEYS[6 + number - start]
 if not bucket then
   return refuse()
 end
-local has_readers = redis.call('EXISTS', KEYS[5]) == 1
+local has_readers = redis.call('EXISTS', waiting) == 1
 if has_readers then
   redis.call('XLEN', bell)
 end
@@ -82,12 +83,12 @@ if type(size) == 'table' then -- a key of another type
   redis.call('HDEL', requests[2], request)
   return size
 end
-redis.call('SET', head, answer .. '-' .. first, 'PX', ARGV[7])
+redis.call('SET', head, answer .. '-' .. first, 'PX', idle_ttl)
 if size == 1 then
-  redis.call('PEXPIREAT', bucket, (number + 1) * length + ARGV[5])
+  redis.call('PEXPIREAT', bucket, (number + 1) * length + retention)
 end
 if has_readers then
   wake_readers(id)
 end
 -- Trim only once the channel is 1/16 too long: readers ignore the excess anyway.
-return last + 1 - first >= ARGV[6] + math.floor(ARGV[6] / 16) and answer .. '+' or answer
+return last + 1 - first >= max_length + math.floor(max_length / 16) and answer .. '+' or answer

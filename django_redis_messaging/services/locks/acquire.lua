@@ -20,11 +20,12 @@
 -- length of the queue, negated, if it is full; or, if the caller waits, {place in the ring, ms until the next poll,
 -- server time in µs, those of the other clients that are not in the queue}
 local key, fence, line, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, lease, has_waited = ARGV[1], tonumber(ARGV[2]), ARGV[4] ~= '0'
+local token, lease, max_waiting, has_waited = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] ~= '0'
+local other_token = ARGV[5]
 
 -- Stores, with the token, and returns a fence greater than all earlier ones: `us`, unless the clock was set back.
 local function draw_fence(us)
-  local previous = redis.pcall('SET', fence, digits(us) .. ' - ' .. token, 'PX', fence_ttl(lease), 'GET')
+  local previous = redis.pcall('SET', fence, digits(us) .. ' - ' .. token, 'PX', fence_ttl(tonumber(lease)), 'GET')
   if type(previous) == 'table' then -- a key of another type: nothing is left behind
     redis.call('DEL', key)
     return previous
@@ -35,8 +36,8 @@ end
 
 -- Sets the lock if no client holds it; returns whether it did.
 local function set_lock()
-  if lease > 0 then
-    return redis.call('SET', key, token, 'PX', ARGV[2], 'NX')
+  if lease ~= '0' then
+    return redis.call('SET', key, token, 'PX', lease, 'NX')
   end
   return redis.call('SET', key, token, 'NX')
 end
@@ -44,7 +45,6 @@ end
 -- Queues the caller, or lets it leave the queue if it doesn't wait. Returns what the script returns.
 -- rare
 local function wait_in_queue(us, holder, owner)
-  local max_waiting = tonumber(ARGV[3])
   if max_waiting == 0 then
     leave_queue(line, seen, token)
     return 0
@@ -90,7 +90,7 @@ local latest, owner = string.match(redis.call('GET', fence) or '', '^(%d+) %S+ (
 -- A lock that is free is handed over to the first client in the queue, possibly to the caller.
 local holder = redis.call('GET', key) or hand_over(KEYS)
 if holder == token then
-  if lease > 0 then
+  if lease ~= '0' then
     redis.call('PEXPIRE', key, lease)
   else
     redis.call('PERSIST', key)
@@ -98,7 +98,6 @@ if holder == token then
   -- A repeat whose first reply was lost returns the fence it drew then; a client that was handed the lock draws one.
   return owner == token and tonumber(latest) or draw_fence(us)
 end
-local other_token = ARGV[5]
 if other_token ~= '' and holder == other_token then
   return nil
 end

@@ -1,7 +1,6 @@
 -- Releases a lock, and hands it over to the first waiting client, if any.
 --
 -- uses _locks.lua
--- uses common/_time.lua
 --
 -- KEYS  1 key
 -- KEYS  2 fence
@@ -12,12 +11,12 @@
 -- ARGV  1 token
 -- ARGV  2 how long the release is remembered: ms; 0: not at all, so the holder's own release reports a loss
 -- Returns 1, also to a repeat; or 0 if the caller doesn't hold the lock: it leaves the queue then
-local key, line, releases = KEYS[1], KEYS[3], KEYS[5]
+local key, line, seen, releases = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local token, memory = ARGV[1], ARGV[2]
 local REMEMBERED = 500 -- releases that are remembered at least
 
 if redis.call('GET', key) ~= token then
-  leave_queue(line, KEYS[4], token)
+  leave_queue(line, seen, token)
   return redis.call('LPOS', releases, token) and 1 or 0
 end
 local remembered = redis.call('LLEN', releases) -- fails, before anything is written, if the key has another type

@@ -20,7 +20,7 @@
 -- nothing wakes it before, those of the other clients that are not in the queue}
 local holders, limit, line, waiting, gate = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lease, default_limit, limit_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local waits = ARGV[6] ~= '0'
+local patience, waits = tonumber(ARGV[5]), ARGV[6] ~= '0'
 local now = microseconds()
 local count = count_active(holders, now)
 -- GETEX comes first: Redis never rejects it at maxmemory, nor the writes after it in the script.
@@ -33,7 +33,7 @@ redis.call('ZREMRANGEBYRANK', holders, 0, -count - 1001)
 -- highest ticket that the gate is open for.
 -- rare
 local function read_queue()
-  limit_waiters(waiting, now, tonumber(ARGV[5]))
+  limit_waiters(waiting, now, patience)
   remove_dead_waiters(line, waiting, now)
   local ahead = redis.call('ZRANK', line, token)
   return ahead or redis.call('ZCARD', line), redis.call('ZSCORE', line, token), admitted_ticket(gate)
@@ -59,7 +59,6 @@ end
 -- Queues the caller; returns what the script returns.
 -- rare
 local function wait_in_queue()
-  local patience = tonumber(ARGV[5])
   admitted = admitted or admitted_ticket(gate)
   redis.call('ZADD', waiting, now + patience * 1000, token)
   local gone = keep_waiters(waiting, now + patience * 1000, {unpack(ARGV, 7)})
