@@ -162,6 +162,20 @@ class TestGroups:
             assert box.send("two", group="g").count == 1
             assert items(box.fetch()) == ["x", "two"]
 
+    def test_a_burst_exceeds_the_length_by_a_sixteenth_at_most(
+        self, box: Mailbox, settings: Settings
+    ) -> None:
+        change(settings, MAILBOX_MAX_LENGTH=32)
+        with server_clock(server_ms()):
+            for number in range(100):
+                box.send(number)
+                assert server().zcard(keys().order) <= 34
+                assert items(box.fetch()) == list(range(number + 1))[-32:]
+        assert server().zcard(keys().order) > 32
+        assert box.fetch().gap == 68
+        sent(box, "a second later")
+        assert server().zcard(keys().order) == 32
+
     def test_replacing_frees_space(self, box: Mailbox, settings: Settings) -> None:
         change(settings, MAILBOX_MAX_LENGTH=2)
         sent(box, "x")

@@ -16,13 +16,16 @@ local function mailbox_at(keys)
   }
 end
 
+-- the value of newest: last, ms, epoch and acked
+local NEWEST = '^(%d+)-(%d+)-(%d+)-(%d+)$'
+
 -- Returns last, ms, epoch and acked; nil if no mail was ever sent.
 local function read_newest(box)
   local value = redis.call('GET', box.newest)
   if not value then
     return nil
   end
-  local last, ms, epoch, acked = string.match(value, '^(%d+)-(%d+)-(%d+)-(%d+)$')
+  local last, ms, epoch, acked = string.match(value, NEWEST)
   return tonumber(last), tonumber(ms), epoch, tonumber(acked)
 end
 

@@ -6,7 +6,16 @@
 -- uses common/_time.lua
 -- uses common/_writes.lua
 --
--- KEYS  1-8 mailbox (_mailbox.lua)
+-- It names its keys itself: with all of them in a table, as in other scripts, it would take longer.
+--
+-- KEYS  1 newest
+-- KEYS  2 order
+-- KEYS  3 mail
+-- KEYS  4 marked
+-- KEYS  5 groups
+-- KEYS  6 lost
+-- KEYS  7 requests, first turn
+-- KEYS  8 requests, second turn
 -- ARGV  1 request id
 -- ARGV  2 request window: ms
 -- ARGV  3 content of the entry: sender, group, payload
@@ -14,55 +23,95 @@
 -- ARGV  5 maximum number of mails in a mailbox
 -- ARGV  6 maximum age of a mail: ms, 0 for none
 -- Returns "id-ms-epoch-count"; for a repeat, {the first answer, the entry if it is still stored}
-local box = mailbox_at(KEYS)
+local newest, order, mail, marked, groups, lost = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local requests = {KEYS[7], KEYS[8]}
 local request, window, content, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local limits = {length = tonumber(ARGV[5]), age = tonumber(ARGV[6])}
+local max_length, max_age = tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local now = milliseconds()
-local last, active, epoch, acked = read_newest(box)
-if not last then
-  last, active, epoch, acked = 0, 0, string.format('%.0f', microseconds()), 0
+-- What newest would hold before the first mail.
+-- rare
+local function before_first()
+  return '0-0-' .. digits(microseconds()) .. '-0'
 end
-local replaced = group ~= '' and redis.call('ZSCORE', box.groups, group)
--- Checking the age reads the oldest mail. In a burst, once per second suffices: reads ignore mails that are too old.
-local same_second = math.floor(active / 1000) == math.floor(now / 1000)
-local excess, length = count_excess(box, now, limits, same_second and not replaced)
-local count = 1
-if replaced and tonumber(replaced) >= first_id(box, excess) then
-  count = string.match(redis.call('HGET', box.mail, replaced), '^%[%d+,(%d+)') + 1
-  length = length - 1
-end
-excess = math.max(excess, length + 1 - limits.length)
-redis.call('HLEN', box.mail)
-if excess > 0 or count > 1 then
-  check_types('ZCARD', box.marked, box.groups, box.lost)
-end
--- Every key has been read by now: a key of another type has raised an error before the first write.
 
-local id, ms = last + 1, string.format('%.0f', math.max(now, active))
+local last, active, epoch, acked = string.match(redis.call('GET', newest) or before_first(), NEWEST)
+-- In a burst, once per second suffices to check the age, which reads the oldest mail, and to remove mails beyond the
+-- limits, unless their number exceeds a sixteenth of the length: reads ignore them.
+local same_second = math.floor(active / 1000) == math.floor(now / 1000)
+
+-- Returns how many mails are beyond the limits, the mail to replace (or nil), and the count of the new one.
+-- rare
+local function read_mails()
+  local box, replaced = mailbox_at(KEYS), group ~= '' and redis.call('ZSCORE', groups, group)
+  local excess = count_excess(box, now, {length = max_length, age = max_age}, same_second and not replaced)
+  if not replaced or tonumber(replaced) < first_id(box, excess) then
+    return excess, nil, 1
+  end
+  return excess, replaced, string.match(redis.call('HGET', mail, replaced), '^%[%d+,(%d+)') + 1
+end
+
+local length = redis.call('ZCARD', order)
+local excess, replaced, count = 0, nil, 1
+if group ~= '' or not same_second then
+  excess, replaced, count = read_mails()
+end
+excess = math.max(excess, length + (replaced and 0 or 1) - max_length)
+local trims = excess > (same_second and max_length / 16 or 0)
+if trims or replaced then
+  check_types('ZCARD', marked, groups, lost)
+end
+-- Every key but the mails has been read by now: a key of another type has raised an error before the first write.
+
+local id, ms = tostring(last + 1), tostring(math.max(now, active))
 local answer = id .. '-' .. ms .. '-' .. epoch .. '-' .. count
-local recorded = record_answer_once(request, answer, box.requests, window, now)
+local recorded = record_answer_once(request, answer, requests, window, now)
 if recorded then
   local first, first_epoch = string.match(recorded, '^(%d+)%-%d+%-(%d+)')
-  return {recorded, first_epoch == epoch and redis.call('HGET', box.mail, first)}
+  return {recorded, first_epoch == epoch and redis.call('HGET', mail, first)}
+end
+local stored = redis.pcall('HSET', mail, id, '[' .. ms .. ',' .. count .. ',' .. content)
+if type(stored) == 'table' then -- a key of another type
+  redis.call('HDEL', requests[1], request)
+  redis.call('HDEL', requests[2], request)
+  return stored
 end
 
-if count > 1 then
-  redis.call('HDEL', box.mail, replaced)
-  remove_ids(box, replaced, replaced)
+-- Removes the mail that the new one replaces.
+-- rare
+local function remove_replaced()
+  redis.call('HDEL', mail, replaced)
+  remove_ids(mailbox_at(KEYS), replaced, replaced)
 end
-redis.call('HSET', box.mail, id, '[' .. ms .. ',' .. count .. ',' .. content)
-redis.call('ZADD', box.order, id, id)
-if group ~= '' then
-  redis.call('ZADD', box.groups, id, group)
-end
-redis.call('SET', box.newest, id .. '-' .. ms .. '-' .. epoch .. '-' .. acked)
+
 -- The hash of entries expires when its newest entry is too old.
-if not same_second and limits.age > 0 then
-  redis.call('PEXPIREAT', box.mail, string.format('%.0f', ms + limits.age + 1000))
-elseif not same_second then
-  redis.call('PERSIST', box.mail)
+-- rare
+local function set_expiry()
+  if max_age > 0 then
+    redis.call('PEXPIREAT', mail, ms + max_age + 1000)
+  else
+    redis.call('PERSIST', mail)
+  end
 end
-trim(box, excess)
-publish_hint('b', box.newest)
+
+-- rare
+local function remove_oldest()
+  trim(mailbox_at(KEYS), excess)
+end
+
+if replaced then
+  remove_replaced()
+end
+redis.call('ZADD', order, id, id)
+if group ~= '' then
+  redis.call('ZADD', groups, id, group)
+end
+redis.call('SET', newest, id .. '-' .. ms .. '-' .. epoch .. '-' .. acked)
+if not same_second then
+  set_expiry()
+end
+if trims then
+  remove_oldest()
+end
+publish_hint('b', newest)
 return answer
