@@ -28,17 +28,22 @@ def pings(count: int = STOCK) -> float:
     return count / (time.perf_counter() - began)
 
 
-def work(concurrency: int) -> float:
-    """Return the tasks per second that a worker executes until the queue is empty."""
+def our_worker(concurrency: int) -> Any:
+    """Return a worker that executes tasks until the queue is empty."""
     from django_redis_messaging.tasks.backend import our_backends
     from django_redis_messaging.tasks.worker import Limits, Worker
 
     [backend] = our_backends()
+    return Worker(backend, backend.queue_names, Limits(concurrency=concurrency, burst=True))
+
+
+def work(concurrency: int) -> float:
+    """Return the tasks per second that a worker executes until the queue is empty."""
     nothing.enqueue_many([((), {})] * STOCK)
-    worker = Worker(backend, backend.queue_names, Limits(concurrency=concurrency, burst=True))
+    worker = our_worker(concurrency)
     began = time.perf_counter()
     worker.run()
-    return worker.done / (time.perf_counter() - began)
+    return float(worker.done / (time.perf_counter() - began))
 
 
 @functools.cache
