@@ -101,7 +101,7 @@ class TestSending:
         box.discard(first.id)
         assert box.send([2], sender="bob", request_id="r").id == first.id
         assert box.fetch().messages == []
-        server().delete(keys().newest, keys().order, keys().mail)  # another mailbox, with its own ids
+        server().delete(keys().newest, keys().ids, keys().mail)  # another mailbox, with its own ids
         box.send("of another epoch", sender="bob")
         assert box.send([2], sender="bob", request_id="r").payload == [2]
 
@@ -169,12 +169,12 @@ class TestGroups:
         with server_clock(server_ms()):
             for number in range(100):
                 box.send(number)
-                assert server().zcard(keys().order) <= 34
+                assert server().llen(keys().ids) <= 34
                 assert items(box.fetch()) == list(range(number + 1))[-32:]
-        assert server().zcard(keys().order) > 32
+        assert server().llen(keys().ids) > 32
         assert box.fetch().gap == 68
         sent(box, "a second later")
-        assert server().zcard(keys().order) == 32
+        assert server().llen(keys().ids) == 32
 
     def test_replacing_frees_space(self, box: Mailbox, settings: Settings) -> None:
         change(settings, MAILBOX_MAX_LENGTH=2)
@@ -370,7 +370,7 @@ class TestLimits:
         box.send("d")
         assert server().ttl(keys().mail) == -1
         assert (items(box.fetch()), box.fetch().gap) == (["d"], 3)
-        assert server().zcard(keys().order) == 1
+        assert server().llen(keys().ids) == 1
 
     def test_limit_of_age_that_was_removed_no_longer_deletes_mail(
         self, box: Mailbox, settings: Settings
@@ -388,7 +388,7 @@ class TestLimits:
         change(settings, MAILBOX_MAX_LENGTH=10)
         for left in (201, 10):
             box.send("x")
-            assert server().zcard(keys().order) == left
+            assert server().llen(keys().ids) == left
             assert len(box.fetch().messages) == 10
         assert (box.fetch().gap, box.unread()) == (692, 10)
 
@@ -542,17 +542,17 @@ def test_bad_input_is_refused_and_changes_nothing(case: str, box: Mailbox) -> No
 
 #: the operations, and the keys whose type each must check
 TAKES: dict[str, tuple[Callable[[Mailbox], Any], str]] = {
-    "send": (lambda box: box.send("x"), "newest order mail requests:0 requests:1"),
+    "send": (lambda box: box.send("x"), "newest ids mail requests:0 requests:1"),
     "send to a group": (
         lambda box: box.send("x", group="g"),
-        "newest order mail marked groups lost requests:0 requests:1",
+        "newest ids mail marked groups lost requests:0 requests:1",
     ),
-    "fetch": (lambda box: box.fetch(), "newest order mail marked lost"),
+    "fetch": (lambda box: box.fetch(), "newest ids mail marked lost"),
     "ack": (lambda box: box.ack(2), "newest marked groups"),
-    "mark_read": (lambda box: box.mark_read([1]), "newest order mail marked groups requests:0 requests:1"),
-    "unread": (lambda box: box.unread(), "newest order mail marked fetched"),
-    "discard": (lambda box: box.discard(1), "order mail marked groups"),
-    "clear": (lambda box: box.clear(), "newest order mail marked groups lost requests:0 requests:1"),
+    "mark_read": (lambda box: box.mark_read([1]), "newest ids mail marked groups requests:0 requests:1"),
+    "unread": (lambda box: box.unread(), "newest ids mail marked fetched"),
+    "discard": (lambda box: box.discard(1), "ids mail marked groups"),
+    "clear": (lambda box: box.clear(), "newest ids mail marked groups lost requests:0 requests:1"),
 }
 
 

@@ -1,6 +1,6 @@
--- A mailbox. The ids of its mails are in the ZSET order, each its own score. Beside it are a hash of entries by id, a
--- ZSET of the ids above the position that were marked as read, a ZSET of groups with the id of their unread mail,
--- and the runs of ids that a limit removed. The key newest holds "last-ms-epoch-acked". An entry is a JSON array,
+-- A mailbox. The list ids holds the ids of its mails, in order. Beside it are a hash of entries by id, a ZSET of the ids
+-- above the position that were marked as read, a ZSET of groups with the id of their unread mail, and the runs of ids that
+-- a limit removed. The key newest holds "last-ms-epoch-acked". An entry is a JSON array,
 --
 --   [ms, count, sender, group, payload]
 --
@@ -11,7 +11,7 @@
 -- Names the keys of a mailbox, which are in the order of MailboxKeys.all_keys.
 local function mailbox_at(keys)
   return {
-    newest = keys[1], order = keys[2], mail = keys[3], marked = keys[4], groups = keys[5], lost = keys[6],
+    newest = keys[1], ids = keys[2], mail = keys[3], marked = keys[4], groups = keys[5], lost = keys[6],
     requests = {keys[7], keys[8]}, fetched = keys[9],
   }
 end
@@ -36,7 +36,27 @@ local function mail_ms(box, id)
 end
 
 local function id_at(box, rank)
-  return redis.call('ZRANGE', box.order, rank, rank)[1]
+  return redis.call('LINDEX', box.ids, rank)
+end
+
+-- Returns how many mails have a lower id than this one, by binary search. Where no mail was removed between the oldest
+-- and the newest, there is nothing to search.
+local function rank_of(box, id)
+  local length = redis.call('LLEN', box.ids)
+  if length == 0 then
+    return 0
+  end
+  local low = math.min(math.max(length + id - id_at(box, -1) - 1, 0), length)
+  local high = math.min(math.max(id - id_at(box, 0), 0), length)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if tonumber(id_at(box, middle)) < id then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
 end
 
 -- Finds the rank of the first mail sent at `ms` or later, by binary search: times in a mailbox never decrease.
@@ -55,7 +75,7 @@ end
 -- Returns how many of the oldest mails are beyond the limits, and how many mails there are in all. With
 -- `ignore_age` only the length limit counts.
 local function count_excess(box, now, limits, ignore_age)
-  local length = redis.call('ZCARD', box.order)
+  local length = redis.call('LLEN', box.ids)
   local excess = math.max(length - limits.length, 0)
   local oldest = limits.age > 0 and now - limits.age or 0
   if excess == length or ignore_age or mail_ms(box, id_at(box, excess)) >= oldest then
@@ -69,11 +89,17 @@ local function first_id(box, excess)
   return tonumber(id_at(box, excess)) or math.huge
 end
 
--- Removes the ids `from` to `to` from everything but the entries.
-local function remove_ids(box, from, to)
-  for _, key in ipairs({box.marked, box.groups, box.order}) do
-    redis.call('ZREMRANGEBYSCORE', key, from, to)
-  end
+-- Removes what marks the mails `from` to `to` as read, or as the unread mail of a group.
+local function unmark(box, from, to)
+  redis.call('ZREMRANGEBYSCORE', box.marked, from, to)
+  redis.call('ZREMRANGEBYSCORE', box.groups, from, to)
+end
+
+-- Removes one mail, probably one of the latest.
+local function remove(box, id)
+  redis.call('HDEL', box.mail, id)
+  redis.call('LREM', box.ids, -1, id)
+  unmark(box, id, id)
 end
 
 -- Records ids that a limit removed, in ascending order, so that readers learn the size of the gap.
@@ -101,16 +127,16 @@ end
 local MAX_REMOVED = 500
 local function trim(box, excess)
   if excess > 0 then
-    local ids = redis.call('ZRANGE', box.order, 0, math.min(excess, MAX_REMOVED) - 1)
+    local ids = redis.call('LPOP', box.ids, math.min(excess, MAX_REMOVED))
     redis.call('HDEL', box.mail, unpack(ids))
-    remove_ids(box, '-inf', ids[#ids])
+    unmark(box, '-inf', ids[#ids])
     record_lost(box, ids)
   end
 end
 
 -- Counts the mails with an id above `id` that a limit removed; `first` is the first id within the limits.
 local function count_gap(box, id, first)
-  local gap = redis.call('ZCOUNT', box.order, '(' .. id, '(' .. first)
+  local gap = math.max(rank_of(box, first) - rank_of(box, id + 1), 0)
   local runs = redis.call('ZRANGEBYSCORE', box.lost, '(' .. id, '+inf', 'WITHSCORES')
   for at = 1, #runs, 2 do
     gap = gap + runs[at + 1] - math.max(runs[at] - 1, id)
@@ -133,6 +159,6 @@ local function is_cursor_valid(box, last, epoch, cursor)
   if ms == 0 or sent_ms == ms then
     return true
   end
-  local previous = redis.call('ZREVRANGEBYSCORE', box.order, cursor.id, '-inf', 'LIMIT', 0, 1)[1]
-  return sent_ms == -1 and (not previous or mail_ms(box, previous) <= ms)
+  local rank = rank_of(box, cursor.id + 1)
+  return sent_ms == -1 and (rank == 0 or mail_ms(box, id_at(box, rank - 1)) <= ms)
 end

@@ -25,7 +25,7 @@ end
 local excess, length = count_excess(box, now, limits)
 check_types('ZCARD', box.marked, box.groups, box.lost)
 check_types('HLEN', box.mail)
-redis.call('UNLINK', box.order, box.mail, box.marked, box.groups, box.lost)
+redis.call('UNLINK', box.ids, box.mail, box.marked, box.groups, box.lost)
 redis.call('SET', box.newest, string.format('%.0f-%.0f-%s-%.0f', last, ms, epoch, last))
 record_answer(request, length - excess, box.requests, window, now)
 publish_hint('b', box.newest)

@@ -15,11 +15,10 @@ local id = ARGV[1]
 local limits = {length = tonumber(ARGV[2]), age = tonumber(ARGV[3])}
 
 local first = first_id(box, count_excess(box, milliseconds(), limits))
-if tonumber(id) < first or not redis.call('ZSCORE', box.order, id) then
+if tonumber(id) < first or redis.call('HEXISTS', box.mail, id) == 0 then
   return 0
 end
 check_types('ZCARD', box.marked, box.groups)
-redis.call('HDEL', box.mail, id)
-remove_ids(box, id, id)
+remove(box, id)
 publish_hint('b', box.newest)
 return 1

@@ -38,10 +38,16 @@ local lowest = filter == 'unread' and math.max(first, acked + 1) or first
 -- Up to `count` ids after `id` (nil: from the beginning) in the direction of reading.
 local function ids_after(id, count)
   if newer then
-    local from = id and id >= lowest and '(' .. id or lowest
-    return redis.call('ZRANGEBYSCORE', box.order, from, '+inf', 'LIMIT', 0, count)
+    local start = rank_of(box, math.max(id and id + 1 or 0, lowest))
+    return redis.call('LRANGE', box.ids, start, start + count - 1)
   end
-  return redis.call('ZREVRANGEBYSCORE', box.order, id and '(' .. id or '+inf', lowest, 'LIMIT', 0, count)
+  local stop, found = rank_of(box, id or math.huge), {}
+  local start = math.max(rank_of(box, lowest), stop - count)
+  local ids = start < stop and redis.call('LRANGE', box.ids, start, stop - 1) or {}
+  for at = #ids, 1, -1 do
+    found[#found + 1] = ids[at]
+  end
+  return found
 end
 
 -- Appends those of `ids` that pass the filter, until there is one more than the page holds.

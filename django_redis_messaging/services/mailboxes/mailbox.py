@@ -45,9 +45,9 @@ class MailboxKeys:
         return self.tag + ":newest"
 
     @property
-    def order(self) -> str:
-        """ZSET id → id of the stored mails."""
-        return self.tag + ":order"
+    def ids(self) -> str:
+        """LIST of the ids of the stored mails, in order."""
+        return self.tag + ":ids"
 
     @property
     def mail(self) -> str:
@@ -83,7 +83,7 @@ class MailboxKeys:
     @functools.cached_property
     def changing(self) -> tuple[str, ...]:
         """The first keys, for changes that need no request."""
-        return (self.newest, self.order, self.mail, self.marked, self.groups, self.lost)
+        return (self.newest, self.ids, self.mail, self.marked, self.groups, self.lost)
 
     @functools.cached_property
     def sending(self) -> tuple[str, ...]:

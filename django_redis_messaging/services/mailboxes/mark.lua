@@ -43,11 +43,10 @@ local first = first_id(box, count_excess(box, now, limits))
 local _, _, _, acked = read_newest(box)
 check_types('ZCARD', box.marked, box.groups)
 local lowest = math.max(first, (acked or 0) + 1)
-local stored = redis.call('ZMSCORE', box.order, unpack(ARGV, 5))
 local marks, from, to = {}, math.huge, 0
 for at = 5, #ARGV do
   local id = tonumber(ARGV[at])
-  if id >= lowest and stored[at - 4] then
+  if id >= lowest and redis.call('HEXISTS', box.mail, id) == 1 then
     marks[#marks + 1] = ARGV[at]
     marks[#marks + 1] = ARGV[at]
     from, to = math.min(from, id), math.max(to, id)

@@ -9,7 +9,7 @@
 -- It names its keys itself: with all of them in a table, as in other scripts, it would take longer.
 --
 -- KEYS  1 newest
--- KEYS  2 order
+-- KEYS  2 ids
 -- KEYS  3 mail
 -- KEYS  4 marked
 -- KEYS  5 groups
@@ -23,7 +23,7 @@
 -- ARGV  5 maximum number of mails in a mailbox
 -- ARGV  6 maximum age of a mail: ms, 0 for none
 -- Returns "id-ms-epoch-count"; for a repeat, {the first answer, the entry if it is still stored}
-local newest, order, mail, marked, groups, lost = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local newest, ids, mail, marked, groups, lost = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local requests = {KEYS[7], KEYS[8]}
 local request, window, content, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local max_length, max_age = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -51,7 +51,7 @@ local function read_mails()
   return excess, replaced, string.match(redis.call('HGET', mail, replaced), '^%[%d+,(%d+)') + 1
 end
 
-local length = redis.call('ZCARD', order)
+local length = redis.call('LLEN', ids)
 local excess, replaced, count = 0, nil, 1
 if group ~= '' or not same_second then
   excess, replaced, count = read_mails()
@@ -80,8 +80,7 @@ end
 -- Removes the mail that the new one replaces.
 -- rare
 local function remove_replaced()
-  redis.call('HDEL', mail, replaced)
-  remove_ids(mailbox_at(KEYS), replaced, replaced)
+  remove(mailbox_at(KEYS), replaced)
 end
 
 -- The hash of entries expires when its newest entry is too old.
@@ -102,7 +101,7 @@ end
 if replaced then
   remove_replaced()
 end
-redis.call('ZADD', order, id, id)
+redis.call('RPUSH', ids, id)
 if group ~= '' then
   redis.call('ZADD', groups, id, group)
 end

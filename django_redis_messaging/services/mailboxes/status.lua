@@ -16,7 +16,7 @@ local last, _, _, acked = read_newest(box)
 acked = acked or 0
 local from = math.max(excess > 0 and first_id(box, excess) or 0, acked + 1)
 return {
-  redis.call('ZCOUNT', box.order, from, '+inf') - redis.call('ZCOUNT', box.marked, from, '+inf'),
+  length - rank_of(box, from) - redis.call('ZCOUNT', box.marked, from, '+inf'),
   acked,
   redis.call('GET', box.fetched) or '',
   length - excess,
