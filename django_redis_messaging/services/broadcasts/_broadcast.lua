@@ -13,13 +13,16 @@ local function broadcast_at(keys)
   return {head = keys[1], requests = {keys[2], keys[3]}, bell = keys[4], waiting = keys[5]}
 end
 
+-- the value of head: last, us, epoch, first
+local HEAD = '^(%d+)-(%d+)-(%d+)-(%d+)$'
+
 -- Returns last, us, epoch, first of a channel; nil if the channel doesn't exist.
 local function read_head(key)
   local head = redis.call('GET', key)
   if not head then
     return nil
   end
-  local last, us, epoch, first = string.match(head, '^(%d+)-(%d+)-(%d+)-(%d+)$')
+  local last, us, epoch, first = string.match(head, HEAD)
   return tonumber(last), us, epoch, first
 end
 

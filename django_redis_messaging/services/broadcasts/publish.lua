@@ -25,7 +25,7 @@ local head, requests, bell, waiting = KEYS[1], {KEYS[2], KEYS[3]}, KEYS[4], KEYS
 local payload, request, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local length, retention, max_length = tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local idle_ttl, start = ARGV[7], tonumber(ARGV[8])
-local last, active, epoch, first = read_head(head)
+local last, active, epoch, first = string.match(redis.call('GET', head) or '', HEAD)
 if not last then
   return 'none'
 end
@@ -71,7 +71,7 @@ end
 -- Every key but the bucket has been read by now except the requests, which are written first: a key of another type
 -- raises an error before anything is changed.
 
-local id, us = digits(last + 1), digits(moment)
+local id, us = tostring(last + 1), digits(moment)
 local answer = id .. '-' .. us .. '-' .. epoch
 local before = record_answer_once(request, answer, requests, window, clock / 1000)
 if before then
@@ -83,12 +83,14 @@ if type(size) == 'table' then -- a key of another type
   redis.call('HDEL', requests[2], request)
   return size
 end
-redis.call('SET', head, answer .. '-' .. first, 'PX', idle_ttl)
-if size == 1 then
+if size == 1 then -- once in a bucket suffices: setting a TTL takes longer than the rest of SET
+  redis.call('SET', head, answer .. '-' .. first, 'PX', idle_ttl)
   redis.call('PEXPIREAT', bucket, (number + 1) * length + retention)
+else
+  redis.call('SET', head, answer .. '-' .. first, 'KEEPTTL')
 end
 if has_readers then
   wake_readers(id)
 end
 -- Trim only once the channel is 1/16 too long: readers ignore the excess anyway.
-return last + 1 - first >= max_length + math.floor(max_length / 16) and answer .. '+' or answer
+return id - first >= max_length + math.floor(max_length / 16) and answer .. '+' or answer
