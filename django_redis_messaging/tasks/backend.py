@@ -260,7 +260,7 @@ class RedisBackend(BaseTaskBackend):
 
     def _plan(self, task: Task) -> Plan:
         """The plan of a task. It is kept with the task, and made anew after a change of the settings."""
-        plan: Plan | None = getattr(task, "plan", None)
+        plan: Plan | None = getattr(task, "_plan", None)
         settings = conf.current()
         if plan is not None and plan.params is self._params and plan.settings is settings:
             return plan
@@ -275,7 +275,7 @@ class RedisBackend(BaseTaskBackend):
             outlives_repeats=self._outlives_repeats(task),
         )
         if isinstance(task, RedisTask):
-            object.__setattr__(task, "plan", plan)
+            object.__setattr__(task, "_plan", plan)
         return plan
 
     def _send_or_wait(self, task: Task, prepared: Sequence[Prepared]) -> None:

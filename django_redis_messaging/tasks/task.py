@@ -84,11 +84,11 @@ def task(function: Callable[..., Any] | None = None, *, backend: str = "default"
 class RememberingTask(Task):
     """A task with what takes long to work out. No fields: it is not a part of the task's value."""
 
-    __slots__ = ("copies", "plan")
+    __slots__ = ("_copies", "_plan")
     #: what its backend has worked out for its calls
-    plan: Any
+    _plan: Any
     #: (backend, queue, priority) → copy
-    copies: dict[tuple[str, str, int], Self]
+    _copies: dict[tuple[str, str, int], Self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +143,10 @@ class RedisTask(RememberingTask):
     def copied_to(self, backend: str, queue_name: str, priority: int) -> Self:
         """A copy with these values, the same one each time. At most MAX_COPIES are kept."""
         try:
-            copies = self.copies
+            copies = self._copies
         except AttributeError:
             copies = {}
-            object.__setattr__(self, "copies", copies)
+            object.__setattr__(self, "_copies", copies)
         key = (backend, queue_name, priority)
         copy = copies.get(key)
         if copy is None:
