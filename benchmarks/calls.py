@@ -92,9 +92,9 @@ def calls() -> Iterator[tuple[str, Measured]]:
         Semaphore,
     )
 
+    settings.TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}}
     from .tasks import nothing
 
-    settings.TASKS = {"default": {"BACKEND": "django_redis_messaging.tasks.RedisBackend"}}
     chat = Chat.create("ann", ["bob"], chat_id="room")
     yield "Chat.send", Measured(lambda: chat.send("ann", "hello"))
     others = [Chat.create("eve", ["idle"], "hello") for _ in range(100)]

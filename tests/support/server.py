@@ -58,7 +58,7 @@ def snapshot(*, but: Iterable[str] = ()) -> dict[str, bytes]:
 def dump(key: str) -> bytes:
     """The content of a key."""
     if server().type(key) == b"hash":
-        # Redis moves the fields of a hash that has grown step by step, which changes their order: this ends it.
+        # Redis moves the fields of a hash that has grown by and by, which changes their order: this ends it.
         server().hmget(key, [""] * 64)
     return bytes(server().dump(key))
 
