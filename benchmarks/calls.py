@@ -16,15 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .harness import driver, server, table
+from .harness import awake, driver, server, table
 
 #: the writes of a send, and nothing else
 WRITES = """
@@ -157,26 +155,6 @@ def run(contenders: dict[str, Measured], rounds: int, count: int) -> dict[str, l
             if number:  # the first round opens connections and loads scripts
                 found[name].append(cost)
     return found
-
-
-@contextmanager
-def awake() -> Iterator[None]:
-    """Keep both processors awake."""
-    spinning = []
-    try:
-        for processor in (0, 1):
-            child = os.fork()
-            if child == 0:
-                os.sched_setaffinity(0, {processor})
-                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-                while True:
-                    pass
-            spinning.append(child)
-        yield
-    finally:
-        for child in spinning:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
 
 
 def rows(found: dict[str, list[Cost]]) -> list[list[str]]:

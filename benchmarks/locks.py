@@ -17,10 +17,11 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from redis.exceptions import WatchError
 
-from .harness import Contest, driver, processes, server, table
+from .harness import Contest, awake, driver, processes, server, table
 
 PING, OURS, DRIVER, ORIGINAL, OTHER = (
     "PING",
@@ -179,5 +180,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--work", type=float, default=0, help="ms of work under the contended lock")
+    parser.add_argument("--awake", action="store_true", help="keep the processors awake: a fast machine")
     options = parser.parse_args()
-    main(options.rounds, options.work / 1000)
+    with awake() if options.awake else nullcontext():
+        main(options.rounds, options.work / 1000)

@@ -88,6 +88,7 @@ local function fingerprint_of(...)
 end
 
 -- Returns the positions of the longest-standing members.
+-- rare
 local function read_positions()
   local names, positions = redis.call('ZRANGE', keys.standing, 0, max_members - 1), {}
   if #names > 0 then
@@ -131,6 +132,7 @@ end
 
 -- Returns those of the members who joined after the newest entry: their position is at it, but they have not read it.
 -- `sender`: that of the entry as JSON. Directly after it was sent, only the sender is at it: then nothing is read.
+-- rare
 local function read_newcomers(positions, last, sender)
   local names, newcomers = {}, {}
   for at = 1, sender ~= '' and #positions or 0, 2 do
@@ -219,10 +221,14 @@ if not missed and not reset then
 end
 
 local stamp = from > to and stamp_of(chat, keys.log, stored, from - 1) or ''
-local sender = positions[1] and newest_sender(stored, last, oldest) or ''
+local sender, newcomers = '', {}
+if positions[1] then
+  sender = newest_sender(stored, last, oldest)
+  newcomers = read_newcomers(positions, last, sender)
+end
 return {
   chat.epoch, from, stamp, from - after - 1, more and 1 or 0, reset and 1 or 0, title, count, last, sender, number,
-  missed and 1 or 0, fingerprint, positions, read_newcomers(positions, last, sender), added,
+  missed and 1 or 0, fingerprint, positions, newcomers, added,
   read_readers(memberships, first, last, now), typists, event,
   events, new_entries, edited_entries,
 }
