@@ -8,13 +8,14 @@ broadcast channel have 8 digits that identify the channel.
 from __future__ import annotations
 
 import math
-import os
+import random
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol, TypeVar
 
 from ... import conf
+from ...core import after_fork
 from ...core.encoding import name
 from ...errors import InvalidArgument
 
@@ -38,6 +39,9 @@ _CURSOR = re.compile(
 )
 #: above any id that a log can reach, and still exact as a number in Lua
 _MAX_ID = 2**52
+#: takes a fifth of the time of os.urandom, by which it is seeded, again after a fork
+_random = random.Random()  # noqa: S311  (ids must differ, not be secret)
+after_fork(_random.seed)
 
 
 class Stop(Protocol):
@@ -138,7 +142,7 @@ def to_datetime(ms: float | bytes) -> datetime:
 
 def request(request_id: str | None) -> str:
     """Return the caller's request id if it is valid; None makes a new one, for internal retries."""
-    return os.urandom(8).hex() if request_id is None else name(request_id, "request_id")
+    return f"{_random.getrandbits(64):016x}" if request_id is None else name(request_id, "request_id")
 
 
 def settled(reply: int | None) -> bool | None:
