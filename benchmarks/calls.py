@@ -185,7 +185,11 @@ def main() -> None:
     for case, found in raw.items():
         print(f"\n{case} machine\n{table(rows(found))}", flush=True)
     if options.raw:
-        options.raw.write_text(json.dumps(raw, separators=(",", ":")), encoding="utf-8")
+        rounded = {
+            case: {name: [[round(us, 1) for us in cost] for cost in costs] for name, costs in found.items()}
+            for case, found in raw.items()
+        }
+        options.raw.write_text(json.dumps(rounded, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

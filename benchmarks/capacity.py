@@ -28,9 +28,7 @@ class Costs:
     send: float = 30
     """Sending a message, to any number of members."""
     poll: float = 35
-    """Polling an open chat of 10 members without news."""
-    crowded_poll: float = 123
-    """The same for a chat of 200 or more members."""
+    """Polling an open chat without news."""
     news: float = 1.3
     """Each message that a poll returns, in addition."""
     ack: float = 20
@@ -220,7 +218,7 @@ def hot_chat(given: Assumptions, costs: Costs) -> float:
     """
     sends = given.hot_members * given.hot_rate / 60
     polls = given.hot_members / 2  # the shortest interval is two seconds
-    return (sends * costs.send + polls * (costs.crowded_poll + 50 * costs.news + costs.ack)) / 1e6
+    return (sends * costs.send + polls * (costs.poll + 50 * costs.news + costs.ack)) / 1e6
 
 
 def cells(found: Capacity) -> list[str]:

@@ -55,7 +55,7 @@ def awake() -> Iterator[None]:
     """Keep all processors awake, by processes of the lowest priority, as on a fast machine."""
     spinning = []
     try:
-        for processor in os.sched_getaffinity(0):
+        for processor in range(os.cpu_count() or 1):
             process = _fork.Process(target=_spin, args=(processor,))
             process.start()
             spinning.append(process)
