@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hash
 from contextlib import suppress
 from sys import modules
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from django.core.signals import setting_changed
 from redis import exceptions as driver
@@ -136,16 +136,18 @@ class Client:
             batch = Batch(step, split=router.splits)
             calls = batch.calls
         error: Exception | None = None
-        goes_to_one = batch is None or len(calls) == 1 or (calls and not router.splits)
+        goes_to_one = batch is None or len(calls) == 1 or (len(calls) > 1 and not router.splits)
         if goes_to_one and router.is_known and self.endpoint.durability is None:
             try:
                 replies, has_failed = await self._exchange(calls, began)
-                if batch is not None:
+                if batch is None:
+                    if not has_failed:
+                        return replies[0]
+                    error = replies[0]
+                else:
                     batch.replies = replies
-                    return batch.result(replies)
-                if not has_failed:
-                    return replies[0]
-                error = replies[0]
+                    if not (has_failed and batch.lacks_scripts):
+                        return batch.result(replies)
             except (RedisError, NotSent) as failure:
                 error = failure
                 if batch is not None:
@@ -176,13 +178,11 @@ class Client:
             for reply in replies:
                 if isinstance(reply, Exception):
                     has_failed = True
-            if has_failed and (missing := missing_scripts(calls, replies)):
+            if has_failed and len(calls) == 1 and isinstance(replies[0], NoScriptError):
                 seconds = reading_time(reply_timeout, began + allowed)
-                exchange = connection.exchange([script.in_full for script in missing.values()], seconds)
-                found = await exchange if self._is_async else exchange
-                for at, reply in zip(missing, found, strict=True):
-                    replies[at] = reply
-                has_failed = any(isinstance(reply, Exception) for reply in replies)
+                exchange = connection.exchange([cast(Script, calls[0]).in_full], seconds)
+                replies = await exchange if self._is_async else exchange
+                has_failed = isinstance(replies[0], Exception)
         except BaseException as error:
             connections.close_failed(connection, began, error)
             raise
@@ -425,6 +425,11 @@ class Batch:
             self.replies[at], call = _NO_REPLY, self.calls[at]
             if isinstance(call, Script):
                 call.sent_at = now
+
+    @property
+    def lacks_scripts(self) -> bool:
+        """Whether a server has replied that it doesn't have a script: the next attempt sends it."""
+        return any(isinstance(reply, NoScriptError) for reply in self.replies)
 
     def mark_failed(self, error: Exception) -> None:
         """Store that an attempt at all calls has raised an error before it had their replies."""
@@ -746,15 +751,6 @@ def _is_of_one_stream(error: Exception) -> bool:
     if not isinstance(error, ResponseError) or type(error) not in (ResponseError, NoPermissionError):
         return False
     return not is_temporary(error)
-
-
-def missing_scripts(calls: Sequence[Command | Script], replies: Replies) -> dict[int, Script]:
-    """The scripts that the server doesn't have, by their places."""
-    return {
-        at: call
-        for at, (call, reply) in enumerate(zip(calls, replies, strict=True))
-        if isinstance(reply, NoScriptError) and isinstance(call, Script)
-    }
 
 
 def perform(using: str, steps: Generator[Step, Any, T]) -> T:

@@ -162,9 +162,10 @@ def test_what_is_hidden_changes_nothing(case: str, chat: Chat, settings: Setting
     )
 
 
-def test_an_ack_writes_no_part_of_lost_information(chat: Chat) -> None:
+def test_no_part_of_lost_information_is_written(chat: Chat) -> None:
     server().delete(keys(chat).info)
     chat.ack("cat", 2)
+    Choices().choose("cat", receipts=False)
     assert not server().exists(keys(chat).info)
 
 

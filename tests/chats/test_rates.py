@@ -175,6 +175,8 @@ def test_services_count_uses_if_configured(settings: Settings) -> None:
         chat.send("mallory", "x")
     with pytest.raises(ChatNotFound):
         Chat("there-is-none").send("ann", "x")
+    with pytest.raises(NotAMember):  # though they are more than the rate
+        chat.add(["a", "b", "c", "d"], by="mallory")
     with pytest.raises(LimitExceeded):
         chat.send("ann", "x" * 10**6)
     chat.send("ann", "Two")

@@ -173,8 +173,8 @@ def test_fences_grow_after_restarts_that_lose_all_data(connect: Connect) -> None
 MISTAKES: dict[str, Plant] = {
     "a fence that does not grow": (
         "locks/acquire",
-        "latest < us and us",
-        "latest == 0 and us or latest > 0 and latest",
+        "return latest < us and us or draw_fence(latest + 1)",
+        "return 1",
     ),
     "a release of any holder's lock": (
         "locks/release",

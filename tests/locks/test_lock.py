@@ -378,6 +378,12 @@ class TestFences:
                 fences.append(lock.fence)
         assert fences == [ahead + 1, ahead + 2, ahead + 3]
 
+    def test_a_fence_that_this_app_has_not_written_is_replaced(self) -> None:
+        lock = Lock("door")
+        server().set(keys(lock).fence, "none")
+        with lock:
+            assert lock.fence > 0
+
     def test_a_fence_is_at_least_the_server_time(self) -> None:
         seconds, us = server().time()
         with Lock("door") as lock:

@@ -105,6 +105,14 @@ class TestSending:
         box.send("of another epoch", sender="bob")
         assert box.send([2], sender="bob", request_id="r").payload == [2]
 
+    def test_nothing_is_left_of_a_mailbox_that_lost_its_ids(self, box: Mailbox) -> None:
+        """Else the new ids would stand behind higher ones."""
+        for number in range(3):
+            box.send(number, group=f"g{number}")
+        server().delete(keys().newest)
+        assert [box.send(word, group="g0").id for word in ("a", "b")] == [1, 2]
+        assert (items(box.fetch()), box.status().unread) == (["b"], 1)
+
     def test_request_ids_are_scoped_to_the_sender(self, box: Mailbox) -> None:
         for sender in ("bob", "cat", None):
             mails = [box.send(sender, sender=sender, request_id="r") for _ in range(2)]

@@ -744,7 +744,7 @@ class TestRepeats:
         assert clock.acquire()
         releasing = next(steps(semaphore._release, "token"))
         assert reply_to(releasing) == 1
-        until(lambda: not server().exists(SemaphoreKeys(conf.prefix(), "clock").holders))
+        until(lambda: clock.info().held == 0)
         assert reply_to(releasing) == 1
 
 

@@ -65,7 +65,8 @@ class BroadcastKeys:
     @property
     def head(self) -> str:
         """STRING "last-us-epoch-first": id and time (µs) of the newest event, the channel's epoch (µs), and
-        the first id that the length limit has left. Expires when the channel was idle for a week."""
+        the first id that the length limit has left. Expires when the channel was idle for a week, which
+        counts from the first event of its newest bucket."""
         return self.tag + ":head"
 
     @property

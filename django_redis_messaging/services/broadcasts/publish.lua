@@ -16,7 +16,7 @@
 -- ARGV  4 length of a bucket: ms
 -- ARGV  5 how long a bucket is kept after its end: ms
 -- ARGV  6 maximum number of events in the channel
--- ARGV  7 how long an idle channel is kept: ms
+-- ARGV  7 how long an idle channel is kept, from the first event of its newest bucket on: ms
 -- ARGV  8 number of the first bucket given
 -- Returns "id-us-epoch" of the event, followed by + if the channel needs trimming. If nothing was published: 'none'
 -- if the channel doesn't exist, the number of the bucket that the caller has to give, or for a repeat the first answer,
@@ -47,7 +47,7 @@ local function first_event(answer)
   return answer .. ' ' .. (event or '')
 end
 
--- Returns what the caller gets who did not give the bucket.
+-- Returns the answer to a caller that did not give the bucket.
 -- rare
 local function refuse()
   local before = find_answer(request, requests, window, clock / 1000)

@@ -189,7 +189,7 @@ after = math.max(math.min(after, last), viewer.join_id)
 local oldest, from = math.max(first, viewer.join_id + 1), math.max(after + 1, first)
 local typists = read_typists(now)
 local event, events = events_since(keys.info, latest_event, not reset and known_event or nil, viewer.event)
--- With them, pages tell members of the same name apart who are typing or in an event.
+-- With the positions, pages tell members of the same name apart who are typing or in an event.
 local positions = {}
 if from <= last or digits(fingerprint) ~= known_fingerprint or #typists > 0 or event ~= (known_event or event) then
   positions = read_positions()

@@ -877,7 +877,11 @@ class Chat(Service):
 
     def _count_member_use(self, user: str, rate: Rate, times: int) -> Steps[None]:
         """Count the use by a member; others use nothing up."""
-        use = rate.use(times)
+        try:
+            use = rate.use(times)
+        except LimitExceeded:  # at once
+            yield from self._read_role(user)
+            raise
         line, wait = yield [self._reading_line(user), use]
         if not _role_in(line):
             exists, _ = yield [Command("EXISTS", self._keys.newest, reads=True), rate.undo(use)]

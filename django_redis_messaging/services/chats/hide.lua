@@ -18,6 +18,8 @@ if type(position) ~= 'string' or is_hidden ~= (hides and 0 or 1) then
   return 0
 end
 redis.call(hides and 'SADD' or 'SREM', keys.hidden, user)
-redis.pcall('HINCRBY', keys.info, 'moved', step)
+if redis.pcall('HEXISTS', keys.info, 'created') == 1 then
+  redis.call('HINCRBY', keys.info, 'moved', step)
+end
 publish_hint('t', keys.members)
 return 1

@@ -85,7 +85,7 @@ _Owner = tuple[str, str, str]
 class _Memory:
     """What the inboxes of this process know, so that new ones of the same users know it, too.
 
-    It saves round trips and changes no answer: what Redis replies tells what is outdated. The users for whom
+    It saves round trips and changes no answer: the replies of Redis show what is outdated. The users for whom
     no inbox was made for longest are forgotten first.
     """
 
@@ -319,11 +319,11 @@ class Inbox(Service):
         start = end - len(keys)
         flat, newest, items = reply[:start], reply[start:end], reply[end:]
         if flat[::2] != chats:
-            values = dict(zip(chats, newest, strict=True))
+            found = dict(zip(chats, newest, strict=True))
             chats = flat[::2]
-            if new := [chat_id for chat_id in chats if chat_id not in values]:
-                values |= zip(new, (yield Gather(newest_keys(self._prefix, new))), strict=True)
-            newest = [values[chat_id] for chat_id in chats]
+            if new := [chat_id for chat_id in chats if chat_id not in found]:
+                found |= zip(new, (yield Gather(newest_keys(self._prefix, new))), strict=True)
+            newest = [found[chat_id] for chat_id in chats]
             self._remember(chats=chats, keys=newest_keys(self._prefix, chats))
         self._latest = chats, newest
         return chats, flat[1::2], newest, items
@@ -423,7 +423,7 @@ def _find_changed(
 ) -> list[_Entry]:
     """The entries of chats that have changed since the user acked everything."""
     # Most often, none has. No space stands before the value: with another id, its stamp would differ, too.
-    if None not in newest and all(map(bytes.endswith, entries, cast(Sequence[bytes], newest))):
+    if all(newest) and all(map(bytes.endswith, entries, cast(Sequence[bytes], newest))):
         return []
     return [
         _entry(chat_id, entry)

@@ -8,14 +8,13 @@ broadcast channel have 8 digits that identify the channel.
 from __future__ import annotations
 
 import math
-import random
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol, TypeVar
 
 from ... import conf
-from ...core import after_fork
 from ...core.encoding import name
 from ...errors import InvalidArgument
 
@@ -39,9 +38,6 @@ _CURSOR = re.compile(
 )
 #: above any id that a log can reach, and still exact as a number in Lua
 _MAX_ID = 2**52
-#: takes a fifth of the time of os.urandom, by which it is seeded, again after a fork
-_random = random.Random()  # noqa: S311  (ids must differ, not be secret)
-after_fork(_random.seed)
 
 
 class Stop(Protocol):
@@ -92,7 +88,9 @@ def milliseconds(value: Duration, what: str, *, minimum: int = 0) -> int:
     """Convert a duration to ms, rounded up, and check that it is at least `minimum` ms."""
     ms = value * 1000 if type(value) is int and value >= 0 else _milliseconds(value, what)
     if not minimum <= ms <= MAX_DURATION:
-        raise InvalidArgument(f"{what} must be between {minimum / 1000:g} s and 100 years, not {value} s.")
+        raise InvalidArgument(
+            f"{what} must be between {minimum / 1000:g} s and 100 years, not {ms / 1000:g} s."
+        )
     return ms
 
 
@@ -142,7 +140,7 @@ def to_datetime(ms: float | bytes) -> datetime:
 
 def request(request_id: str | None) -> str:
     """Return the caller's request id if it is valid; None makes a new one, for internal retries."""
-    return f"{_random.getrandbits(64):016x}" if request_id is None else name(request_id, "request_id")
+    return os.urandom(8).hex() if request_id is None else name(request_id, "request_id")
 
 
 def settled(reply: int | None) -> bool | None:

@@ -131,8 +131,8 @@ local function unique_holder(records, unique)
   return id and redis.call('HEXISTS', records.states, id) == 1 and id
 end
 
--- The job that has the unique key of one to be pushed, or false. If the id of the latter was given out, it stands for
--- that job from now on; `max_aliases`: see add_alias, 0: it was not.
+-- The job that has the unique key with which a job is pushed, or false. If there is one, the id of the pushed job stands
+-- for it from now on, unless that id was not given out: then `max_aliases` (see add_alias) is 0.
 -- rare
 local function holder_for(records, id, unique, max_aliases)
   if max_aliases == 0 then

@@ -15,8 +15,8 @@
 -- ARGV  5 age that a job must have: ms since it became due
 -- ARGV  6 limits, as in _leases.lua
 -- ARGV  7… leases to settle, each: queue (1, 2 …), id, fence, token, then outcome, ms, line as in jobs/settle.lua
--- Returns {now, due, settled, jobs}: the server's clock (ms); if there are fewer jobs than wanted, the ms until
--- something is due, or -1; for each settled lease 1, or 0 if it was stale; for each job queue, id, payload, state
+-- Returns {now, due, settled, jobs}: the server's clock (ms); if there are fewer jobs than wanted, or none are, the ms
+-- until something is due, or -1; for each settled lease 1, or 0 if it was stale; for each job queue, id, payload, state
 -- (flat: Redis converts each table of a reply at the cost of a command)
 -- Wakes the clients that wait for the end of a job: adds an entry to TAG:ended:ID, see _results.lua.
 local records, queues = records_at(KEYS), queues_at(KEYS)

@@ -165,7 +165,7 @@ class Claimed(NamedTuple):
 
     #: the server's clock: ms
     now: int
-    #: if there are fewer jobs than were wanted: seconds until something is due, or None
+    #: if there are fewer jobs than were wanted, or none were: seconds until something is due, or None
     due_in: float | None
     #: for each settlement, whether it was applied; False where the lease was stale
     applied: list[bool]

@@ -30,7 +30,7 @@ local function draw_fence(us)
     redis.call('DEL', key)
     return previous
   end
-  local latest = tonumber(string.match(previous or '0', '^%d+'))
+  local latest = tonumber(string.match(previous or '', '^%d+') or 0)
   return latest < us and us or draw_fence(latest + 1)
 end
 

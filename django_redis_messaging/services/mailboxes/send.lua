@@ -35,7 +35,20 @@ local function before_first()
   return '0-0-' .. digits(microseconds()) .. '-0'
 end
 
-local last, active, epoch, acked = string.match(redis.call('GET', newest) or before_first(), NEWEST)
+-- Removes what is left of a mailbox whose key newest was lost: ids begin with 1 again.
+-- rare
+local function remove_rest()
+  check_types('ZCARD', marked, groups, lost)
+  check_types('HLEN', mail)
+  redis.call('UNLINK', ids, mail, marked, groups, lost)
+end
+
+local value, length = redis.call('GET', newest), redis.call('LLEN', ids)
+if not value and length > 0 then
+  remove_rest()
+  length = 0
+end
+local last, active, epoch, acked = string.match(value or before_first(), NEWEST)
 -- In a burst, once per second suffices to check the age, which reads the oldest mail, and to remove mails beyond the
 -- limits, unless their number exceeds a sixteenth of the length: reads ignore them.
 local same_second = math.floor(active / 1000) == math.floor(now / 1000)
@@ -51,7 +64,6 @@ local function read_mails()
   return excess, replaced, string.match(redis.call('HGET', mail, replaced), '^%[%d+,(%d+)') + 1
 end
 
-local length = redis.call('LLEN', ids)
 local excess, replaced, count = 0, nil, 1
 if group ~= '' or not same_second then
   excess, replaced, count = read_mails()

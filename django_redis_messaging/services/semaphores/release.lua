@@ -29,8 +29,10 @@ if expires > now then
   end
 else
   redis.call('ZREM', holders, token)
-  redis.call('ZREM', line, token)
-  redis.call('ZREM', waiting, token)
+  if has_queue then
+    redis.call('ZREM', line, token)
+    redis.call('ZREM', waiting, token)
+  end
 end
 if has_queue then
   open_gate(line, gate, permits - count_active(holders, now), admitted)
