@@ -153,10 +153,10 @@ class DelayQueue(Service):
 
         Raises LimitExceeded (JOB_MAX_BYTES, JOB_MAX_WAITING).
         """
+        request_key = "" if request_id is None and job_id is None else request(request_id)
         chosen = new_ids(request_id, 1)[0] if job_id is None else checked(job_id, "job_id")
         # a new id identifies the request, too
-        request_key = chosen if request_id is None and job_id is None else request(request_id)
-        return (yield from self._push_one(chosen, request_key, data, delay, priority))
+        return (yield from self._push_one(chosen, request_key or chosen, data, delay, priority))
 
     apush = asynchronous(push)
 
