@@ -370,8 +370,8 @@ PLANTS: dict[str, Plant] = {
     ),
     "ranks are those of a mailbox without gaps": (
         "mailboxes/_mailbox",
-        "while low < high do\n    local middle = math.floor((low + high) / 2)\n    if tonumber(id_at",
-        "while false do\n    local middle = math.floor((low + high) / 2)\n    if tonumber(id_at",
+        "search_rank(low, high, function(rank)\n    return tonumber",
+        "search_rank(low, low, function(rank)\n    return tonumber",
     ),
     "marking keeps the group": ("mailboxes/mark", "'', unpack(groups_of(marks, from, to))", "''"),
     "expired mail can be marked": ("mailboxes/mark", "math.max(first, (acked or 0) + 1)", "(acked or 0) + 1"),

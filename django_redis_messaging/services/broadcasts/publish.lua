@@ -79,8 +79,7 @@ if before then
 end
 local size = redis.pcall('RPUSH', bucket, '[' .. id .. ',' .. us .. ',' .. active .. ',' .. payload .. ']')
 if type(size) == 'table' then -- a key of another type
-  redis.call('HDEL', requests[1], request)
-  redis.call('HDEL', requests[2], request)
+  forget_answer(request, requests)
   return size
 end
 if size == 1 then -- once in a bucket suffices: setting a TTL takes longer than the rest of SET

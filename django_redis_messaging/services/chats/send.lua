@@ -114,8 +114,7 @@ if recorded then
 end
 local length = redis.pcall('RPUSH', log, entry)
 if type(length) == 'table' then -- a key of another type
-  redis.call('HDEL', requests[1], request)
-  redis.call('HDEL', requests[2], request)
+  forget_answer(request, requests)
   return length
 end
 

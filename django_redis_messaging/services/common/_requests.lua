@@ -54,3 +54,10 @@ local function record_answer(request, answer, keys, window, now)
   redis.call('HSET', current, request, answer)
   keep_until(expires, current, now)
 end
+
+-- Removes the answer to a request that this script has recorded, because what it stands for could not be written.
+-- rare
+local function forget_answer(request, keys)
+  redis.call('HDEL', keys[1], request)
+  redis.call('HDEL', keys[2], request)
+end

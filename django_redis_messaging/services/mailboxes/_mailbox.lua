@@ -39,18 +39,11 @@ local function id_at(box, rank)
   return redis.call('LINDEX', box.ids, rank)
 end
 
--- Returns how many mails have a lower id than this one, by binary search. Where no mail was removed between the oldest
--- and the newest, there is nothing to search.
-local function rank_of(box, id)
-  local length = redis.call('LLEN', box.ids)
-  if length == 0 then
-    return 0
-  end
-  local low = math.min(math.max(length + id - id_at(box, -1) - 1, 0), length)
-  local high = math.min(math.max(id - id_at(box, 0), 0), length)
+-- Finds the first rank from `low` to `high` that is not before what is searched, by binary search.
+local function search_rank(low, high, is_before)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if tonumber(id_at(box, middle)) < id then
+    if is_before(middle) then
       low = middle + 1
     else
       high = middle
@@ -59,17 +52,25 @@ local function rank_of(box, id)
   return low
 end
 
--- Finds the rank of the first mail sent at `ms` or later, by binary search: times in a mailbox never decrease.
-local function find_rank_since(box, low, high, ms)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if mail_ms(box, id_at(box, middle)) < ms then
-      low = middle + 1
-    else
-      high = middle
-    end
+-- Returns how many mails have a lower id than this one. Where no mail was removed between the oldest and the newest, there
+-- is nothing to search.
+local function rank_of(box, id)
+  local length = redis.call('LLEN', box.ids)
+  if length == 0 then
+    return 0
   end
-  return low
+  local low = math.min(math.max(length + id - id_at(box, -1) - 1, 0), length)
+  local high = math.min(math.max(id - id_at(box, 0), 0), length)
+  return search_rank(low, high, function(rank)
+    return tonumber(id_at(box, rank)) < id
+  end)
+end
+
+-- Finds the rank of the first mail sent at `ms` or later: times in a mailbox never decrease.
+local function find_rank_since(box, low, high, ms)
+  return search_rank(low, high, function(rank)
+    return mail_ms(box, id_at(box, rank)) < ms
+  end)
 end
 
 -- Returns how many of the oldest mails are beyond the limits, and how many mails there are in all. With

@@ -84,8 +84,7 @@ if recorded then
 end
 local stored = redis.pcall('HSET', mail, id, '[' .. ms .. ',' .. count .. ',' .. content)
 if type(stored) == 'table' then -- a key of another type
-  redis.call('HDEL', requests[1], request)
-  redis.call('HDEL', requests[2], request)
+  forget_answer(request, requests)
   return stored
 end
 
