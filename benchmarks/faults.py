@@ -82,7 +82,7 @@ def counts(reports: Iterable[dict[str, int]]) -> str:
 def cost(rounds: int) -> Iterator[list[str]]:
     """Measure Chat.send with a primary and two replicas. Yields the rows of a table."""
     from tests.support.failover_scenarios import sentinel
-    from tests.support.shards import connected
+    from tests.support.replicated_primary import connected
 
     times: dict[int, list[float]] = {0: [], 1: [], 2: []}
     with sentinel() as shard:

@@ -18,10 +18,21 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.tasks import schedules
 from django_redis_messaging.testing import close_connections
 
-from .support import gate, postgresql
-from .support.faults import all_at_once, connect, fill, fragile, lasting, lossy, messaging, proxy, until
+from .support import postgresql, pytest_hooks
+from .support.faults import (
+    all_at_once,
+    connect,
+    fill,
+    fragile,
+    lasting,
+    lossy,
+    messaging,
+    proxy,
+    raw,
+    until,
+)
 from .support.topologies import Servers
-from .support.worlds import keyspace_events, plant, short_lease, site
+from .support.worlds import keyspace_events, limited_user, messaging_alias, plant, short_lease, site
 
 __all__ = [
     "all_at_once",
@@ -30,10 +41,13 @@ __all__ = [
     "fragile",
     "keyspace_events",
     "lasting",
+    "limited_user",
     "lossy",
     "messaging",
+    "messaging_alias",
     "plant",
     "proxy",
+    "raw",
     "short_lease",
     "site",
     "until",
@@ -44,20 +58,20 @@ Call = Callable[..., Awaitable[Any]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    gate.add_options(parser)
+    pytest_hooks.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gate.configure(config)
+    pytest_hooks.configure(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    gate.choose_worlds(metafunc)
+    pytest_hooks.choose_worlds(metafunc)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    gate.arrange(config, items)
+    pytest_hooks.arrange(config, items)
 
 
 @pytest.fixture(autouse=True)
@@ -83,8 +97,8 @@ async def closing() -> AsyncIterator[None]:
 
 @pytest.fixture
 def server_kind(request: pytest.FixtureRequest) -> str:
-    """The server of this test variant: standalone or cluster."""
-    return str(request.param)
+    """The server of this test variant: see WORLDS."""
+    return str(getattr(request, "param", "standalone"))
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ INSTALLED_APPS = [
     "django_redis_messaging",
     "tests.web.accounts",
 ]
-#: see tests/support/policies.py
+#: see tests/support/content_policies.py
 TEST_POLICY = ""
 MIDDLEWARE = [
-    "tests.support.policies.send_policy",
+    "tests.support.content_policies.send_policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -42,7 +42,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "tests.support.policies.nonce",
+                "tests.support.content_policies.nonce",
             ]
         },
     }

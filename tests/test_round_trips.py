@@ -36,7 +36,7 @@ from django_redis_messaging.tasks import RedisBackend, task, wait_for_result
 from django_redis_messaging.tasks.compat import task_backends
 
 from .budgets import Call
-from .support.trips import round_trips
+from .support.round_trips import round_trips
 from .test_public import FILE
 
 TABLE = Path(__file__).parent.parent / "docs" / "round-trips.md"

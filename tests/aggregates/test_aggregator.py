@@ -30,7 +30,7 @@ from django_redis_messaging.services.aggregates import aggregator as counting
 from django_redis_messaging.services.aggregates.aggregator import AggregateKeys, Parse
 
 from ..conftest import Call
-from ..support.lines import Lines, counted, parse
+from ..support.memory_file import Lines, counted, parse
 from ..support.server import all_keys, change, server, snapshot, until
 
 pytestmark = pytest.mark.usefixtures("closing")

@@ -14,7 +14,7 @@ from django.contrib.gis import geoip2
 
 from django_redis_messaging import Aggregator, ConfigurationError, Countries, InvalidArgument
 
-from ..support.lines import Lines
+from ..support.memory_file import Lines
 
 #: a small database of MaxMind for tests, beside the repository
 DATABASE = Path(__file__).parents[3] / "shared/data/GeoLite2-Country-Test.mmdb"

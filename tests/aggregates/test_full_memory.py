@@ -8,14 +8,12 @@ import pytest
 import redis
 
 from django_redis_messaging import Aggregator, Unavailable
-from tests.support.lines import Lines, parse
+from tests.support.memory_file import Lines, parse
 
-from ..support.own_servers import limited_user, messaging_alias
-
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
 
 
-async def test_nothing_is_counted_and_nothing_twice(fill: Callable[[], None], client: redis.Redis) -> None:
+async def test_nothing_is_counted_and_nothing_twice(fill: Callable[[], None], raw: redis.Redis) -> None:
     visits, short = Aggregator("visits"), Aggregator("visits", ttl=0.001)
     short.add_file(Lines([b"old a"], consumer="other"), parse)  # expired periods are not removed first
     visits.add_file(Lines([b"d a"]), parse)
@@ -26,11 +24,11 @@ async def test_nothing_is_counted_and_nothing_twice(fill: Callable[[], None], cl
         with pytest.raises(Unavailable):
             await visits.aadd_file(Lines([b"d a", b"e a", b"?"], 2), parse)
     assert (visits.total("d"), visits.periods(), visits.malformed()) == (1, ["d"], 0)
-    limit = client.config_get("maxmemory")["maxmemory"]
-    client.config_set("maxmemory", 0)
+    limit = raw.config_get("maxmemory")["maxmemory"]
+    raw.config_set("maxmemory", 0)
     visits.add_file(Lines([b"d a", b"e a", b"?"], 2), parse)
     assert (visits.total("d"), visits.periods(), visits.malformed()) == (2, ["d", "e"], 1)
-    client.config_set("maxmemory", limit)
+    raw.config_set("maxmemory", limit)
     fill()
     visits.delete()
     assert visits.periods() == []

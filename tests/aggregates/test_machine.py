@@ -19,7 +19,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from django_redis_messaging import Aggregator, LeaseLost, MessagingError, conf
@@ -28,9 +27,9 @@ from django_redis_messaging.services.aggregates import aggregator
 from django_redis_messaging.services.aggregates import aggregator as counting
 from django_redis_messaging.services.aggregates.aggregator import AggregateKeys, Flush
 
-from ..support.lines import Lines, counted, parse
-from ..support.planted_bugs import PROFILE, Plant, PlantedBugs, finds_a_mistake
+from ..support.memory_file import Lines, counted, parse
 from ..support.server import get_redis_connection
+from ..support.state_machines import MachineTests, Plants, finds_a_mistake
 
 CONSUMERS = ("ann", "b o")
 _runs = itertools.count()
@@ -274,63 +273,40 @@ class AggregateMachine(RuleBasedStateMachine):
         return found
 
 
-@pytest.mark.usefixtures("messaging_alias")
-def test_counts_equal_the_model() -> None:
-    run_state_machine_as_test(AggregateMachine, settings=PROFILE)
+PLANTS: Plants = {
+    "aggregates/flush": {
+        "the marker is not compared": (
+            "if marked > file or not is_repeat and (line ~= first or ended and last > first) then",
+            "if false then",
+        ),
+        "an older file is counted": (
+            "if marked > file or not is_repeat and (line ~= first or ended and last > first) then",
+            "if marked <= file and not is_repeat and (line ~= first or ended and last > first) then",
+        ),
+        "an overtaken process continues": ("line ~= first", "line < first"),
+        "a repeat is counted": ("is_repeat and {} or read_changes()", "read_changes()"),
+        "malformed lines of a repeat are counted": (
+            "if not is_repeat and malformed_lines ~= '0' then",
+            "if malformed_lines ~= '0' then",
+        ),
+        "malformed lines are not counted": ("redis.call('INCRBY', malformed, malformed_lines)", ""),
+        "a repeat is refused": ("last > first and line == last", "false"),
+        "the next file is refused": ("line, ended = 0, false\nend", "end"),
+        "the marker stays": ("digits(last) ..", "digits(first) .."),
+        "the marker is of another file": ("digits(file) ..", "digits(math.max(file, 12)) .."),
+        "a file ends with each flush": ("((is_end or ended) and ' end' or '')", "' end'"),
+        "consumers share a marker": ("redis.call('HGET', markers, field)", "redis.call('HVALS', markers)[1]"),
+        "a key is forgotten": (
+            "for at = change.from, change.to, 2 do",
+            "for at = change.from + 2, change.to, 2 do",
+        ),
+        "the total is that of the last key": ("total = total + tonumber(count)", "total = tonumber(count)"),
+        "a period is not registered": ("redis.call('ZADD', periods, 0, change.name)", ""),
+    },
+}
 
 
-PLANTS: dict[str, Plant] = {
-    "the marker is not compared": (
-        "aggregates/flush",
-        "if marked > file or not is_repeat and (line ~= first or ended and last > first) then",
-        "if false then",
-    ),
-    "an older file is counted": (
-        "aggregates/flush",
-        "if marked > file or not is_repeat and (line ~= first or ended and last > first) then",
-        "if marked <= file and not is_repeat and (line ~= first or ended and last > first) then",
-    ),
-    "an overtaken process continues": ("aggregates/flush", "line ~= first", "line < first"),
-    "a repeat is counted": ("aggregates/flush", "is_repeat and {} or read_changes()", "read_changes()"),
-    "malformed lines of a repeat are counted": (
-        "aggregates/flush",
-        "if not is_repeat and malformed_lines ~= '0' then",
-        "if malformed_lines ~= '0' then",
-    ),
-    "malformed lines are not counted": (
-        "aggregates/flush",
-        "redis.call('INCRBY', malformed, malformed_lines)",
-        "",
-    ),
-    "a repeat is refused": ("aggregates/flush", "last > first and line == last", "false"),
-    "the next file is refused": ("aggregates/flush", "line, ended = 0, false\nend", "end"),
-    "the marker stays": ("aggregates/flush", "digits(last) ..", "digits(first) .."),
-    "the marker is of another file": ("aggregates/flush", "digits(file) ..", "digits(math.max(file, 12)) .."),
-    "a file ends with each flush": ("aggregates/flush", "((is_end or ended) and ' end' or '')", "' end'"),
-    "consumers share a marker": (
-        "aggregates/flush",
-        "redis.call('HGET', markers, field)",
-        "redis.call('HVALS', markers)[1]",
-    ),
-    "a key is forgotten": (
-        "aggregates/flush",
-        "for at = change.from, change.to, 2 do",
-        "for at = change.from + 2, change.to, 2 do",
-    ),
-    "the total is that of the last key": (
-        "aggregates/flush",
-        "total = total + tonumber(count)",
-        "total = tonumber(count)",
-    ),
-    "a period is not registered": (
-        "aggregates/flush",
-        "redis.call('ZADD', periods, 0, change.name)",
-        "",
-    ),
-}  # fmt: skip
-
-
-class TestPlantedBugs(PlantedBugs):
+class TestMachine(MachineTests):
     machine = AggregateMachine
     plants = PLANTS
     errors = (MessagingError,)  # an error of a script is a find, too

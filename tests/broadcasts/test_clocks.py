@@ -20,14 +20,11 @@ import pytest
 
 from django_redis_messaging import Broadcast, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
-from tests.support.gate import LONG
+from tests.support.pytest_hooks import LONG
 from tests.support.workers import server, until
 
 from ..support.broadcast_processes import PATIENCE, TICK
 from ..support.faults import Connect
-from ..support.own_servers import limited_user, messaging_alias
-
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
 
 #: the library that shifts a process's clock
 FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
@@ -39,6 +36,7 @@ SHIFTS = [-3600, 3600, 0, 1800]
 PAUSE, RETENTION = 1.5, 5
 
 pytestmark = [
+    pytest.mark.one_server,
     pytest.mark.promise,
     pytest.mark.skipif(
         FAKETIME is None and "CI" not in os.environ, reason="needs libfaketime: apt-get install faketime"

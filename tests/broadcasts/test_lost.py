@@ -17,9 +17,8 @@ from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
 from ..support.faults import Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
 
 
 def payloads(batch: Batch) -> list[Any]:
@@ -117,8 +116,8 @@ class TestKilled:
         channel = Broadcast("news")
         channel.publish("saved")
         behind = channel.cursor()
-        with forgetful.client() as client:
-            client.save()
+        with forgetful.client() as raw:
+            raw.save()
         channel.publish("lost")
         cursor = channel.publish("lost too").cursor
         forgetful.kill()
@@ -145,8 +144,8 @@ class TestKilled:
 
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(read)
-            with fragile.client() as client:
-                while not client.info("clients")["blocked_clients"]:
+            with fragile.client() as raw:
+                while not raw.info("clients")["blocked_clients"]:
                     threading.Event().wait(0.002)
             fragile.kill()
             fragile.start()
@@ -157,23 +156,23 @@ class TestKilled:
 
 class TestFullMemory:
     async def test_publishing_is_rejected_and_reading_continues(
-        self, call: Call, client: redis.Redis, fill: Callable[[], None]
+        self, call: Call, raw: redis.Redis, fill: Callable[[], None]
     ) -> None:
         channel, other = Broadcast("news"), Broadcast("new")
         other.cursor()  # creates the channel
         first = channel.publish(1)
         channel.publish(2)
         fill()
-        keys = set(client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000))
+        keys = set(raw.scan_iter(match=f"{conf.prefix()}:1:*", count=1000))
         for one in (channel, other):
             with pytest.raises(Unavailable, match="out of memory"):
                 await call(one, "publish", "more", request_id="r")
-        assert set(client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)) == keys
+        assert set(raw.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)) == keys
         batch = await call(channel, "fetch", first.cursor, wait=0.05)
         assert payloads(batch) == [2]
         assert (await call(channel, "fetch", batch.cursor, wait=0.05)).events == []
         assert (await call(other, "fetch", wait=0.05)) == Batch([], other.cursor(), missed=False)
         await call(channel, "keep", "me", batch.cursor)
         assert channel.position("me") == batch.cursor
-        client.config_set("maxmemory", 0)
+        raw.config_set("maxmemory", 0)
         assert (await call(channel, "publish", "more", request_id="r")).id == 3

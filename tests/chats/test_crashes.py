@@ -15,12 +15,9 @@ from django_redis_messaging.services.chats import joining as joining_module
 from django_redis_messaging.services.users.keys import UserKeys
 
 from ..support.faults import Connect
-from ..support.own_servers import limited_user, messaging_alias
 from .test_interleavings import steps
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
-
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.one_server, pytest.mark.timing]
 
 Operation = Generator[Any, Any, Any]
 

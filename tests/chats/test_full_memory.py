@@ -16,17 +16,16 @@ from django_redis_messaging.services.chats.keys import ChatKeys
 from django_redis_messaging.services.common.rates import Rate
 from tests.conftest import Call
 
-from ..support.own_servers import limited_user, messaging_alias
+pytestmark = pytest.mark.one_server
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
 
 Fill = Callable[[], None]
 
 
-def content(client: redis.Redis) -> dict[bytes, bytes | None]:
+def content(raw: redis.Redis) -> dict[bytes, bytes | None]:
     """All keys of this test with their content."""
-    keys = client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)
-    return {key: client.dump(key) for key in sorted(keys)}
+    keys = raw.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)
+    return {key: raw.dump(key) for key in sorted(keys)}
 
 
 def chat_with_messages(chat_id: str) -> Chat:
@@ -91,20 +90,20 @@ ALLOWED: dict[str, Callable[[Chat], object]] = {
 
 
 @pytest.mark.parametrize("operation", REFUSED)
-def test_adding_is_refused_and_changes_nothing(operation: str, fill: Fill, client: redis.Redis) -> None:
+def test_adding_is_refused_and_changes_nothing(operation: str, fill: Fill, raw: redis.Redis) -> None:
     chat = chat_with_messages("full")
-    before = content(client)
+    before = content(raw)
     fill()
     with pytest.raises(Unavailable, match="out of memory"):
         REFUSED[operation](chat)
-    assert content(client) == before
-    client.config_set("maxmemory", 0)
+    assert content(raw) == before
+    raw.config_set("maxmemory", 0)
     assert REFUSED[operation](chat) is not False
 
 
 @pytest.mark.parametrize("operation", ALLOWED)
 def test_other_operations_continue(
-    operation: str, fill: Fill, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    operation: str, fill: Fill, raw: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     chat = chat_with_messages("full")
     fill()

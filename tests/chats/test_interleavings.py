@@ -14,9 +14,9 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.users.keys import UserKeys
 
 from ..support.faults import Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
+
 
 USER = "zed"
 HOST = "host"

@@ -13,11 +13,8 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 
 from ..support import child_processes
 from ..support.faults import PATIENCE, Connect, cast, processes
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
-
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 Until = Callable[[Callable[[], object]], None]
 PEOPLE = [f"p{number}" for number in range(4)]

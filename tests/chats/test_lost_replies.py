@@ -25,9 +25,8 @@ from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
 from ..support.faults import GENEROUS, Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
 
 
 async def test_messages_are_sent_once(call: Call, lossy: LossyProxy) -> None:

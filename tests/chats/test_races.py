@@ -9,11 +9,8 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 
 from ..support import child_processes
 from ..support.faults import Cast, Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
-
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 PEOPLE = [f"p{number}" for number in range(8)]
 EACH = 60

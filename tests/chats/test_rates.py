@@ -16,7 +16,7 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.operations import Script
 from django_redis_messaging.services.common.rates import Rate, rate_key
 
-from ..support.planted_bugs import server_clock
+from ..support.scripts import server_clock
 from ..support.server import server
 
 #: seconds: longer than any test

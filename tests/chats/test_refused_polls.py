@@ -16,11 +16,8 @@ from django_redis_messaging.services.users.keys import UserKeys
 from tests.conftest import Call
 
 from ..support.faults import Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
-
-pytestmark = [pytest.mark.promise, pytest.mark.usefixtures("closing")]
+pytestmark = [pytest.mark.one_server, pytest.mark.promise, pytest.mark.usefixtures("closing")]
 
 #: number of chats: two calls
 CHATS = 150
@@ -50,11 +47,11 @@ def inbox(connect: Connect, lasting: EmbeddedServer, monkeypatch: pytest.MonkeyP
     commands.load.cache_clear()
 
 
-def refuse(client: redis.Redis, text: str, *, first: int = 0, ms: int | None = None) -> None:
+def refuse(raw: redis.Redis, text: str, *, first: int = 0, ms: int | None = None) -> None:
     """Refuse the script for 100 chats of the inbox from this one on."""
     index = UserKeys(conf.prefix(), "bob").chats
-    chat_id = list(client.hkeys(index))[first].decode()
-    client.set(f"{ChatKeys(conf.prefix(), chat_id).newest}:refusal", text, px=ms)
+    chat_id = list(raw.hkeys(index))[first].decode()
+    raw.set(f"{ChatKeys(conf.prefix(), chat_id).newest}:refusal", text, px=ms)
 
 
 def texts(found: list[Pending]) -> list[str]:
@@ -67,8 +64,8 @@ EVERY = sorted(str(at) for at in range(CHATS))
 async def test_nothing_is_lost_if_a_script_is_refused_for_now(
     call: Call, inbox: Inbox, lasting: EmbeddedServer
 ) -> None:
-    with lasting.client() as client:
-        refuse(client, "NOREPLICAS for now", first=Fan.SIZE, ms=200)
+    with lasting.client() as raw:
+        refuse(raw, "NOREPLICAS for now", first=Fan.SIZE, ms=200)
     assert sorted(texts(await call(inbox, "pending", ack=True))) == EVERY
     assert await call(inbox, "pending") == []
 
@@ -77,12 +74,12 @@ async def test_nothing_is_lost_if_a_script_is_refused_for_now(
 async def test_nothing_is_lost_if_a_script_is_refused_finally(
     text: str, call: Call, inbox: Inbox, lasting: EmbeddedServer
 ) -> None:
-    with lasting.client() as client:
-        refuse(client, text, first=Fan.SIZE)
+    with lasting.client() as raw:
+        refuse(raw, text, first=Fan.SIZE)
         with deadline(0.3):
             received = texts(await call(inbox, "pending", ack=True))
         assert len(received) == Fan.SIZE
-        client.delete(*client.scan_iter(match=f"{conf.prefix()}:*:refusal", count=1000))
+        raw.delete(*raw.scan_iter(match=f"{conf.prefix()}:*:refusal", count=1000))
     received += texts(await call(inbox, "pending", ack=True))
     assert sorted(received) == EVERY
 
@@ -90,8 +87,8 @@ async def test_nothing_is_lost_if_a_script_is_refused_finally(
 async def test_chats_beyond_the_total_can_fail_without_loss(
     call: Call, inbox: Inbox, lasting: EmbeddedServer
 ) -> None:
-    with lasting.client() as client:
-        refuse(client, "NOREPLICAS for ever", first=Fan.SIZE)
+    with lasting.client() as raw:
+        refuse(raw, "NOREPLICAS for ever", first=Fan.SIZE)
     with deadline(0.3):
         received = texts(await call(inbox, "pending", total=50, ack=True))
     assert len(received) == 50

@@ -15,9 +15,8 @@ import pytest
 
 from django_redis_messaging import Chat, Inbox, Message
 
-from ..support.own_servers import limited_user, messaging_alias
+pytestmark = pytest.mark.one_server
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
 
 DATA = Path(os.environ.get("MESSAGING_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 PLAY = DATA / "romeo_and_juliet.jsonl"

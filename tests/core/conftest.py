@@ -16,8 +16,8 @@ from django.test import override_settings
 from django_redis_messaging.core import clients, commands
 from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.support.clusters import Cluster
+from tests.support.example_service import SCRIPTS, Things
 from tests.support.proxy import LossyProxy
-from tests.support.things import SCRIPTS, Things
 
 #: seconds; the timeout of conditions, also on a busy machine
 PATIENCE = 30.0
@@ -66,7 +66,7 @@ def proxy(server: EmbeddedServer) -> Iterator[LossyProxy]:
 
 @pytest.fixture(autouse=True)
 def scripts_of_things(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the scripts of things.py loadable, besides the app's own."""
+    """Make the scripts of example_service.py loadable, besides the app's own."""
     read = commands.read
     monkeypatch.setattr(
         commands, "read", lambda filename: SCRIPTS.get(filename.removesuffix(".lua")) or read(filename)

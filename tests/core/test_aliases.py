@@ -22,7 +22,7 @@ from django_redis_messaging.errors import ConfigurationError
 from tests.conftest import Call
 from tests.core.conftest import Connect
 from tests.core.test_retry import at_once, frozen, takes
-from tests.support.things import Things
+from tests.support.example_service import Things
 
 pytestmark = pytest.mark.usefixtures("closing")
 

@@ -20,9 +20,9 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.connection import BlockingConnection
 from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.core.conftest import Connect
+from tests.support.example_service import Things
 from tests.support.processes import forked
 from tests.support.proxy import LossyProxy
-from tests.support.things import Things
 
 pytestmark = pytest.mark.usefixtures("closing")
 

@@ -27,7 +27,7 @@ from tests.conftest import Call
 from tests.core.conftest import Connect
 from tests.core.test_retry import frozen, takes
 from tests.support.clusters import Cluster, mates, slot, until
-from tests.support.things import Things
+from tests.support.example_service import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

@@ -22,7 +22,7 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.running import Heartbeat, RunningJobs
 from tests.core.conftest import Connect
-from tests.support.things import Things
+from tests.support.example_service import Things
 
 pytestmark = pytest.mark.usefixtures("closing")
 

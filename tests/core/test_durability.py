@@ -17,8 +17,8 @@ from tests.core.conftest import Connect
 from tests.core.test_cluster import meanwhile
 from tests.core.test_retry import frozen, takes
 from tests.support.clusters import until
+from tests.support.example_service import Things
 from tests.support.sentinels import Pair
-from tests.support.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

@@ -15,8 +15,8 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.conftest import Call
 from tests.core.conftest import Connect
 from tests.core.test_retry import SHORT, at_once
+from tests.support.example_service import Things
 from tests.support.proxy import LossyProxy
-from tests.support.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

@@ -27,9 +27,9 @@ from django_redis_messaging.errors import OutcomeUnknown, Unavailable
 from tests.conftest import Call
 from tests.core.conftest import Connect
 from tests.core.test_retry import frozen, takes
+from tests.support.example_service import Things
 from tests.support.network import Network
 from tests.support.proxy import LossyProxy
-from tests.support.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

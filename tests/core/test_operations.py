@@ -19,7 +19,7 @@ from django_redis_messaging.core.operations import Command, Service, Steps, asyn
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError
 from tests.core.conftest import Connect
-from tests.support.things import Things
+from tests.support.example_service import Things
 
 pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("closing")]
 

@@ -24,8 +24,8 @@ from django_redis_messaging.core.outcome import (
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError, MessagingError, OutcomeUnknown, Unavailable
 from tests.core.conftest import Connect
+from tests.support.example_service import Things
 from tests.support.proxy import LossyProxy
-from tests.support.things import Things
 
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("closing")]
 

@@ -8,8 +8,8 @@ import pytest
 
 from django_redis_messaging.core import commands
 from django_redis_messaging.core.commands import Script
+from tests.support.example_service import SCRIPTS
 from tests.support.server import server
-from tests.support.things import SCRIPTS
 
 pytestmark = pytest.mark.versions
 

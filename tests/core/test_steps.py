@@ -10,7 +10,7 @@ from django_redis_messaging.core.operations import Command, Fan, Script, Service
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.errors import ConfigurationError
 from tests.core.conftest import Connect
-from tests.support.things import Things
+from tests.support.example_service import Things
 
 pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("closing")]
 

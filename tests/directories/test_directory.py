@@ -22,7 +22,8 @@ from django_redis_messaging.services.directories.directory import (
     directories_key,
     forget_member,
 )
-from tests.support.planted_bugs import server_clock, without_pypinyin
+from tests.support.missing_packages import without_pypinyin
+from tests.support.scripts import server_clock
 from tests.support.server import reply_to
 
 from ..support.server import get_redis_connection

@@ -17,7 +17,7 @@ from django_redis_messaging.errors import LimitExceeded
 from django_redis_messaging.services.directories.directory import Contact, Directory, DirectoryKeys
 from django_redis_messaging.services.directories.folding import all_suffixes
 
-from ..support.planted_bugs import without_pypinyin
+from ..support.missing_packages import without_pypinyin
 from ..support.server import change, get_redis_connection
 from .test_directory import changes, compare_with_brute_force, fold, found, word_starts
 

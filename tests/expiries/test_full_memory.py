@@ -15,9 +15,8 @@ from tests.support.engines import timers
 from tests.support.listeners import Received, jobs, listening
 from tests.support.server import until
 
-from ..support.own_servers import limited_user, messaging_alias
+pytestmark = pytest.mark.one_server
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
 
 #: seconds: longer than any test
 LONG = 1000
@@ -29,33 +28,33 @@ def messaging() -> dict[str, Any]:
     return {"JOB_MAX_ATTEMPTS": 2, "JOB_BACKOFF": 0.01}
 
 
-def content(client: redis.Redis) -> dict[bytes, Any]:
+def content(raw: redis.Redis) -> dict[bytes, Any]:
     """All timer keys with their content."""
-    return {key: client.dump(key) for key in client.scan_iter(match=f"{jobs().tag}:*", count=1000)}
+    return {key: raw.dump(key) for key in raw.scan_iter(match=f"{jobs().tag}:*", count=1000)}
 
 
 @pytest.mark.parametrize("name", ["new", "there"])
-def test_start_is_refused_and_changes_nothing(name: str, fill: Fill, client: redis.Redis) -> None:
+def test_start_is_refused_and_changes_nothing(name: str, fill: Fill, raw: redis.Redis) -> None:
     orders = Expiry("order")
     orders.start("there", LONG, "first")
-    before = content(client)
+    before = content(raw)
     fill()
     with pytest.raises(Unavailable, match="out of memory"):
         orders.start(name, LONG, "second")
-    assert content(client) == before
+    assert content(raw) == before
     assert (orders.remaining("there") or 0) > LONG - 60
 
 
-def test_extend_recreates_the_missing_key(fill: Fill, client: redis.Redis) -> None:
+def test_extend_recreates_the_missing_key(fill: Fill, raw: redis.Redis) -> None:
     orders = Expiry("order")
     for name in ("one", "two"):
         orders.start(name, LONG, name)
     key = timer_key(conf.prefix(), "order", "two")
-    client.delete(key)
+    raw.delete(key)
     fill()
     assert orders.extend("one", 2 * LONG)
     assert orders.extend("two", 2 * LONG)
-    assert client.get(key) == b'"two"'
+    assert raw.get(key) == b'"two"'
     assert (orders.remaining("one") or 0) > LONG
 
 

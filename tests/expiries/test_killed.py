@@ -17,16 +17,13 @@ import pytest
 from django_redis_messaging import Expiry, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from tests.support.engines import timers
-from tests.support.gate import LONG
+from tests.support.pytest_hooks import LONG
 from tests.support.workers import server, server_ms, until
 
 from ..support.faults import Connect
 from ..support.listener_processes import EFFECTS, RUNS, ListenerPool, listener_pool
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
-
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 #: number of timers; seconds over which they are due; listeners killed one by one; foreign keys with a TTL
 TIMERS, SECONDS, KILLS, FOREIGN_KEYS = (5000, 60.0, 20, 300_000) if LONG else (200, 3.0, 2, 3000)

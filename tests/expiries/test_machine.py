@@ -14,7 +14,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from django_redis_messaging import Expiry, conf
@@ -23,8 +22,8 @@ from django_redis_messaging.services.jobs.engine import Outcome
 from tests.support.engines import timers
 
 from ..support.listeners import jobs, real_key
-from ..support.planted_bugs import PROFILE, Plant, PlantedBugs
 from ..support.server import server, server_ms, until
+from ..support.state_machines import MachineTests, Plants
 
 NAMED = ["a", "b:{c} ☃%"]
 NAMES = st.sampled_from(NAMED)
@@ -213,29 +212,34 @@ class Machine(RuleBasedStateMachine):
             server().delete(key)
 
 
-def test_timers_behave_like_the_model() -> None:
-    run_state_machine_as_test(Machine, settings=PROFILE)
-
-
 #: bugs that the machine must find
-PLANTS: dict[str, Plant] = {
-    "begun timers are not marked": ("expiries/confirm", "state.unique = ''", ""),
-    "a remaining TTL is ignored": ("expiries/confirm", "if left > 0 then", "if false then"),
-    "persisted keys are not deleted": ("expiries/confirm", "redis.call('DEL', timer)", ""),
-    "begin does not release the name": ("expiries/confirm", "release_unique(records, id, state.unique)", ""),
-    "replaced timers are kept": ("expiries/start", "if replaced then", "if false then"),
-    "request IDs are ignored": ("expiries/start", "if before then", "if false then"),
-    "cancel does not release the name": ("expiries/cancel", "release_unique(records, id, unique)", ""),
-    "claimed timers stay leased": ("expiries/_timers", " + redis.call('ZREM', queue.leased, id)", ""),
-    "extended timers are not delayed": (
-        "expiries/extend",
-        "enqueue(queue, records, id, state.priority, due, ",
-        "math.max(due, ",
-    ),
+PLANTS: Plants = {
+    "expiries/confirm": {
+        "begun timers are not marked": ("state.unique = ''", ""),
+        "a remaining TTL is ignored": ("if left > 0 then", "if false then"),
+        "persisted keys are not deleted": ("redis.call('DEL', timer)", ""),
+        "begin does not release the name": ("release_unique(records, id, state.unique)", ""),
+    },
+    "expiries/start": {
+        "replaced timers are kept": ("if replaced then", "if false then"),
+        "request IDs are ignored": ("if before then", "if false then"),
+    },
+    "expiries/cancel": {
+        "cancel does not release the name": ("release_unique(records, id, unique)", ""),
+    },
+    "expiries/_timers": {
+        "claimed timers stay leased": (" + redis.call('ZREM', queue.leased, id)", ""),
+    },
+    "expiries/extend": {
+        "extended timers are not delayed": (
+            "enqueue(queue, records, id, state.priority, due, ",
+            "math.max(due, ",
+        ),
+    },
 }
 
 
-class TestPlantedBugs(PlantedBugs):
+class TestMachine(MachineTests):
     machine = Machine
     plants = PLANTS
 

@@ -21,9 +21,9 @@ from django_redis_messaging.services.files.publishing import Publication
 from tests.support.server import reply_to, steps
 
 from ..support.faults import Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
+
 
 #: bytes
 SIZE, LIMIT = 2500, 10_000
@@ -43,19 +43,19 @@ def logs(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def block_keys(client: redis.Redis) -> set[bytes]:
+def block_keys(raw: redis.Redis) -> set[bytes]:
     """The keys of all files."""
     tag = FileKeys(conf.prefix(), "logs").tag[:-1]
-    return set(client.scan_iter(match=f"{tag}/*", count=1000))
+    return set(raw.scan_iter(match=f"{tag}/*", count=1000))
 
 
-def channel_keys(client: redis.Redis) -> list[bytes]:
-    return list(client.scan_iter(match=f"{FileChannelKeys(conf.prefix(), 'logs').tag}*", count=1000))
+def channel_keys(raw: redis.Redis) -> list[bytes]:
+    return list(raw.scan_iter(match=f"{FileChannelKeys(conf.prefix(), 'logs').tag}*", count=1000))
 
 
-def drop_filler(client: redis.Redis) -> None:
-    for key in client.scan_iter(match=f"{conf.prefix()}:filler:*", count=1000):
-        client.delete(key)
+def drop_filler(raw: redis.Redis) -> None:
+    for key in raw.scan_iter(match=f"{conf.prefix()}:filler:*", count=1000):
+        raw.delete(key)
 
 
 def attempt(channel: FileChannel, paths: list[Path], fence: int) -> Generator[Any, Any, Report]:
@@ -64,11 +64,11 @@ def attempt(channel: FileChannel, paths: list[Path], fence: int) -> Generator[An
     return body
 
 
-def test_publishing_is_refused_at_each_step(fill: Fill, client: redis.Redis, logs: list[Path]) -> None:
+def test_publishing_is_refused_at_each_step(fill: Fill, raw: redis.Redis, logs: list[Path]) -> None:
     """Nothing is announced and nothing is left, whenever the memory is full; later it succeeds."""
     channel, refused = FileChannel("logs"), 0
     channel.publish(logs[:1], consumers=["ann"], max_bytes=LIMIT)
-    before, blocks = channel.stats(), block_keys(client)
+    before, blocks = channel.stats(), block_keys(raw)
     while channel.stats() == before:
         fence = 2**52 + refused
         body = attempt(channel, logs[:2], fence)
@@ -83,17 +83,17 @@ def test_publishing_is_refused_at_each_step(fill: Fill, client: redis.Redis, log
         except Unavailable:
             body.close()
             channel._abandon(fence)
-            assert block_keys(client) == blocks
+            assert block_keys(raw) == blocks
             refused += 1
         except StopIteration:
             pass
-        drop_filler(client)
+        drop_filler(raw)
     # begin, two reservations, open, a check, three blocks, the last pipeline, announce
     assert refused == 10
     assert [stats.waiting for stats in channel.stats().consumers] == [2]  # type: ignore[union-attr]
 
 
-def test_call_that_runs_out_of_memory(fill: Fill, client: redis.Redis, logs: list[Path]) -> None:
+def test_call_that_runs_out_of_memory(fill: Fill, raw: redis.Redis, logs: list[Path]) -> None:
     channel = FileChannel("logs")
     with pytest.raises(Unavailable, match="out of memory"):
         channel.publish(
@@ -101,23 +101,23 @@ def test_call_that_runs_out_of_memory(fill: Fill, client: redis.Redis, logs: lis
         )
     stats = channel.stats()
     assert stats is not None
-    assert (stats.files, stats.bytes, block_keys(client)) == (0, 0, set())
+    assert (stats.files, stats.bytes, block_keys(raw)) == (0, 0, set())
     with pytest.raises(Unavailable, match="out of memory"):
         channel.publish(logs, consumers=["ann"], max_bytes=LIMIT)
-    drop_filler(client)
+    drop_filler(raw)
     assert channel.publish(logs, consumers=["ann"], max_bytes=LIMIT).files == 3
 
 
-def test_refused_first_publication_leaves_no_key(fill: Fill, client: redis.Redis, logs: list[Path]) -> None:
+def test_refused_first_publication_leaves_no_key(fill: Fill, raw: redis.Redis, logs: list[Path]) -> None:
     channel = FileChannel("logs")
     fill()
     with pytest.raises(Unavailable):
         channel._publish(Publication(logs, ["ann"], LIMIT, False, None, None), 1)
     channel._abandon(1)
-    assert channel_keys(client) == []
+    assert channel_keys(raw) == []
 
 
-def test_consumers_continue_until_the_end(fill: Fill, client: redis.Redis, logs: list[Path]) -> None:
+def test_consumers_continue_until_the_end(fill: Fill, raw: redis.Redis, logs: list[Path]) -> None:
     channel, reports = FileChannel("logs"), list[Report]()
     publisher = threading.Thread(
         target=lambda: reports.append(channel.publish(logs, consumers=["ann"], max_bytes=LIMIT, final=True)),
@@ -133,10 +133,10 @@ def test_consumers_continue_until_the_end(fill: Fill, client: redis.Redis, logs:
     publisher.join(30)
     assert found == [(name, SIZE) for name in "abc"]
     assert reports == [Report(files=3, bytes=3 * SIZE, skipped=0, completed=True)]
-    assert (channel_keys(client), block_keys(client)) == ([], set())
+    assert (channel_keys(raw), block_keys(raw)) == ([], set())
 
 
-async def test_operators_continue(fill: Fill, client: redis.Redis, logs: list[Path]) -> None:
+async def test_operators_continue(fill: Fill, raw: redis.Redis, logs: list[Path]) -> None:
     channel = FileChannel("logs")
     channel.publish(logs, consumers=["ann", "bob"], max_bytes=LIMIT)
     other = FileChannel("other")
@@ -147,11 +147,11 @@ async def test_operators_continue(fill: Fill, client: redis.Redis, logs: list[Pa
         files=0, bytes=0, max_bytes=LIMIT, final=False, open_places=0, consumers=[]
     )
     assert channel.release("ann")
-    assert len(block_keys(client)) == 3
+    assert len(block_keys(raw)) == 3
     assert await channel.arelease("bob")
     stats = await channel.astats()
     assert stats is not None
-    assert (stats.files, stats.bytes, block_keys(client)) == (0, 0, set())
+    assert (stats.files, stats.bytes, block_keys(raw)) == (0, 0, set())
 
 
 @pytest.fixture
@@ -171,16 +171,16 @@ def test_full_disk(
     """No file is lost, published in part, or acked."""
     channel = FileChannel("logs")
     channel.publish(logs[0], consumers=["ann"], max_bytes=LIMIT)
-    with failing.client() as client:
+    with failing.client() as raw:
 
         def fail(_: object = None) -> None:
             shutil.rmtree(tmp_path / "data", ignore_errors=True)
-            client.config_set("stop-writes-on-bgsave-error", "yes")
-            client.bgsave()
-            until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
+            raw.config_set("stop-writes-on-bgsave-error", "yes")
+            raw.bgsave()
+            until(lambda: raw.info("persistence")["rdb_last_bgsave_status"] == "err")
 
         def recover() -> None:
-            client.config_set("stop-writes-on-bgsave-error", "no")
+            raw.config_set("stop-writes-on-bgsave-error", "no")
 
         with pytest.raises(Unavailable, match="MISCONF"):
             channel.publish(logs, consumers=["ann"], max_bytes=LIMIT, on_progress=fail, lease=0.1)
@@ -200,4 +200,4 @@ def test_full_disk(
         file.ack()
         consumed.close()
         assert channel.publish(logs, consumers=["ann"], max_bytes=LIMIT).files == 2
-        assert len(block_keys(client)) == 2
+        assert len(block_keys(raw)) == 2

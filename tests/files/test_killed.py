@@ -25,16 +25,13 @@ import redis
 from django_redis_messaging import Aggregator, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys
-from tests.support.gate import LONG
+from tests.support.pytest_hooks import LONG
 
 from ..support import child_processes, file_processes
 from ..support.faults import Connect, processes
-from ..support.own_servers import limited_user, messaging_alias
-
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
 
 logger = logging.getLogger(__name__)
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 CONSUMERS = ("c0", "c1", "c2", "c3")
 CHANNEL = "killed"
@@ -109,9 +106,9 @@ LARGE = Form(
 class Samples:
     """Measures the stored bytes all the time."""
 
-    def __init__(self, client: redis.Redis, limit: int) -> None:
+    def __init__(self, raw: redis.Redis, limit: int) -> None:
         keys = FileChannelKeys(conf.prefix(), CHANNEL)
-        self._measure = client.register_script(MEASURE)
+        self._measure = raw.register_script(MEASURE)
         self._arguments = [keys.state, keys.files], [f"{FileKeys(conf.prefix(), CHANNEL).tag[:-1]}/*"]
         self._limit = limit
         self.count = 0
@@ -220,22 +217,22 @@ def signal_to(process: BaseProcess, number: signal.Signals) -> None:
 
 
 @pytest.fixture
-def client(lasting: EmbeddedServer) -> Iterator[redis.Redis]:
-    with lasting.client() as client:
-        yield client
+def raw(lasting: EmbeddedServer) -> Iterator[redis.Redis]:
+    with lasting.client() as raw:
+        yield raw
 
 
 @pytest.mark.timeout(2 * PATIENCE)
 @pytest.mark.parametrize("form", [SMALL, pytest.param(LARGE, marks=pytest.mark.long)], ids=["small", "large"])
 def test_each_file_arrives_at_each_consumer(
-    form: Form, tmp_path: Path, lasting: EmbeddedServer, connect: Connect, client: redis.Redis
+    form: Form, tmp_path: Path, lasting: EmbeddedServer, connect: Connect, raw: redis.Redis
 ) -> None:
     stage = connect(lasting, FILES_BLOCK_BYTES=form.block)
     logs = tmp_path / "logs"
     logs.mkdir()
     requests = file_processes.generate_logs(logs, form.total, form.file)
     expected = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in logs.iterdir()}
-    samples, site, began = Samples(client, form.limit), None, time.monotonic()
+    samples, site, began = Samples(raw, form.limit), None, time.monotonic()
     try:
         with samples.running():
             site = Site(stage, form, tmp_path)
@@ -258,7 +255,7 @@ def test_each_file_arrives_at_each_consumer(
     assert samples.errors == []
     assert samples.largest > form.limit / 2, "the limit was not reached: the test is inconclusive"
     for tag in (FileChannelKeys(conf.prefix(), CHANNEL).tag, FileKeys(conf.prefix(), CHANNEL).tag[:-1] + "/"):
-        assert list(client.scan_iter(match=f"{tag}*", count=1000)) == []
+        assert list(raw.scan_iter(match=f"{tag}*", count=1000)) == []
 
 
 def disturb(site: Site, form: Form) -> None:

@@ -16,9 +16,9 @@ from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
 from ..support.faults import GENEROUS, SHARE, Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
+
 
 BLOCK = 100
 #: a file of three blocks, one without any, and one of one

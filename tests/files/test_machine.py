@@ -19,7 +19,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from django_redis_messaging import MessagingError, conf
@@ -30,8 +29,8 @@ from django_redis_messaging.services.files.keys import FileChannelKeys, FileKeys
 from django_redis_messaging.services.files.publishing import Publication, find_sources
 from django_redis_messaging.services.files.received import Description, File, Session
 
-from ..support.planted_bugs import PROFILE, Plant, PlantedBugs, finds_a_mistake
 from ..support.server import get_redis_connection, reply_to, steps
+from ..support.state_machines import MachineTests, Plants, finds_a_mistake
 
 #: bytes
 BLOCK = 4
@@ -585,110 +584,95 @@ def one(processes: list[Process], at: int) -> Process:
     return processes[at % len(processes)]
 
 
-@pytest.mark.timeout(600)
-def test_it_behaves_as_the_model() -> None:
-    run_state_machine_as_test(FilesMachine, settings=PROFILE)
-
-
 #: a script, a part of it, and a mistake to replace it with
-PLANTS: dict[str, Plant] = {
-    "an ack ignores the fence": ("files/ack", " or is_stale(channel, consumer, fence)", ""),
-    "an ack moves backwards": ("files/ack", "if tonumber(position) < tonumber(id) then", "if true then"),
-    "an ack skips files": ("files/ack", "'(' .. position, '(' .. id) > 0", "'(' .. id, '(' .. id) > 0"),
-    "an ack frees nothing": ("files/ack", "free_acked(channel)\n", ""),
-    "an ack never ends": ("files/ack", "redis.call('HGET', channel.state, 'final') and", "false and"),
-    "freed when the first has acked": (
-        "files/_files",
-        "'ZRANGE', channel.positions, 0, 0,",
-        "'ZRANGE', channel.positions, -1, -1,",
-    ),
-    "open places are ignored": (
-        "files/_files",
-        "if tonumber(redis.call('HGET', channel.state, 'places') or 0) > 0",
-        "if false",
-    ),
-    "freed files stay announced": ("files/_files", "redis.call('ZREM', channel.files, freed[at])", ""),
-    "discarded files keep their space": (
-        "files/_files",
-        "    redis.call('ZADD', channel.trash, id, id .. ' ' .. size)\n    redis.call('HDEL'",
-        "    redis.call('HDEL'",
-    ),
-    "late publishers reserve": (
-        "files/reserve",
-        "if not is_publisher(channel, fence) then",
-        "if false then",
-    ),
-    "late publishers announce": ("files/announce", "if latest and latest ~= fence then", "if false then"),
-    "late publishers close": ("files/close", "if not is_publisher(channel, fence) then", "if false then"),
-    "late publishers discard": (
-        "files/abandon",
-        "if not is_publisher(channel, fence) then",
-        "if false then",
-    ),
-    "late consumers receive": ("files/next", "if is_stale(channel, consumer, fence) then", "if false then"),
-    "equal files are one": ("files/announce", "id .. ' ' .. record", "'0 ' .. record"),
-    "identities are not remembered": (
-        "files/announce",
-        "redis.call('ZADD', channel.published, digits(milliseconds()), identity)\n",
-        "",
-    ),
-    "a repeat reserves again": ("files/reserve", "if writing and source == identity then", "if false then"),
-    "one byte too many": ("files/reserve", "if used + size > limit or", "if used + size > limit + 1 or"),
-    "one file too many": (
-        "files/reserve",
-        "'ZCARD', channel.files) >= max_files",
-        "'ZCARD', channel.files) > max_files",
-    ),
-    "space is returned twice": (
-        "files/purge",
-        "'ZREM', channel.trash, ARGV[at]) == 1",
-        "'ZREM', channel.trash, ARGV[at]) >= 0",
-    ),
-    "space is not returned": ("files/purge", "if purged then", "if false then"),
-    "half-written files stay": ("files/begin", "discard_written(channel)\nwake", "wake"),
-    "open places are given up": (
-        "files/begin",
-        "- #known or #added) < places then",
-        "- #known or 0) < 0 then",
-    ),
-    "names take no open places": ("files/begin", "at <= places and '0' or last", "last"),
-    "later consumers receive earlier files": ("files/begin", "at <= places and '0' or last", "'0'"),
-    "known consumers lose their position": ("files/begin", "if not is_known[name] then", "if true then"),
-    "other consumers are dropped": ("files/begin", "(expected > 0 or is_named[name])", "true"),
-    "those who have come are not counted": ("files/begin", "expected - #known or 0", "expected or 0"),
-    "late consumers enter the next channel": (
-        "files/next",
-        "if run ~= '' and run ~= current then",
-        "if false then",
-    ),
-    "a consumer takes no place": ("files/next", "redis.call('HINCRBY', channel.state, 'places', -1)", ""),
-    "a consumer that has left comes again": ("files/next", "'s' .. consumer) == 1 then", "'s') == 1 then"),
-    "acked files are delivered again": (
-        "files/next",
-        "channel.files, '(' .. position, '+inf', 'WITHSCORES'",
-        "channel.files, position, '+inf', 'WITHSCORES'",
-    ),
-    "a release frees nothing": ("files/release", "free_acked(channel)\n", ""),
-    "closed before all is freed": (
-        "files/close",
-        "if redis.call('ZCARD', channel.files) > 0 or redis.call('ZCARD', channel.trash) > 0 then",
-        "if redis.call('ZCARD', channel.files) > 0 then",
-    ),
-    "a repeated close is late": (
-        "files/close",
-        "if redis.call('EXISTS', channel.state) == 0 then",
-        "if false then",
-    ),
-    "the first that leaves deletes the channel": (
-        "files/leave",
-        "if closed and redis.call('ZCARD', channel.positions) == 0 and",
-        "if closed and",
-    ),
-    "the last that leaves deletes nothing": ("files/leave", "if closed and", "if false and"),
+PLANTS: Plants = {
+    "files/ack": {
+        "an ack ignores the fence": (" or is_stale(channel, consumer, fence)", ""),
+        "an ack moves backwards": ("if tonumber(position) < tonumber(id) then", "if true then"),
+        "an ack skips files": ("'(' .. position, '(' .. id) > 0", "'(' .. id, '(' .. id) > 0"),
+        "an ack frees nothing": ("free_acked(channel)\n", ""),
+        "an ack never ends": ("redis.call('HGET', channel.state, 'final') and", "false and"),
+    },
+    "files/_files": {
+        "freed when the first has acked": (
+            "'ZRANGE', channel.positions, 0, 0,",
+            "'ZRANGE', channel.positions, -1, -1,",
+        ),
+        "open places are ignored": (
+            "if tonumber(redis.call('HGET', channel.state, 'places') or 0) > 0",
+            "if false",
+        ),
+        "freed files stay announced": ("redis.call('ZREM', channel.files, freed[at])", ""),
+        "discarded files keep their space": (
+            "    redis.call('ZADD', channel.trash, id, id .. ' ' .. size)\n    redis.call('HDEL'",
+            "    redis.call('HDEL'",
+        ),
+    },
+    "files/reserve": {
+        "late publishers reserve": ("if not is_publisher(channel, fence) then", "if false then"),
+        "a repeat reserves again": ("if writing and source == identity then", "if false then"),
+        "one byte too many": ("if used + size > limit or", "if used + size > limit + 1 or"),
+        "one file too many": ("'ZCARD', channel.files) >= max_files", "'ZCARD', channel.files) > max_files"),
+    },
+    "files/announce": {
+        "late publishers announce": ("if latest and latest ~= fence then", "if false then"),
+        "equal files are one": ("id .. ' ' .. record", "'0 ' .. record"),
+        "identities are not remembered": (
+            "redis.call('ZADD', channel.published, digits(milliseconds()), identity)\n",
+            "",
+        ),
+    },
+    "files/close": {
+        "late publishers close": ("if not is_publisher(channel, fence) then", "if false then"),
+        "closed before all is freed": (
+            "if redis.call('ZCARD', channel.files) > 0 or redis.call('ZCARD', channel.trash) > 0 then",
+            "if redis.call('ZCARD', channel.files) > 0 then",
+        ),
+        "a repeated close is late": ("if redis.call('EXISTS', channel.state) == 0 then", "if false then"),
+    },
+    "files/abandon": {
+        "late publishers discard": ("if not is_publisher(channel, fence) then", "if false then"),
+    },
+    "files/next": {
+        "late consumers receive": ("if is_stale(channel, consumer, fence) then", "if false then"),
+        "late consumers enter the next channel": ("if run ~= '' and run ~= current then", "if false then"),
+        "a consumer takes no place": ("redis.call('HINCRBY', channel.state, 'places', -1)", ""),
+        "a consumer that has left comes again": ("'s' .. consumer) == 1 then", "'s') == 1 then"),
+        "acked files are delivered again": (
+            "channel.files, '(' .. position, '+inf', 'WITHSCORES'",
+            "channel.files, position, '+inf', 'WITHSCORES'",
+        ),
+    },
+    "files/purge": {
+        "space is returned twice": (
+            "'ZREM', channel.trash, ARGV[at]) == 1",
+            "'ZREM', channel.trash, ARGV[at]) >= 0",
+        ),
+        "space is not returned": ("if purged then", "if false then"),
+    },
+    "files/begin": {
+        "half-written files stay": ("discard_written(channel)\nwake", "wake"),
+        "open places are given up": ("- #known or #added) < places then", "- #known or 0) < 0 then"),
+        "names take no open places": ("at <= places and '0' or last", "last"),
+        "later consumers receive earlier files": ("at <= places and '0' or last", "'0'"),
+        "known consumers lose their position": ("if not is_known[name] then", "if true then"),
+        "other consumers are dropped": ("(expected > 0 or is_named[name])", "true"),
+        "those who have come are not counted": ("expected - #known or 0", "expected or 0"),
+    },
+    "files/release": {
+        "a release frees nothing": ("free_acked(channel)\n", ""),
+    },
+    "files/leave": {
+        "the first that leaves deletes the channel": (
+            "if closed and redis.call('ZCARD', channel.positions) == 0 and",
+            "if closed and",
+        ),
+        "the last that leaves deletes nothing": ("if closed and", "if false and"),
+    },
 }
 
 
-class TestPlantedBugs(PlantedBugs):
+class TestMachine(MachineTests):
     machine = FilesMachine
     plants = PLANTS
     errors = (MessagingError, LookupError)  # an error of a script, and a missing block or id, are finds, too

@@ -12,9 +12,8 @@ from django_redis_messaging import Unavailable, conf
 from django_redis_messaging.services.jobs import DelayQueue, Job, QueueStats
 from tests.support.engines import Performed
 
-from ..support.own_servers import limited_user, messaging_alias
+pytestmark = pytest.mark.one_server
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
 
 #: seconds: longer than any test
 LONG = 1000
@@ -48,13 +47,11 @@ def jobs(queue: DelayQueue, fill: Fill) -> list[Job]:
     return jobs
 
 
-def content(client: redis.Redis) -> dict[bytes, Any]:
+def content(raw: redis.Redis) -> dict[bytes, Any]:
     """All keys of this test with their content."""
     return {
-        key: client.hgetall(key)
-        if client.type(key) == b"hash"
-        else client.zrange(key, 0, -1, withscores=True)
-        for key in client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)
+        key: raw.hgetall(key) if raw.type(key) == b"hash" else raw.zrange(key, 0, -1, withscores=True)
+        for key in raw.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)
     }
 
 
@@ -77,16 +74,16 @@ REFUSED: dict[str, Callable[[DelayQueue], object]] = {
 
 @pytest.mark.parametrize("operation", REFUSED)
 def test_adding_is_refused_and_changes_nothing(
-    operation: str, queue: DelayQueue, fill: Fill, client: redis.Redis
+    operation: str, queue: DelayQueue, fill: Fill, raw: redis.Redis
 ) -> None:
-    before = content(client)
+    before = content(raw)
     fill()
     with pytest.raises(Unavailable, match="out of memory"):
         REFUSED[operation](queue)
-    assert content(client) == before
-    client.config_set("maxmemory", 0)
+    assert content(raw) == before
+    raw.config_set("maxmemory", 0)
     assert REFUSED[operation](queue)
-    assert content(client) != before
+    assert content(raw) != before
 
 
 @pytest.mark.usefixtures("jobs")
@@ -193,11 +190,11 @@ def test_lost_job_is_lone_started_and_settled(queue: DelayQueue, fill: Fill) -> 
 
 
 @pytest.mark.usefixtures("jobs")
-def test_heartbeats_of_workers_continue(queue: DelayQueue, client: redis.Redis) -> None:
+def test_heartbeats_of_workers_continue(queue: DelayQueue, raw: redis.Redis) -> None:
     engine = Performed(queue._engine, conf.alias())
     for _ in range(2):
         engine.beat("worker", consumed=True, started=0, running=1, done=2)
-    assert client.hkeys(queue._engine.keys.workers) == [b"worker"]
+    assert raw.hkeys(queue._engine.keys.workers) == [b"worker"]
 
 
 async def test_work_continues(queue: DelayQueue, fill: Fill) -> None:

@@ -13,9 +13,9 @@ from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
 from ..support.faults import GENEROUS, PATIENCE, SHARE, Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
+
 
 #: seconds: longer than any test
 LONG = 1000

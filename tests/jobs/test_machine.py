@@ -18,7 +18,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from django_redis_messaging import LimitExceeded, conf
@@ -27,8 +26,8 @@ from django_redis_messaging.services.jobs.engine import Engine
 from django_redis_messaging.services.jobs.keys import JobKeys
 from tests.support.engines import Performed
 
-from ..support.planted_bugs import PROFILE, Plant, PlantedBugs
 from ..support.server import get_redis_connection
+from ..support.state_machines import MachineTests, Plants
 
 #: seconds: longer than any run; jobs become due and leases expire only by rules
 LONG = 3600
@@ -472,126 +471,88 @@ class QueueMachine(RuleBasedStateMachine):
             pass
 
 
-def test_queue_behaves_like_the_model() -> None:
-    run_state_machine_as_test(QueueMachine, settings=PROFILE)
-
-
-PLANTS: dict[str, Plant] = {
-    "stale fences are accepted": ("jobs/_records", " and state.fence == fence and state.token == token", ""),
-    "attempts are unlimited": (
-        "jobs/_records",
-        "return state.attempts - lost < max_attempts",
-        "return true",
-    ),
-    "one attempt too few": (
-        "jobs/_records",
-        "state.attempts - lost < max_attempts",
-        "state.attempts - lost + 1 < max_attempts",
-    ),
-    "lost attempts count as failures": (
-        "jobs/_records",
-        "state.attempts - lost < max_attempts",
-        "state.attempts - 0 < max_attempts",
-    ),
-    "lost attempts are unlimited": ("jobs/_records", "lost >= max_lost or", "false or"),
-    "one lost attempt too many": ("jobs/_records", "lost >= max_lost", "lost > max_lost"),
-    "a lost job with a single attempt starts again": ("jobs/_records", "or max_attempts == 1", ""),
-    "leases that expire while lone are counted": (
-        "jobs/_records",
-        "if state.status == 'r' and max_lost > 0 then",
-        "if max_lost > 0 then",
-    ),
-    "delay queues count lost attempts apart": (
-        "jobs/_records",
-        "if state.status == 'r' and max_lost > 0 then",
-        "if state.status == 'r' then",
-    ),
-    "lost jobs are not lone": ("jobs/claim", "if lost > 1 or", "if false and"),
-    "jobs are lone after their first loss": ("jobs/claim", "if lost > 1 or", "if lost > 0 or"),
-    "the last start of a job is not lone": ("jobs/claim", "or (lost == 1 and limits.lost == 2)", ""),
-    "release of a lone job takes back an attempt": (
-        "jobs/_records",
-        "if state.status ~= 'r' then",
-        "if false then",
-    ),
-    "lone jobs can't be settled": (
-        "jobs/_records",
-        "(state.status == 'r' or state.status == 'h')",
-        "state.status == 'r'",
-    ),
-    "each start counts": ("jobs/start_lone", "if state.status == 'h' then", "if true then"),
-    "a start counts no attempt": (
-        "jobs/start_lone",
-        "count_attempt(state, worker, milliseconds())",
-        "state.status = 'r'",
-    ),
-    "stats ignore what was lost": ("jobs/stats", "count_expired(state, max_lost)", ""),
-    "redrive keeps what was lost": (
-        "jobs/redrive",
-        "digits(now), 0, 0",
-        "digits(now), 0, state.lost",
-    ),
-    "jobs made ready pass those that are due": (
-        "jobs/_queue",
-        "promote_due(queue, records, now)\n    append_ready(queue, {id}",
-        "append_ready(queue, {id}",
-    ),
-    "pushed jobs pass those that are due": (
-        "jobs/push",
-        "promote_due(queue, records, now) -- these became due before",
-        "",
-    ),
-    "release charges the attempt": ("jobs/_records", "state.attempts = state.attempts - 1", ""),
-    "expired leases are not requeued": (
-        "jobs/_leases",
-        "requeue(queue, records, id, state, now, now, limits)",
-        "",
-    ),
-    "dead jobs are not limited": ("jobs/_leases", "if over > 0 then", "if false then"),
-    "due jobs lose their priority": ("jobs/_queue", "string.match(text, '^%a (%S+)')", "0"),
-    "due jobs also stay delayed": ("jobs/_queue", "redis.call('ZREM', queue.delayed, unpack(due))", ""),
-    "priorities are reversed": ("jobs/_queue", "(100 - priority) * BAND", "(100 + priority) * BAND"),
-    "last in, first out": (
-        "jobs/_queue",
-        "last_place(queue, priority)) + 1",
-        "last_place(queue, priority)) - 1",
-    ),
-    "delays are ignored": ("jobs/push", "if due > now then", "if false then"),
-    "request IDs are ignored": ("jobs/push", "if before then", "if false then"),
-    "limit is ignored": ("jobs/push", "if waiting > max_waiting then", "if false then"),
-    "existing IDs are pushed again": (
-        "jobs/push",
-        "(not known or status_of(known) == 'd')",
-        "true",
-    ),
-    "dead jobs are not replaced": (
-        "jobs/push",
-        "(not known or status_of(known) == 'd')",
-        "not known",
-    ),
-    "jobs popped without a lease are kept": ("jobs/claim", "delete_job(records, id, state.unique)", ""),
-    "min_age is ignored": ("jobs/_leases", "if due < before then", "if true then"),
-    "min_age checks one priority only": (
-        "jobs/_leases",
-        "from = next_band(head[2])",
-        "break",
-    ),
-    "cancel keeps dead jobs": (
-        "jobs/cancel",
-        "removed = redis.call('ZREM', queue.dead, id)",
-        "removed = 1",
-    ),
-    "redrive keeps the attempts": (
-        "jobs/redrive",
-        "digits(now), 0, 0",
-        "digits(now), state.attempts, 0",
-    ),
-    "rescheduled jobs also stay ready": ("jobs/_queue", "redis.call('ZREM', queue.ready, id) +", "1 +"),
-    "purge keeps leased jobs": ("jobs/purge", "queue.leased, queue.dead}", "queue.dead}"),
-    "expired last attempts count as ready": ("jobs/stats", "dying = dying + 1", ""),
+PLANTS: Plants = {
+    "jobs/_records": {
+        "stale fences are accepted": (" and state.fence == fence and state.token == token", ""),
+        "attempts are unlimited": ("return state.attempts - lost < max_attempts", "return true"),
+        "one attempt too few": (
+            "state.attempts - lost < max_attempts",
+            "state.attempts - lost + 1 < max_attempts",
+        ),
+        "lost attempts count as failures": (
+            "state.attempts - lost < max_attempts",
+            "state.attempts - 0 < max_attempts",
+        ),
+        "lost attempts are unlimited": ("lost >= max_lost or", "false or"),
+        "one lost attempt too many": ("lost >= max_lost", "lost > max_lost"),
+        "a lost job with a single attempt starts again": ("or max_attempts == 1", ""),
+        "leases that expire while lone are counted": (
+            "if state.status == 'r' and max_lost > 0 then",
+            "if max_lost > 0 then",
+        ),
+        "delay queues count lost attempts apart": (
+            "if state.status == 'r' and max_lost > 0 then",
+            "if state.status == 'r' then",
+        ),
+        "release of a lone job takes back an attempt": ("if state.status ~= 'r' then", "if false then"),
+        "lone jobs can't be settled": ("(state.status == 'r' or state.status == 'h')", "state.status == 'r'"),
+        "release charges the attempt": ("state.attempts = state.attempts - 1", ""),
+    },
+    "jobs/claim": {
+        "lost jobs are not lone": ("if lost > 1 or", "if false and"),
+        "jobs are lone after their first loss": ("if lost > 1 or", "if lost > 0 or"),
+        "the last start of a job is not lone": ("or (lost == 1 and limits.lost == 2)", ""),
+        "jobs popped without a lease are kept": ("delete_job(records, id, state.unique)", ""),
+    },
+    "jobs/start_lone": {
+        "each start counts": ("if state.status == 'h' then", "if true then"),
+        "a start counts no attempt": ("count_attempt(state, worker, milliseconds())", "state.status = 'r'"),
+    },
+    "jobs/stats": {
+        "stats ignore what was lost": ("count_expired(state, max_lost)", ""),
+        "expired last attempts count as ready": ("dying = dying + 1", ""),
+    },
+    "jobs/redrive": {
+        "redrive keeps what was lost": ("digits(now), 0, 0", "digits(now), 0, state.lost"),
+        "redrive keeps the attempts": ("digits(now), 0, 0", "digits(now), state.attempts, 0"),
+    },
+    "jobs/_queue": {
+        "jobs made ready pass those that are due": (
+            "promote_due(queue, records, now)\n    append_ready(queue, {id}",
+            "append_ready(queue, {id}",
+        ),
+        "due jobs lose their priority": ("string.match(text, '^%a (%S+)')", "0"),
+        "due jobs also stay delayed": ("redis.call('ZREM', queue.delayed, unpack(due))", ""),
+        "priorities are reversed": ("(100 - priority) * BAND", "(100 + priority) * BAND"),
+        "last in, first out": ("last_place(queue, priority)) + 1", "last_place(queue, priority)) - 1"),
+        "rescheduled jobs also stay ready": ("redis.call('ZREM', queue.ready, id) +", "1 +"),
+    },
+    "jobs/push": {
+        "pushed jobs pass those that are due": (
+            "promote_due(queue, records, now) -- these became due before",
+            "",
+        ),
+        "delays are ignored": ("if due > now then", "if false then"),
+        "request IDs are ignored": ("if before then", "if false then"),
+        "limit is ignored": ("if waiting > max_waiting then", "if false then"),
+        "existing IDs are pushed again": ("(not known or status_of(known) == 'd')", "true"),
+        "dead jobs are not replaced": ("(not known or status_of(known) == 'd')", "not known"),
+    },
+    "jobs/_leases": {
+        "expired leases are not requeued": ("requeue(queue, records, id, state, now, now, limits)", ""),
+        "dead jobs are not limited": ("if over > 0 then", "if false then"),
+        "min_age is ignored": ("if due < before then", "if true then"),
+        "min_age checks one priority only": ("from = next_band(head[2])", "break"),
+    },
+    "jobs/cancel": {
+        "cancel keeps dead jobs": ("removed = redis.call('ZREM', queue.dead, id)", "removed = 1"),
+    },
+    "jobs/purge": {
+        "purge keeps leased jobs": ("queue.leased, queue.dead}", "queue.dead}"),
+    },
 }
 
 
-class TestPlantedBugs(PlantedBugs):
+class TestMachine(MachineTests):
     machine = QueueMachine
     plants = PLANTS

@@ -11,23 +11,22 @@ import redis
 from django_redis_messaging import Lock, Unavailable, conf
 from django_redis_messaging.services.locks.lock import LockKeys
 
-from ..support.own_servers import limited_user, messaging_alias
+pytestmark = pytest.mark.one_server
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
 
 Fill = Callable[[], None]
 
 
-async def test_held_locks_are_extended_and_released(fill: Fill, client: redis.Redis) -> None:
+async def test_held_locks_are_extended_and_released(fill: Fill, raw: redis.Redis) -> None:
     lock, other = Lock("door", timeout=100), Lock("other", timeout=100)
     assert lock.acquire()
     assert await other.aacquire()
     fill()
     with pytest.raises(Unavailable):
         Lock("new").acquire()
-    assert client.exists(Lock("new").key, LockKeys(conf.prefix(), Lock("new").key).fence) == 0
+    assert raw.exists(Lock("new").key, LockKeys(conf.prefix(), Lock("new").key).fence) == 0
     assert lock.extend(100)
-    assert client.pttl(lock.key) > 150_000
+    assert raw.pttl(lock.key) > 150_000
     assert lock.reacquire()
     assert lock.owned()
     lock.release()
@@ -37,7 +36,7 @@ async def test_held_locks_are_extended_and_released(fill: Fill, client: redis.Re
 
 
 def test_a_waiting_client_keeps_its_place_and_acquires(
-    fill: Fill, client: redis.Redis, until: Callable[[Callable[[], object]], None]
+    fill: Fill, raw: redis.Redis, until: Callable[[Callable[[], object]], None]
 ) -> None:
     lock, fences = Lock("door", timeout=100), []
     line = LockKeys(conf.prefix(), lock.key).seen
@@ -49,10 +48,10 @@ def test_a_waiting_client_keeps_its_place_and_acquires(
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    until(lambda: client.zcard(line) == 1)
+    until(lambda: raw.zcard(line) == 1)
     fill()
-    looked = client.zrange(line, 0, -1, withscores=True)
-    until(lambda: client.zrange(line, 0, -1, withscores=True) != looked)
+    looked = raw.zrange(line, 0, -1, withscores=True)
+    until(lambda: raw.zrange(line, 0, -1, withscores=True) != looked)
     lock.release()
     thread.join(10)
     assert fences

@@ -19,16 +19,13 @@ from django_redis_messaging import Lock, LockNotOwnedError, conf
 from django_redis_messaging.core import clients, commands
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.locks.lock import LockKeys
-from tests.support.gate import LONG
-from tests.support.planted_bugs import Plant, planted
+from tests.support.pytest_hooks import LONG
+from tests.support.scripts import Plant, planted
 
 from ..support import child_processes, lock_processes
 from ..support.faults import PATIENCE, Cast, Connect, cast, processes
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
-
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 PROCESSES = 8
 EACH = 500 if LONG else 40
@@ -44,21 +41,21 @@ def stage(lasting: EmbeddedServer, connect: Connect) -> child_processes.Stage:
 
 
 @pytest.fixture
-def client(lasting: EmbeddedServer) -> Iterator[redis.Redis]:
-    with lasting.client() as client:
-        yield client
+def raw(lasting: EmbeddedServer) -> Iterator[redis.Redis]:
+    with lasting.client() as raw:
+        yield raw
 
 
-def test_one_holder_at_a_time(stage: child_processes.Stage, all_at_once: Cast, client: redis.Redis) -> None:
+def test_one_holder_at_a_time(stage: child_processes.Stage, all_at_once: Cast, raw: redis.Redis) -> None:
     acts = [(lock_processes.count_up, (stage.url, "door", EACH))] * PROCESSES
     found = all_at_once(stage, acts)
-    assert int(client.get(f"{conf.prefix()}:1:number") or 0) == PROCESSES * EACH
+    assert int(raw.get(f"{conf.prefix()}:1:number") or 0) == PROCESSES * EACH
     assert all(fences == sorted(fences) for fences in found)
     assert len({fence for fences in found for fence in fences}) == PROCESSES * EACH
 
 
 def test_a_resource_that_checks_fences_rejects_late_writes(
-    stage: child_processes.Stage, client: redis.Redis
+    stage: child_processes.Stage, raw: redis.Redis
 ) -> None:
     """Suspend holders until others have held the lock; then they write late."""
     prefix, chance = conf.prefix(), random.Random(1)
@@ -67,17 +64,17 @@ def test_a_resource_that_checks_fences_rejects_late_writes(
             pool.submit(child_processes.begin, lock_processes.write_late, stage.url, prefix)
             for _ in range(PROCESSES)
         ]
-        _until(lambda: client.scard(f"{prefix}:1:pids") == PROCESSES)
-        pids = {int(pid) for pid in client.smembers(f"{prefix}:1:pids")}
+        _until(lambda: raw.scard(f"{prefix}:1:pids") == PROCESSES)
+        pids = {int(pid) for pid in raw.smembers(f"{prefix}:1:pids")}
         try:
-            _until(lambda: _late_after_another_stop(client, prefix, chance) >= LATE)
+            _until(lambda: _late_after_another_stop(raw, prefix, chance) >= LATE)
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
-        client.set(f"{prefix}:1:over", 1)
+        raw.set(f"{prefix}:1:over", 1)
         total = sum(one.result(PATIENCE) for one in begin)
     came, taken = (
-        [line.decode().split() for line in lines(client, f"{prefix}:1:{part}")] for part in ("came", "taken")
+        [line.decode().split() for line in lines(raw, f"{prefix}:1:{part}")] for part in ("came", "taken")
     )
     assert total == len(taken)
     assert len(came) >= len(taken) + LATE, "no holder was late: the test is inconclusive"
@@ -87,22 +84,22 @@ def test_a_resource_that_checks_fences_rejects_late_writes(
     assert len({fence for fence, _ in came}) == len(came), "two holders had the same fence"
 
 
-def lines(client: Any, key: str) -> list[bytes]:
-    found: list[bytes] = client.lrange(key, 0, -1)
+def lines(raw: Any, key: str) -> list[bytes]:
+    found: list[bytes] = raw.lrange(key, 0, -1)
     return found
 
 
-def _late_after_another_stop(client: redis.Redis, prefix: str, chance: random.Random) -> int:
+def _late_after_another_stop(raw: redis.Redis, prefix: str, chance: random.Random) -> int:
     """Stop who holds it in the midst of its work, for as long as it takes others to have it; how many came
     late by now. Where the machine is busy, somebody who has just released it may be stopped."""
     while True:
-        pid = int(client.get(f"{prefix}:1:holder") or 0)
+        pid = int(raw.get(f"{prefix}:1:holder") or 0)
         if pid:
             os.kill(pid, signal.SIGSTOP)
             break
     time.sleep(lock_processes.LEASE * chance.uniform(1.3, 2))  # its lease ends meanwhile
     os.kill(pid, signal.SIGCONT)
-    return int(client.llen(f"{prefix}:1:came")) - int(client.llen(f"{prefix}:1:taken"))
+    return int(raw.llen(f"{prefix}:1:came")) - int(raw.llen(f"{prefix}:1:taken"))
 
 
 def _until(holds: Any) -> None:
@@ -114,7 +111,7 @@ def _until(holds: Any) -> None:
 
 @pytest.mark.parametrize("killed", [1, 2])
 def test_a_killed_waiter_delays_the_others_by_a_second(
-    killed: int, stage: child_processes.Stage, client: redis.Redis
+    killed: int, stage: child_processes.Stage, raw: redis.Redis
 ) -> None:
     lock, waiters = Lock("door", timeout=1000), []
     lock.acquire()
@@ -122,7 +119,7 @@ def test_a_killed_waiter_delays_the_others_by_a_second(
     try:
         for number in range(killed):
             waiters.append(_waiter(stage))
-            _until(lambda number=number: client.zcard(line) == number + 1)
+            _until(lambda number=number: raw.zcard(line) == number + 1)
         for waiter in waiters:
             waiter.kill()
             waiter.join(PATIENCE)
@@ -142,7 +139,7 @@ def _waiter(stage: child_processes.Stage) -> BaseProcess:
 
 
 def test_a_killed_holder_delays_the_others_by_its_lease(
-    stage: child_processes.Stage, client: redis.Redis
+    stage: child_processes.Stage, raw: redis.Redis
 ) -> None:
     waiter, lock = _waiter(stage), Lock("door")
     try:
@@ -150,7 +147,7 @@ def test_a_killed_holder_delays_the_others_by_its_lease(
     finally:
         waiter.kill()
         waiter.join(PATIENCE)
-    client.pexpire(lock.key, 300)
+    raw.pexpire(lock.key, 300)
     began = time.monotonic()
     assert lock.acquire(blocking_timeout=PATIENCE)
     assert time.monotonic() - began < 0.3 + SLACK
@@ -216,10 +213,10 @@ def _is_right() -> bool:
         late.release()
     keys, holder = LockKeys(conf.prefix(), Lock(name).key), Lock(name)
     holder.acquire()
-    with redis.Redis.from_url(_url()) as client:
-        client.zadd(keys.line, {"first": 1})
-        client.zadd(keys.seen, {"first": 2**45})
-        client.delete(keys.key)
+    with redis.Redis.from_url(_url()) as raw:
+        raw.zadd(keys.line, {"first": 1})
+        raw.zadd(keys.seen, {"first": 2**45})
+        raw.delete(keys.key)
     return grows and owner and not Lock(name).acquire(blocking=False)
 
 

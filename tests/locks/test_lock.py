@@ -42,8 +42,8 @@ from django_redis_messaging.services.locks import lock as steps
 from django_redis_messaging.services.locks.lock import LockKeys
 
 from ..conftest import Call
-from ..support.planted_bugs import Planting
 from ..support.processes import forked
+from ..support.scripts import Planting
 from ..support.server import DEADLINE, all_keys, reply_to, server, server_ms, snapshot, until
 from ..support.server import steps as operation_steps
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from django_redis import get_redis_connection
 
 from django_redis_messaging import Lock
@@ -9,9 +10,8 @@ from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
 from ..support.faults import SHARE
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
 
 
 async def test_each_is_acquired_once_and_released(call: Call, lossy: LossyProxy) -> None:

@@ -17,7 +17,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from django_redis_messaging import LimitExceeded, Lock, LockError, LockNotOwnedError, MessagingError, conf
@@ -26,8 +25,9 @@ from django_redis_messaging.services.common import waiters
 from django_redis_messaging.services.locks import lock as locks
 from django_redis_messaging.services.locks.lock import LockKeys
 
-from ..support.planted_bugs import PROFILE, Plant, PlantedBugs, Planting
+from ..support.scripts import Planting
 from ..support.server import get_redis_connection, reply_to, steps
+from ..support.state_machines import MachineTests, Plants
 
 #: seconds; each is longer than any run, so that only a rule ends a lease, a grant or a place in the queue
 LEASE, GRANT, TICKET, MORE, LESS = 10_000, 1000, 72_000, 200_000, 5000
@@ -431,111 +431,83 @@ def slow_clocks(plant: Planting) -> None:
     plant(("locks/_locks", "TICKET = 2000 ", f"TICKET = {1000 * TICKET} "))
 
 
-def test_it_behaves_as_the_model() -> None:
-    run_state_machine_as_test(LockMachine, settings=PROFILE)
-
-
 #: a script, a part of it, and a mistake to replace it with
-PLANTS: dict[str, Plant] = {
-    "fences without the clock": (
-        "locks/acquire",
-        "return draw_fence(microseconds())",
-        "return draw_fence(1)",
-    ),
-    "fences without the counter": ("locks/acquire", "latest < us and us", "us"),
-    "a repeat draws another fence": (
-        "locks/acquire",
-        "owner == token and tonumber(latest) or draw_fence(us)",
-        "draw_fence(us)",
-    ),
-    "a client that was handed the lock draws no fence": (
-        "locks/acquire",
-        "return owner == token and tonumber(latest) or",
-        "return tonumber(latest) or",
-    ),
-    "newcomers overtake": ("locks/acquire", "redis.call('EXISTS', line) == 0 and set_lock()", "set_lock()"),
-    "a holder waits for itself": ("locks/acquire", "other_token ~= '' and holder == other_token", "false"),
-    "the last poll overtakes": (
-        "locks/acquire",
-        "if not holder and redis.call('EXISTS', line) == 0 then",
-        "if not holder or max_waiting == 0 then",
-    ),
-    "the grant is not extended to the lease": (
-        "locks/acquire",
-        "redis.call('PEXPIRE', key, lease)",
-        "redis.call('PTTL', key)",
-    ),
-    "a lock without a lease expires": (
-        "locks/acquire",
-        "redis.call('PERSIST', key)",
-        "redis.call('PTTL', key)",
-    ),
-    "a client that gives up stays in the queue": (
-        "locks/acquire",
-        "    leave_queue(line, seen, token)\n    return 0",
-        "    return 0",
-    ),
-    "each poll draws a ticket": ("locks/acquire", "if not ticket then", "if true then"),
-    "the newest is first": ("locks/acquire", "'WITHSCORES')[2] or 0) + 1", "'WITHSCORES')[2] or 0) - 1"),
-    "the queue has no maximum": ("locks/acquire", "if waiting >= max_waiting then", "if false then"),
-    "a full queue ends no wait": ("locks/acquire", "waiting >= max_waiting", "waiting > max_waiting"),
-    "a poll is not noticed": (
-        "locks/acquire",
-        "redis.call('ZADD', seen, now, token)",
-        "redis.call('ZADD', seen, 'NX', now, token)",
-    ),
-    "the queue does not expire": (
-        "locks/acquire",
-        "if updated == 0 then -- the queue did not exist",
-        "if false then",
-    ),
-    "polls do not expire": ("locks/acquire", "  redis.call('PEXPIRE', seen, 2 * TICKET)\n", ""),
-    "waiting for longer than the lease": ("locks/acquire", "if remaining >= 0 then", "if false then"),
-    "other programs are not polled": ("locks/acquire", "    wait = wait / 5\n", ""),
-    "anybody releases": ("locks/release", "redis.call('GET', key) ~= token", "not redis.call('GET', key)"),
-    "a release hands nothing over": ("locks/release", "not hand_over(KEYS)", "true"),
-    "a release is not remembered": (
-        "locks/release",
-        "redis.call('LPUSH', releases, token)",
-        "redis.call('LLEN', releases)",
-    ),
-    "only the latest release is remembered": (
-        "locks/release",
-        "redis.call('LPUSH', releases, token)",
-        "redis.call('LPUSH', releases, redis.call('DEL', releases), token)",
-    ),
-    "a release is remembered for ever": (
-        "locks/release",
-        "redis.call('PEXPIRE', releases, memory)\n",
-        "",
-    ),
-    "an interrupted client stays in the queue": (
-        "locks/release",
-        "  leave_queue(line, seen, token)\n",
-        "",
-    ),
-    "anybody extends": (
-        "locks/extend",
-        "redis.call('GET', lock.key) ~= token",
-        "not redis.call('GET', lock.key)",
-    ),
-    "an extension is added twice": ("locks/extend", "if previous == request then", "if false then"),
-    "an extension replaces": ("locks/extend", "ms = ms + remaining", "ms = ms + 0"),
-    "an extension is not bounded": ("locks/extend", "if remaining < 0 then", "if false then"),
-    "a renewal shortens": ("locks/extend", "ms = math.max(ms, remaining)", "ms = ms + 0"),
-    "a renewal lengthens": ("locks/extend", "ms = math.max(ms, remaining)", "ms = ms + remaining"),
-    "a fence expires before the lock": ("locks/_locks", "math.max(DAY, 2 * lease)", "DAY"),
-    "the dead are handed the lock": ("locks/_locks", "tonumber(polled) > now - TICKET", "true"),
-    "the last comes first": ("locks/_locks", "redis.call('ZPOPMIN', line)", "redis.call('ZPOPMAX', line)"),
-    "polls of former holders stay": ("locks/_locks", "    redis.call('ZREM', seen, first[1])\n", ""),
-    "a grant does not expire": ("locks/_locks", "token, 'PX', GRANT)", "token)"),
-    "nobody is woken": ("locks/_locks", "digits(us) .. '-0', 't', token)", "'1-0', 't', token)"),
-    "another client is woken": ("locks/_locks", "keys[RING + place_of(keys, ticket)]", "keys[RING]"),
-    "wake-ups do not expire": ("locks/_locks", "    redis.call('PEXPIRE', wake, 2 * TICKET)\n", ""),
+PLANTS: Plants = {
+    "locks/acquire": {
+        "fences without the clock": ("return draw_fence(microseconds())", "return draw_fence(1)"),
+        "fences without the counter": ("latest < us and us", "us"),
+        "a repeat draws another fence": (
+            "owner == token and tonumber(latest) or draw_fence(us)",
+            "draw_fence(us)",
+        ),
+        "a client that was handed the lock draws no fence": (
+            "return owner == token and tonumber(latest) or",
+            "return tonumber(latest) or",
+        ),
+        "newcomers overtake": ("redis.call('EXISTS', line) == 0 and set_lock()", "set_lock()"),
+        "a holder waits for itself": ("other_token ~= '' and holder == other_token", "false"),
+        "the last poll overtakes": (
+            "if not holder and redis.call('EXISTS', line) == 0 then",
+            "if not holder or max_waiting == 0 then",
+        ),
+        "the grant is not extended to the lease": (
+            "redis.call('PEXPIRE', key, lease)",
+            "redis.call('PTTL', key)",
+        ),
+        "a lock without a lease expires": ("redis.call('PERSIST', key)", "redis.call('PTTL', key)"),
+        "a client that gives up stays in the queue": (
+            "    leave_queue(line, seen, token)\n    return 0",
+            "    return 0",
+        ),
+        "each poll draws a ticket": ("if not ticket then", "if true then"),
+        "the newest is first": ("'WITHSCORES')[2] or 0) + 1", "'WITHSCORES')[2] or 0) - 1"),
+        "the queue has no maximum": ("if waiting >= max_waiting then", "if false then"),
+        "a full queue ends no wait": ("waiting >= max_waiting", "waiting > max_waiting"),
+        "a poll is not noticed": (
+            "redis.call('ZADD', seen, now, token)",
+            "redis.call('ZADD', seen, 'NX', now, token)",
+        ),
+        "the queue does not expire": ("if updated == 0 then -- the queue did not exist", "if false then"),
+        "polls do not expire": ("  redis.call('PEXPIRE', seen, 2 * TICKET)\n", ""),
+        "waiting for longer than the lease": ("if remaining >= 0 then", "if false then"),
+        "other programs are not polled": ("    wait = wait / 5\n", ""),
+    },
+    "locks/release": {
+        "anybody releases": ("redis.call('GET', key) ~= token", "not redis.call('GET', key)"),
+        "a release hands nothing over": ("not hand_over(KEYS)", "true"),
+        "a release is not remembered": (
+            "redis.call('LPUSH', releases, token)",
+            "redis.call('LLEN', releases)",
+        ),
+        "only the latest release is remembered": (
+            "redis.call('LPUSH', releases, token)",
+            "redis.call('LPUSH', releases, redis.call('DEL', releases), token)",
+        ),
+        "a release is remembered for ever": ("redis.call('PEXPIRE', releases, memory)\n", ""),
+        "an interrupted client stays in the queue": ("  leave_queue(line, seen, token)\n", ""),
+    },
+    "locks/extend": {
+        "anybody extends": ("redis.call('GET', lock.key) ~= token", "not redis.call('GET', lock.key)"),
+        "an extension is added twice": ("if previous == request then", "if false then"),
+        "an extension replaces": ("ms = ms + remaining", "ms = ms + 0"),
+        "an extension is not bounded": ("if remaining < 0 then", "if false then"),
+        "a renewal shortens": ("ms = math.max(ms, remaining)", "ms = ms + 0"),
+        "a renewal lengthens": ("ms = math.max(ms, remaining)", "ms = ms + remaining"),
+    },
+    "locks/_locks": {
+        "a fence expires before the lock": ("math.max(DAY, 2 * lease)", "DAY"),
+        "the dead are handed the lock": ("tonumber(polled) > now - TICKET", "true"),
+        "the last comes first": ("redis.call('ZPOPMIN', line)", "redis.call('ZPOPMAX', line)"),
+        "polls of former holders stay": ("    redis.call('ZREM', seen, first[1])\n", ""),
+        "a grant does not expire": ("token, 'PX', GRANT)", "token)"),
+        "nobody is woken": ("digits(us) .. '-0', 't', token)", "'1-0', 't', token)"),
+        "another client is woken": ("keys[RING + place_of(keys, ticket)]", "keys[RING]"),
+        "wake-ups do not expire": ("    redis.call('PEXPIRE', wake, 2 * TICKET)\n", ""),
+    },
 }
 
 
-class TestPlantedBugs(PlantedBugs):
+class TestMachine(MachineTests):
     machine = LockMachine
     plants = PLANTS
     errors = (MessagingError,)  # an error of a script is a find, too

@@ -16,17 +16,14 @@ import redis
 from django_redis_messaging import Lock, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.locks.lock import LockKeys
-from tests.support.gate import LONG
-from tests.support.planted_bugs import Plant
+from tests.support.pytest_hooks import LONG
+from tests.support.scripts import Plant
 
 from ..support import child_processes, lock_processes
 from ..support.faults import PATIENCE, Connect, processes
-from ..support.own_servers import limited_user, messaging_alias
-
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
 
 logger = logging.getLogger(__name__)
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 PROCESSES = 8
 #: seconds of the test
@@ -52,7 +49,7 @@ class Blocked(AssertionError):
 class Watch:
     """Observes the lock, and which of its holders were killed. All times are the server's, in seconds."""
 
-    client: redis.Redis
+    raw: redis.Redis
     lock: str
     fence: str
     #: pid → when it was killed
@@ -127,7 +124,7 @@ class Contenders:
 
 def kill_at_random(
     stage: child_processes.Stage,
-    client: redis.Redis,
+    raw: redis.Redis,
     *,
     seconds: float = DURATION,
     recovers: bool = False,
@@ -138,10 +135,10 @@ def kill_at_random(
     `recovers`: after a kill, none follows before a client has acquired the lock.
     """
     keys = LockKeys(conf.prefix(), Lock("door").key)
-    watch, lines = Watch(client, keys.key, keys.fence), f"{conf.prefix()}:1:fences"
+    watch, lines = Watch(raw, keys.key, keys.fence), f"{conf.prefix()}:1:fences"
     contenders, chance = Contenders(stage, watch, mistake), random.Random(1)
     try:
-        _wait_for_an_acquire(watch, client, lines)
+        _wait_for_an_acquire(watch, raw, lines)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             pause_ends = time.monotonic() + chance.uniform(*PAUSES)
@@ -150,16 +147,16 @@ def kill_at_random(
                 time.sleep(0.002)
             contenders.replace(chance, holder)
             if recovers:
-                _wait_for_an_acquire(watch, client, lines)
-        _wait_for_an_acquire(watch, client, lines)
+                _wait_for_an_acquire(watch, raw, lines)
+        _wait_for_an_acquire(watch, raw, lines)
     finally:
         contenders.kill_all()
-    return watch, [int(line) for line in client.lrange(lines, 0, -1)]
+    return watch, [int(line) for line in raw.lrange(lines, 0, -1)]
 
 
-def _wait_for_an_acquire(watch: Watch, client: redis.Redis, lines: str) -> None:
-    before, ends = client.llen(lines), time.monotonic() + PATIENCE
-    while client.llen(lines) == before:
+def _wait_for_an_acquire(watch: Watch, raw: redis.Redis, lines: str) -> None:
+    before, ends = raw.llen(lines), time.monotonic() + PATIENCE
+    while raw.llen(lines) == before:
         watch.check()
         assert time.monotonic() < ends, "no process acquires the lock any more"
         time.sleep(0.002)
@@ -169,8 +166,8 @@ def _wait_for_an_acquire(watch: Watch, client: redis.Redis, lines: str) -> None:
 def test_a_killed_client_blocks_the_lock_for_a_lease_and_a_grant_at_most(
     recovers: bool, stage: child_processes.Stage, lasting: EmbeddedServer
 ) -> None:
-    with lasting.client() as client:
-        watch, fences = kill_at_random(stage, client, recovers=recovers)
+    with lasting.client() as raw:
+        watch, fences = kill_at_random(stage, raw, recovers=recovers)
     # a fence is the time of the acquire in µs
     longest_gap = max(after - before for before, after in itertools.pairwise(sorted(fences))) / 1e6
     logger.info(
@@ -197,5 +194,5 @@ MISTAKES: dict[str, Plant] = {
 @pytest.mark.long
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_detected(mistake: str, stage: child_processes.Stage, lasting: EmbeddedServer) -> None:
-    with lasting.client() as client, pytest.raises(Blocked):
-        kill_at_random(stage, client, seconds=PATIENCE, mistake=MISTAKES[mistake])
+    with lasting.client() as raw, pytest.raises(Blocked):
+        kill_at_random(stage, raw, seconds=PATIENCE, mistake=MISTAKES[mistake])

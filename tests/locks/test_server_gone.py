@@ -24,11 +24,8 @@ from django_redis_messaging.devserver.server import EmbeddedServer
 from ..conftest import Call
 from ..support.clusters import Cluster
 from ..support.faults import Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
-
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.one_server, pytest.mark.timing]
 
 #: seconds: leases that are longer and shorter than the outage
 LONG_LEASE, SHORT_LEASE = 3.0, 0.5

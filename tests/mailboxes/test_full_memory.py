@@ -13,9 +13,9 @@ from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
 from ..support.faults import Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
+
 
 Fill = Callable[[], None]
 
@@ -36,9 +36,9 @@ def box(fill: Fill) -> Mailbox:
     return box
 
 
-def content(client: redis.Redis) -> dict[bytes, Any]:
+def content(raw: redis.Redis) -> dict[bytes, Any]:
     """All keys of this test with their content."""
-    return {key: client.dump(key) for key in client.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)}
+    return {key: raw.dump(key) for key in raw.scan_iter(match=f"{conf.prefix()}:1:*", count=1000)}
 
 
 SENDS: dict[str, Callable[[Mailbox], object]] = {
@@ -52,14 +52,14 @@ SENDS: dict[str, Callable[[Mailbox], object]] = {
 
 @pytest.mark.parametrize("operation", SENDS)
 def test_send_is_refused_and_changes_nothing(
-    operation: str, box: Mailbox, fill: Fill, client: redis.Redis
+    operation: str, box: Mailbox, fill: Fill, raw: redis.Redis
 ) -> None:
     fill()
-    before = content(client)
+    before = content(raw)
     with pytest.raises(Unavailable, match="out of memory"):
         SENDS[operation](box)
-    assert content(client) == before
-    client.config_set("maxmemory", 0)
+    assert content(raw) == before
+    raw.config_set("maxmemory", 0)
     assert SENDS[operation](box)
 
 

@@ -16,14 +16,13 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from django_redis_messaging import Mail, Mailbox, MailPage, MessagingError, conf, forget
 from django_redis_messaging.services.mailboxes.mailbox import MailboxKeys
 
-from ..support.planted_bugs import PROFILE, Plant, PlantedBugs
 from ..support.server import get_redis_connection, server_ms, until
+from ..support.state_machines import MachineTests, Plants
 
 #: seconds, longer than any run: only the rule for old mail makes mail expire
 LONG = 3600.0
@@ -322,82 +321,65 @@ class MailboxMachine(RuleBasedStateMachine):
         return place.id if known and not any(others) else None
 
 
-def test_everything_is_as_in_the_model() -> None:
-    run_state_machine_as_test(MailboxMachine, settings=PROFILE)
-
-
 #: a script, a piece of its text, and a faulty replacement
-PLANTS: dict[str, Plant] = {
-    "no limit of age": ("mailboxes/_mailbox", "limits.age > 0 and now - limits.age or 0", "0"),
-    "one mail too many is removed": (
-        "mailboxes/send",
-        "(replaced and 0 or 1) - max_length",
-        "(replaced and 1 or 2) - max_length",
-    ),
-    "lost mail is not recorded": ("mailboxes/_mailbox", "    record_lost(box, ids)\n", ""),
-    "runs are merged": ("mailboxes/_mailbox", "if tonumber(id) ~= (to or -1) + 1 then", "if not from then"),
-    "a gap includes ids before the cursor": (
-        "mailboxes/_mailbox",
-        "math.max(runs[at] - 1, id)",
-        "(runs[at] - 1)",
-    ),
-    "replaced mail stays": ("mailboxes/send", "remove(mailbox_at(KEYS), replaced)", ""),
-    "read mail of a group is counted": (
-        "mailboxes/ack",
-        "redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)",
-        "",
-    ),
-    "the count restarts": ("mailboxes/send", "'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
-    "replacing frees no space": ("mailboxes/send", "(replaced and 0 or 1)", "1"),
-    "request ids are ignored": ("mailboxes/send", "if recorded then", "if false then"),
-    "the position moves back": ("mailboxes/ack", "if id <= (acked or 0) then", "if id == 0 then"),
-    "the position moves above the newest": ("mailboxes/ack", "math.min(cursor.id, last or 0)", "cursor.id"),
-    "every cursor is valid": (
-        "mailboxes/_mailbox",
-        "if cursor.epoch ~= epoch or cursor.id > last then",
-        "if false then",
-    ),
-    "reused ids are not detected": ("mailboxes/_mailbox", "sent_ms == ms then", "sent_ms ~= -1 then"),
-    "times around discarded mail are not compared": (
-        "mailboxes/_mailbox",
-        "mail_ms(box, id_at(box, rank - 1)) <= ms",
-        "true",
-    ),
-    "cursors of discarded mail are invalid": (
-        "mailboxes/_mailbox",
-        "sent_ms == -1 and (rank == 0 or mail_ms(box, id_at(box, rank - 1)) <= ms)",
-        "false",
-    ),
-    "ranks are those of a mailbox without gaps": (
-        "mailboxes/_mailbox",
-        "search_rank(low, high, function(rank)\n    return tonumber",
-        "search_rank(low, low, function(rank)\n    return tonumber",
-    ),
-    "marking keeps the group": ("mailboxes/mark", "'', unpack(groups_of(marks, from, to))", "''"),
-    "expired mail can be marked": ("mailboxes/mark", "math.max(first, (acked or 0) + 1)", "(acked or 0) + 1"),
-    "discarding keeps the group": (
-        "mailboxes/_mailbox",
-        "  unmark(box, id, id)\n",
-        "  redis.call('ZREM', box.marked, id)\n",
-    ),
-    "clearing keeps groups": (
-        "mailboxes/clear",
-        "box.marked, box.groups, box.lost)\nredis.call('SET'",
-        "box.marked, box.lost)\nredis.call('SET'",
-    ),
-    "clearing acks nothing": ("mailboxes/clear", "epoch, last))", "epoch, 0))"),
-    "a page is too long": ("mailboxes/fetch", "#entries == page_size or ", ""),
-    "read mail is unread": ("mailboxes/fetch", "unread and 1 or 0", "1"),
-    "older pages repeat the last mail": (
-        "mailboxes/fetch",
-        "rank_of(box, id or math.huge)",
-        "rank_of(box, id and id + 1 or math.huge)",
-    ),
-    "the gap is reported too early": ("mailboxes/fetch", "(newer or not more)", "true"),
+PLANTS: Plants = {
+    "mailboxes/_mailbox": {
+        "no limit of age": ("limits.age > 0 and now - limits.age or 0", "0"),
+        "lost mail is not recorded": ("    record_lost(box, ids)\n", ""),
+        "runs are merged": ("if tonumber(id) ~= (to or -1) + 1 then", "if not from then"),
+        "a gap includes ids before the cursor": ("math.max(runs[at] - 1, id)", "(runs[at] - 1)"),
+        "every cursor is valid": ("if cursor.epoch ~= epoch or cursor.id > last then", "if false then"),
+        "reused ids are not detected": ("sent_ms == ms then", "sent_ms ~= -1 then"),
+        "times around discarded mail are not compared": ("mail_ms(box, id_at(box, rank - 1)) <= ms", "true"),
+        "cursors of discarded mail are invalid": (
+            "sent_ms == -1 and (rank == 0 or mail_ms(box, id_at(box, rank - 1)) <= ms)",
+            "false",
+        ),
+        "ranks are those of a mailbox without gaps": (
+            "search_rank(low, high, function(rank)\n    return tonumber",
+            "search_rank(low, low, function(rank)\n    return tonumber",
+        ),
+        "discarding keeps the group": ("  unmark(box, id, id)\n", "  redis.call('ZREM', box.marked, id)\n"),
+    },
+    "mailboxes/send": {
+        "one mail too many is removed": (
+            "(replaced and 0 or 1) - max_length",
+            "(replaced and 1 or 2) - max_length",
+        ),
+        "replaced mail stays": ("remove(mailbox_at(KEYS), replaced)", ""),
+        "the count restarts": ("'^%[%d+,(%d+)') + 1", "'^%[%d+,(%d+)') * 0 + 2"),
+        "replacing frees no space": ("(replaced and 0 or 1)", "1"),
+        "request ids are ignored": ("if recorded then", "if false then"),
+    },
+    "mailboxes/ack": {
+        "read mail of a group is counted": ("redis.call('ZREMRANGEBYSCORE', box.groups, '-inf', id)", ""),
+        "the position moves back": ("if id <= (acked or 0) then", "if id == 0 then"),
+        "the position moves above the newest": ("math.min(cursor.id, last or 0)", "cursor.id"),
+    },
+    "mailboxes/mark": {
+        "marking keeps the group": ("'', unpack(groups_of(marks, from, to))", "''"),
+        "expired mail can be marked": ("math.max(first, (acked or 0) + 1)", "(acked or 0) + 1"),
+    },
+    "mailboxes/clear": {
+        "clearing keeps groups": (
+            "box.marked, box.groups, box.lost)\nredis.call('SET'",
+            "box.marked, box.lost)\nredis.call('SET'",
+        ),
+        "clearing acks nothing": ("epoch, last))", "epoch, 0))"),
+    },
+    "mailboxes/fetch": {
+        "a page is too long": ("#entries == page_size or ", ""),
+        "read mail is unread": ("unread and 1 or 0", "1"),
+        "older pages repeat the last mail": (
+            "rank_of(box, id or math.huge)",
+            "rank_of(box, id and id + 1 or math.huge)",
+        ),
+        "the gap is reported too early": ("(newer or not more)", "true"),
+    },
 }
 
 
-class TestPlantedBugs(PlantedBugs):
+class TestMachine(MachineTests):
     machine = MailboxMachine
     plants = PLANTS
     errors = (MessagingError,)  # a failing script also counts as found

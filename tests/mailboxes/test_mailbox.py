@@ -23,7 +23,7 @@ from django_redis_messaging import (
 )
 from django_redis_messaging.services.mailboxes.mailbox import MailboxKeys
 
-from ..support.planted_bugs import server_clock
+from ..support.scripts import server_clock
 from ..support.server import all_keys, change, server, server_ms, snapshot, until
 
 

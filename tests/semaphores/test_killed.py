@@ -12,16 +12,13 @@ import pytest
 
 from django_redis_messaging import Semaphore, conf
 from django_redis_messaging.devserver.server import EmbeddedServer
-from tests.support.gate import LONG
+from tests.support.pytest_hooks import LONG
 
 from ..support.child_processes import Stage
 from ..support.faults import PATIENCE, Connect, processes
-from ..support.own_servers import limited_user, messaging_alias
 from ..support.semaphore_processes import LEASE, LIMIT, hold, wait, work
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
-
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 PROCESSES = 8
 #: number of processes killed; permits granted between two kills

@@ -12,9 +12,9 @@ from tests.support.proxy import LossyProxy
 
 from ..conftest import Call
 from ..support.faults import Connect
-from ..support.own_servers import limited_user, messaging_alias
 
-__all__ = ["limited_user", "messaging_alias"]  # fixtures
+pytestmark = pytest.mark.one_server
+
 
 LONG = 1000
 Fill = Callable[[], None]

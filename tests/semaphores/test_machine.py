@@ -13,15 +13,14 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from django_redis_messaging import MessagingError, Semaphore, SemaphoreInfo, conf
 from django_redis_messaging.services.semaphores import semaphore as semaphores
 from django_redis_messaging.services.semaphores.semaphore import Permit, SemaphoreKeys
 
-from ..support.planted_bugs import PROFILE, Plant, PlantedBugs
 from ..support.server import get_redis_connection, reply_to, steps
+from ..support.state_machines import MachineTests, Plants
 
 #: seconds; longer than any run: leases end only by a rule
 LONG = 36_000
@@ -259,63 +258,54 @@ class SemaphoreMachine(RuleBasedStateMachine):
         return int(entries[-1][0].partition(b"-")[0]) if entries else 0
 
 
-def test_it_behaves_as_the_model() -> None:
-    run_state_machine_as_test(SemaphoreMachine, settings=PROFILE)
-
-
 #: a script, a part of it, and a mistake to replace it with
-PLANTS: dict[str, Plant] = {
-    "one too many": ("semaphores/acquire", "if ahead < free then", "if ahead <= free then"),
-    "newcomers overtake": ("semaphores/acquire", "ahead or redis.call('ZCARD', line),", "ahead or 0,"),
-    "any limit counts": (
-        "semaphores/acquire",
-        "tonumber(stored or default_limit)",
-        "tonumber(default_limit)",
-    ),
-    "the dead hold permits": ("semaphores/_semaphores", "set, now + 1, '+inf'", "set, 1, '+inf'"),
-    "the released hold permits": ("semaphores/_semaphores", "set, now + 1, '+inf'", "set, '-inf', '+inf'"),
-    "holders are forgotten": ("semaphores/acquire", "-count - 1001", "-count"),
-    "the dead stay in line": ("semaphores/_semaphores", "if #dead > 0 then", "if false then"),
-    "a granted one stays in line": ("semaphores/acquire", "  redis.call('ZREM', line, token)\n", ""),
-    "a repeat is refused": ("semaphores/acquire", "token) or 0) > now", "token) or 0) > now + 1e15"),
-    "who gives up stays": ("semaphores/acquire", "elseif admitted then", "elseif false then"),
-    "the last comes first": ("semaphores/acquire", "digits(math.max(now,", "digits(1e16 - math.max(now,"),
-    "the gate stays open": ("semaphores/acquire", "if admitted >= tonumber(ticket) then", "if false then"),
-    "only the first is woken": ("semaphores/_semaphores", "line, free - 1, free - 1,", "line, 0, 0,"),
-    "few are not woken": (
-        "semaphores/_semaphores",
-        "redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')",
-        "{}",
-    ),
-    "a release wakes nobody": ("semaphores/release", "permits - count_active(holders, now)", "0"),
-    "a release gives nothing back": (
-        "semaphores/release",
-        "redis.pcall('ZADD', holders, now + RELEASED, token)",
-        "redis.pcall('ZADD', holders, now - RELEASED, token)",
-    ),
-    "a late release succeeds": ("semaphores/release", "return expires > now and 1 or 0", "return 1"),
-    "a repeated release fails": (
-        "semaphores/release",
-        "if expires < 0 then -- a repeat: it has been released\n  return 1",
-        "if expires < 0 then\n  return 0",
-    ),
-    "a refresh revives": (
-        "semaphores/refresh",
-        "if ends[at] and tonumber(ends[at]) > now then",
-        "if ends[at] then",
-    ),
-    "a limit is not stored": (
-        "semaphores/limit",
-        "redis.call('SET', semaphore.limit, permits,",
-        "redis.call('SET', semaphore.limit, 1,",
-    ),
-    "a higher limit wakes nobody": ("semaphores/limit", "permits - count", "0"),
-    "who leaves stays in line": ("semaphores/release", "  redis.call('ZREM', line, token)\n", ""),
-    "who leaves still waits": ("semaphores/release", "  redis.call('ZREM', waiting, token)\n", ""),
+PLANTS: Plants = {
+    "semaphores/acquire": {
+        "one too many": ("if ahead < free then", "if ahead <= free then"),
+        "newcomers overtake": ("ahead or redis.call('ZCARD', line),", "ahead or 0,"),
+        "any limit counts": ("tonumber(stored or default_limit)", "tonumber(default_limit)"),
+        "holders are forgotten": ("-count - 1001", "-count"),
+        "a granted one stays in line": ("  redis.call('ZREM', line, token)\n", ""),
+        "a repeat is refused": ("token) or 0) > now", "token) or 0) > now + 1e15"),
+        "who gives up stays": ("elseif admitted then", "elseif false then"),
+        "the last comes first": ("digits(math.max(now,", "digits(1e16 - math.max(now,"),
+        "the gate stays open": ("if admitted >= tonumber(ticket) then", "if false then"),
+    },
+    "semaphores/_semaphores": {
+        "the dead hold permits": ("set, now + 1, '+inf'", "set, 1, '+inf'"),
+        "the released hold permits": ("set, now + 1, '+inf'", "set, '-inf', '+inf'"),
+        "the dead stay in line": ("if #dead > 0 then", "if false then"),
+        "only the first is woken": ("line, free - 1, free - 1,", "line, 0, 0,"),
+        "few are not woken": ("redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')", "{}"),
+    },
+    "semaphores/release": {
+        "a release wakes nobody": ("permits - count_active(holders, now)", "0"),
+        "a release gives nothing back": (
+            "redis.pcall('ZADD', holders, now + RELEASED, token)",
+            "redis.pcall('ZADD', holders, now - RELEASED, token)",
+        ),
+        "a late release succeeds": ("return expires > now and 1 or 0", "return 1"),
+        "a repeated release fails": (
+            "if expires < 0 then -- a repeat: it has been released\n  return 1",
+            "if expires < 0 then\n  return 0",
+        ),
+        "who leaves stays in line": ("  redis.call('ZREM', line, token)\n", ""),
+        "who leaves still waits": ("  redis.call('ZREM', waiting, token)\n", ""),
+    },
+    "semaphores/refresh": {
+        "a refresh revives": ("if ends[at] and tonumber(ends[at]) > now then", "if ends[at] then"),
+    },
+    "semaphores/limit": {
+        "a limit is not stored": (
+            "redis.call('SET', semaphore.limit, permits,",
+            "redis.call('SET', semaphore.limit, 1,",
+        ),
+        "a higher limit wakes nobody": ("permits - count", "0"),
+    },
 }
 
 
-class TestPlantedBugs(PlantedBugs):
+class TestMachine(MachineTests):
     machine = SemaphoreMachine
     plants = PLANTS
     errors = (MessagingError,)  # an error of a script is a find, too

@@ -18,7 +18,7 @@ from django_redis_messaging.services.jobs.keys import JobKeys
 
 from .load import Load
 from .message_load import Broadcasts, Chats
-from .shards import ClusterShard, Shard
+from .replicated_primary import ClusterShard, Shard
 from .work_load import Jobs, Locks, Timers
 
 #: seconds to wait for a condition, also on a busy machine

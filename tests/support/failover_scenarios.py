@@ -21,7 +21,7 @@ from .failover import (
     run,
 )
 from .partitions import Network, PartitionedCluster, PartitionedSentinels
-from .shards import ClusterShard, SentinelShard, Shard, connected, entry
+from .replicated_primary import ClusterShard, SentinelShard, Shard, connected, entry
 
 
 @contextmanager

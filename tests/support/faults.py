@@ -148,7 +148,7 @@ def lossy(connect: Connect, proxy: LossyProxy) -> LossyProxy:
 
 
 @pytest.fixture
-def client(fragile: EmbeddedServer) -> Iterator[redis.Redis]:
+def raw(fragile: EmbeddedServer) -> Iterator[redis.Redis]:
     """A raw client of the server that may be broken."""
     with fragile.client() as client:
         yield client
@@ -162,21 +162,21 @@ def messaging() -> dict[str, Any]:
 
 @pytest.fixture
 def fill(
-    client: redis.Redis, connect: Connect, fragile: EmbeddedServer, messaging: dict[str, Any]
+    raw: redis.Redis, connect: Connect, fragile: EmbeddedServer, messaging: dict[str, Any]
 ) -> Callable[[], None]:
     """Fill the remaining memory with keys under the test's prefix. It stays full when buffers are freed."""
     connect(fragile, **messaging)
-    limit = client.info("memory")["used_memory"] + SPARE
-    client.config_set("maxmemory", limit)
+    limit = raw.info("memory")["used_memory"] + SPARE
+    raw.config_set("maxmemory", limit)
 
     def fill_memory() -> None:
-        client.config_set("maxmemory", limit)
+        raw.config_set("maxmemory", limit)
         size = 100_000
         while size:
             try:
-                client.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
+                raw.set(f"{conf.prefix()}:filler:{os.urandom(6).hex()}", b"x" * size)
             except OutOfMemoryError:
                 size //= 10
-        client.config_set("maxmemory", limit - BUFFERS)
+        raw.config_set("maxmemory", limit - BUFFERS)
 
     return fill_memory

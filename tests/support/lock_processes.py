@@ -21,7 +21,7 @@ from django_redis_messaging.core import commands
 from . import child_processes
 
 if TYPE_CHECKING:  # it takes long to import
-    from tests.support.planted_bugs import Plant
+    from tests.support.scripts import Plant
 
 #: seconds: the lease of holders that are stopped
 LEASE = 0.15

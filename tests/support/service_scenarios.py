@@ -42,8 +42,8 @@ from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener
 from tests.conftest import Call
 from tests.live.test_streams import following
-from tests.support.lines import Lines, parse
 from tests.support.listeners import PATIENCE, Received
+from tests.support.memory_file import Lines, parse
 from tests.support.server import bodies, ids, until
 from tests.support.workers import burst
 from tests.tasks import jobs

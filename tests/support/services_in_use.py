@@ -39,7 +39,7 @@ from django_redis_messaging.services.jobs.keys import JobKeys
 from django_redis_messaging.services.jobs.worker import Limits
 from django_redis_messaging.services.listening import Listener
 from django_redis_messaging.services.semaphores.semaphore import SemaphoreKeys
-from tests.support.lines import Lines, parse
+from tests.support.memory_file import Lines, parse
 
 #: seconds between two operations of a thread
 PACE = 0.005

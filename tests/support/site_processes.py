@@ -66,7 +66,7 @@ class Site:
         """Run the processes and the probes during the block; at its end all processes still run."""
         Chat.create("ann", ["bob"], chat_id="office")
         environment = {
-            "DJANGO_SETTINGS_MODULE": "tests.support.probing.site",
+            "DJANGO_SETTINGS_MODULE": "tests.support.probed_site.site",
             "PROBE_CACHE": json.dumps(entry),
             "PROBE_PREFIX": conf.prefix(),
             "PROBE_DEADLINE": str(DEADLINE),
@@ -135,17 +135,17 @@ class Site:
     def _others(self) -> list[list[str]]:
         """The other modules to run: a consumer, the waiting callers, and two servers of pages."""
         asgi, wsgi = (str(self._ports[kind]) for kind in ("asgi", "wsgi"))
-        application = "tests.support.probing.asgi:application"
+        application = "tests.support.probed_site.asgi:application"
         return [
-            ["django", "consume_broadcast", "news", "--handler", "tests.support.probing.consume"],
-            ["tests.support.probing.waiting"],
+            ["django", "consume_broadcast", "news", "--handler", "tests.support.probed_site.consume"],
+            ["tests.support.probed_site.waiting"],
             ["uvicorn", application, "--port", asgi, "--lifespan", "off", "--no-access-log"],
             ["django", "runserver", "--noreload", "--skip-checks", wsgi],
         ]
 
     def _probes(self) -> list[Callable[[], None]]:
         """The functions that produce items in threads."""
-        from .probing.jobs import probe  # needs the backend
+        from .probed_site.jobs import probe  # needs the backend
 
         waited, awaited = DelayQueue("waited"), DelayQueue("awaited")
         due: DelayQueue[str] = DelayQueue("due")

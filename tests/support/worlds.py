@@ -1,4 +1,4 @@
-"""The services are tested on a standalone server and on a Redis Cluster of one node: see gate.py."""
+"""The services are tested on a standalone server and on a Redis Cluster of one node: see pytest_hooks.py."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,18 @@ from pytest_django import Settings
 from django_redis_messaging import conf
 from django_redis_messaging.core import commands
 from django_redis_messaging.services.listening import listener
-from tests.support.gate import FURTHER, LIMITED
+from tests.support.pytest_hooks import FURTHER, LIMITED
 
 from . import permissions
-from .planted_bugs import Planting, planted
+from .scripts import Planting, planted
 from .server import raw_clients, server
 
 #: features of docs/security.md that need more, with the modules that test them
 FEATURES = {
-    "`messaging_locks`, `messaging_files` and `messaging_repair`": {"commands/test_messaging_locks"},
+    "`messaging_locks`, `messaging_files` and `messaging_repair`": {
+        "chats/test_repair_command",
+        "locks/test_command",
+    },
     "`@on_key_event` handlers in `run_listener`": {
         "listening/test_listener",
         "listening/test_flags",
@@ -28,7 +31,7 @@ FEATURES = {
 }
 
 #: modules that test `Lock(key=…)`
-WITH_LOCK_KEYS = {"locks/test_lock", "commands/test_messaging_locks"}
+WITH_LOCK_KEYS = {"locks/test_lock", "locks/test_command"}
 
 _USER = "it connects as another user to a unix socket"
 _ORDER = "events of several primaries have no common order, and each primary has a limit of its own"
@@ -36,7 +39,7 @@ _PIPELINE = "the driver's Cluster client has no such transactions"
 #: tests and modules that need the unix socket of the server, with the reason
 UNIX_SOCKET = {
     "broadcasts/test_node": "publisher.mjs connects to a unix socket",
-    "topologies/test_permissions": _USER,
+    "tests/test_permissions": _USER,
     "test_forbidden_config_is_a_warning": _USER,
     "test_config_get_without_config_set": _USER,
 }
@@ -91,7 +94,11 @@ def limited_user(
 ) -> Iterator[None]:
     """Run the test with the permissions of docs/security.md, and of what its module tests."""
     # a module without Redis; tests that restart the server, which then has no users
-    if own_prefix is None or "::TestOutage::" in request.node.nodeid:
+    if (
+        own_prefix is None
+        or "::TestOutage::" in request.node.nodeid
+        or module_of(request) == "tests/test_permissions"
+    ):
         yield
         return
     more = permissions.additions()

@@ -11,10 +11,6 @@ from django_redis_messaging.core import clients
 from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.devserver.server import EmbeddedServer
 
-from ..support.faults import client
-
-__all__ = ["client"]  # fixtures
-
 
 @pytest.fixture
 def own_server(messaging_settings: Prefix, settings: Settings) -> Iterator[EmbeddedServer]:

@@ -45,13 +45,11 @@ from django_redis_messaging.tasks.compat import (
     task_finished,
 )
 from tests.conftest import Call
-from tests.support.worlds import messaging_alias
 
 from ..support.workers import backend, burst, ended, engine, keys, server, server_ms, state, until
 from . import jobs
 from .conformance import recording_signals
 
-__all__ = ["messaging_alias"]
 READY, SUCCESSFUL, FAILED = TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
 Configure = Callable[..., None]
 

@@ -28,6 +28,8 @@ from tests.support.processes import Start, commands
 from ..support.workers import PATIENCE, burst, ended, keys, server, state, until
 from . import jobs
 
+pytestmark = pytest.mark.one_server
+
 #: a backend of Django or of the backport, not of this package
 DUMMY = BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
 

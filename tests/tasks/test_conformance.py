@@ -8,15 +8,12 @@ import pytest
 from pytest_django import Settings
 
 from django_redis_messaging.tasks.compat import BaseTaskBackend
-from tests.support.worlds import messaging_alias
 
 from ..support.workers import burst
 from . import jobs
 from .conformance import Conformance, Queued, recording_signals
 
 pytestmark = pytest.mark.versions
-
-__all__ = ["messaging_alias"]
 
 
 class TestOurs(Queued):

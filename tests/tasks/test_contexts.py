@@ -19,6 +19,8 @@ from django_redis_messaging.tasks.compat import task_backends, task_started
 from ..support.workers import burst, ended
 from . import jobs
 
+pytestmark = pytest.mark.one_server
+
 variable: ContextVar[str] = ContextVar("variable", default="clean")
 local = Local()
 

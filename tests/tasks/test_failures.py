@@ -20,6 +20,8 @@ from tests.support.unusual_errors import AttributesExit, Nameless, TextExits, de
 from ..support.workers import PATIENCE, burst, ended
 from . import jobs
 
+pytestmark = pytest.mark.one_server
+
 
 @dataclass(frozen=True)
 class Frozen(Exception):

@@ -20,14 +20,13 @@ from django_redis_messaging import Lock, Semaphore, Unavailable, conf, observe, 
 from django_redis_messaging.tasks import RedisTask, worker
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultStatus
 from django_redis_messaging.tasks.worker import ConcurrencyKeys
-from tests.support.worlds import messaging_alias
 
 from ..support.workers import PATIENCE, at_work, backend, burst, ended, keys, server, server_ms, state, until
 from . import jobs
 from .conformance import recording_signals
 from .test_worker import counts, reset_jobs
 
-__all__ = ["messaging_alias", "reset_jobs"]
+__all__ = ["reset_jobs"]
 
 READY, SUCCESSFUL, FAILED = TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
 

@@ -24,6 +24,8 @@ from ..support.workers import at_work, burst, ended, server, state, until
 from . import jobs
 from .test_worker import counts, reset_jobs
 
+pytestmark = pytest.mark.one_server
+
 __all__ = ["reset_jobs"]
 
 SUCCESSFUL = TaskResultStatus.SUCCESSFUL

@@ -38,6 +38,8 @@ from ..support import postgresql
 from ..support.workers import at_work, burst, ended, engine, state, until
 from . import jobs
 
+pytestmark = pytest.mark.one_server
+
 SUCCESSFUL, FAILED = TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
 #: the alias of the database that the tasks write to
 ALIAS = "attempts"

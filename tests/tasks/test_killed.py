@@ -18,14 +18,14 @@ from django_redis_messaging import MessagingError
 from django_redis_messaging.devserver.server import EmbeddedServer
 from django_redis_messaging.services.jobs.engine import JobRecord
 from django_redis_messaging.tasks.compat import Task, TaskResult, TaskResultStatus
-from tests.support.gate import LONG
+from tests.support.pytest_hooks import LONG
 from tests.support.workers import ended, engine, keys, server_ms, state, until
 from tests.tasks import jobs
 
 from ..support.faults import Connect
 from ..support.worker_processes import POINTS, worker_pool
 
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 #: number of jobs; workers killed, half by the test and half by tasks; minimum of distinct kills, since two
 #: kills may hit the same worker

@@ -18,7 +18,7 @@ from tests.tasks import jobs
 
 from ..support.faults import GENEROUS, SHARE, Connect
 
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 #: seconds: longer than any test, so that no lease ends
 LONG = 1000.0

@@ -14,7 +14,7 @@ from django_redis_messaging.tasks.task import Needs
 
 from .test_backend import stored_keys
 
-pytestmark = pytest.mark.versions
+pytestmark = [pytest.mark.one_server, pytest.mark.versions]
 
 
 def with_parameters(order: Any, *rest: int, site: str = "main", **more: Any) -> None: ...

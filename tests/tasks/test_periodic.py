@@ -45,6 +45,8 @@ from ..support.workers import at_work, backend, burst, engine, keys, server, ser
 from . import jobs
 from .test_poller import Clock, polling
 
+pytestmark = pytest.mark.one_server
+
 #: the module, whose name in the package is that of the function
 module = sys.modules[periodic.__module__]
 #: ms

@@ -45,6 +45,8 @@ from ..support.workers import (
 )
 from . import jobs
 
+pytestmark = pytest.mark.one_server
+
 #: ms
 DAY = 86_400_000
 #: seconds: longest time between two polls, plus a margin

@@ -20,14 +20,13 @@ from django_redis_messaging.tasks.compat import (
     TaskResultDoesNotExist,
     TaskResultStatus,
 )
-from tests.support.worlds import messaging_alias
 
 from ..support.workers import backend, burst, ended, engine, state, until
 from . import jobs
 from .conformance import recording_signals
 from .test_worker import counts, reset_jobs
 
-__all__ = ["messaging_alias", "reset_jobs"]
+__all__ = ["reset_jobs"]
 
 READY, SUCCESSFUL, FAILED = TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
 #: ms: longer than any test

@@ -21,7 +21,7 @@ from tests.tasks import jobs
 from ..support.faults import PATIENCE, SHARE, Connect
 from ..support.worker_processes import worker_pool
 
-pytestmark = pytest.mark.promise
+pytestmark = [pytest.mark.one_server, pytest.mark.promise]
 
 
 def test_worker_killed_before_it_settles_enqueues_nothing(

@@ -21,13 +21,12 @@ from django_redis_messaging.errors import InvalidArgument
 from django_redis_messaging.tasks import await_for_result, wait_for_result
 from django_redis_messaging.tasks import backend as waiting
 from django_redis_messaging.tasks.compat import TaskResult, TaskResultDoesNotExist, TaskResultStatus
-from tests.support.worlds import messaging_alias
 
 from ..support.workers import backend, burst, engine, keys, server, state, until
 from . import jobs
 from .test_worker import reset_jobs
 
-__all__ = ["messaging_alias", "reset_jobs"]
+__all__ = ["reset_jobs"]
 
 READY, SUCCESSFUL, FAILED = TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
 #: seconds to wait for an end; waits for results last longer, so that they don't end by themselves

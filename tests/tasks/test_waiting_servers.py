@@ -19,6 +19,8 @@ from ..support.workers import burst, until
 from . import jobs
 from .test_waiting import PATIENCE, copy_of, waiters, waits_sent
 
+pytestmark = pytest.mark.one_server
+
 SUCCESSFUL = TaskResultStatus.SUCCESSFUL
 
 

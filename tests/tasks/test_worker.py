@@ -52,6 +52,8 @@ from ..support.workers import (
 )
 from . import jobs
 
+pytestmark = pytest.mark.one_server
+
 SUCCESSFUL, FAILED = TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED
 
 

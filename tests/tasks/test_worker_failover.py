@@ -15,7 +15,7 @@ from tests.support.sentinels import Pair
 from ..support.workers import at_work, ended, engine, keys, until
 from . import jobs
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.one_server, pytest.mark.timing]
 
 
 @pytest.fixture

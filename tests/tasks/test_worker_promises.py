@@ -27,6 +27,8 @@ from ..support.workers import (
 )
 from . import jobs
 
+pytestmark = pytest.mark.one_server
+
 
 @pytest.fixture(autouse=True)
 def reset_jobs() -> Iterator[None]:

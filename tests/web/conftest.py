@@ -16,7 +16,7 @@ from django_redis_messaging import Chat, observe
 from django_redis_messaging.core.operations import unobserve
 from django_redis_messaging.services.directories import Directory
 
-from ..support.serving import Site, serving
+from ..support.asgi_site import Site, serving
 
 #: arguments for a Chromium that starts in containers and sends no requests of its own
 CHROMIUM = [

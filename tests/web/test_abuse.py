@@ -18,7 +18,7 @@ from django_redis_messaging import Blocks, Chat, conf
 from django_redis_messaging.services.common import rates
 from django_redis_messaging.web.views.people import BLOCKS_PER_PAGE
 
-from ..support.trips import round_trips
+from ..support.round_trips import round_trips
 from .conftest import Room, client_of
 from .test_json import post
 from .test_roles import TABLE, ask

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from django_redis_messaging import Chat, Inbox
 from django_redis_messaging.services.directories.recent import RecentContacts
 
-from ..support import policies
+from ..support import content_policies
 from .conftest import client_of
 from .test_pages import HOSTILE
 
@@ -39,7 +39,7 @@ Visit = Callable[..., Page]
 @pytest.fixture
 def visit(browser: Browser, server_url: str, settings: Settings) -> Iterator[Visit]:
     """Opens a page in a separate browser context, signed in as a user."""
-    settings.TEST_POLICY = policies.SELF
+    settings.TEST_POLICY = content_policies.SELF
     errors: list[str] = []
     contexts = []
 

@@ -12,8 +12,8 @@ from django.urls import reverse
 from django_redis_messaging import Chat
 
 from ..support import firefox
+from ..support.asgi_site import Site
 from ..support.firefox import Firefox
-from ..support.serving import Site
 from .conftest import client_of
 
 pytestmark = [

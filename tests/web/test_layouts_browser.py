@@ -12,7 +12,7 @@ from django.urls import reverse
 from playwright.sync_api import Frame, Page, expect
 from pytest_django import Settings
 
-from ..support import policies
+from ..support import content_policies
 from .test_browser import MODULES, Visit, visit
 from .test_frame_browser import SHIFTS
 from .test_room_browser import filled, position, wait_for_position, wait_until
@@ -40,7 +40,7 @@ def use_layout(settings: Settings, name: str) -> None:
 
 def put_into_a_frame(page: Page, settings: Settings, url: str) -> Frame:
     """The page in a frame that is taller than the window."""
-    settings.TEST_POLICY = policies.SELF.replace("frame-ancestors 'none'", "frame-ancestors 'self'")
+    settings.TEST_POLICY = content_policies.SELF.replace("frame-ancestors 'none'", "frame-ancestors 'self'")
     settings.X_FRAME_OPTIONS = "SAMEORIGIN"
     text = f'<!doctype html><p>Our site</p><iframe src="{url}" width="600" height="2000"></iframe>'
     page.route("**/site/", lambda route: route.fulfill(body=text, content_type="text/html"))

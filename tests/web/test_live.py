@@ -30,7 +30,7 @@ from django_redis_messaging.web import live
 from django_redis_messaging.web.rendering import MAX_BYTES
 from django_redis_messaging.web.stream_access import Access, release_thread
 
-from ..support.serving import EventSource, Site
+from ..support.asgi_site import EventSource, Site
 from .conftest import client_of
 
 pytestmark = pytest.mark.django_db(transaction=True)

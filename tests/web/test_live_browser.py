@@ -18,8 +18,8 @@ from django_redis_messaging import Chat, notify
 from django_redis_messaging.services.live import presence
 from django_redis_messaging.web import live
 
-from ..support import policies
-from ..support.serving import CuttingProxy, Site
+from ..support import content_policies
+from ..support.asgi_site import CuttingProxy, Site
 from .test_browser import MODULES, Visit, expect_message, send, violations, visit
 from .test_room_browser import filled, receive_while_jumping, wait_until
 
@@ -222,7 +222,7 @@ def test_who_is_online(
     expect(at_anns.locator("#drm-online")).to_be_empty()
 
 
-@pytest.mark.parametrize("policy", ["default-src 'self'", policies.STRICT])
+@pytest.mark.parametrize("policy", ["default-src 'self'", content_policies.STRICT])
 def test_under_a_policy(
     visit: Visit, people: tuple[User, User], chat: Chat, settings: Settings, policy: str
 ) -> None:

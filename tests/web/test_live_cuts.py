@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 
 from django_redis_messaging import Chat
 
-from ..support.serving import CuttingProxy, serving
+from ..support.asgi_site import CuttingProxy, serving
 from .conftest import client_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timing, pytest.mark.promise]

@@ -22,7 +22,7 @@ from django_redis_messaging.services.live.stream import Stream
 from django_redis_messaging.web import live
 from tests.support.server import server, until
 
-from ..support.serving import EventSource, Site, open_hubs
+from ..support.asgi_site import EventSource, Site, open_hubs
 from .conftest import client_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timing]

@@ -18,11 +18,11 @@ from django.conf import settings
 from django_redis_messaging import Chat
 from django_redis_messaging.core.encoding import current_prefix
 
-from ..support.serving import EventSource
+from ..support.asgi_site import EventSource
 
 pytestmark = pytest.mark.timing
 
-APPLICATION = "tests.support.live_site:application"
+APPLICATION = "tests.support.header_site:application"
 SERVERS = {
     "uvicorn": ["uvicorn", APPLICATION, "--lifespan", "off", "--timeout-graceful-shutdown", "1", "--port"],
     "gunicorn": ["gunicorn", APPLICATION, "-k", "asgi", "--graceful-timeout", "2", "-b"],

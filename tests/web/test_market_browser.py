@@ -19,7 +19,7 @@ from django_redis_messaging import Lock
 from django_redis_messaging.core import clients
 from django_redis_messaging.core.testruns import Prefix
 from django_redis_messaging.services.locks.lock import LockKeys
-from tests.demo.test_demo import Demo, start
+from tests.testproject.test_demo import Demo, start
 
 from .test_browser import violations
 

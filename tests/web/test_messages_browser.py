@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from django_redis_messaging import Chat, notify
 
-from ..support import policies
+from ..support import content_policies
 from .test_browser import TIMEOUT, Visit, choose, expect_message, send, visit
 
 __all__ = ["visit"]  # the fixture
@@ -37,7 +37,7 @@ SPILL = """selectors => selectors.forEach(selector => [-40, 40].forEach(top => {
 def test_scripts_with_a_nonce_and_trusted_types(
     visit: Visit, person: Callable[..., User], settings: Settings
 ) -> None:
-    settings.TEST_POLICY = policies.STRICT
+    settings.TEST_POLICY = content_policies.STRICT
     ann, bob = person("ann"), person("bob")
     chat = Chat.create(str(ann.pk), [str(bob.pk)], "First", title="Strict")
     page = visit(ann, "room", chat.id)

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 from pytest_django import Settings
 
-from ..support import policies
+from ..support import content_policies
 from .conftest import Room
 
 pytestmark = pytest.mark.versions
@@ -51,7 +51,7 @@ def test_the_nonce_of_the_site(context: dict[str, object], expected: str) -> Non
 
 @pytest.mark.parametrize("name", ["chats", "new", "contacts", "notifications", "room", "add", "message"])
 def test_every_file_has_it(room: Room, settings: Settings, name: str) -> None:
-    settings.TEST_POLICY = policies.STRICT
+    settings.TEST_POLICY = content_policies.STRICT
     args = {"room": [room.chat.id], "add": [room.chat.id], "message": [room.chat.id, 1]}.get(name, [])
     answer = room.client("owner").get(reverse(f"messaging:{name}", args=args))
     nonce = re.search(r"'nonce-([^']+)'", answer["Content-Security-Policy"])

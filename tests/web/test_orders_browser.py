@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.demo.test_demo import Demo, start
+from tests.testproject.test_demo import Demo, start
 
 __all__ = ["start"]  # the fixture
 

@@ -13,7 +13,7 @@ from pytest_django import Settings
 from django_redis_messaging import Chat
 from django_redis_messaging.web.identity import Identity
 
-from ..support import policies
+from ..support import content_policies
 from .test_browser import MODULES, Visit, visit
 
 __all__ = ["visit"]  # the fixture
@@ -61,7 +61,7 @@ def test_namesakes_in_a_room(visit: Visit, annas: list[User], settings: Settings
     chat.send(one, "Hello")
     chat.send(cat, "Hello")
     page = visit(annas[2], "contacts")
-    settings.TEST_POLICY = policies.STRICT
+    settings.TEST_POLICY = content_policies.STRICT
     serve_pictures(page)
     page.goto(f"/messages/chats/{chat.id}/")
     page.evaluate(MODULES)

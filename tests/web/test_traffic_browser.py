@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, expect
 
-from tests.demo.test_demo import Demo, start
+from tests.testproject.test_demo import Demo, start
 
 from .test_browser import violations
 

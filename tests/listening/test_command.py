@@ -1,0 +1,269 @@
+"""`manage.py run_listener`, the checks of handlers, and timers in the other commands."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import CommandError, call_command
+from pytest_django import Settings
+
+from django_redis_messaging import ConfigurationError, Expiry, conf, handlers, on_expiry, on_key_event
+from django_redis_messaging.checks.servers import check_flags
+from django_redis_messaging.checks.settings import check_handlers
+from django_redis_messaging.devserver.server import EmbeddedServer
+from django_redis_messaging.services.jobs.engine import Outcome
+from tests.support.engines import timers
+from tests.support.listeners import Received
+from tests.support.processes import PATIENCE, Process, Start, processes
+from tests.support.server import server, until
+
+pytestmark = pytest.mark.one_server
+
+PROGRAM = """
+import sys
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django_redis_messaging", *{apps!r}],
+    CACHES={{
+        "default": {{"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
+        "messaging": {{"BACKEND": "django_redis.cache.RedisCache", "LOCATION": {url!r}}},
+    }},
+    REDIS_MESSAGING={{"PREFIX": {prefix!r}}},
+    USE_TZ=True,
+)
+import django
+django.setup()
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", *sys.argv[1:]])
+"""
+EXPIRIES = """
+import time
+from pathlib import Path
+from django_redis_messaging import on_expiry, on_key_event
+
+@on_expiry("order")
+def unpaid(expired):
+    if expired.payload:
+        Path(expired.payload["marker"]).write_text(expired.name)
+        time.sleep(expired.payload["seconds"])
+
+@on_key_event("session:*", events={"expired"})
+async def gone(event):
+    pass
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, messaging_server: EmbeddedServer) -> Iterator[Start]:
+    """Run manage.py of a site with handlers in its app `shop`, in a separate process."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "expiries.py").write_text(EXPIRIES)
+    with processes() as run:
+
+        def start(*arguments: str, apps: tuple[str, ...] = ("shop",), url: str = "") -> Process:
+            program = PROGRAM.format(apps=apps, url=url or messaging_server.url, prefix=conf.prefix())
+            path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+            return run("-W", "error", "-c", program, *arguments, PYTHONPATH=path)
+
+        yield start
+
+
+def output_of(command: str, *arguments: str) -> str:
+    out = io.StringIO()
+    call_command(command, *arguments, stdout=out)
+    return out.getvalue()
+
+
+class TestCommand:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_first_signal_drains(self, number: signal.Signals, start: Start, tmp_path: Path) -> None:
+        marker = tmp_path / "marker"
+        Expiry("order").start("17", 0.001, {"marker": str(marker), "seconds": 1})
+        process = start("run_listener", "--concurrency", "1")
+        until(marker.exists)
+        Expiry("order").start("18", 0.001)
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, errors
+        assert out == (
+            "Listening for timers of order, keys session:*. Ctrl-C ends it.\nEnded after 1 timers.\n"
+        )
+        assert "also needs Kx. Add it, or run with --configure." in errors
+        assert timers().stats("order")[:4] == [1, 0, 0, 0]
+
+    @pytest.mark.timing
+    def test_second_signal_stops(self, start: Start, tmp_path: Path) -> None:
+        marker = tmp_path / "marker"
+        Expiry("order").start("17", 0.001, {"marker": str(marker), "seconds": 60})
+        process = start("run_listener", "--verbosity", "0")
+        until(marker.exists)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out) == (0, "")
+        assert time.monotonic() - began < 10
+        assert timers().stats("order")[:4] == [1, 0, 0, 0]
+
+    def test_key_events_only(self, start: Start, tmp_path: Path) -> None:
+        text = EXPIRIES[: EXPIRIES.index("@on_expiry")] + EXPIRIES[EXPIRIES.index("@on_key_event") :]
+        (tmp_path / "shop" / "expiries.py").write_text(text)
+        process = start("run_listener", "--configure")
+        assert process.stdout
+        assert process.stdout.readline() == "Listening for keys session:*. Ctrl-C ends it.\n"
+        before = server().config_get("notify-keyspace-events")
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out) == (0, "Ended after 0 timers.\n"), errors
+        assert before is not None
+        server().config_set("notify-keyspace-events", "")
+
+    def test_missing_handlers_print_one_line(self, start: Start) -> None:
+        process = start("run_listener", apps=())
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out) == (1, "")
+        assert errors.startswith("CommandError: No handlers found: define some in expiries.py")
+        assert errors.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            (["--concurrency", "0"], "--concurrency must be at least 1"),
+            (["--lease", "0.5"], "--lease between 1 and"),
+            (["--lease", "nan"], "--lease between 1 and"),
+            (["--drain", "-1"], "--drain must be between 0 and"),
+            (["--concurrency", "many"], "invalid int value"),
+        ],
+    )
+    def test_invalid_options(self, arguments: list[str], text: str) -> None:
+        with pytest.raises(CommandError) as error:
+            call_command("run_listener", *arguments)
+        assert text in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+class TestChecks:
+    def ids(self) -> list[str | None]:
+        return [message.id for message in check_handlers()]
+
+    def test_valid_handlers_pass(self) -> None:
+        on_expiry("order")(Received())
+        on_key_event("order:*", events={"expired", "set"})(Received())
+        on_key_event(f"{conf.prefix()}:mine:*")(Received())
+        on_key_event("*")(Received())
+        assert check_handlers() == []
+
+    def test_own_keys_are_reported(self) -> None:
+        on_key_event(f"{conf.prefix()}:1:{{chat:*")(Received.__call__)
+        [message] = check_handlers()
+        assert message.id == "messaging.W009"
+        assert "tests.support.listeners.Received.__call__ is never called" in message.msg
+
+    def test_unknown_events_are_reported(self) -> None:
+        on_key_event("order:*", events={"expire", "expird"})(Received.__call__)
+        [message] = check_handlers()
+        assert message.id == "messaging.W010"
+        assert "'expird'" in message.msg
+        assert message.hint == "Did you mean 'expired'?"
+        handlers.key_events.clear()
+        on_key_event("order:*", events={"§"})(Received())
+        [message] = check_handlers()
+        assert "table" in str(message.hint)
+
+    def test_two_handlers_of_a_namespace_are_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def discover() -> None:
+            raise ConfigurationError("The namespace 'order' has a handler already.")
+
+        monkeypatch.setattr(handlers, "discover", discover)
+        assert self.ids() == ["messaging.E009"]
+        assert check_flags() == []
+
+    @pytest.mark.parametrize("given", [[], "wrong", {"PREFIX": "a b"}])
+    def test_invalid_settings_are_ignored_here(self, given: Any, settings: Settings) -> None:
+        on_key_event("order:*")(Received())
+        settings.REDIS_MESSAGING = given
+        assert check_handlers() == []
+
+    def test_checks_are_registered(self) -> None:
+        on_key_event("order:*", events={"expird"})(Received())
+        assert "messaging.W010" in [message.id for message in run_checks(tags=["messaging"])]
+
+
+class TestServerChecks:
+    @pytest.fixture(autouse=True)
+    def reset_flags(self, own_prefix: str) -> Iterator[None]:
+        yield
+        server().config_set("notify-keyspace-events", "")
+
+    def test_insufficient_flags_are_reported(self) -> None:
+        """The flags of the original example, `K$e`, deliver no expiry."""
+        on_key_event("order:*", events={"expired"})(Received.__call__)
+        server().config_set("notify-keyspace-events", "K$e")
+        [message] = check_flags()
+        assert message.id == "messaging.W011"
+        assert "without 'x'" in message.msg
+        assert "'$Kex'" in str(message.hint)
+
+    def test_sufficient_flags_pass(self) -> None:
+        on_key_event("order:*", events={"expired"})(Received())
+        server().config_set("notify-keyspace-events", "AKE")
+        assert check_flags() == []
+
+    def test_flags_are_ignored_without_key_event_handlers(self) -> None:
+        on_expiry("order")(Received())
+        assert check_flags() == []
+
+    def test_unreachable_server_is_ignored_here(self, settings: Settings) -> None:
+        on_key_event("order:*", events={"expired"})(Received())
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere?db=0"}
+        settings.CACHES = {**settings.CACHES, "nowhere": entry}
+        settings.REDIS_MESSAGING = {"ALIAS": "nowhere", "COMMAND_DEADLINE": 0.1}
+        assert check_flags() == []
+
+
+class TestOtherCommands:
+    def add_timers(self) -> None:
+        """Add a dead timer and a waiting one."""
+        engine = timers()
+        Expiry("order").start("17", 0.001)
+        until(lambda: (found := engine.claim(["order"], 1, 1000).jobs) and self.dead_letter(found[0]))
+        Expiry("order").start("18", 60)
+
+    def dead_letter(self, leased: Any) -> bool:
+        return timers().settle(leased.lease.settlement(Outcome.DEAD, line='F"no"'))
+
+    def test_stats(self) -> None:
+        self.add_timers()
+        [row] = [
+            row for row in json.loads(output_of("messaging_stats", "--json")) if "timers" in row["queue"]
+        ]
+        expected = {"ready": 0, "delayed": 1, "leased": 0, "dead": 1, "oldest_age": None}
+        assert row == {"queue": "timers order", **expected}
+
+    def test_redrive(self) -> None:
+        self.add_timers()
+        assert output_of("redrive", "order", "another", "--timers") == "0 requeued in order.\n"
+        assert output_of("redrive", "order", "--timers") == "1 requeued in order.\n"
+        assert output_of("redrive", "order", "--timers") == "0 requeued in order.\n"
+        with pytest.raises(CommandError, match="namespace is empty"):
+            call_command("redrive", "", "--timers")
+
+    def test_poller_moves_due_timers(self, start: Start) -> None:
+        Expiry("order").start("17", 0.2)
+        process = start("run_poller")
+        from tests.support.listeners import jobs
+
+        until(lambda: server().zcard(jobs().queue("order").ready) == 1)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, errors) == (0, "")

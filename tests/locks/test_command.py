@@ -1,0 +1,187 @@
+"""`manage.py messaging_locks`: the locks and semaphores of a site."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from django_redis_messaging import Lock, LockInfo, LockNotOwnedError, Semaphore, conf
+from django_redis_messaging.devserver.server import EmbeddedServer
+
+from ..support.server import DEADLINE, server, until
+
+#: host and process id, as the tokens of this process begin
+HERE = f"{socket.gethostname()[:40]}:{os.getpid()}:"
+
+
+def output_of(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("messaging_locks", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def rows(*arguments: str) -> Any:
+    return json.loads(output_of("--json", *arguments))
+
+
+@pytest.fixture
+def pool() -> Any:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+def test_nothing_is_held() -> None:
+    with Lock("nightly"):
+        pass
+    assert output_of() == "No locks are held, and no semaphores are in use.\n"
+    assert rows() == {"locks": [], "semaphores": []}
+
+
+@pytest.mark.worlds
+def test_locks_and_semaphores_are_listed() -> None:
+    with Lock("b", timeout=None, key="{shop}:stock"), Lock("a: {x}", timeout=60) as lock:
+        with Semaphore("exports", 3):
+            until(lambda: rows("a: {x}")["locks"][0]["held_for"] > 0.01)
+            first, other = (found := rows())["locks"]
+        fence = lock.fence
+    assert (first["lock"], first["fence"], first["waiting"], first["next"]) == ("a: {x}", fence, 0, None)
+    assert first["holder"].startswith(HERE)
+    assert 0.01 < first["held_for"] < DEADLINE
+    assert first["lease_left"] == pytest.approx(60 - first["held_for"], abs=0.002)
+    assert (other["lock"], other["lease_left"]) == ("{shop}:stock", None)
+    assert found["semaphores"] == [{"semaphore": "exports", "limit": 3, "held": 1, "waiting": 0}]
+
+
+def test_waiting_clients_are_counted(pool: ThreadPoolExecutor) -> None:
+    lock = Lock("nightly")
+    lock.acquire()
+    second = pool.submit(Lock("nightly").acquire, blocking_timeout=DEADLINE)
+    until(lambda: lock.info().waiting == 1)
+    [row] = rows()["locks"]
+    assert row["waiting"] == 1
+    assert row["next"].startswith(HERE)
+    assert row["waiters"] == [row["next"]]
+    lock.release()
+    assert second.result(DEADLINE)
+
+
+def test_a_table_is_printed() -> None:
+    with Lock("nightly"), Semaphore("exports", 3):
+        head, lock, blank, other_head, semaphore = output_of().splitlines()
+    assert head.split() == ["lock", "holder", "next", "held_for", "lease_left", "fence", "waiting"]
+    assert lock.startswith(f"nightly  {HERE}")
+    assert blank == ""
+    assert other_head.split() == ["semaphore", "limit", "held", "waiting"]
+    assert semaphore.split() == ["exports", "3", "1", "0"]
+
+
+def test_named_locks_are_shown_even_if_they_are_free() -> None:
+    with Lock("one"), Lock("two"), Lock("three", key="{k}:three"):
+        assert [row["lock"] for row in rows("two", "free")["locks"]] == ["two", "free"]
+        assert rows("two", "free")["locks"][1]["holder"] is None
+        [row] = rows("--key", "{k}:three")["locks"]
+        assert row["holder"].startswith(HERE)
+
+
+def test_names_are_escaped_for_the_terminal() -> None:
+    with Lock("a\x1b[31m\nb"):
+        assert "a\\x1b[31m\\nb" in output_of()
+        assert rows()["locks"][0]["lock"] == "a\x1b[31m\nb"
+
+
+def test_a_semaphore_with_waiting_clients_only(pool: ThreadPoolExecutor) -> None:
+    semaphore = Semaphore("exports", 3, blocking=True, blocking_timeout=DEADLINE)
+    semaphore.set_limit(0)
+    Semaphore("unused", 1).set_limit(1)
+    waiting = pool.submit(semaphore.acquire)
+    until(lambda: semaphore.info().waiting == 1)
+    assert rows()["semaphores"] == [{"semaphore": "exports", "limit": 0, "held": 0, "waiting": 1}]
+    semaphore.set_limit(1)
+    assert waiting.result(DEADLINE)
+
+
+def test_locks_of_another_alias() -> None:
+    with EmbeddedServer() as other:
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": other.url}
+        with override_settings(CACHES={**settings.CACHES, "tasks": entry}), Lock("nightly", using="tasks"):
+            assert rows()["locks"] == []
+            assert [row["lock"] for row in rows("--using", "tasks")["locks"]] == ["nightly"]
+            [named] = rows("--using", "tasks", "nightly")["locks"]
+            assert named["holder"].startswith(HERE)
+    with pytest.raises(CommandError, match="CACHES has no django-redis entry 'unknown'"):
+        output_of("--using", "unknown")
+
+
+def test_other_keys_are_ignored() -> None:
+    server().set(f"{conf.prefix()}:1:{{chat:7}}:fence", "1 - x")
+    assert rows()["locks"] == []
+
+
+class TestRelease:
+    def test_a_lock_of_another_client_is_released(self, pool: ThreadPoolExecutor) -> None:
+        lock = Lock("nightly", timeout=None)
+        lock.acquire()
+        second = pool.submit(Lock("nightly").acquire, blocking_timeout=DEADLINE)
+        until(lambda: lock.info().waiting == 1)
+        holder = lock.info().holder
+        assert output_of("--release", "nightly") == f"Released the lock nightly, which {holder} held.\n"
+        assert second.result(DEADLINE)
+        with pytest.raises(LockNotOwnedError):
+            lock.release()
+
+    def test_releases_of_other_clients_are_still_remembered(self) -> None:
+        lock = Lock("nightly")
+        lock.acquire(token="before")
+        lock.release()
+        lock.acquire()
+        output_of("--release", "nightly")
+        assert lock._leave(b"before")  # a repeat after a lost reply
+
+    def test_a_lock_with_a_key_of_its_own(self) -> None:
+        lock = Lock("stock", key="{shop}:stock")
+        lock.acquire()
+        assert output_of("--key", "--release", "{shop}:stock").startswith("Released the lock {shop}:stock")
+        assert not lock.locked()
+
+    def test_a_free_lock(self) -> None:
+        with pytest.raises(CommandError, match="nightly is not held"):
+            output_of("--release", "nightly")
+
+    def test_a_lock_that_changed_hands(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def outdated(_: Lock) -> LockInfo:
+            now = datetime.now(UTC)
+            return LockInfo(
+                read_at=now, holder="another", acquired_at=now, expires_at=now, fence=1, waiting=0, waiters=()
+            )
+
+        monkeypatch.setattr(Lock, "info", outdated)
+        with Lock("nightly") as lock:
+            with pytest.raises(CommandError, match="another holder by now"):
+                output_of("--release", "nightly")
+            assert lock.owned()
+
+
+@pytest.mark.parametrize("arguments", [[], ["nightly"], ["--release", "nightly"]])
+def test_an_unreachable_server(arguments: list[str]) -> None:
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nonexistent/redis.sock"}
+    caches, options = {**settings.CACHES, conf.alias(): entry}, settings.REDIS_MESSAGING
+    with (
+        override_settings(CACHES=caches, REDIS_MESSAGING={**options, "COMMAND_DEADLINE": 0.2}),
+        pytest.raises(CommandError, match="Redis was not available"),
+    ):
+        output_of(*arguments)
+
+
+def test_an_empty_name() -> None:
+    with pytest.raises(CommandError, match="name is empty"):
+        output_of("")

@@ -1,0 +1,80 @@
+"""The services run with the permissions that docs/security.md lists, which are no more than they need."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_redis_messaging import (
+    Broadcast,
+    Chat,
+    DelayQueue,
+    Directory,
+    Expiry,
+    Inbox,
+    Lock,
+    Mailbox,
+    RecentContacts,
+    Semaphore,
+    forget,
+    notify,
+)
+
+from .support import permissions
+
+pytestmark = pytest.mark.worlds
+
+
+def test_the_line_lists_what_is_sent_and_nothing_else() -> None:
+    rules = permissions.line()
+    more = [rule for words in permissions.additions().values() for rule in words]
+    listed = permissions.commands(rules)
+    assert permissions.sent() - listed - permissions.commands(more) == set()
+    assert listed - permissions.sent() == set(), "not needed"
+    assert permissions.commands(more) - permissions.sent() <= {"CLIENT"}, "not needed"
+    assert not listed & permissions.commands(more)
+    assert len(permissions.additions()) == 9
+    assert rules[:3] == ["~PREFIX:1:*", "resetchannels", "-@all"]
+    assert rules[3:] == sorted(f"+{command.lower()}" for command in listed)
+
+
+def test_each_service_runs_with_it(server_kind: str, messaging_alias: str, own_prefix: str) -> None:
+    more = permissions.additions()["Redis Cluster"] if server_kind == "cluster" else []
+    with permissions.limited(messaging_alias, own_prefix, *more):
+        chat = Chat.create("ann", ["bob"], "Hello!")
+        chat.send("bob", "Hi!")
+        assert Inbox("ann").unread() == 1
+        [pending] = Inbox("ann").pending()
+        chat.ack("ann", pending.messages[-1].id)
+        chat.leave("bob")
+        queue: DelayQueue[str] = DelayQueue("mail")
+        queue.push("now")
+        [job] = queue.pop(lease=30)
+        assert queue.ack(job)
+        with Lock("door", timeout=30), Semaphore("pool", 2, timeout=30):
+            Broadcast("news").publish("fresh")
+        Mailbox("ann").status()
+        notify("ann", "Read this.")
+        RecentContacts("ann").touch("bob")
+        Directory("staff").add("ann", "Ann")
+        assert Directory("staff").suggest("an")
+        Expiry("trial").start("ann", 30)
+        assert Expiry("trial").remaining("ann")
+        forget("ann")
+
+
+def test_it_permits_nothing_else(messaging_alias: str, own_prefix: str) -> None:
+    foreign = [f"{own_prefix}:other", f"{own_prefix}:10:x", f"{own_prefix}x:1:x", f"{own_prefix}:b:1:x"]
+    with permissions.limited(messaging_alias, own_prefix) as admin:
+        dry_run = ("ACL", "DRYRUN", permissions.USER)
+        assert admin.execute_command(*dry_run, "GET", f"{own_prefix}:1:x") in (b"OK", True)
+        refused = [("GET", key) for key in foreign]
+        refused += [
+            ("KEYS", "*"),
+            ("FLUSHDB",),
+            ("CONFIG", "GET", "*"),
+            ("SCAN", "0"),
+            ("MONITOR",),
+            ("SAVE",),
+        ]
+        for words in refused:
+            assert b"no permissions" in admin.execute_command(*dry_run, *words), words
