@@ -19,8 +19,9 @@ from django_redis import get_redis_connection
 
 from . import conf, handlers
 from .core import clients, testruns
+from .core.commands import batched
 from .core.testruns import Prefix, Run
-from .core.topology import endpoint, remove_keys
+from .core.topology import SCAN_COUNT, endpoint, key_pattern, remove_keys
 from .errors import ConfigurationError, InvalidArgument
 from .services.expiries import Expiry
 from .services.jobs.worker import Limits
@@ -146,7 +147,12 @@ def problems(prefix: Prefix, redirection: Redirection | None) -> str:
 
 def remove_all(prefix: str, aliases: Iterable[str], redirection: Redirection | None) -> None:
     """Remove the keys of a test, in these aliases and in all that are redirected."""
-    for alias in {*aliases, *(redirection.aliases() if redirection else ())}:
+    redirected = set(redirection.aliases() if redirection else ())
+    for alias in redirected:  # one server, and a connection that the next test uses again
+        client = get_redis_connection(alias)
+        for keys in batched(client.scan_iter(key_pattern(prefix), SCAN_COUNT), SCAN_COUNT):
+            client.unlink(*keys)
+    for alias in set(aliases) - redirected:
         remove_keys(endpoint(alias), prefix)
 
 

@@ -382,7 +382,8 @@ class Endpoint:
             parameters.pop("path", None)
             kind = Connection if issubclass(kind, UnixDomainSocketConnection) else kind
             parameters |= {"host": address[0], "port": address[1]}
-        return Target(self.alias, kind, {**parameters, "protocol": 2})
+        # the handshake doesn't send the driver's version, which takes a millisecond to find
+        return Target(self.alias, kind, {**parameters, "protocol": 2, "driver_info": None})
 
 
 class SharedEndpoint(Endpoint):
@@ -666,12 +667,12 @@ def remove_keys(endpoint: Endpoint, prefix: str) -> int:
     It doesn't block the server.
     """
     removed = 0
-    for connection, keys in scan(endpoint, f"{_literal(prefix)}:*"):
+    for connection, keys in scan(endpoint, key_pattern(prefix)):
         if keys:
             removed += sum(connection.exchange([("UNLINK", key) for key in keys], SCAN_TIMEOUT))
     return removed
 
 
-def _literal(text: str) -> str:
-    """Escape `text` for use in a pattern."""
-    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)
+def key_pattern(prefix: str) -> str:
+    """A pattern that matches the keys which begin with `prefix` and a colon."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix) + ":*"

@@ -52,6 +52,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="pairs: blocking on a standalone server and awaiting on a Cluster; all: every combination, and "
         "further servers",
     )
+    parser.addoption("--repeats", type=int, default=0, help="repeat a failed test marked `timing` so often")
     parser.addoption("--flaky-list", metavar="FILE", help="append what passed only when run again")
 
 
@@ -108,6 +109,7 @@ def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
     if LIMITED:
         config.hook.pytest_deselected(items=[item for item in items if not runs_on_each_server(item)])
         items[:] = [item for item in items if runs_on_each_server(item)]
+    repeats = config.getoption("--repeats")
     for item in items:
         if "playwright" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
@@ -115,6 +117,8 @@ def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
         if item.get_closest_marker("promise"):
             item.add_marker("timing")
             item.add_marker(pytest.mark.flaky(reruns=0))
+        elif item.get_closest_marker("timing") and repeats:
+            item.add_marker(pytest.mark.flaky(reruns=repeats))
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 

@@ -1,8 +1,11 @@
 """The services are tested on a standalone server and on a Redis Cluster of one node: see pytest_hooks.py."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 import pytest
+from django.conf import settings as site_settings
 from pytest_django import Settings
 
 from django_redis_messaging import conf
@@ -59,7 +62,7 @@ ONE_SERVER = {
 
 
 @pytest.fixture
-def messaging_alias(server_kind: str, request: pytest.FixtureRequest, settings: Settings) -> str:
+def messaging_alias(server_kind: str, request: pytest.FixtureRequest, settings: Settings) -> Iterator[str]:
     """The alias of that server, also used for `using=None`."""
     if server_kind == "cluster":
         request.getfixturevalue("cluster_server")
@@ -69,9 +72,21 @@ def messaging_alias(server_kind: str, request: pytest.FixtureRequest, settings: 
         settings.CACHES = {**settings.CACHES, server_kind: topology.entry}
         if topology.cluster is not None:
             raw_clients[server_kind] = topology.cluster
-    if server_kind != "standalone":
-        settings.REDIS_MESSAGING = {**settings.REDIS_MESSAGING, "ALIAS": server_kind}
-    return conf.alias()
+    with named_alias(server_kind):
+        yield conf.alias()
+
+
+@contextmanager
+def named_alias(server_kind: str) -> Iterator[None]:
+    """Let the app use the alias of this kind of server. Its connections stay open, unlike with `settings`."""
+    if server_kind == "standalone":
+        yield
+        return
+    changed = {**site_settings.REDIS_MESSAGING, "ALIAS": server_kind}
+    with mock.patch.object(site_settings, "REDIS_MESSAGING", changed):
+        conf.current.cache_clear()
+        yield
+    conf.current.cache_clear()
 
 
 def module_of(request: pytest.FixtureRequest) -> str:
