@@ -1,0 +1,44 @@
+"""Programs of the system that tests need. Without one, a test is skipped and says which package is missing; in CI,
+which runs all tests, it fails."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+#: program or library → Debian's package
+PACKAGES = {
+    "chromium": "chromium",
+    "firefox-esr": "firefox-esr",
+    "initdb": "postgresql",
+    "ip": "iproute2",
+    "libfaketimeMT.so.1": "faketime",
+    "msgfmt": "gettext",
+    "node": "nodejs",
+    "openssl": "openssl",
+    "redis-server": "redis-server",
+}
+#: where to look for what is not on the PATH; the newest version counts
+PLACES = {
+    "initdb": "postgresql/*/bin/initdb",
+    "libfaketimeMT.so.1": "*/faketime/libfaketimeMT.so.1",
+}
+
+
+def find(name: str) -> str | None:
+    """The path of a program, if it is installed."""
+    if on_path := shutil.which(name):
+        return on_path
+    found = sorted(Path("/usr/lib").glob(PLACES[name])) if name in PLACES else []
+    return str(found[-1]) if found else None
+
+
+def program(name: str) -> str:
+    """The path of a program that this test needs."""
+    if found := find(name):
+        return found
+    reason = f"{name} is not installed: apt-get install {PACKAGES[name]}"
+    if "CI" in os.environ:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
