@@ -6,7 +6,6 @@ from unittest import mock
 
 import pytest
 from django.conf import settings as site_settings
-from pytest_django import Settings
 
 from django_redis_messaging import conf
 from django_redis_messaging.core import commands
@@ -62,13 +61,16 @@ ONE_SERVER = {
 
 
 @pytest.fixture
-def messaging_alias(server_kind: str, request: pytest.FixtureRequest, settings: Settings) -> Iterator[str]:
+def messaging_alias(server_kind: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """The alias of that server, also used for `using=None`."""
     if server_kind == "cluster":
         request.getfixturevalue("cluster_server")
     elif server_kind in FURTHER:
         skip_if_impossible(server_kind, request)
-        topology = request.getfixturevalue("servers")[server_kind]
+        topology, settings = (
+            request.getfixturevalue("servers")[server_kind],
+            request.getfixturevalue("settings"),
+        )
         settings.CACHES = {**settings.CACHES, server_kind: topology.entry}
         if topology.cluster is not None:
             raw_clients[server_kind] = topology.cluster
